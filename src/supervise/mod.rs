@@ -9,13 +9,15 @@ mod backoff;
 mod error;
 mod holder;
 mod lineage;
+mod publication;
 mod server;
 
-pub(crate) use acquire::{check_owner, check_slot, details_now, look_at_tables, unpublished};
+pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 pub(crate) use lineage::agrees;
+pub(crate) use publication::{details_now, look_at_tables, unpublished};
 pub use server::{Acquired, NotAcquired, PgServer, Server};
 
 use crate::lsn::Lsn;
@@ -544,108 +546,4 @@ fn any_number() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::outbox::{Mapping, Outbox};
-    use crate::pg::source::Environment;
-    use crate::relay::{Limits, SystemClock};
-    use crate::sink::Failure;
-    use crate::sink::stdout::StdoutSink;
-    use std::time::Instant;
-
-    fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
-        let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
-        let (slot, publication) = ("s".to_owned(), "p".to_owned());
-        let target = Target {
-            source,
-            publication,
-            slot,
-            shard: None,
-            tables: vec![],
-            patterns: TablePatterns::default(),
-            messages: false,
-            max_row: 1,
-            temporary_slot: None,
-            accept_slot_at: None,
-        };
-        let limits = Limits {
-            coalesce: Duration::ZERO,
-            shutdown_timeout: Duration::from_secs(8),
-            disconnect_after: Duration::from_secs(30),
-        };
-        let metrics = Arc::new(Metrics::new("s", "p", Instant::now()));
-        let outbox = Outbox::new(Mapping::default(), Vec::new()).unwrap();
-        let (sink, stop) = (StdoutSink::new(Vec::new()), Arc::default());
-        let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits);
-        Supervisor::new(PgServer::new(target), relay, metrics)
-    }
-
-    #[test]
-    fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
-        let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
-        assert_eq!(error.exit_code(), EXIT_OPERATOR);
-        assert!(error.hint().unwrap().contains("--max-row 2KiB"), "{:?}", error.hint());
-    }
-
-    #[test]
-    fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes() {
-        let refusal = |code: &str| {
-            let error = Box::new(pg::ServerError { code: code.to_owned(), ..pg::ServerError::default() });
-            pg::Error::LoginRefused { host: "h".to_owned(), error }
-        };
-        for code in ["28000", "3D000", "42501", "0A000", "55000", "P0001", "22023", "23505", "54000"] {
-            let mut supervisor = supervisor();
-            assert!(!supervisor.passes(&refusal(code)), "{code} at the first start");
-            supervisor.patience = Some(Patience::default());
-            assert!(supervisor.passes(&refusal(code)), "{code}");
-            supervisor.patience = Some(Patience::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
-            assert!(!supervisor.passes(&refusal(code)), "{code} for long");
-            assert_eq!(RunError::from(refusal(code)).exit_code(), EXIT_OPERATOR);
-        }
-        for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
-            assert!(supervisor().passes(&refusal(code)), "{code}");
-        }
-    }
-
-    #[test]
-    fn an_invalidated_slots_hint_names_the_setting_that_did_it() {
-        for (reason, setting) in [
-            ("wal_removed", "max_slot_wal_keep_size"),
-            ("idle_timeout", "idle_replication_slot_timeout"),
-            ("rows_removed", "hot_standby_feedback"),
-            ("wal_level_insufficient", "wal_level"),
-        ] {
-            let (slot, reason) = ("s".to_owned(), reason.to_owned());
-            let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap();
-            assert!(hint.contains(setting), "{hint}");
-        }
-    }
-
-    #[test]
-    fn a_row_whose_table_no_look_settles_ends_the_run() {
-        let mut supervisor = supervisor();
-        let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
-        for ordinal in [0, 1] {
-            for _ in 0..LOOKS_FOR_ONE_ROW {
-                supervisor.look_again(at(ordinal), "table app.outbox is new").unwrap();
-            }
-        }
-        let error = supervisor.look_again(at(1), "table app.outbox is new").unwrap_err();
-        assert_eq!(error.exit_code(), EXIT_RESTART);
-        let text = chain(&error);
-        assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");
-    }
-
-    #[test]
-    fn a_failure_that_was_started_over_from_does_not_outlive_it() {
-        let mut supervisor = supervisor();
-        let text = "topic orders is gone".to_owned();
-        let failure = Failure { class: FailureClass::Environment, reason: "unknown_topic", text };
-        supervisor.start_over(&failure, None).unwrap();
-        let metrics = &supervisor.metrics;
-        assert_eq!(metrics.ready(Instant::now()), Err("blocked: topic orders is gone".to_owned()));
-        metrics.set_state(State::Streaming);
-        metrics.status_sent(Instant::now());
-        assert_eq!(metrics.ready(Instant::now()), Ok(()));
-    }
-}
+mod tests;

@@ -1,0 +1,170 @@
+//! The publication's tables, as they are at each connection: that they are what is asked for, and what the outbox has to know of them.
+//!
+//! In: a control connection, what to read, what the last look found. Out: the outbox told of its tables, or why no stream can begin. It
+//! takes no slot and touches no row.
+
+use super::Target;
+use super::error::RunError;
+use crate::lsn::Lsn;
+use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TableName, TypeDetail};
+use crate::pg::server;
+use crate::pg::{Connection, Error, Purpose, sqlstate};
+use crate::pgoutput::PublishedTable;
+
+/// As [`look_at_publication`], at `flushed`. Where a lock prevents that, what the last look found counts, as of its own position. It
+/// does not if the stream has announced a table that it lacks: then the lock is waited for.
+pub(super) fn look_again(
+    control: &mut Connection,
+    target: &Target,
+    (flushed, last): (Lsn, &mut Option<Vec<PublishedTable>>),
+    outbox: &mut Outbox,
+) -> Result<(bool, Option<PlanError>), RunError> {
+    let looked = look_at_publication(control, target, Some(flushed), outbox);
+    match (looked, &*last) {
+        (Ok((tables, binary, unmappable)), _) => {
+            *last = Some(tables);
+            Ok((binary, unmappable))
+        }
+        (Err(RunError::Postgres(error @ Error::Locked { .. })), Some(tables)) if !outbox.asks() => {
+            tracing::warn!(%error, "the publication's tables cannot be listed; reading those of the last connection");
+            Ok(take_tables(tables, outbox))
+        }
+        (Err(RunError::TableNotPublished { table, publication, published }), Some(before)) => {
+            let now = server::published_tables(control, &publication)?;
+            let Some(name) = renamed(&table, before, &now) else {
+                return Err(RunError::TableNotPublished { table, publication, published });
+            };
+            let with_name = |named: &TableName| if *named == table { name.clone() } else { named.clone() };
+            let tables = target.tables.iter().map(with_name).collect();
+            Err(RunError::TableRenamed { table, now: Box::new(name), tables })
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// What `table` is called now, by the ids of its rows' tables `before` and `now`: it may be a table that has rows, or one that such a
+/// table is a partition of. `None`: it was not renamed.
+fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable]) -> Option<TableName> {
+    let names = |table: &PublishedTable| -> Vec<(String, String)> {
+        std::iter::once(table.relation.full_name()).chain(table.ancestors.iter().cloned()).collect()
+    };
+    let wanted = (table.schema.clone(), table.name.clone());
+    let known = before.iter().filter(|known| table.covers(known));
+    let mut found = known.filter_map(|known| {
+        let place = names(known).iter().position(|name| *name == wanted)?;
+        let same = now.iter().find(|table| table.relation.id == known.relation.id)?;
+        let (schema, name) = names(same).get(place)?.clone();
+        Some(TableName { schema, name }).filter(|name| name != table)
+    });
+    found.next()
+}
+
+/// As [`look_at_publication`], where a table that cannot be mapped now ends it.
+pub(crate) fn look_at_tables(
+    connection: &mut Connection,
+    target: &Target,
+    outbox: &mut Outbox,
+) -> Result<(), RunError> {
+    let (_, _, unmappable) = look_at_publication(connection, target, None, outbox)?;
+    unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
+}
+
+/// Why no start would succeed now, as far as the publication is concerned. An open stream does not show it: the server sends no more rows
+/// of a table that was removed, and continues.
+///
+/// # Errors
+/// The server cannot be asked.
+pub(crate) fn unpublished(connection: &mut Connection, target: &Target) -> Result<Option<RunError>, Error> {
+    match published(connection, target) {
+        Ok(_) => Ok(None),
+        Err(RunError::Postgres(error)) => Err(error),
+        Err(refusal) => Ok(Some(refusal)),
+    }
+}
+
+/// The publication's tables, once they are what is asked for.
+fn published(connection: &mut Connection, target: &Target) -> Result<Vec<PublishedTable>, RunError> {
+    let publication = target.publication.clone();
+    let missing =
+        || RunError::NoPublication { publication: publication.clone(), database: target.source.dbname.clone() };
+    match server::publication(connection, &publication)? {
+        None => return Err(missing()),
+        Some(found) if !found.pubinsert => return Err(RunError::NoInserts { publication }),
+        Some(_) => {}
+    }
+    // Between the two questions it may have been dropped.
+    let tables = server::published_tables(connection, &publication).map_err(|error| match error.code() {
+        Some(sqlstate::UNDEFINED_OBJECT) => missing(),
+        _ => error.into(),
+    })?;
+    if tables.is_empty() && !target.messages {
+        return Err(RunError::NoTables { publication });
+    }
+    if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
+        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
+    }
+    Ok(tables)
+}
+
+/// Sees that the publication carries what is asked for, and tells the outbox of its tables, as they are at position `at`. The tables;
+/// whether values should come in binary form; and what is wrong with a table as it is now.
+fn look_at_publication(
+    connection: &mut Connection,
+    target: &Target,
+    at: Option<Lsn>,
+    outbox: &mut Outbox,
+) -> Result<(Vec<PublishedTable>, bool, Option<PlanError>), RunError> {
+    let publication = target.publication.clone();
+    let tables = published(connection, target)?;
+    if outbox.wants_details() {
+        outbox.details(details(connection, &publication)?);
+    }
+    if let Some(position) = at {
+        outbox.looks_at(position);
+    }
+    let (binary, unmappable) = take_tables(&tables, outbox);
+    for table in outbox.take_gone() {
+        tracing::warn!(table, "table skipped: it is no longer in the publication, and --table does not name it");
+    }
+    if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {
+        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::NothingCaptured { patterns: target.patterns.to_string(), publication, published });
+    }
+    Ok((tables, binary, unmappable))
+}
+
+/// Tells the outbox of the publication's tables. Whether values should come in binary form; and what is wrong with a table.
+fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<PlanError>) {
+    match outbox.published(tables) {
+        Ok(binary) => (binary, None),
+        Err(error) => (false, Some(error)),
+    }
+}
+
+/// What the catalogue says of types and columns, and where the log ended before it was asked.
+pub(crate) fn details_now(target: &Target) -> Result<(Details, Lsn), Error> {
+    let connection = &mut Connection::open(&target.source, Purpose::Control)?;
+    let as_of = server::wal_end(connection)?;
+    Ok((details(connection, &target.publication)?, as_of))
+}
+
+/// What the catalogue says of types and columns.
+fn details(connection: &mut Connection, publication: &str) -> Result<Details, Error> {
+    let types = server::custom_types(connection)?.into_iter().map(|found| {
+        let detail = TypeDetail {
+            type_id: found.oid,
+            name: found.typname,
+            base: found.typbasetype,
+            base_modifier: found.typtypmod,
+            element: found.typelem,
+            labels: found.labels,
+        };
+        (found.oid, detail)
+    });
+    let types = types.collect();
+    let columns = server::column_constraints(connection, publication)?
+        .into_iter()
+        .map(|found| (found.name, ColumnDetail { not_null: found.not_null, default: found.default }));
+    Ok(Details { types, columns: columns.collect() })
+}
