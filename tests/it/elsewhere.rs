@@ -9,6 +9,7 @@ use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
+use crate::hints::words;
 use crate::lane::{LONG, Lane, OUTBOX, binary};
 
 /// Keys of the rows that [`insert`] inserts.
@@ -29,6 +30,18 @@ pub(crate) fn start(lane: &Lane, url: &str, more: &[&str]) -> Relay {
     let destination = ["--to", url, "--topic", &topic, "--shutdown-timeout=50s"];
     let arguments: Vec<&str> = place.iter().chain(&destination).chain(more).copied().collect();
     Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap()
+}
+
+/// Waits until the relay's `/status` has a command of this tool: it with all that follows, as a shell has the words.
+#[track_caller]
+pub(crate) fn command_of(relay: &Relay, tool: &str) -> Vec<String> {
+    let mut said = String::new();
+    wait_until(LONG, &format!("a command of {tool}"), || {
+        relay.status()?["last_error"].as_str().unwrap_or_default().clone_into(&mut said);
+        Ok(said.contains(tool))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {said} {}", relay.log()));
+    words(&said[said.find(tool).unwrap()..])
 }
 
 /// What `check --json` finds.

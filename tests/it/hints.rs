@@ -44,6 +44,17 @@ fn command(text: &str) -> (Vec<String>, &str) {
     }
 }
 
+/// The words of a text, up to its end, as a shell has them.
+pub(crate) fn words(text: &str) -> Vec<String> {
+    let (mut words, mut rest) = (Vec::new(), text.trim());
+    while !rest.is_empty() {
+        let (next, raw) = word(rest);
+        words.push(next);
+        rest = rest[raw..].trim_start();
+    }
+    words
+}
+
 /// The first word without its quotes, and how many bytes it has with them.
 fn word(text: &str) -> (String, usize) {
     let (mut word, mut quoted, mut escaped) = (String::new(), false, false);

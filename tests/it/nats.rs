@@ -291,9 +291,14 @@ fn a_subject_that_no_stream_takes_waits_for_one_and_other_subjects_do_not() {
     let relay = start(&lane, broker, &[]);
     wait_log(&relay, &format!("no stream of NATS takes subject {}", lane.topic("order")));
     assert_eq!(client(broker).count(&others).unwrap(), 1);
-    client(broker).create_stream(&lane.name, &[&lane.topic("order")], &json!({})).unwrap();
+    let command = elsewhere::command_of(&relay, "nats stream add ");
+    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let ["nats", "stream", "add", name, "--subjects", subject, "--storage", storage, "--defaults"] = words[..] else {
+        panic!("{words:?}");
+    };
+    client(broker).create_stream(name, &[subject], &json!({ "storage": storage })).unwrap();
     lane.wait_confirmed();
-    assert_eq!(ids(broker, &lane), ["1", "2"]);
+    assert_eq!(client(broker).count(name).unwrap(), 2);
     assert_eq!(client(broker).count(&others).unwrap(), 1);
 }
 
@@ -484,7 +489,11 @@ fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     assert!(found.contains("no stream takes subject always.the.same"), "{found}");
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}')");
     let found = check(&[]);
-    assert!(found.contains("no stream takes subject") && found.contains("nats stream add NAME --subjects"), "{found}");
+    assert!(
+        found.contains("no stream takes subject")
+            && found.contains(&format!("--subjects {} --storage", lane.topic("order"))),
+        "{found}"
+    );
     let (name, topic) = (lane.name.as_str(), lane.topic("order"));
     client(&broker).create_stream(name, &[&topic], &json!({ "storage": "memory" })).unwrap();
     let found = check(&["-X", "stream=another"]);

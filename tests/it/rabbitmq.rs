@@ -138,9 +138,30 @@ fn an_unroutable_row_waits_for_a_binding_and_other_keys_do_not() {
         Ok(taken == ["3"])
     });
     other.unwrap();
-    broker().amqp().unwrap().bind(&lane.name, &lane.name, &lane.topic("parcel")).unwrap();
+    let queue = follow(&elsewhere::command_of(&relay, "rabbitmqadmin "));
     lane.wait_confirmed();
-    assert_eq!(ids(broker(), &lane), ["1", "2"]);
+    let messages = broker().amqp().unwrap().drain(&queue).unwrap();
+    let ids: Vec<&str> = messages.iter().map(|message| message.property("message_id")).collect();
+    assert_eq!(ids, ["1", "2"]);
+}
+
+/// Declares what commands of `rabbitmqadmin` do; the queue.
+fn follow(commands: &[String]) -> String {
+    let (mut client, mut queue) = (broker().amqp().unwrap(), String::new());
+    for command in commands.split(|word| word == "&&") {
+        let given = |name: &str| command.iter().find_map(|word| word.strip_prefix(name)).unwrap_or_default().to_owned();
+        match command[2].as_str() {
+            "queue" => {
+                queue = given("name=");
+                assert_eq!(given("arguments="), r#"{"x-queue-type":"quorum"}"#, "{command:?}");
+                client.queue(&queue, QUORUM).unwrap();
+            }
+            "binding" => client.bind(&given("destination="), &given("source="), &given("routing_key=")).unwrap(),
+            "exchange" => client.exchange(&given("name="), &given("type=")).unwrap(),
+            _ => panic!("{command:?}"),
+        }
+    }
+    queue
 }
 
 #[test]
@@ -151,6 +172,7 @@ fn a_missing_exchange_blocks_until_it_is_declared() {
     insert(&mut client, 1, 100);
     let relay = start(&lane, broker(), &[]);
     wait_log(&relay, "no exchange");
+    follow(&elsewhere::command_of(&relay, "rabbitmqadmin "));
     declare(broker(), &lane, QUORUM, "#");
     lane.wait_confirmed();
     assert_eq!(assert_complete(&ids(broker(), &lane), 100), 0);

@@ -3,7 +3,7 @@
 //! In: facts, gathered without changing anything. Out: findings. Judging is pure.
 
 use super::client::{Answered, Connection};
-use super::errors::ApiError;
+use super::errors::{self, ApiError};
 use super::{KIND, Settings};
 use crate::finding::{Finding, Side};
 use crate::sink::Failure;
@@ -185,10 +185,7 @@ fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding
         [] => SIDE
             .fail("stream", format!("no stream takes subject {subject}"))
             .why("messages to it are refused, and their rows wait")
-            .fix(format!(
-                "nats stream add {} --subjects '{subject}' --storage file --defaults",
-                wanted.unwrap_or("NAME")
-            )),
+            .fix(errors::create(subject, wanted)),
         [name, ..] if wanted.is_some_and(|wanted| wanted != name) => SIDE
             .fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
             .why("messages to it are refused, and their rows wait")

@@ -306,7 +306,7 @@ impl<'a> Worker<'a> {
             answered: false,
             leaves: false,
             is_stuck: false,
-            no_responders: NoResponders::default(),
+            no_responders: NoResponders::of(settings.stream.clone()),
         })
     }
 

@@ -7,6 +7,7 @@
 use super::LogIn;
 use super::check::{Names, api_error};
 use super::client::Answered;
+use crate::given::shell_quoted;
 use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
 use crate::sink::{Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
@@ -100,7 +101,7 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
         (10077 | 10002 | 10120, _) => later(FULL),
         // The same message, sent before, is on its way into the stream, or was: it is not known yet whether that will have it.
         (10158, _) => later(UNAVAILABLE),
-        (10059, _) => refused(FailureClass::Topic, NO_STREAM),
+        (10059, _) => Outcome::Refused(no_stream(subject, None)),
         (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
         (10109, _) => refused(FailureClass::Topic, SEALED),
         (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
@@ -117,10 +118,16 @@ pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
     Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
 }
 
-/// No stream takes the subject.
-pub(super) fn no_stream(subject: &str) -> Failure {
-    let text = format!("no stream of NATS takes subject {subject}");
+/// No stream takes the subject; `stream`: the one that should.
+pub(super) fn no_stream(subject: &str, stream: Option<&str>) -> Failure {
+    let text = format!("no stream of NATS takes subject {subject}; to create one: {}", create(subject, stream));
     Failure { class: FailureClass::Topic, reason: NO_STREAM, text }
+}
+
+/// The command that creates a stream that takes the subject. A stream's name has no dots.
+pub(super) fn create(subject: &str, stream: Option<&str>) -> String {
+    let name = stream.map_or_else(|| subject.replace(['.', '/', '\\'], "_"), str::to_owned);
+    format!("nats stream add {} --subjects {} --storage file --defaults", shell_quoted(&name), shell_quoted(subject))
 }
 
 /// A stream may take the subject, and none does now.
@@ -298,6 +305,8 @@ pub(super) struct NoResponders {
     questions: u64,
     /// The user may not ask.
     is_forbidden: bool,
+    /// The stream that should take each.
+    stream: Option<String>,
 }
 
 #[derive(Debug)]
@@ -312,10 +321,15 @@ struct Known {
 }
 
 impl NoResponders {
+    /// `stream`: the one that should take every message.
+    pub(super) fn of(stream: Option<String>) -> Self {
+        Self { stream, ..Self::default() }
+    }
+
     /// What becomes of a message to this subject, and the number of the question that is to be asked, where what is known is too old.
     pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (Outcome, Option<u64>) {
         if self.is_forbidden {
-            return (Outcome::Refused(no_stream(subject)), None);
+            return (Outcome::Refused(no_stream(subject, self.stream.as_deref())), None);
         }
         if self.subjects.len() >= MOST_SUBJECTS {
             self.subjects.clear();
@@ -335,7 +349,7 @@ impl NoResponders {
             self.questions += 1;
         }
         let outcome = match known.is_free {
-            Some(true) => Outcome::Refused(no_stream(subject)),
+            Some(true) => Outcome::Refused(no_stream(subject, self.stream.as_deref())),
             Some(false) | None => Outcome::Later(no_leader(subject)),
         };
         (outcome, is_due.then_some(number))

@@ -166,8 +166,9 @@ fn hint(failure: &Failure) -> Option<String> {
         return Some(LOG_IN_HINT.to_owned());
     }
     let hint = match failure.reason {
-        errors::NO_STREAM => "nats stream add NAME --subjects 'SUBJECT' --storage file --defaults, or another --topic",
-        errors::OTHER_STREAM => "nats stream edit NAME --subjects 'SUBJECT', or another -X stream",
+        errors::OTHER_STREAM => {
+            "another stream takes the subject than -X stream names: nats stream ls shows the subjects of each"
+        }
         errors::NOT_PERMITTED => {
             "let the user publish to the subject and subscribe to _INBOX.> (permissions in the server's file, or nsc edit user)"
         }

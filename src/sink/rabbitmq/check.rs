@@ -174,7 +174,6 @@ fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
         }
         Err(refusal) => {
             let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
-            let name = shell_quoted(name);
             let user = match &settings.login {
                 Login::Plain { user, .. } => user.as_str(),
                 Login::External => "USER",
@@ -182,7 +181,7 @@ fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
             match judge::fault(refusal.code) {
                 Fault::Exchange => found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
-                    .fix(format!("rabbitmqadmin declare exchange name={name} type=topic durable=true")),
+                    .fix(judge::declare_exchange(settings)),
                 Fault::Record(..) | Fault::Broker => found.why("messages for it are refused").fix(format!(
                     "rabbitmqctl set_permissions -p {} {} '' {} ''",
                     shell_quoted(&settings.vhost),
@@ -205,10 +204,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding
         }
         (Some(Err(refusal)), Some(queue)) => {
             let found = SIDE.warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
-            found.why("messages are refused unless another queue takes them").fix(format!(
-                "rabbitmqadmin declare queue name={} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'",
-                shell_quoted(queue)
-            ))
+            found.why("messages are refused unless another queue takes them").fix(judge::declare_queue(settings, queue))
         }
         (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),
     }

@@ -5,6 +5,7 @@
 
 use super::method::Closing;
 use super::settings::Settings;
+use crate::given::shell_quoted;
 use crate::sink::lanes::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 use std::borrow::Cow;
@@ -131,17 +132,49 @@ pub(super) fn not_taken(settings: &Settings, key: &str) -> Failure {
 }
 
 /// No queue takes a message.
-pub(super) fn unroutable(exchange: &[u8], key: &[u8], closing: Closing<'_>) -> Failure {
-    let exchange =
-        if exchange.is_empty() { Cow::Borrowed(DEFAULT_EXCHANGE) } else { String::from_utf8_lossy(exchange) };
+pub(super) fn unroutable(settings: &Settings, exchange: &[u8], key: &[u8], closing: Closing<'_>) -> Failure {
     let key = String::from_utf8_lossy(key);
-    let text = format!("no queue takes messages of exchange {exchange} with routing key {key}: {}", shown(closing));
+    let queue = declare_queue(settings, &key);
+    let (exchange, fix) = if exchange.is_empty() {
+        (Cow::Borrowed(DEFAULT_EXCHANGE), queue)
+    } else {
+        let exchange = String::from_utf8_lossy(exchange);
+        let word = |name, value: &str| shell_quoted(&format!("{name}={value}"));
+        let (source, destination, routing) =
+            (word("source", &exchange), word("destination", &key), word("routing_key", &key));
+        let bind = format!("{} declare binding {source} {destination} {routing}", admin(settings));
+        (exchange, format!("{queue} && {bind}"))
+    };
+    let text = format!(
+        "no queue takes messages of exchange {exchange} with routing key {key}: {}; for a queue of that name: {fix}",
+        shown(closing)
+    );
     Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
 }
 
+/// The tool, for the vhost.
+fn admin(settings: &Settings) -> String {
+    match settings.vhost.as_str() {
+        "/" => "rabbitmqadmin".to_owned(),
+        vhost => format!("rabbitmqadmin {}", shell_quoted(&format!("--vhost={vhost}"))),
+    }
+}
+
+/// The command that declares a queue.
+pub(super) fn declare_queue(settings: &Settings, name: &str) -> String {
+    let name = shell_quoted(&format!("name={name}"));
+    format!("{} declare queue {name} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'", admin(settings))
+}
+
+/// The command that declares the exchange.
+pub(super) fn declare_exchange(settings: &Settings) -> String {
+    let name = shell_quoted(&format!("name={}", settings.exchange));
+    format!("{} declare exchange {name} type=topic durable=true", admin(settings))
+}
+
 /// The exchange is missing.
-pub(super) fn no_exchange(closing: Closing<'_>) -> Failure {
-    let text = format!("RabbitMQ refuses messages: {}", shown(closing));
+pub(super) fn no_exchange(settings: &Settings, closing: Closing<'_>) -> Failure {
+    let text = format!("RabbitMQ refuses messages: {}; to declare it: {}", shown(closing), declare_exchange(settings));
     Failure { class: FailureClass::Topic, reason: NO_EXCHANGE, text }
 }
 
@@ -177,15 +210,10 @@ pub(super) fn hint(failure: &Failure) -> Option<String> {
         _ if failure.class == FailureClass::LogIn => {
             "check the user, the vhost (%2f is /) and its permissions in --to, and the password (WALRELAY_RABBITMQ_PASSWORD, -X password=@FILE)"
         }
-        UNROUTABLE => {
-            "rabbitmqadmin declare binding source=EXCHANGE destination=QUEUE routing_key=KEY (# takes all); for a new queue first: \
-             rabbitmqadmin declare queue name=QUEUE durable=true arguments='{\"x-queue-type\":\"quorum\"}'"
-        }
-        NO_EXCHANGE => {
-            "rabbitmqadmin declare exchange name=EXCHANGE type=topic durable=true, or -X declare=true, or give another -X exchange"
-        }
+        NO_EXCHANGE => "declare the exchange (rabbitmqadmin, or -X declare=true), or give another -X exchange",
         NOT_PERMITTED => {
-            "rabbitmqctl set_permissions -p VHOST USER '' EXCHANGE '' (configure, write, read), and set_topic_permissions where they are used"
+            "give the user the right to write to the exchange (rabbitmqctl set_permissions; set_topic_permissions where they are used): walrelay \
+             check has the command"
         }
         _ => return None,
     };
@@ -223,7 +251,9 @@ mod tests {
 
     #[test]
     fn what_an_operator_can_fix_has_a_command() {
-        for failure in [no_exchange(closing(404)), refused("k", FailureClass::Topic, NOT_PERMITTED, closing(403))] {
+        for failure in
+            [not_declared("h:1", "it", closing(404)), refused("k", FailureClass::Topic, NOT_PERMITTED, closing(403))]
+        {
             assert!(hint(&failure).is_some_and(|hint| hint.contains("rabbitmq")), "{failure:?}");
         }
         assert_eq!(hint(&alarm("h:1", b"low on memory")), None);

@@ -336,7 +336,7 @@ impl<'a> Worker<'a> {
             Method::Ack { tag, multiple } => self.confirmed(at, tag, multiple, true, receiver),
             Method::Nack { tag, multiple } => self.confirmed(at, tag, multiple, false, receiver),
             Method::Return { closing, exchange, key } => {
-                channel.returned(key, judge::unroutable(exchange, key, closing));
+                channel.returned(key, judge::unroutable(self.settings, exchange, key, closing));
                 Ok(())
             }
             Method::Selected => {
@@ -408,7 +408,7 @@ impl<'a> Worker<'a> {
                 // It is missing for all of them: one is enough to ask again with.
                 (None, Fault::Exchange) if !blamed && !self.settings.declare => {
                     blamed = true;
-                    Outcome::Refused(judge::no_exchange(closing))
+                    Outcome::Refused(judge::no_exchange(self.settings, closing))
                 }
                 (None, _) => Outcome::Unknown,
             };

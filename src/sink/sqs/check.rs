@@ -140,14 +140,7 @@ impl Queue {
 
     /// The command that creates it, with `more` at the end of its name.
     fn create(&self, more: &str) -> String {
-        let name = self.name.rsplit(['/', ':']).next().unwrap_or_default();
-        let name = format!("{name}{more}");
-        let is_fifo = name.ends_with(FIFO);
-        let (command, attributes) = match self.service {
-            Service::Sqs => ("aws sqs create-queue --queue-name", " --attributes FifoQueue=true"),
-            Service::Sns => ("aws sns create-topic --name", " --attributes FifoTopic=true"),
-        };
-        format!("{command} {name}{}", if is_fifo { attributes } else { "" })
+        errors::create(self.service, &format!("{}{more}", self.name))
     }
 
     /// The command that sets an attribute to `value`.

@@ -3,8 +3,8 @@
 //! In: a code, a status. Out: what is to be done. It does no I/O. Control flow follows codes and statuses, never texts.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
 
-use super::Settings;
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
+use super::{FIFO, Service, Settings};
 use crate::sink::aws::words;
 use crate::sink::destination::Destination as _;
 use crate::sink::lanes::LOG_IN_LABEL;
@@ -139,9 +139,20 @@ pub(super) fn refused(settings: &Settings, queue: &str, (fault, reason): (Fault,
         Fault::Later => FailureClass::Environment,
         Fault::LogIn => FailureClass::LogIn,
     };
-    let text =
-        format!("{} refuses a record for {} {queue}: {said}", settings.service.title(), settings.service.place());
+    let service = settings.service;
+    let fix = if reason == QUEUE { format!("; to create it: {}", create(service, queue)) } else { String::new() };
+    let text = format!("{} refuses a record for {} {queue}: {said}{fix}", service.title(), service.place());
     Failure { class, reason, text }
+}
+
+/// The command that creates a queue or topic, given its name, URL or ARN.
+pub(super) fn create(service: Service, queue: &str) -> String {
+    let name = queue.rsplit(['/', ':']).next().unwrap_or_default();
+    let (command, attributes) = match service {
+        Service::Sqs => ("aws sqs create-queue --queue-name", " --attributes FifoQueue=true"),
+        Service::Sns => ("aws sns create-topic --name", " --attributes FifoTopic=true"),
+    };
+    format!("{command} {name}{}", if name.ends_with(FIFO) { attributes } else { "" })
 }
 
 /// A failure that concerns all records, and passes by itself or once keys are replaced.
@@ -159,9 +170,6 @@ pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
 /// What fixes a failure of SNS for which an operator must act.
 pub(super) fn hint_of_topics(failure: &Failure) -> Option<String> {
     let hint = match failure.reason {
-        QUEUE => {
-            "aws sns create-topic --name NAME.fifo --attributes FifoTopic=true (without .fifo and FifoTopic for one without order), or another --topic"
-        }
         NOT_PERMITTED => "allow sns:Publish on the topic, and kms:GenerateDataKey and kms:Decrypt on its key",
         _ => return hint(failure),
     };
@@ -177,9 +185,6 @@ pub(super) fn hint(failure: &Failure) -> Option<String> {
         );
     }
     let hint = match failure.reason {
-        QUEUE => {
-            "aws sqs create-queue --queue-name NAME.fifo --attributes FifoQueue=true (without .fifo and FifoQueue for one without order), or another --topic"
-        }
         NOT_PERMITTED => {
             "allow sqs:SendMessage and sqs:GetQueueUrl on the queue, and kms:GenerateDataKey and kms:Decrypt on its key"
         }
