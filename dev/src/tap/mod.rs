@@ -14,7 +14,7 @@
 pub mod pace;
 mod queue;
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -282,14 +282,13 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
         let filled = Arc::new(Queue::default());
         let emptied = Arc::clone(&filled);
         let (its, line, lost) = (Arc::clone(line), Arc::clone(line), Arc::clone(&lost));
-        let sender = from.try_clone()?;
         let (reading, writing) = (Arc::clone(&alive), Arc::clone(&alive));
         thread::spawn(move || {
-            read(from, &filled, &its);
+            read(from, &filled, &its, direction);
             drop(reading);
         });
         thread::spawn(move || {
-            write((&sender, to), &emptied, &line, direction, &lost);
+            write(to, &emptied, &line, direction, &lost);
             drop(writing);
         });
     }
@@ -301,18 +300,30 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
 }
 
 /// Ends with the connection, or when the writer has gone.
-fn read(mut from: TcpStream, queue: &Queue, line: &Line) {
+///
+/// The kernel of a sender that resets its connection sends nothing more of what it had. So what a stall holds back does not arrive
+/// then: without the tap, it would still be with the sender.
+fn read(mut from: TcpStream, queue: &Queue, line: &Line, direction: Direction) {
     let mut buffer = vec![0; PIECE];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let piece = buffer.get(..count).unwrap_or_default();
-        if !queue.push(piece, queue::room(line.distance())) {
-            break;
+    let is_reset = loop {
+        match from.read(&mut buffer) {
+            Ok(0) => break false,
+            Ok(count) => {
+                let piece = buffer.get(..count).unwrap_or_default();
+                if !queue.push(piece, queue::room(line.distance())) {
+                    break false;
+                }
+            }
+            Err(error) => break error.kind() == ErrorKind::ConnectionReset,
         }
+    };
+    if is_reset && line.state().weather_mut(direction).stalled {
+        queue.drop_all();
     }
     queue.end();
 }
 
-fn write((from, mut to): (&TcpStream, TcpStream), queue: &Queue, line: &Line, direction: Direction, lost: &AtomicBool) {
+fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lost: &AtomicBool) {
     // Where it is refused, distances are a little longer.
     let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
     let mut piece = Vec::with_capacity(PIECE);
@@ -321,12 +332,7 @@ fn write((from, mut to): (&TcpStream, TcpStream), queue: &Queue, line: &Line, di
             queue.take(came, PIECE, &mut piece);
             continue;
         }
-        let was_stalled = line.state().weather_mut(direction).stalled;
         let Some(weather) = line.weather(direction) else { break };
-        if was_stalled && has_reset(from) {
-            drop(to.shutdown(Shutdown::Both));
-            break;
-        }
         thread::sleep((came + weather.delay).saturating_duration_since(Instant::now()));
         let limited = weather.bytes_per_second.is_some();
         let until = if limited { came } else { Instant::now().checked_sub(weather.delay).unwrap_or(came) };
@@ -350,12 +356,6 @@ fn write((from, mut to): (&TcpStream, TcpStream), queue: &Queue, line: &Line, di
     if !lost.load(Ordering::SeqCst) {
         drop(to.shutdown(Shutdown::Write));
     }
-}
-
-/// Whether the sender has reset the connection. Its kernel then sends nothing more of what it had, so that what a stall holds back must
-/// not arrive either: without the tap, it would still be with the sender.
-fn has_reset(from: &TcpStream) -> bool {
-    from.take_error().is_ok_and(|error| error.is_some())
 }
 
 #[cfg(test)]
@@ -397,6 +397,27 @@ mod tests {
         assert!(round_trip(&mut stream).is_err());
         assert_eq!(&round_trip(&mut connect(&tap)).unwrap(), b"ping");
         assert_eq!(tap.accepted(), 2);
+    }
+
+    #[test]
+    fn what_a_stall_holds_back_of_a_connection_that_is_reset_does_not_arrive() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let tap = Tap::start(listener.local_addr().unwrap().to_string()).unwrap();
+        let mut client = connect(&tap);
+        let mut server = listener.accept().unwrap().0;
+        client.write_all(b"before").unwrap();
+        let mut before = [0; 6];
+        server.read_exact(&mut before).unwrap();
+        tap.stall_both();
+        client.write_all(b"behind").unwrap();
+        rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
+        drop(client);
+        let threads = || tap.line.state().connections.first().map_or(0, |it| it.alive.strong_count());
+        process::wait_until(Duration::from_secs(10), "the reader to hear of the reset", || Ok(threads() < 4)).unwrap();
+        tap.flow();
+        let mut rest = Vec::new();
+        server.read_to_end(&mut rest).unwrap();
+        assert_eq!(String::from_utf8_lossy(&rest), "");
     }
 
     #[test]

@@ -87,6 +87,12 @@ impl Queue {
         self.changed.notify_all();
     }
 
+    /// Nothing more is added, and what is there is gone.
+    pub(super) fn drop_all(&self) {
+        *self.held() = Held { ended: true, ..Held::default() };
+        self.changed.notify_all();
+    }
+
     fn held(&self) -> MutexGuard<'_, Held> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
