@@ -584,7 +584,14 @@ impl AskHolder for Nobody {
 fn a_relay_that_may_not_send_yet_is_not_ready() {
     let mut stage = Stage::new();
     let since = stage.clock.since_boot();
-    let slot = Slot { asks: Box::new(Nobody), walsender: 7, since, patience: None, sends_from: since + seconds(1) };
+    let slot = Slot {
+        asks: Box::new(Nobody),
+        walsender: 7,
+        since,
+        patience: None,
+        released: None,
+        sends_from: since + seconds(1),
+    };
     stage.relay.holds(slot);
     let (began, mut session) = (stage.clock.now(), Session::new(stage.clock.now(), None, Lsn::new(1000)));
     let (buffer, clock, sends, until) = (ReadBuffer::new(LIMIT), stage.clock.clone(), VecDeque::new(), seconds(9));

@@ -76,5 +76,6 @@ fn a_dry_run_whose_output_nobody_reads_ends_on_request() {
     kill_process(pid, Signal::TERM).unwrap();
     let ended = wait_until(LONG, "the dry run to end", || Ok(relay.try_wait()?.is_some()));
     drop((relay.kill(), relay.wait()));
+    drop(reader);
     ended.unwrap();
 }
