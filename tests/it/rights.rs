@@ -69,7 +69,7 @@ fn rights_that_are_missing_are_named_one_by_one_and_once_they_are_given_a_relay_
     assert_eq!(found.code, 0, "{:#}", found.report);
     found.level("write", "ok", &[]);
     // Exactly once wants more.
-    let more = ["--delivery", "exactly-once"];
+    let more = ["--delivery", "exactly-once", "--accept-one-replica"];
     let found = check(&lane, &more);
     assert_eq!(found.code, 2, "{:#}", found.report);
     found.level("write", "ok", &[]);
