@@ -18,7 +18,7 @@ use std::time::Duration;
 use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Report, Token};
 
 /// What a producer that was given up has on its way arrives within so long: its sockets are reset when it is closed, and when it is killed.
-pub(crate) const LINGERS: Duration = Duration::from_secs(1);
+pub(crate) const LINGERS: Duration = Duration::from_millis(500);
 
 /// Topic and number.
 pub(crate) type Partition = (String, u64);

@@ -203,7 +203,7 @@ impl Sink for SimSink {
             }
             // The one before is closed first.
             if mutant == Some(Mutant::NotClosed) {
-                broker.give_up(*producer, *now, dice);
+                broker.give_up(*producer, *now + Duration::from_mins(1), dice);
             } else {
                 broker.close(*producer);
             }
