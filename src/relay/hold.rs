@@ -9,7 +9,7 @@
 //! | answer | means |
 //! |---|---|
 //! | our walsender | proven, from the moment when the question was sent, for as long as the server waits for us: [`Slot::proof`] |
-//! | nobody, where we left it | proven for [`FREE`]: whoever takes the slot sends nothing for a second ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
+//! | nobody, where we left it | proven for [`BELIEVED_FREE`]: whoever takes the slot sends nothing for so long, nor before a second after its release ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
 //! | another, or it stands further than we confirmed | passed on: see below |
 //! | another server, or one that was started again | closed, if anything is in flight |
 //! | the server accepts nobody while our stream is open | it shuts down: the slot is let go, the records stay |
@@ -42,12 +42,13 @@ const UNASKED: Duration = Duration::from_secs(2);
 const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
 
 /// How long a slot that nobody held where we left it is as good as ours.
-const FREE: Duration = Duration::from_millis(500);
+pub const BELIEVED_FREE: Duration = Duration::from_millis(500);
 
 /// A stream's end is noticed within so long of the slot's release, unless the process stands still.
 const NOTICED: Duration = Duration::from_millis(20);
 
-/// What a relay that takes a slot waits for before it sends.
+/// What a relay that takes a slot waits for before it sends, from the slot's release on. From the moment when it takes it, it waits for
+/// [`BELIEVED_FREE`] at least: the relay before it may have found the slot free just then, and keep what it has in flight.
 pub const SUCCESSOR_WAITS: Duration = Duration::from_secs(1);
 
 /// How long it is asked in vain, with nothing in flight, before the connection is given up.
@@ -193,7 +194,7 @@ impl Hold {
         if std::mem::take(&mut self.streaming) {
             self.ended_at = Some(now);
             let sure = self.doubt.take().map_or(now, |(sure, _)| sure);
-            (self.until, self.asked, self.free) = (self.until.min(sure + FREE), Duration::ZERO, false);
+            (self.until, self.asked, self.free) = (self.until.min(sure + BELIEVED_FREE), Duration::ZERO, false);
         }
     }
 
@@ -202,8 +203,10 @@ impl Hold {
         let Some(slot) = &mut self.slot else { return true };
         while let Some(Answer { asked, holder }) = slot.asks.answer() {
             match holder {
-                Holder::Walsender(pid) if pid == slot.walsender => self.until = self.until.max(asked + FREE),
-                Holder::Nobody(confirmed) if confirmed <= self.confirmed => self.until = self.until.max(asked + FREE),
+                Holder::Walsender(pid) if pid == slot.walsender => self.until = self.until.max(asked + BELIEVED_FREE),
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => {
+                    self.until = self.until.max(asked + BELIEVED_FREE);
+                }
                 Holder::Walsender(pid) if pid == taken.walsender => {}
                 Holder::NotAccepting => {}
                 Holder::Unknown if !in_flight => {}
@@ -219,7 +222,7 @@ impl Hold {
         let Some(slot) = &mut self.slot else { return Verdict::Holds };
         let proof = slot.proof();
         let mut verdict = Verdict::Holds;
-        if self.streaming && (now >= self.turned + FREE || now < slot.sends_from) {
+        if self.streaming && (now >= self.turned + BELIEVED_FREE || now < slot.sends_from) {
             let sure = self.doubt.map_or(self.turned, |(sure, _)| sure);
             self.doubt = Some((sure, now));
         }
@@ -232,14 +235,14 @@ impl Hold {
                         Some((_, since)) if asked < since => Some((asked, since)),
                         _ => None,
                     };
-                    if self.streaming { proof } else { FREE }
+                    if self.streaming { proof } else { BELIEVED_FREE }
                 }
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed && self.streaming => {
-                    self.until = self.until.min(asked + FREE);
+                    self.until = self.until.min(asked + BELIEVED_FREE);
                     verdict = Verdict::ServerStops;
                     continue;
                 }
-                Holder::Nobody(confirmed) if confirmed <= self.confirmed => FREE,
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => BELIEVED_FREE,
                 Holder::NotAccepting if self.streaming => {
                     verdict = Verdict::ServerStops;
                     continue;
@@ -305,7 +308,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub fn held_just_now(&self, now: Duration, released: Option<Duration>) -> bool {
         self.hold.ended_at.is_some_and(|ended| {
             let is_our_release = |at: Duration| ended <= at + NOTICED && at <= self.hold.until;
-            now < ended + FREE && released.is_none_or(is_our_release)
+            now < ended + BELIEVED_FREE && released.is_none_or(is_our_release)
         })
     }
 

@@ -30,7 +30,7 @@ mod topics;
 pub use bad_rows::{Action, BadRows};
 pub use clock::{Clock, SystemClock};
 pub use ended::{BadRowAt, Ended, ProtocolError, Why};
-pub use hold::{ASKS_EVERY, Answer, AskHolder, Holder, SUCCESSOR_WAITS, Slot};
+pub use hold::{ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, Holder, SUCCESSOR_WAITS, Slot};
 pub use isolation::Isolation;
 pub use progress::{Identity, Misplaced, transactional_id};
 

@@ -20,7 +20,7 @@ use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
-use crate::relay::{Clock, Identity, Relay, SUCCESSOR_WAITS, Slot as Held};
+use crate::relay::{BELIEVED_FREE, Clock, Identity, Relay, SUCCESSOR_WAITS, Slot as Held};
 use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
@@ -368,12 +368,17 @@ fn start(
     let (mut waits, mut held) = (0_u32, None);
     loop {
         let released = match target.temporary_slot {
-            Some(_) => (None, Duration::ZERO),
+            Some(_) => (None, None),
             None => released(&mut connection, slot, relay, held)?,
         };
         let since = relay.clock().since_boot();
         let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
-            Ok(stream) => return Ok((stream, since, released)),
+            Ok(stream) => {
+                let (released, waits_until) = released;
+                let taken = relay.clock().since_boot();
+                let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
+                return Ok((stream, since, (released, sends_from)));
+            }
             Err((back, error)) => (back, error),
         };
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
@@ -418,28 +423,29 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
     Ok(())
 }
 
-/// When the slot was released last, if the server says so, and from when records may be sent once it is ours.
+/// When the slot was released last, if the server says so, and from when records may be sent.
 type Released = (Option<Duration>, Duration);
 
-/// Records may be sent a second after the slot's release, or, where the server does not say when that was, after another relay was last
-/// seen to hold it (`held`). At once, where we held it until a moment ago, or the destination fences.
+/// When the slot was released last, and until when a relay that takes it waits: a second after its release, or, where the server does not
+/// say when that was, after another relay was last seen to hold it (`held`). `None`: it does not wait, since we held the slot until a
+/// moment ago, the destination fences, or nothing is known of another relay.
 fn released(
     connection: &mut Connection,
     slot: &str,
     relay: &mut Relay<impl Sink, impl Clock>,
     held: Option<Duration>,
-) -> Result<Released, Error> {
+) -> Result<(Option<Duration>, Option<Duration>), Error> {
     if relay.is_exactly_once() {
-        return Ok((None, Duration::ZERO));
+        return Ok((None, None));
     }
     let ago = server::released_ago(connection, slot)?;
     // Asked after the answer: it was released at this moment or before.
     let now = relay.clock().since_boot();
     let released = ago.map(|ago| now.saturating_sub(ago));
     if held.is_none() && relay.held_just_now(now, released) {
-        return Ok((released, Duration::ZERO));
+        return Ok((released, None));
     }
-    Ok((released, released.or(held).map_or(Duration::ZERO, |since| since + SUCCESSOR_WAITS)))
+    Ok((released, released.or(held).map(|since| since + SUCCESSOR_WAITS)))
 }
 
 /// The slot's position, read once nobody else can move it, nor drop it.

@@ -22,7 +22,8 @@ use walrelay::outbox::TableName;
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
 use walrelay::relay::{
-    ASKS_EVERY, Answer, AskHolder, BadRowAt, Clock, Ended, Holder, Identity, Relay, SUCCESSOR_WAITS, Slot,
+    ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, BadRowAt, Clock, Ended, Holder, Identity, Relay, SUCCESSOR_WAITS,
+    Slot,
 };
 use walrelay::sink::Sink;
 use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
@@ -178,7 +179,8 @@ impl Server for SimServer {
             relay.server_started();
         }
         let waits = !relay.held_just_now(now, released) && mutant != Some(Mutant::NoSecond);
-        let sends_from = released.filter(|_| waits).map_or(Duration::ZERO, |released| released + SUCCESSOR_WAITS);
+        let a_second_after = released.filter(|_| waits).map(|released| released + SUCCESSOR_WAITS);
+        let sends_from = a_second_after.map_or(Duration::ZERO, |until| until.max(now + BELIEVED_FREE));
         relay.reads_from(slot);
         let asked = relay.flush_lsn();
         let (confirmed, deaths) = self.shared.with(|world| (world.take_slot(machine, asked), world.deaths));

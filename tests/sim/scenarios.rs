@@ -422,7 +422,8 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
     let until = Duration::from_secs(45);
     shared.with(|world| {
         world.nature.bad_rows = Action::DeadLetter;
-        world.nature.missing = 1000;
+        // Topics may fail here, though the dice make no other one missing.
+        world.nature.missing = u64::MAX;
         world.broker.missing.insert("outbox.event.order".to_owned(), until);
         let elsewhere = Piece::Row { route: "invoice", key: Some("a".to_owned()), bytes: 50 };
         world.commit(vec![row("a"), row("a"), elsewhere]);
