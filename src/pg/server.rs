@@ -370,19 +370,23 @@ pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration
     Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
-/// How long ago the slot was released, in a server of version 17 or newer; `None`: that is not known, or somebody holds it.
+/// Of a slot that nobody reads: how long ago it was released, where the server knows that (since version 17), and where its log ends now,
+/// where it is no standby.
 ///
 /// # Errors
 /// The connection broke.
-pub fn released_ago(connection: &mut Connection, slot: &str) -> Result<Option<Duration>, Error> {
+pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<(Option<Duration>, Option<Lsn>)>, Error> {
     let rows = connection.query(&format!(
         "SELECT floor(1000 * extract(epoch FROM pg_catalog.clock_timestamp()
-                                          - (pg_catalog.to_jsonb(s) ->> 'inactive_since')::timestamptz))::bigint
+                                          - (pg_catalog.to_jsonb(s) ->> 'inactive_since')::timestamptz))::bigint,
+                CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_current_wal_insert_lsn() END
            FROM pg_catalog.pg_replication_slots AS s WHERE s.slot_name = {} AND s.active_pid IS NULL",
         literal(slot)
     ))?;
-    let millis = rows.first().and_then(|row| row.parse::<i64>(0));
-    Ok(millis.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
+    Ok(rows.first().map(|row| {
+        let ago = row.parse::<i64>(0).map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
+        (ago, row.parse(1))
+    }))
 }
 
 /// `idle_replication_slot_timeout` (since version 18); `None`: no slot is invalidated for want of use.

@@ -103,6 +103,8 @@ pub struct Slot {
     pub released: Option<Duration>,
     /// Nothing is sent before that, by [`Clock::since_boot`].
     pub sends_from: Duration,
+    /// The server's log ended there when the slot was seen to be free, right before it was taken. `None`: that is not known.
+    pub log_end: Option<Lsn>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -282,6 +284,7 @@ impl Hold {
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// The slot is ours.
     pub fn holds(&mut self, slot: Slot) {
+        self.sink.alone_from(slot.log_end.unwrap_or(Lsn::new(u64::MAX)));
         self.hold.taken(slot);
     }
 
@@ -423,7 +426,15 @@ mod tests {
     fn taken(patience: Option<Duration>) -> (Hold, Server) {
         let (mut hold, server) = (Hold::default(), Server::default());
         let asks = Box::new(server.clone());
-        hold.taken(Slot { asks, walsender: 7, since: ms(1000), patience, released: None, sends_from: Duration::ZERO });
+        hold.taken(Slot {
+            asks,
+            walsender: 7,
+            since: ms(1000),
+            patience,
+            released: None,
+            sends_from: Duration::ZERO,
+            log_end: None,
+        });
         hold.confirmed = AT;
         (hold, server)
     }
@@ -482,7 +493,15 @@ mod tests {
     fn what_was_in_flight_goes_on_under_a_slot_that_was_free_until_it_was_taken() {
         let again = |since: u64| {
             let (asks, patience) = (Box::new(Server::default()), None);
-            Slot { asks, walsender: 9, since: ms(since), patience, released: None, sends_from: Duration::ZERO }
+            Slot {
+                asks,
+                walsender: 9,
+                since: ms(since),
+                patience,
+                released: None,
+                sends_from: Duration::ZERO,
+                log_end: None,
+            }
         };
         let (mut hold, server) = taken(None);
         hold.ended(ms(1000));
@@ -518,7 +537,7 @@ mod tests {
         let (mut hold, server) = taken(None);
         let again = |sends_from: Duration| {
             let (asks, patience) = (Box::new(server.clone()), None);
-            Slot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from }
+            Slot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from, log_end: None }
         };
         hold.taken(again(ms(2000)));
         hold.taken(again(Duration::ZERO));

@@ -24,8 +24,8 @@ use crate::pgoutput::Relation;
 use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{
-    Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink, Source,
-    Token,
+    DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,
+    Source, Token,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -166,7 +166,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let dead_letter = (*bare, *token);
             return self.dead_letter_refused(position, dead_letter, refused);
         }
-        let (action, now) = (self.bad_rows.action(position), self.clock.now());
+        // The record is gone: neither a stop nor a dead letter brings it to where it should be.
+        let is_dropped = refused.failure.reason == DUPLICATE;
+        let action = if is_dropped { Action::Skip } else { self.bad_rows.action(position) };
+        let now = self.clock.now();
         let is_decided = match refused.failure.class {
             FailureClass::Row => true,
             FailureClass::Topic if action == Action::Stop => false,

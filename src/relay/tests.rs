@@ -591,6 +591,7 @@ fn a_relay_that_may_not_send_yet_is_not_ready() {
         patience: None,
         released: None,
         sends_from: since + seconds(1),
+        log_end: None,
     };
     stage.relay.holds(slot);
     let (began, mut session) = (stage.clock.now(), Session::new(stage.clock.now(), None, Lsn::new(1000)));

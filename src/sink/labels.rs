@@ -48,6 +48,11 @@ pub const LABELS: &[Label] = &[
         "network and address; walrelay connects again by itself",
     ),
     label(
+        "duplicate",
+        "it dropped the row as a repeat of another one with the same id; the row is skipped whatever --on-bad-row says",
+        "ids that differ: UUIDs, -X msg-id=subject, or a stream for each table",
+    ),
+    label(
         "exchange",
         "the row's exchange is not UTF-8, or longer than 255 bytes",
         "the values of the column that -X exchange-column names",

@@ -37,6 +37,7 @@ mod time;
 pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};
 
+use crate::lsn::Lsn;
 use std::time::Duration;
 
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
@@ -210,6 +211,9 @@ pub struct Delivered {
     pub bytes: u64,
 }
 
+/// Why a record is refused that the destination has dropped as a repeat, though nobody can have sent it before: for metrics.
+pub const DUPLICATE: &str = "duplicate";
+
 /// Which refusal is meant; counted by the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefusalId(pub u64);
@@ -375,6 +379,10 @@ pub trait Sink {
     /// itself has nothing to do.
     fn hold_until(&mut self, _until: Option<Duration>) {}
 
+    /// The slot was taken: no other relay can have sent what is committed after `lsn`. A destination that says so when it drops a record
+    /// as a repeat refuses such a one by this, for [`DUPLICATE`], where it was not sent before.
+    fn alone_from(&mut self, _lsn: Lsn) {}
+
     /// Closes the client as [`Sink::restart`] does, without another one: nothing is taken before that is called.
     fn close(&mut self) {}
 
@@ -467,6 +475,11 @@ macro_rules! hand_on {
     };
     (@ $field:ident restart) => { hand_on!(@@ $field restart(&mut self) -> Result<(), $crate::sink::Failure>); };
     (@ $field:ident close) => { hand_on!(@@ $field close(&mut self) -> ()); };
+    (@ $field:ident alone_from) => {
+        fn alone_from(&mut self, lsn: $crate::lsn::Lsn) {
+            self.$field.alone_from(lsn);
+        }
+    };
     (@ $field:ident hold_until) => {
         fn hold_until(&mut self, until: Option<std::time::Duration>) {
             self.$field.hold_until(until);
@@ -517,6 +530,10 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn close(&mut self) {
         (**self).close();
+    }
+
+    fn alone_from(&mut self, lsn: Lsn) {
+        (**self).alone_from(lsn);
     }
 
     fn hold_until(&mut self, until: Option<Duration>) {

@@ -166,7 +166,7 @@ fn take(
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let (stream, since, (released, sends_from)) =
+    let (stream, since, Taken { released, sends_from, log_end }) =
         start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
     tell_identity(target, known, mark.comment.as_deref(), relay)?;
     let own = stream.backend_pid();
@@ -177,7 +177,7 @@ fn take(
         let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
         // Behind a pooler the number that our connection was given is not the server's.
         let walsender = reader.unwrap_or(own);
-        (confirmed, Some(Held { asks, walsender, since, patience, released, sends_from }))
+        (confirmed, Some(Held { asks, walsender, since, patience, released, sends_from, log_end }))
     };
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
@@ -364,20 +364,20 @@ fn start(
     target: &Target,
     (known, relay): (&mut Known, &mut Relay<impl Sink, impl Clock>),
     metrics: &Metrics,
-) -> Result<(ReplicationStream, Duration, Released), NotAcquired> {
+) -> Result<(ReplicationStream, Duration, Taken), NotAcquired> {
     let (mut waits, mut held) = (0_u32, None);
     loop {
-        let released = match target.temporary_slot {
-            Some(_) => (None, None),
+        let free = match target.temporary_slot {
+            Some(_) => Free::default(),
             None => released(&mut connection, slot, relay, held)?,
         };
         let since = relay.clock().since_boot();
         let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
             Ok(stream) => {
-                let (released, waits_until) = released;
+                let Free { released, waits_until, log_end } = free;
                 let taken = relay.clock().since_boot();
                 let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
-                return Ok((stream, since, (released, sends_from)));
+                return Ok((stream, since, Taken { released, sends_from, log_end }));
             }
             Err((back, error)) => (back, error),
         };
@@ -423,29 +423,43 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
     Ok(())
 }
 
-/// When the slot was released last, if the server says so, and from when records may be sent.
-type Released = (Option<Duration>, Duration);
+/// A slot that was taken: what of [`Held`] is known by then.
+struct Taken {
+    released: Option<Duration>,
+    sends_from: Duration,
+    log_end: Option<Lsn>,
+}
 
-/// When the slot was released last, and until when a relay that takes it waits: a second after its release, or, where the server does not
-/// say when that was, after another relay was last seen to hold it (`held`). `None`: it does not wait, since we held the slot until a
-/// moment ago, the destination fences, or nothing is known of another relay.
+/// A slot that nobody reads.
+#[derive(Default)]
+struct Free {
+    /// When it was released last, if the server says so.
+    released: Option<Duration>,
+    /// Until when a relay that takes it waits: a second after its release, or, where the server does not say when that was, after another
+    /// relay was last seen to hold it. `None`: it does not wait, since we held the slot until a moment ago, the destination fences, or
+    /// nothing is known of another relay.
+    waits_until: Option<Duration>,
+    /// Where the server's log ended then.
+    log_end: Option<Lsn>,
+}
+
+/// What is known of the slot, if it is free; `held`: when another relay was last seen to hold it.
 fn released(
     connection: &mut Connection,
     slot: &str,
     relay: &mut Relay<impl Sink, impl Clock>,
     held: Option<Duration>,
-) -> Result<(Option<Duration>, Option<Duration>), Error> {
+) -> Result<Free, Error> {
     if relay.is_exactly_once() {
-        return Ok((None, None));
+        return Ok(Free::default());
     }
-    let ago = server::released_ago(connection, slot)?;
+    let (ago, log_end) = server::free_slot(connection, slot)?.unzip();
     // Asked after the answer: it was released at this moment or before.
     let now = relay.clock().since_boot();
-    let released = ago.map(|ago| now.saturating_sub(ago));
-    if held.is_none() && relay.held_just_now(now, released) {
-        return Ok((released, None));
-    }
-    Ok((released, released.or(held).map(|since| since + SUCCESSOR_WAITS)))
+    let released = ago.flatten().map(|ago| now.saturating_sub(ago));
+    let is_ours = held.is_none() && relay.held_just_now(now, released);
+    let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
+    Ok(Free { released, waits_until, log_end: log_end.flatten() })
 }
 
 /// The slot's position, read once nobody else can move it, nor drop it.

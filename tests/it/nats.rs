@@ -126,6 +126,37 @@ fn a_graceful_shutdown_repeats_nothing() {
 }
 
 #[test]
+fn a_row_with_the_id_of_another_one_is_counted_as_lost_and_a_repeat_is_not() {
+    let broker = shared(Kind::Nats).unwrap();
+    let lane = with_stream(broker, &json!({}));
+    let row = |id: &str| format!("INSERT INTO outbox VALUES ('{id}', 'order', 'k', 't', '{{}}')");
+    // Nobody can say that these two were not sent by another relay.
+    lane.sql("ALTER TABLE outbox DROP CONSTRAINT IF EXISTS outbox_pkey");
+    lane.sql(&row("a"));
+    lane.sql(&row("a"));
+    let mut relay = start(&lane, broker, &[]);
+    lane.wait_confirmed();
+    assert!(relay.metric("walrelay_bad_rows_total").unwrap() < 0.5, "{}", relay.log());
+    lane.sql(&row("b"));
+    lane.sql(&row("b"));
+    lane.sql(&row("c"));
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &lane), ["a", "b", "c"]);
+    assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "1");
+    assert!(relay.get("/metrics").unwrap().body.contains("reason=\"duplicate\"} 1\n"));
+    let log = relay.log();
+    assert!(log.lines().any(|line| line.contains("row not published") && line.contains("\"id\":\"b\"")), "{log}");
+    // What is sent again after a kill repeats itself.
+    let (first, last) = (1, 600);
+    insert(&mut lane.connect(), first, last);
+    wait_count(broker, &lane, 100);
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    lane.wait_confirmed();
+    assert!(relay.metric("walrelay_bad_rows_total").unwrap() < 0.5, "{}", relay.log());
+}
+
+#[test]
 fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_subject() {
     let broker = shared(Kind::Nats).unwrap();
     let rows = "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', 'no subject', 'k', 't', '{}'), ('3', 'order', 'k', 't', '{}')";

@@ -200,6 +200,7 @@ impl Server for SimServer {
             patience: self.wal_sender_timeout,
             released,
             sends_from,
+            log_end: None,
         };
         Ok(Acquired { stream, wal_sender_timeout: self.wal_sender_timeout, confirmed, slot: Some(slot) })
     }

@@ -6,6 +6,7 @@
 use super::hand_over::{Event, Receiver, hand_over};
 use super::sender::Sender;
 use crate::given::SettingError;
+use crate::lsn::Lsn;
 use crate::sink::{
     Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };
@@ -189,6 +190,10 @@ impl Sink for LaneSink {
         // No client begins without a hold.
         self.hold_until(Some(Duration::ZERO));
         self.with((), Sender::restart);
+    }
+
+    fn alone_from(&mut self, lsn: Lsn) {
+        self.with((), |sender| sender.alone_from(lsn));
     }
 
     fn hold_until(&mut self, until: Option<Duration>) {

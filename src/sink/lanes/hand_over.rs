@@ -15,7 +15,7 @@
 use super::sender::Sender;
 use super::shared::Shared;
 use super::{Chunk, Fit, Lane, Lanes, Owner, Stored, Taken, Verdict};
-use crate::sink::{Delivered, Failure, OwnedRecord, RefusalId, Refused};
+use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,6 +78,8 @@ pub struct Receiver {
     refusal: u64,
     /// Why the first record of a lane was refused or postponed that is tried again: until it is delivered, or gives way.
     obstacles: BTreeMap<Lane, Failure>,
+    /// Of the records that were pushed after so many, none has left before.
+    doubtful: u64,
     /// Lanes whose first record is to be tried again, and when.
     pauses: VecDeque<(Instant, Lane)>,
     runs: VecDeque<Run>,
@@ -113,12 +115,23 @@ pub enum Event {
 pub enum Outcome {
     /// The destination keeps it.
     Delivered,
+    /// The destination has dropped it as a repeat: it keeps a record with the same id.
+    Duplicate,
     /// The destination refuses it, and has not taken any of its lane that follow it in the batch.
     Refused(Failure),
-    /// It is not known, or it was not sent: it is sent again.
+    /// It is not known: it is sent again.
     Unknown,
+    /// It was not stored, for no reason of its own: it is sent again.
+    NotStored,
     /// The destination has no room for it now, where that concerns its lane and not all: it is sent again after a pause.
     Later(Failure),
+}
+
+fn duplicate() -> Failure {
+    let text =
+        "the destination has dropped it as a repeat of a record with the same id, and it was sent for the first time"
+            .to_owned();
+    Failure { class: FailureClass::Row, reason: DUPLICATE, text }
 }
 
 /// Both sides; `bound`: bytes in flight at most.
@@ -137,6 +150,7 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
         refusals: HashMap::new(),
         refusal: 0,
         obstacles: BTreeMap::new(),
+        doubtful: 0,
         pauses: VecDeque::new(),
         runs: VecDeque::new(),
         refused: Vec::new(),
@@ -187,6 +201,7 @@ impl Receiver {
     /// The client has ended, with its connections: what it had under way is first in its lanes again. Who restarted it may go on.
     pub(super) fn client_ended(&mut self) {
         self.take_over();
+        self.doubtful = self.lanes.pushed();
         self.lanes.return_all();
         if let Some(ended) = self.restarted.take() {
             self.shared.client_ended(self.generation);
@@ -335,7 +350,11 @@ impl Receiver {
             return false;
         }
         match outcome {
-            Outcome::Delivered => {
+            Outcome::Duplicate if self.is_first_time(taken) => {
+                self.lanes.refused(lane);
+                self.refuse(lane, item, &duplicate());
+            }
+            Outcome::Delivered | Outcome::Duplicate => {
                 self.lanes.delivered(lane);
                 if !self.obstacles.is_empty() {
                     self.obstacles.remove(&lane);
@@ -347,13 +366,28 @@ impl Receiver {
                 self.lanes.refused(lane);
                 self.refuse(lane, item, failure);
             }
-            Outcome::Unknown => self.lanes.returned(lane),
+            Outcome::NotStored => self.lanes.returned(lane),
+            Outcome::Unknown => {
+                self.doubtful = self.lanes.pushed();
+                self.lanes.returned(lane);
+            }
             Outcome::Later(failure) => {
+                self.doubtful = self.lanes.pushed();
                 self.lanes.postponed(lane);
                 self.pause(lane, failure.clone());
             }
         }
         true
+    }
+
+    /// Whether nobody can have sent the record before, neither this process nor a relay that had the slot before it: what it repeats is
+    /// another row. Dead-letter records are repeats of what they were made of, as far as that goes.
+    fn is_first_time(&self, taken: Taken<Place>) -> bool {
+        let committed = self.record(taken.item).map(|record| record.tag().origin.final_lsn);
+        let alone_from = self.shared.alone_from.load(Ordering::Relaxed);
+        taken.number >= self.doubtful
+            && !self.lanes.is_instead(taken.lane)
+            && committed.is_some_and(|lsn| lsn > alone_from)
     }
 
     /// The first `records` of the lane, which are all under way, have been delivered.

@@ -398,6 +398,16 @@ impl<T: Copy> Lanes<T> {
         !self.ready.is_empty()
     }
 
+    /// How many records were pushed.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Whether the lane's first record took another's place.
+    pub fn is_instead(&self, lane: Lane) -> bool {
+        self.states.get(lane.0 as usize).is_some_and(|state| state.instead)
+    }
+
     /// How many records are in lanes that are held.
     pub fn held(&self) -> u64 {
         self.held

@@ -8,6 +8,7 @@
 use super::Chunk;
 use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run};
 use super::shared::Shared;
+use crate::lsn::Lsn;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
 };
@@ -167,6 +168,11 @@ impl Sender {
     /// The client sends until then.
     pub(super) fn hold_until(&self, until: Option<Duration>) {
         self.shared.hold_until(until);
+    }
+
+    /// Nobody else can have sent what is committed after `lsn`.
+    pub(super) fn alone_from(&self, lsn: Lsn) {
+        self.shared.alone_from.store(lsn.bytes(), Ordering::Relaxed);
     }
 
     /// Forgets everything that was taken, and ends the client with its connections. A client that does not say within a second that it

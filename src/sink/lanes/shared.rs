@@ -31,7 +31,7 @@ pub(super) struct Back {
     pub(super) problem: Option<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) back: Mutex<Back>,
     /// Something has come back that was not looked at.
@@ -43,6 +43,22 @@ pub(super) struct Shared {
     ended: AtomicU64,
     /// The hold or the number of restarts has changed.
     changed: Notify,
+    /// Nobody else can have sent what is committed after this position.
+    pub(super) alone_from: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            back: Mutex::default(),
+            news: AtomicBool::default(),
+            hold: Hold::default(),
+            restarts: AtomicU64::default(),
+            ended: AtomicU64::default(),
+            changed: Notify::default(),
+            alone_from: AtomicU64::new(u64::MAX),
+        }
+    }
 }
 
 impl Shared {

@@ -1,7 +1,10 @@
 use super::hand_over::hand_over;
 use super::sender::Sender;
 use super::*;
-use crate::sink::{Content, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token};
+use crate::lsn::Lsn;
+use crate::sink::{
+    Content, DUPLICATE, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -404,6 +407,42 @@ async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
             }
         }
     }
+}
+
+#[tokio::test]
+async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
+    let (mut sender, mut receiver) = hand_over(1 << 20);
+    sender.alone_from(Lsn::new(10));
+    let mut answers = async |lsn: u64, outcomes: &[Outcome]| {
+        let origin = Origin { final_lsn: lsn, ..Origin::default() };
+        sender.push(&record("orders"), Tag { token: Token::unpack(1), origin });
+        sender.flush();
+        assert_eq!(receiver.next().await, Event::Work);
+        for outcome in outcomes {
+            let mut batch = Vec::new();
+            receiver.take(&mut batch, 1, |_| Fit::Takes);
+            receiver.settle(batch[0], outcome);
+        }
+        receiver.publish();
+        let (mut said, mut refused) = ("nothing", None);
+        sender.poll(&mut |report| match report {
+            Report::Delivered(_) => said = "delivered",
+            Report::Refused(one) => (said, refused) = (one.failure.reason, Some(one.id)),
+            Report::Failed(failure) => panic!("{failure:?}"),
+        });
+        if let Some(id) = refused {
+            sender.resolve(id, Resolution::Skip);
+            assert_eq!(receiver.next().await, Event::Work);
+        }
+        said
+    };
+    // It may be another relay's.
+    assert_eq!(answers(10, &[Outcome::Duplicate]).await, "delivered");
+    assert_eq!(answers(11, &[Outcome::Duplicate]).await, DUPLICATE);
+    assert_eq!(answers(11, &[Outcome::NotStored, Outcome::Duplicate]).await, DUPLICATE);
+    // It may have been stored at the first attempt.
+    assert_eq!(answers(11, &[Outcome::Unknown, Outcome::Duplicate]).await, "delivered");
+    assert_eq!(answers(11, &[Outcome::Duplicate]).await, DUPLICATE);
 }
 
 #[tokio::test]

@@ -378,7 +378,7 @@ impl<'a> Worker<'a> {
             Ok(messages) => messages,
             Err(failure) => {
                 // Which of several it is shows when each goes by itself.
-                let outcome = if records == 1 { Outcome::Refused(failure) } else { Outcome::Unknown };
+                let outcome = if records == 1 { Outcome::Refused(failure) } else { Outcome::NotStored };
                 self.alone += flight.alone();
                 receiver.settle(first, &outcome);
                 return receiver.publish();
@@ -441,8 +441,12 @@ impl<'a> Worker<'a> {
         let Some(outcome) = outcome else { return };
         let alone = self.flights.take(number).map_or(0, |flight| flight.alone());
         match outcome {
-            Outcome::Delivered => {
-                receiver.delivered(taken.lane, records);
+            Outcome::Delivered | Outcome::Duplicate => {
+                if let Outcome::Duplicate = outcome {
+                    receiver.settle(taken, &outcome);
+                } else {
+                    receiver.delivered(taken.lane, records);
+                }
                 self.acknowledged = Instant::now();
                 self.answered = true;
                 if std::mem::take(&mut self.unanswered) {
@@ -450,7 +454,11 @@ impl<'a> Worker<'a> {
                 }
             }
             // Why a batch was not stored is for one of them to say.
-            Outcome::Refused(_) | Outcome::Unknown | Outcome::Later(_) => {
+            Outcome::Refused(_) if alone > 0 => {
+                self.alone += alone;
+                receiver.settle(taken, &Outcome::NotStored);
+            }
+            Outcome::Refused(_) | Outcome::Unknown | Outcome::NotStored | Outcome::Later(_) => {
                 self.alone += alone;
                 receiver.settle(taken, if alone > 0 { &Outcome::Unknown } else { &outcome });
             }

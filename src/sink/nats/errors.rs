@@ -9,7 +9,7 @@ use super::check::{Names, api_error};
 use super::client::Answered;
 use crate::given::shell_quoted;
 use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
-use crate::sink::{Failure, FailureClass};
+use crate::sink::{DUPLICATE, Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
 use serde::Deserialize;
 use std::borrow::Cow;
@@ -31,11 +31,12 @@ const UNAVAILABLE: &str = "unavailable";
 const REFUSED: &str = "refused";
 const NO_ACK: &str = "no_ack";
 
-/// What a record may be refused for.
-pub(super) const REFUSALS: [&str; 7] = [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED];
+/// What a record may be refused or dropped for.
+pub(super) const REFUSALS: [&str; 8] =
+    [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED, DUPLICATE];
 
 /// What a failed delivery may say.
-pub(super) const REASONS: [&str; 11] = [
+pub(super) const REASONS: [&str; 12] = [
     CONNECTION,
     crate::sink::lanes::LOG_IN_LABEL,
     NO_ACK,
@@ -47,6 +48,7 @@ pub(super) const REASONS: [&str; 11] = [
     TOO_LARGE,
     SEALED,
     REFUSED,
+    DUPLICATE,
 ];
 
 /// An answer of the API, as far as all of them have it.
@@ -61,6 +63,9 @@ struct PubAck<'a> {
     /// How many were stored with it, where it is the last of a batch; else 0.
     #[serde(default)]
     count: usize,
+    /// The stream has a message with this id within its window, and drops this one.
+    #[serde(default)]
+    duplicate: bool,
     #[serde(borrow, default)]
     error: Option<ApiError<'a>>,
 }
@@ -84,7 +89,8 @@ pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<Outc
         Some(error) => Some(of_error(subject, &error)),
         // It is not one batch to this server: what became of the others is not said.
         None if records > 1 && ack.count != records => Some(Outcome::Unknown),
-        None => (!ack.stream.is_empty() && ack.seq > 0).then_some(Outcome::Delivered),
+        None if ack.stream.is_empty() || ack.seq == 0 => None,
+        None => Some(if ack.duplicate { Outcome::Duplicate } else { Outcome::Delivered }),
     }
 }
 
@@ -387,13 +393,15 @@ mod tests {
             Some(Outcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
             Some(Outcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
             Some(Outcome::Unknown) => "unknown".to_owned(),
+            Some(Outcome::Duplicate) => "duplicate".to_owned(),
+            Some(Outcome::NotStored) => "not stored".to_owned(),
         }
     }
 
     #[test]
     fn only_an_acknowledgement_with_stream_and_place_counts() {
         assert_eq!(judged(r#"{"stream":"S","seq":7}"#), "stored");
-        assert_eq!(judged(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "stored");
+        assert_eq!(judged(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "duplicate");
         for data in ["", "{}", "ok", r#"{"stream":"S"}"#, r#"{"stream":"","seq":7}"#, r#"{"stream":"S","seq":0}"#] {
             assert_eq!(judged(data), "none", "{data}");
         }
@@ -451,7 +459,7 @@ mod tests {
     fn class(outcome: &Outcome) -> FailureClass {
         match outcome {
             Outcome::Refused(failure) | Outcome::Later(failure) => failure.class,
-            Outcome::Delivered | Outcome::Unknown => panic!("{outcome:?}"),
+            Outcome::Delivered | Outcome::Duplicate | Outcome::Unknown | Outcome::NotStored => panic!("{outcome:?}"),
         }
     }
 

@@ -270,7 +270,8 @@ mod tests {
         let judged = judge(form, "h:1", streams.into_iter().take(records), &mut tokens, &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
             Outcome::Delivered => "+".to_owned(),
-            Outcome::Unknown => "?".to_owned(),
+            Outcome::Unknown | Outcome::NotStored => "?".to_owned(),
+            Outcome::Duplicate => "=".to_owned(),
             Outcome::Refused(failure) | Outcome::Later(failure) => format!("{:?} {}", failure.class, failure.text),
         });
         (judged, shown.collect())
