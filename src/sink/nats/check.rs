@@ -6,6 +6,7 @@ use super::client::{Answered, Connection};
 use super::errors::{self, ApiError};
 use super::{KIND, Settings};
 use crate::finding::{Finding, Side};
+use crate::given::shell_quoted;
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
@@ -40,6 +41,7 @@ struct Facts {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Config {
+    subjects: Vec<String>,
     retention: String,
     storage: String,
     discard: String,
@@ -234,7 +236,11 @@ fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
         return SIDE
             .warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
             .why("what it has acknowledged is lost when its servers restart")
-            .fix(format!("a stream with file storage: nats stream add {name} --storage file"));
+            .fix(format!(
+                "a stream cannot change its storage; once its messages are consumed: nats stream rm {}; {}",
+                shell_quoted(name),
+                errors::create(&config.subjects.join(","), Some(name))
+            ));
     }
     let text = format!("stream {name} is kept in files, on {replicas} servers");
     if replicas == 1 && facts.info.cluster.is_some() {

@@ -34,6 +34,8 @@ enum Found {
     Refused(Refusal),
     /// It is there.
     There {
+        /// Its URL, or its ARN.
+        place: String,
         /// Why no message may be sent to it; `None`: it may.
         refused: Option<Refusal>,
         /// As the service names them; empty: they may not be seen.
@@ -82,7 +84,7 @@ async fn look_at(caller: &Caller, name: &str) -> Result<Found, Failure> {
     // Rights are looked at before what a request holds: this one holds nothing.
     let sent = caller.send(&place, settings.service.batch()).await;
     let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
-    Ok(Found::There { refused, attributes })
+    Ok(Found::There { place, refused, attributes })
 }
 
 /// What the service itself says; else why nothing can be looked at.
@@ -108,13 +110,13 @@ impl Queue {
     }
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        let (refused, attributes) = match &self.found {
+        let (place, refused, attributes) = match &self.found {
             Found::Refused(refusal) if refusal.fault().1 == errors::QUEUE => {
                 let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
                 return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
             }
             Found::Refused(refusal) => return vec![self.not_permitted(refusal)],
-            Found::There { refused, attributes } => (refused, attributes),
+            Found::There { place, refused, attributes } => (place, refused, attributes),
         };
         if let Some(refusal) = refused {
             return vec![self.not_permitted(refusal)];
@@ -132,9 +134,9 @@ impl Queue {
                     .fix(format!("allow {right} on it")),
             );
         }
-        found.extend(self.of_retention(attributes));
-        found.extend(self.of_subscriptions(attributes));
-        found.extend(self.of_size(attributes, wanted.largest_bytes));
+        found.extend(self.of_retention(place, attributes));
+        found.extend(self.of_subscriptions(place, attributes));
+        found.extend(self.of_size((place, attributes), wanted.largest_bytes));
         found
     }
 
@@ -143,13 +145,14 @@ impl Queue {
         errors::create(self.service, &format!("{}{more}", self.name))
     }
 
-    /// The command that sets an attribute to `value`.
-    fn set(&self, attribute: &str, value: &str) -> String {
+    /// The command that sets an attribute of what is at `place` to `value`.
+    fn set(&self, place: &str, attribute: &str, value: &str) -> String {
         match self.service {
-            Service::Sqs => format!("aws sqs set-queue-attributes --queue-url URL --attributes {attribute}={value}"),
+            Service::Sqs => {
+                format!("aws sqs set-queue-attributes --queue-url {place} --attributes {attribute}={value}")
+            }
             Service::Sns => format!(
-                "aws sns set-topic-attributes --topic-arn {} --attribute-name {attribute} --attribute-value {value}",
-                self.name
+                "aws sns set-topic-attributes --topic-arn {place} --attribute-name {attribute} --attribute-value {value}"
             ),
         }
     }
@@ -187,30 +190,30 @@ impl Queue {
         found
     }
 
-    fn of_retention(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+    fn of_retention(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
-        let found = self.side().warn("retention", text).fix(self.set("MessageRetentionPeriod", "1209600"));
+        let found = self.side().warn("retention", text).fix(self.set(place, "MessageRetentionPeriod", "1209600"));
         let found = found.why("the service deletes messages that nobody has read by then");
         Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
 
     /// A topic keeps nothing for later.
-    fn of_subscriptions(&self, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+    fn of_subscriptions(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
-        let subscribe =
-            format!("aws sns subscribe --topic-arn {} --protocol sqs --notification-endpoint QUEUE-ARN", self.name);
+        let queue = place.replacen(":sns:", ":sqs:", 1);
+        let subscribe = format!("aws sns subscribe --topic-arn {place} --protocol sqs --notification-endpoint {queue}");
         let found = self.side().warn("subscriptions", text).fix(subscribe);
         let found = found.why("SNS keeps no message: what is published while nobody is subscribed is lost");
         Some(found.ok_if(subscriptions > 0))
     }
 
-    fn of_size(&self, attributes: &BTreeMap<String, String>, largest_bytes: usize) -> Option<Finding> {
+    fn of_size(&self, (place, attributes): (&str, &BTreeMap<String, String>), largest_bytes: usize) -> Option<Finding> {
         let limit = number(attributes, "MaximumMessageSize")?;
         let text = format!("{} takes messages of {limit} bytes, the largest row has {largest_bytes}", self.shown());
         let fix = if limit < LARGEST as u64 {
-            self.set("MaximumMessageSize", &LARGEST.to_string())
+            self.set(place, "MaximumMessageSize", &LARGEST.to_string())
         } else {
             "--on-bad-row dead-letter, or smaller rows".to_owned()
         };
@@ -237,7 +240,7 @@ mod tests {
 
     fn there(attributes: &[(&str, &str)]) -> Found {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Found::There { refused: None, attributes }
+        Found::There { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), refused: None, attributes }
     }
 
     fn refusal(code: &str) -> Refusal {
@@ -270,7 +273,8 @@ mod tests {
             missing[0].0 == Level::Fail && missing[0].2.starts_with("aws sqs create-queue --queue-name orders.fifo ")
         );
         let denied = Some(refusal("AccessDenied"));
-        let forbidden = judged("orders", Found::There { refused: denied, attributes: BTreeMap::new() }, 1);
+        let forbidden =
+            judged("orders", Found::There { place: String::new(), refused: denied, attributes: BTreeMap::new() }, 1);
         assert!(forbidden.len() == 1 && forbidden[0].0 == Level::Fail && forbidden[0].2.contains("sqs:SendMessage"));
     }
 
@@ -279,6 +283,7 @@ mod tests {
         let topic = "arn:aws:sns:r:1:orders.fifo";
         let found = judged(topic, there(&[("SubscriptionsConfirmed", "0")]), 1);
         assert!(found[1].0 == Level::Warn && found[1].2.starts_with("aws sns subscribe"), "{found:?}");
+        assert!(found[1].2.ends_with("--notification-endpoint arn:aws:sqs:eu-west-1:1:orders"), "{found:?}");
         let found = judged(topic, there(&[("SubscriptionsConfirmed", "2")]), 1);
         assert!(found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
         let missing = judged(topic, Found::Refused(refusal("NotFound")), 1);
