@@ -1,7 +1,7 @@
 //! A physical standby that is promoted while the old primary is gone, or is not as gone as it seemed.
 
 use postgres::{Client, NoTls};
-use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::kafka::{Kafka, shared_kafka};
 use walrelay_dev::postgres::{Mode, Options, Postgres, default_major};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
@@ -9,6 +9,7 @@ use walrelay_dev::tap::Tap;
 
 use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events, wait_log};
 use crate::load::Load;
+use crate::own;
 
 /// What a standby needs that keeps slots as well; before 17 there is nothing to need.
 const KEEPS_SLOTS: [(&str, &str); 4] = [
@@ -28,12 +29,17 @@ struct Pair {
 impl Pair {
     /// With a slot that is kept on the standby, where servers can do that.
     fn with_kept_slot(primary_settings: &[(&str, &str)]) -> Self {
+        Self::before(shared_kafka().unwrap(), primary_settings)
+    }
+
+    /// The same, before this Kafka.
+    fn before(kafka: &Kafka, primary_settings: &[(&str, &str)]) -> Self {
         let settings = primary_settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         let mut primary = Postgres::start(&Options { settings, ..Options::default() }).unwrap();
         let sql = "SELECT pg_create_physical_replication_slot('standby')";
         primary.connect(None).unwrap().execute(sql, &[]).unwrap();
         let standby = primary.standby(&KEEPS_SLOTS).unwrap();
-        let load = Load::on(&primary, shared_kafka().unwrap());
+        let load = Load::on(&primary, kafka);
         let sql = format!(
             "SELECT pg_drop_replication_slot('{0}');
              SELECT pg_create_logical_replication_slot('{0}', 'pgoutput', failover => true)",
@@ -103,6 +109,34 @@ fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
     assert_eq!(relay.exited().unwrap(), None);
     // Nothing was delivered that the standby does not have, so nothing of what the relay knows was in doubt.
     assert_eq!(report.repeated, 0, "{}", relay.log());
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_failover_while_kafka_hangs_waits_for_no_relay_and_loses_nothing() {
+    if !keeps_slots() {
+        return;
+    }
+    let mut kafka = own::kafka();
+    let mut pair = Pair::before(&kafka, &[("synchronized_standby_slots", "standby")]);
+    let mut relay = pair.load.lane.streaming(&["--source", &pair.source(), "--disconnect-after=1s"]);
+    let mut client = pair.load.connect();
+    Load::bulk(&mut client, "order-1", 0..50);
+    wait_events(&relay, 50);
+    pair.wait_kept(&relay);
+    kafka.suspend().unwrap();
+    Load::bulk(&mut client, "order-2", 0..5000);
+    wait_log(&relay, "disconnected from Postgres, slot kept");
+    drop(client);
+    // What is committed is on the standby once the primary is down.
+    println!("the primary: {:?}", pair.primary.stop_within(Mode::Fast, LONG).unwrap());
+    pair.standby.promote().unwrap();
+    pair.load.lane.source = pair.standby.url(&pair.load.lane.name);
+    Load::bulk(&mut pair.load.connect(), "order-3", 0..50);
+    kafka.resume().unwrap();
+    let report = pair.load.assert_complete(&relay);
+    println!("repeated {} of {}", report.repeated, report.committed);
+    assert_eq!(relay.exited().unwrap(), None);
 }
 
 #[test]
