@@ -26,6 +26,8 @@ pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod sockets;
 #[cfg(feature = "aws")]
 pub mod sqs;
 pub mod stdout;

@@ -55,7 +55,7 @@ impl KafkaSink {
         let metadata = self.producer.client().fetch_metadata(None, patience);
         self.serve_events();
         if let Ok(metadata) = &metadata {
-            self.sockets.named(metadata);
+            self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
         }
         metadata.map_err(|error| self.metadata_failure(&error))
     }
@@ -126,7 +126,7 @@ impl KafkaSink {
             }
             self.metadata_failure(&error)
         })?;
-        self.sockets.named(&metadata);
+        self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
         let refused = |code| failure::of_topic(topic, code, (&self.settings, metadata.brokers().len()));
         match answer.map(|answer| (answer.error(), answer.partitions().len(), replicas_of(answer))) {

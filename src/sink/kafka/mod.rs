@@ -44,7 +44,6 @@ mod rights;
 mod scratch;
 mod senders;
 mod settings;
-mod sockets;
 mod topics;
 mod transactions;
 
@@ -57,13 +56,13 @@ use super::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
     Sink, Tag,
 };
+use crate::sink::sockets::Sockets;
 use client::Client;
 use context::{Context, Reported, take_reports};
 use partitions::{Partitions, Place};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use retire::{purge_all, retire_client};
 use senders::Senders;
-use sockets::Sockets;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -150,7 +149,7 @@ impl KafkaSink {
             producer: senders.first(),
             topics: Topics::new(settings.partitioner(), lanes),
             partitions: Partitions::default(),
-            sockets: Sockets::to(settings.brokers()),
+            sockets: Sockets::to(ports(settings.brokers())),
             hold: Hold::default(),
             closed: false,
             settings,
@@ -209,6 +208,12 @@ impl KafkaSink {
         self.told.clear();
         (self.lost, self.shrunk, self.forbidden, self.missing) = (false, None, None, None);
     }
+}
+
+/// The ports of bootstrap servers.
+fn ports(brokers: &str) -> impl Iterator<Item = u16> {
+    let port = |broker: &str| broker.rsplit_once(':').map_or(Some(9092), |(_, port)| port.trim().parse().ok());
+    brokers.split(',').filter_map(port)
 }
 
 fn client_failure(text: String) -> Failure {

@@ -18,6 +18,7 @@ use crate::sink::destination::Destination as _;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::runtime::ClientRuntime;
 use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
+use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, RequestErrorKind, ServerInfo, StatusCode, Subscriber};
@@ -137,6 +138,7 @@ impl Connection {
         let connecting = options.connect(format!("nats://{host}:{}", server.port));
         let client = runtime.run(connecting).await.map_err(|error| failed(&error))?;
         let client = client.map_err(|error| errors::of_connect(&address, &settings.login, &error))?;
+        Sockets::to([server.port]).empty_at_close();
         if !client.server_info().headers {
             return Err(broken(&address, "it is older than NATS 2.2 or has headers turned off"));
         }

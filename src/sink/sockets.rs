@@ -1,14 +1,12 @@
-//! The sockets of librdkafka's clients, so that what lies in the kernel never leaves once a client is closed.
+//! The sockets of a library's client, so that what lies in the kernel never leaves once the client is closed.
 //!
 //! A closed socket goes on sending what its peer has not acknowledged, for minutes, and so does that of a process that was killed. Where
 //! packets to the broker were dropped, that arrives behind what another relay has published meanwhile. `SO_LINGER` with zero seconds empties
-//! the buffer at the close and at a kill. librdkafka has a callback for new sockets, but `rdkafka` builds a producer's configuration where
-//! nobody reaches it. So the process looks through its own descriptors for connections to a broker's port.
+//! the buffer at the close and at a kill. The clients of `rdkafka` and `async-nats` give nobody their sockets. So the process looks through
+//! its own descriptors for connections to a broker's port.
 //!
-//! In: the ports of the bootstrap servers and of the brokers that the cluster names. Out: options set, connections reset. The descriptors
-//! are duplicated first, so that what is looked at is what is changed, whatever another thread does with the number meanwhile.
+//! In: the ports of the brokers. Out: options set, connections reset. The descriptors are duplicated first, so that what is looked at is what is changed, whatever another thread does with the number meanwhile.
 
-use rdkafka::metadata::Metadata;
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::net::sockopt;
 use std::collections::BTreeSet;
@@ -29,18 +27,19 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// To these bootstrap servers.
-    pub(super) fn to(brokers: &str) -> Self {
-        let port = |broker: &str| broker.rsplit_once(':').map_or(Some(9092), |(_, port)| port.trim().parse().ok());
-        Self { ports: brokers.split(',').filter_map(port).collect(), looked: None }
+    /// To these ports.
+    pub(super) fn to(ports: impl IntoIterator<Item = u16>) -> Self {
+        Self { ports: ports.into_iter().collect(), looked: None }
     }
 
-    /// The cluster has named its brokers.
-    pub(super) fn named(&mut self, metadata: &Metadata) {
-        self.ports.extend(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
+    /// To these ports, too.
+    #[cfg(feature = "kafka")]
+    pub(super) fn add(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.ports.extend(ports);
     }
 
     /// Records are in flight: connections that are new leave nothing behind when they end.
+    #[cfg(feature = "kafka")]
     pub(super) fn look(&mut self, now: Instant) {
         if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
             self.looked = Some(now);
@@ -52,16 +51,17 @@ impl Sockets {
     pub(super) fn empty_at_close(&self) {
         for socket in self.all() {
             if let Err(error) = sockopt::set_socket_linger(&socket, Some(Duration::ZERO)) {
-                tracing::debug!(%error, "a connection to Kafka keeps its SO_LINGER");
+                tracing::debug!(%error, "a connection to a broker keeps its SO_LINGER");
             }
         }
     }
 
     /// Resets all connections now, whatever their threads are doing.
+    #[cfg(feature = "kafka")]
     pub(super) fn reset(&self) {
         for socket in self.all() {
             if let Err(error) = rustix::net::connect_unspec(&socket) {
-                tracing::debug!(%error, "a connection to Kafka cannot be reset");
+                tracing::debug!(%error, "a connection to a broker cannot be reset");
             }
         }
     }
@@ -107,8 +107,7 @@ mod tests {
     fn connections_to_brokers_are_reset_and_others_are_left_alone() {
         let (port, mut ours, mut theirs) = connected();
         let (_, other, mut others_end) = connected();
-        let sockets = Sockets::to(&format!("localhost:{port},broker"));
-        assert!(sockets.ports.contains(&9092));
+        let sockets = Sockets::to([port]);
         sockets.empty_at_close();
         assert_eq!(sockopt::socket_linger(&ours).unwrap(), Some(Duration::ZERO));
         assert_eq!(sockopt::socket_linger(&other).unwrap(), None);
