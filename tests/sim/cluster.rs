@@ -17,7 +17,7 @@ use crate::dice::Dice;
 use crate::machines::{MACHINES, Machine};
 use crate::truth::Truth;
 use crate::wal::Wal;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 use walrelay::sink::kafka::partitions::{NotTaken, Ticket};
 use walrelay::sink::{Failure, OwnedRecord};
@@ -80,6 +80,8 @@ struct Request {
     /// What the broker said, and when that is there.
     answer: Option<(Duration, Answer)>,
     not_before: Duration,
+    /// It, or one before it, is to be sent again. A producer that has ended sends nothing again: its outcome stays unknown.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -180,21 +182,35 @@ impl Cluster {
         while let Some(request) = producer.requests.get(at) {
             // Of a partition, the first request is answered first.
             let is_first = producer.requests[..at].iter().all(|before| before.partition != request.partition);
-            if !is_first || request.answer.as_ref().is_none_or(|(due, _)| *due > now) {
+            // One that was taken proves that those before it were: librdkafka acknowledges them with it (`rd_kafka_dr_implicit_ack`).
+            let is_refused = matches!(request.answer, Some((_, Answer::Refused(_))));
+            let mut here = producer.requests[at..].iter().filter(|it| it.partition == request.partition);
+            let is_taken = |it: &Request| matches!(it.answer, Some((due, Answer::Taken)) if due <= now);
+            let is_acknowledged = !is_refused && here.any(is_taken);
+            let is_unknown = producer.ended && request.again && request.answer.is_none();
+            let is_due = is_acknowledged || is_unknown || request.answer.as_ref().is_some_and(|(due, _)| *due <= now);
+            if !is_first || !is_due {
                 at += 1;
                 continue;
             }
             let mut request = producer.requests.remove(at);
+            if is_acknowledged {
+                told.extend(request.messages.into_iter().map(|it| Told::Delivered(it.ticket)));
+                continue;
+            }
             match request.answer.take() {
-                Some((_, Answer::Taken)) => {
-                    told.extend(request.messages.into_iter().map(|it| Told::Delivered(it.ticket)));
-                }
                 Some((_, Answer::Refused(failure))) => {
                     producer.ended = true;
                     told.extend(fail(request.messages, &failure));
                 }
-                Some((_, Answer::Later)) if producer.ended => told.extend(fail(request.messages, &client_failure())),
-                Some((_, Answer::Later)) | None => {
+                Some((_, Answer::Later)) | None if producer.ended => {
+                    // With the connection, what came behind is lost.
+                    let behind = producer.requests.iter_mut().skip(at).filter(|it| it.partition == request.partition);
+                    behind.for_each(|it| (it.answer, it.again) = (None, true));
+                    told.extend(fail(request.messages, &client_failure()));
+                }
+                Some((_, Answer::Later | Answer::Taken)) | None => {
+                    request.again = true;
                     request.not_before = now + Duration::from_millis(dice.below(300));
                     producer.requests.insert(at, request);
                     at += 1;
@@ -254,7 +270,14 @@ impl Cluster {
         let base = *sequence;
         *sequence += messages.len() as u64;
         let partition = partition.clone();
-        producer.requests.push(Request { partition, base, messages, answer: None, not_before: Duration::ZERO });
+        producer.requests.push(Request {
+            partition,
+            base,
+            messages,
+            answer: None,
+            not_before: Duration::ZERO,
+            again: false,
+        });
         self.requests += 1;
     }
 
@@ -317,9 +340,13 @@ impl Cluster {
     /// long it does not know any more.
     pub(crate) fn restart(&mut self, now: Duration, dice: &mut Dice) {
         for producer in self.producers.values_mut() {
+            let mut lost = BTreeSet::new();
             for request in &mut producer.requests {
-                if dice.one_in(2) && matches!(request.answer, Some((_, Answer::Taken))) {
-                    request.answer = None;
+                let is_lost = dice.one_in(2) && matches!(request.answer, Some((_, Answer::Taken)));
+                // A connection brings answers in order: with one, all behind it are lost.
+                if is_lost || lost.contains(&request.partition) {
+                    lost.insert(request.partition.clone());
+                    (request.answer, request.again) = (None, true);
                 }
             }
         }
