@@ -153,18 +153,52 @@ fn list<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Label> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Format, Metrics, Moment};
     use super::*;
+    use std::fmt::Write as _;
     use std::time::Instant;
 
     fn families(metrics: &Metrics) -> Vec<MetricFamily> {
-        let bytes = metrics.render(Format::Protobuf, Moment::now());
-        let (mut rest, mut found) = (bytes.as_slice(), Vec::new());
+        decoded(&metrics.render(Format::Protobuf, Moment::now()))
+    }
+
+    fn decoded(mut rest: &[u8]) -> Vec<MetricFamily> {
+        let mut found = Vec::new();
         while !rest.is_empty() {
             found.push(MetricFamily::decode_length_delimited(&mut rest).unwrap());
         }
         found
+    }
+
+    /// What the messages say, as lines for people.
+    pub(in super::super) fn listed(bytes: &[u8]) -> String {
+        let mut text = String::new();
+        for family in decoded(bytes) {
+            writeln!(text, "{} {:?} [{}] {}", family.name(), family.kind(), family.unit(), family.help()).unwrap();
+            for metric in &family.metrics {
+                let labels = metric.labels.iter().map(|label| format!("{}={:?} ", label.name(), label.value()));
+                let labels: String = labels.collect();
+                if let Some(value) = metric.counter {
+                    writeln!(text, "  {labels}counter {:?}", value.value()).unwrap();
+                }
+                if let Some(value) = metric.gauge {
+                    writeln!(text, "  {labels}gauge {:?}", value.value()).unwrap();
+                }
+                let Some(histogram) = &metric.histogram else { continue };
+                writeln!(text, "  {labels}count {} sum {:?}", histogram.count(), histogram.sum()).unwrap();
+                for bucket in &histogram.buckets {
+                    writeln!(text, "    {:?}: {}", bucket.upper_bound(), bucket.cumulative_count()).unwrap();
+                }
+                let (schema, zero) = (histogram.schema(), histogram.zero_threshold());
+                writeln!(text, "    schema {schema} zero {zero:?}: {}", histogram.zero_count()).unwrap();
+                for span in &histogram.positive_spans {
+                    writeln!(text, "    span {} {}", span.offset(), span.length()).unwrap();
+                }
+                writeln!(text, "    deltas {:?}", histogram.positive_deltas).unwrap();
+            }
+        }
+        text
     }
 
     #[test]

@@ -289,10 +289,12 @@ impl fmt::Display for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protobuf::tests::listed;
     use super::super::{Peer, SlotFigures, State, WalEnd};
     use super::*;
     use crate::lsn::Lsn;
     use crate::pgoutput::PgTime;
+    use std::path::Path;
 
     /// Second 100 of a relay, with every figure set.
     fn busy() -> (Metrics, Moment) {
@@ -303,6 +305,7 @@ mod tests {
         metrics.set_state(State::Streaming);
         metrics.positions(Lsn::new(300), Lsn::new(200));
         metrics.in_flight(7, 700);
+        metrics.set_lanes(Some(2));
         metrics.oldest_in_flight(Some(start + Duration::from_millis(99_500)));
         metrics.oldest_commit(Some(commit));
         metrics.acknowledged(metrics.topic("outbox.event.order"), 42, 4_200, start + Duration::from_secs(98));
@@ -323,59 +326,46 @@ mod tests {
         (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
 
+    /// As a process's whose figures are all known.
+    fn scrape(metrics: &Metrics, moment: Moment) -> Scrape<'_> {
+        let process = Figures {
+            cpu: Some(Duration::from_millis(1_230)),
+            started: Some(Duration::from_millis(1_746_684_700_010)),
+            resident_bytes: Some(10_485_760),
+            virtual_bytes: Some(104_857_600),
+            threads: Some(9),
+            open_fds: Some(12),
+            max_fds: Some(1_024),
+        };
+        Scrape { metrics, moment, process }
+    }
+
     fn text(metrics: &Metrics, format: Text, moment: Moment) -> String {
-        let process = Figures { cpu: Some(Duration::from_millis(1_230)), open_fds: Some(12), ..Figures::default() };
-        write_text(format, &Scrape { metrics, moment, process })
+        write_text(format, &scrape(metrics, moment))
+    }
+
+    /// All metrics in each format are what `tests/golden/metrics` says; `WALRELAY_BLESS=1` writes it, for the review.
+    #[test]
+    fn every_format_says_what_was_reviewed() {
+        let (metrics, moment) = busy();
+        for (file, text) in [
+            ("prometheus.txt", text(&metrics, Text::Prometheus, moment)),
+            ("openmetrics.txt", text(&metrics, Text::OpenMetrics, moment)),
+            ("protobuf.txt", listed(&write_messages(&scrape(&metrics, moment)))),
+        ] {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/metrics").join(file);
+            let text = text.replace(&format!("\"{}\"", env!("CARGO_PKG_VERSION")), "\"VERSION\"");
+            if std::env::var_os("WALRELAY_BLESS").is_some() {
+                std::fs::write(&file, &text).unwrap();
+            }
+            let reviewed = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(text == reviewed, "{} differs: WALRELAY_BLESS=1 writes it, for the review\n{text}", file.display());
+        }
     }
 
     #[track_caller]
     fn has(text: &str, line: &str) {
         assert!(text.lines().any(|other| other == line), "no line {line:?} in\n{text}");
-    }
-
-    #[test]
-    fn every_sample_of_a_busy_relay_is_there() {
-        let (metrics, moment) = busy();
-        let text = text(&metrics, Text::Prometheus, moment);
-        for line in [
-            r#"walrelay_events_total{slot="orders",topic="outbox.event.order"} 42"#,
-            r#"walrelay_event_bytes_total{slot="orders"} 4200"#,
-            r#"walrelay_transactions_total{slot="orders"} 2"#,
-            r#"walrelay_bad_rows_total{slot="orders",reason="topic"} 1"#,
-            r#"walrelay_ignored_total{slot="orders",kind="update"} 5"#,
-            r#"walrelay_publish_failures_total{slot="orders",reason="MSG_SIZE_TOO_LARGE"} 2"#,
-            r#"walrelay_reconnects_total{slot="orders",peer="postgres"} 0"#,
-            r#"walrelay_reconnects_total{slot="orders",peer="kafka"} 1"#,
-            r#"walrelay_in_flight_records{slot="orders"} 7"#,
-            r#"walrelay_in_flight_bytes{slot="orders"} 700"#,
-            r#"walrelay_confirmed_lsn_bytes{slot="orders"} 200"#,
-            r#"walrelay_received_lsn_bytes{slot="orders"} 300"#,
-            r#"walrelay_lag_seconds{slot="orders"} 1.25"#,
-            r#"walrelay_oldest_unpublished_seconds{slot="orders"} 1.25"#,
-            r#"walrelay_last_ack_timestamp_seconds{slot="orders"} 1746684799.25"#,
-            r#"walrelay_slot_lag_bytes{slot="orders"} 1000"#,
-            r#"walrelay_slot_retained_wal_bytes{slot="orders"} 2000"#,
-            r#"walrelay_slot_safe_wal_bytes{slot="orders"} 3000"#,
-            r#"walrelay_slot_active{slot="orders"} 1"#,
-            r#"walrelay_slot_look_failures_total{slot="orders"} 0"#,
-            r#"walrelay_slot_wal_status{slot="orders",status="extended"} 1"#,
-            r#"walrelay_slot_wal_status{slot="orders",status="lost"} 0"#,
-            r#"walrelay_seconds_since_last_ack{slot="orders"} 2.0"#,
-            r#"walrelay_oldest_in_flight_seconds{slot="orders"} 0.5"#,
-            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="0.002"} 0"#,
-            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="0.005"} 1"#,
-            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="60.0"} 1"#,
-            r#"walrelay_publish_latency_seconds_bucket{slot="orders",le="+Inf"} 2"#,
-            r#"walrelay_publish_latency_seconds_sum{slot="orders"} 90.003"#,
-            r#"walrelay_publish_latency_seconds_count{slot="orders"} 2"#,
-            r#"walrelay_state{slot="orders",state="streaming"} 1"#,
-            r#"walrelay_state{slot="orders",state="stopped"} 0"#,
-            "process_cpu_seconds_total 1.23",
-            "process_open_fds 12",
-        ] {
-            has(&text, line);
-        }
-        has(&text, &format!("walrelay_build_info{{slot=\"orders\",version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
     }
 
     #[test]
@@ -397,7 +387,8 @@ mod tests {
     #[test]
     fn what_is_unknown_has_no_sample() {
         let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-        let text = text(&metrics, Text::Prometheus, Moment::now());
+        let process = Figures::default();
+        let text = write_text(Text::Prometheus, &Scrape { metrics: &metrics, moment: Moment::now(), process });
         for name in [
             "walrelay_slot_lag_bytes{",
             "walrelay_oldest_unpublished_seconds{",
