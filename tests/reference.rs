@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use prometheus_client::registry::Unit;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
@@ -130,7 +131,8 @@ fn metrics() -> String {
         let name = metric.sample_name();
         let of_relay = if name.starts_with("process_") { None } else { Some("slot") };
         let labels: Vec<String> = of_relay.into_iter().chain(metric.label).map(code).collect();
-        let unit = metric.unit().unwrap_or("");
+        let (_, unit) = metric.unit();
+        let unit = unit.as_ref().map_or("", Unit::as_str);
         writeln!(
             table,
             "| `{name}` | {} | {unit} | {} | {} |",

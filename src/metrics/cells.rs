@@ -2,7 +2,7 @@
 //!
 //! Each is updated through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
 
-use super::native::{self, Native};
+use prometheus_client::metrics::histogram::{Histogram, NativeHistogramConfig};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -139,13 +139,27 @@ impl Tally {
     }
 }
 
-/// Latencies by [`LATENCY_BOUNDS_MILLIS`] and by evenly growing buckets, and their sum.
-#[derive(Debug, Default)]
+/// Latencies up to it, in seconds, count as zero in native buckets: 2^-20.
+const ZERO_THRESHOLD: f64 = 1.0 / 1_048_576.0;
+
+/// The schema of native buckets: the upper bound of each is 2^(1/8) times that of the one below, so that any quantile is known to within 9 %.
+const SCHEMA: i8 = 3;
+
+/// Latencies by [`LATENCY_BOUNDS_MILLIS`], here for [`Latencies`] and in the histogram for scrapers, which has native buckets besides.
+#[derive(Debug)]
 pub(super) struct Latency {
     /// Latencies above the bound before and up to this one; the last has no bound.
     buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
-    native: Native,
-    sum_nanos: AtomicU64,
+    /// In seconds.
+    pub(super) histogram: Histogram,
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Duration::from_millis(millis).as_secs_f64());
+        let native = NativeHistogramConfig::with_schema(SCHEMA).zero_threshold(ZERO_THRESHOLD);
+        Self { buckets: Default::default(), histogram: Histogram::new_classic_and_native(bounds, native) }
+    }
 }
 
 impl Latency {
@@ -154,34 +168,20 @@ impl Latency {
         if let Some(bucket) = self.buckets.get(place) {
             bucket.fetch_add(1, Relaxed);
         }
-        self.native.observe(latency);
-        self.sum_nanos.fetch_add(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.histogram.observe(latency.as_secs_f64());
     }
 
     /// Observations up to each bound, in the bounds' order; the last counts all.
-    pub(super) fn cumulative(&self) -> impl Iterator<Item = u64> {
-        self.buckets.iter().scan(0, |sum, bucket| {
-            *sum += bucket.load(Relaxed);
-            Some(*sum)
-        })
-    }
-
-    /// What the evenly growing buckets hold.
-    pub(super) fn native(&self) -> native::Counts {
-        self.native.counts()
-    }
-
     pub(super) fn now(&self) -> Latencies {
-        let mut counts = self.cumulative();
-        Latencies(std::array::from_fn(|_| counts.next().unwrap_or_default()))
+        let mut sum = 0;
+        Latencies(self.buckets.each_ref().map(|bucket| {
+            sum += bucket.load(Relaxed);
+            sum
+        }))
     }
 
     pub(super) fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Relaxed)).sum()
-    }
-
-    pub(super) fn sum(&self) -> Duration {
-        Duration::from_nanos(self.sum_nanos.load(Relaxed))
     }
 }
 
@@ -255,9 +255,9 @@ mod tests {
         for millis in [0, 1, 2, 60_000, 60_001] {
             latency.observe(Duration::from_millis(millis));
         }
-        let counts: Vec<u64> = latency.cumulative().collect();
+        let counts = latency.now().0;
         assert_eq!(counts[..2], [2, 3]);
         assert_eq!(counts[14..], [4, 5]);
-        assert_eq!((latency.count(), latency.sum()), (5, Duration::from_millis(120_004)));
+        assert_eq!(latency.count(), 5);
     }
 }

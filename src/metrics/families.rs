@@ -7,6 +7,10 @@ use super::cells::lock;
 use super::process::Figures;
 use super::render::{Moment, Samples};
 use super::{Metrics, SlotFigures, State};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -17,13 +21,14 @@ pub const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost
 const POSTGRES: &str = "postgres";
 
 /// What one answer is made from.
-pub(super) struct Scrape<'a> {
-    pub(super) metrics: &'a Metrics,
+#[derive(Debug)]
+pub(super) struct Scrape {
+    pub(super) metrics: Arc<Metrics>,
     pub(super) moment: Moment,
     pub(super) process: Figures,
 }
 
-impl Scrape<'_> {
+impl Scrape {
     fn slot_figures(&self) -> SlotFigures {
         lock(&self.metrics.slot_figures).clone()
     }
@@ -44,42 +49,28 @@ impl Scrape<'_> {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-impl Kind {
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
-    }
-}
+/// Writes the samples of one metric.
+type Write = fn(&Scrape, &mut Samples<'_>) -> fmt::Result;
 
 /// A metric: what it is called, what it means, and how its samples are taken.
 pub struct Family {
     /// A counter's without `_total`.
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: MetricType,
     /// What tells its samples apart, beside the slot; a histogram's buckets have `le` besides.
     pub label: Option<&'static str>,
     /// One line, without quotes and backslashes.
     pub help: &'static str,
-    pub(super) samples: fn(&Scrape<'_>, &mut Samples<'_>),
+    pub(super) samples: Write,
 }
 
 impl Family {
-    const fn counter(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
-        Self { name, kind: Kind::Counter, label: None, help, samples }
+    const fn counter(name: &'static str, help: &'static str, samples: Write) -> Self {
+        Self { name, kind: MetricType::Counter, label: None, help, samples }
     }
 
-    const fn gauge(name: &'static str, help: &'static str, samples: fn(&Scrape<'_>, &mut Samples<'_>)) -> Self {
-        Self { name, kind: Kind::Gauge, label: None, help, samples }
+    const fn gauge(name: &'static str, help: &'static str, samples: Write) -> Self {
+        Self { name, kind: MetricType::Gauge, label: None, help, samples }
     }
 
     /// With a sample for each value of `label`.
@@ -88,25 +79,26 @@ impl Family {
     }
 
     /// `counter`, `gauge` or `histogram`.
-    pub fn kind_name(&self) -> &'static str {
-        self.kind.name()
+    pub fn kind_name(&self) -> &str {
+        self.kind.as_str()
     }
 
     /// The name of what is written: a counter's with `_total`.
     pub fn sample_name(&self) -> String {
-        format!("{}{}", self.name, if self.kind == Kind::Counter { "_total" } else { "" })
+        format!("{}{}", self.name, if self.kind == MetricType::Counter { "_total" } else { "" })
     }
 
-    /// `seconds` or `bytes`, if it has a unit: OpenMetrics wants it to be the end of the name.
-    pub fn unit(&self) -> Option<&'static str> {
-        self.name.rsplit_once('_').map(|(_, last)| last).filter(|last| ["seconds", "bytes"].contains(last))
+    /// The unit, if it has one, and the name before it: OpenMetrics wants the unit to be the end of the name.
+    pub fn unit(&self) -> (&'static str, Option<Unit>) {
+        let before = |unit: Unit| Some((self.name.strip_suffix(unit.as_str())?.strip_suffix('_')?, Some(unit)));
+        [Unit::Seconds, Unit::Bytes].into_iter().find_map(before).unwrap_or((self.name, None))
     }
 }
 
 /// Every metric, in the order in which they are written.
 pub const FAMILIES: &[Family] = &[
     Family::counter("walrelay_events", "Records acknowledged by the destination.", |scrape, out| {
-        out.tally(scrape.metrics.topics.counts());
+        out.tally(scrape.metrics.topics.counts())
     })
     .by("topic"),
     Family::counter(
@@ -120,7 +112,7 @@ pub const FAMILIES: &[Family] = &[
         |scrape, out| out.single(scrape.metrics.latency.count()),
     ),
     Family::counter("walrelay_bad_rows", "Rows that were not published, by reason.", |scrape, out| {
-        out.tally(scrape.metrics.bad_rows.counts());
+        out.tally(scrape.metrics.bad_rows.counts())
     })
     .by("reason"),
     Family::counter(
@@ -130,16 +122,16 @@ pub const FAMILIES: &[Family] = &[
     )
     .by("kind"),
     Family::counter("walrelay_publish_failures", "Delivery reports with an error, by reason.", |scrape, out| {
-        out.tally(scrape.metrics.publish_failures.counts());
+        out.tally(scrape.metrics.publish_failures.counts())
     })
     .by("reason"),
     Family::counter("walrelay_reconnects", "Connections lost and opened again, by peer.", |scrape, out| {
-        out.labelled(POSTGRES, scrape.metrics.postgres_reconnects.load(Relaxed));
-        out.labelled(scrape.metrics.destination.0, scrape.metrics.destination_reconnects.load(Relaxed));
+        out.labelled(POSTGRES, scrape.metrics.postgres_reconnects.load(Relaxed))?;
+        out.labelled(scrape.metrics.destination.0, scrape.metrics.destination_reconnects.load(Relaxed))
     })
     .by("peer"),
     Family::gauge("walrelay_in_flight_records", "Records enqueued and not acknowledged.", |scrape, out| {
-        out.single(scrape.metrics.in_flight_records.load(Relaxed));
+        out.single(scrape.metrics.in_flight_records.load(Relaxed))
     }),
     Family::gauge(
         "walrelay_in_flight_bytes",
@@ -152,10 +144,10 @@ pub const FAMILIES: &[Family] = &[
         |scrape, out| out.known(scrape.metrics.lanes()),
     ),
     Family::gauge("walrelay_confirmed_lsn_bytes", "WAL position confirmed to Postgres.", |scrape, out| {
-        out.single(scrape.metrics.confirmed.load(Relaxed));
+        out.single(scrape.metrics.confirmed.load(Relaxed))
     }),
     Family::gauge("walrelay_received_lsn_bytes", "WAL position received from Postgres.", |scrape, out| {
-        out.single(scrape.metrics.received.load(Relaxed));
+        out.single(scrape.metrics.received.load(Relaxed))
     }),
     Family::gauge(
         "walrelay_lag_seconds",
@@ -183,7 +175,7 @@ pub const FAMILIES: &[Family] = &[
         |scrape, out| out.known(scrape.slot_figures().safe_wal_bytes),
     ),
     Family::gauge("walrelay_slot_active", "1 while a walsender reads the slot, every 10 s.", |scrape, out| {
-        out.known(scrape.slot_figures().active.map(u64::from));
+        out.known(scrape.slot_figures().active.map(u64::from))
     }),
     Family::counter(
         "walrelay_slot_look_failures",
@@ -193,11 +185,7 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "walrelay_slot_wal_status",
         "1 for the wal_status that the slot has, 0 for the others.",
-        |scrape, out| {
-            if let Some(status) = scrape.slot_figures().wal_status {
-                out.one_of(WAL_STATUSES, &status);
-            }
-        },
+        |scrape, out| scrape.slot_figures().wal_status.map_or(Ok(()), |status| out.one_of(WAL_STATUSES, &status)),
     )
     .by("status"),
     Family::gauge(
@@ -214,37 +202,37 @@ pub const FAMILIES: &[Family] = &[
         "walrelay_oldest_in_flight_seconds",
         "Age of the oldest record in flight, 0 if there is none. If it rises, publishing is stuck.",
         |scrape, out| {
-            let metrics = scrape.metrics;
-            out.single(metrics.age(&metrics.oldest_in_flight, scrape.moment.instant).unwrap_or_default());
+            let metrics = &scrape.metrics;
+            out.single(metrics.age(&metrics.oldest_in_flight, scrape.moment.instant).unwrap_or_default())
         },
     ),
     Family {
         name: "walrelay_publish_latency_seconds",
-        kind: Kind::Histogram,
+        kind: MetricType::Histogram,
         label: None,
         help: "From a transaction's commit time to its last acknowledgement.",
-        samples: |scrape, out| out.histogram(&scrape.metrics.latency),
+        samples: |scrape, out| out.histogram(&scrape.metrics.latency.histogram),
     },
     Family::gauge("walrelay_state", "1 for the state that the relay is in, 0 for the others.", |scrape, out| {
-        out.one_of(State::ALL.map(State::name), scrape.metrics.state().name());
+        out.one_of(State::ALL.map(State::name), scrape.metrics.state().name())
     })
     .by("state"),
     Family::gauge("walrelay_build_info", "1, with the version.", |_, out| out.labelled(env!("CARGO_PKG_VERSION"), 1))
         .by("version"),
     Family::counter("process_cpu_seconds", "User and system CPU time.", |scrape, out| out.known(scrape.process.cpu)),
     Family::gauge("process_start_time_seconds", "Start of the process, since 1970.", |scrape, out| {
-        out.known(scrape.process.started);
+        out.known(scrape.process.started)
     }),
     Family::gauge("process_resident_memory_bytes", "Resident memory.", |scrape, out| {
-        out.known(scrape.process.resident_bytes);
+        out.known(scrape.process.resident_bytes)
     }),
     Family::gauge("process_virtual_memory_bytes", "Virtual memory.", |scrape, out| {
-        out.known(scrape.process.virtual_bytes);
+        out.known(scrape.process.virtual_bytes)
     }),
     Family::gauge("process_threads", "Threads.", |scrape, out| out.known(scrape.process.threads)),
     Family::gauge("process_open_fds", "Open file descriptors.", |scrape, out| out.known(scrape.process.open_fds)),
     Family::gauge("process_max_fds", "Limit on open file descriptors.", |scrape, out| {
-        out.known(scrape.process.max_fds);
+        out.known(scrape.process.max_fds)
     }),
 ];
 

@@ -2,17 +2,15 @@
 //!
 //! In: what the loop saw, in one call per batch. Out: the figures, as metrics (`render`), as JSON (`status`), and as
 //! the two questions that an orchestrator asks (`health`).
-//! Invariant: telling never waits for reading. What comes per batch goes into an atomic; only texts and rare counts
-//! take a mutex, and nobody holds one for longer than a copy. Figures are read one by one: a scrape may see a record as
+//! Invariant: telling never waits for reading. What comes per batch goes into an atomic; only texts, rare counts and a
+//! transaction's latency take a mutex, and nobody holds one for longer than a copy. Figures are read one by one: a scrape may see a record as
 //! acknowledged and still in flight.
 //! It decides nothing, and it reads no clock: times come as [`Instant`] and are kept as nanoseconds since the start.
 
 mod cells;
 mod families;
 mod health;
-mod native;
 mod process;
-mod protobuf;
 mod render;
 mod status;
 mod unpublished;

@@ -1,20 +1,27 @@
 //! `/metrics`: the figures as Prometheus text 0.0.4, as OpenMetrics text 1.0, or as Prometheus' messages.
 //!
-//! In: the figures and a moment. Out: one answer. All formats are written from [`FAMILIES`], so they cannot disagree.
+//! In: the figures and a moment. Out: one answer. `prometheus-client` writes all formats, from [`FAMILIES`], so they cannot disagree.
 //!
-//! The texts differ in little: OpenMetrics names a counter's family without `_total`, says units, escapes quotes in
-//! help texts, and ends with `# EOF`. Numbers and bucket bounds are written the same in both, so that a series keeps its
-//! identity when a scraper changes the format it asks for. `walrelay_state` and `walrelay_build_info` are gauges in both,
-//! not OpenMetrics' own kinds for such things, for the same reason.
+//! The texts differ in little: OpenMetrics names a counter's family without `_total`, says units, writes a histogram's sum before its buckets
+//! and their whole bounds as `1.0`, not `1`, and ends with `# EOF`. `walrelay_state` and `walrelay_build_info` are gauges in both, not
+//! OpenMetrics' own kinds for such things, so that a series keeps its identity when a scraper changes the format it asks for.
+//! Prometheus' messages alone have native buckets of latencies.
 //!
 //! Specifications: Prometheus manual, "Exposition formats"; "OpenMetrics 1.0".
 
 use super::Metrics;
-use super::cells::{LATENCY_BOUNDS_MILLIS, Latency, lock};
-use super::families::{FAMILIES, Family, Kind, Scrape};
+use super::cells::lock;
+use super::families::{FAMILIES, Family, Scrape};
 use super::process::Figures;
-use super::protobuf::{self, Metric};
-use std::fmt::{self, Write as _};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet, prometheus_protobuf, prometheus_text, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -42,7 +49,9 @@ impl Format {
         match self {
             Self::Text(Text::Prometheus) => "text/plain; version=0.0.4; charset=utf-8",
             Self::Text(Text::OpenMetrics) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Protobuf => protobuf::CONTENT_TYPE,
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }
@@ -67,12 +76,8 @@ impl Moment {
 
 impl Metrics {
     /// All metrics at `moment`, and the process's own as they are now.
-    pub fn render(&self, format: Format, moment: Moment) -> Vec<u8> {
-        let scrape = Scrape { metrics: self, moment, process: Figures::read() };
-        match format {
-            Format::Text(format) => write_text(format, &scrape).into_bytes(),
-            Format::Protobuf => write_messages(&scrape),
-        }
+    pub fn render(self: &Arc<Self>, format: Format, moment: Moment) -> Vec<u8> {
+        write(format, Scrape { metrics: Arc::clone(self), moment, process: Figures::read() })
     }
 
     /// Age of the oldest transaction that is received and not acknowledged; zero when there is none, and when the
@@ -93,144 +98,77 @@ impl Metrics {
     }
 }
 
-fn write_text(format: Text, scrape: &Scrape<'_>) -> String {
-    let mut text = String::with_capacity(8 * 1024);
-    for family in FAMILIES {
-        write_head(&mut text, format, family);
-        write_samples(Out::Text(&mut text), family, scrape);
-    }
-    if format == Text::OpenMetrics {
-        text.push_str("# EOF\n");
-    }
-    text
-}
-
-fn write_messages(scrape: &Scrape<'_>) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(8 * 1024);
-    for family in FAMILIES {
-        let mut metrics = Vec::new();
-        write_samples(Out::Messages(&mut metrics), family, scrape);
-        protobuf::append(&mut bytes, family, metrics);
-    }
-    bytes
-}
-
-fn write_samples(out: Out<'_>, family: &Family, scrape: &Scrape<'_>) {
-    (family.samples)(scrape, &mut Samples { out, family, slot: &scrape.metrics.slot });
-}
-
-fn write_head(text: &mut String, format: Text, family: &Family) {
-    let name = match format {
-        Text::Prometheus => family.sample_name(),
-        Text::OpenMetrics => family.name.to_owned(),
+fn write(format: Format, scrape: Scrape) -> Vec<u8> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(scrape));
+    let mut text = String::new();
+    // Writing to memory does not fail.
+    let _infallible = match format {
+        Format::Text(Text::Prometheus) => prometheus_text::encode(&mut text, &registry),
+        Format::Text(Text::OpenMetrics) => text::encode(&mut text, &registry),
+        Format::Protobuf => return prometheus_protobuf::encode_to_vec(&registry).unwrap_or_default(),
     };
-    append(text, format_args!("# HELP {name} {}\n# TYPE {name} {}\n", family.help, family.kind.name()));
-    if let (Text::OpenMetrics, Some(unit)) = (format, family.unit()) {
-        append(text, format_args!("# UNIT {name} {unit}\n"));
+    text.into_bytes()
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        FAMILIES.iter().try_for_each(|family| {
+            let (name, unit) = family.unit();
+            let encoder = encoder.encode_descriptor(name, family.help, unit.as_ref(), family.kind)?;
+            (family.samples)(self, &mut Samples { encoder, family, slot: &self.metrics.slot })
+        })
     }
 }
 
 /// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
 /// not, as with every exporter.
 pub(super) struct Samples<'a> {
-    out: Out<'a>,
+    encoder: MetricEncoder<'a>,
     family: &'a Family,
     slot: &'a str,
 }
 
-/// What samples become.
-enum Out<'a> {
-    Text(&'a mut String),
-    Messages(&'a mut Vec<Metric>),
-}
-
 impl Samples<'_> {
     /// The family's only sample.
-    pub(super) fn single(&mut self, value: impl Into<Number>) {
-        self.known(Some(value));
+    pub(super) fn single(&mut self, value: impl Into<Number>) -> fmt::Result {
+        self.sample(None, value.into())
     }
 
     /// The family's only sample, if its value is known.
-    pub(super) fn known(&mut self, value: Option<impl Into<Number>>) {
-        if let Some(value) = value {
-            self.line(self.suffix(), None, value.into());
-        }
+    pub(super) fn known(&mut self, value: Option<impl Into<Number>>) -> fmt::Result {
+        value.map_or(Ok(()), |value| self.single(value))
     }
 
     /// One sample among several.
-    pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) {
-        let label = self.family.label.map(|name| (name, label));
-        self.line(self.suffix(), label, value.into());
+    pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) -> fmt::Result {
+        self.sample(Some(label), value.into())
     }
 
-    pub(super) fn tally(&mut self, counts: impl IntoIterator<Item = (String, u64)>) {
-        for (label, count) in counts {
-            self.labelled(&label, count);
-        }
+    pub(super) fn tally(&mut self, counts: impl IntoIterator<Item = (String, u64)>) -> fmt::Result {
+        counts.into_iter().try_for_each(|(label, count)| self.labelled(&label, count))
     }
 
     /// 1 for the choice that holds, 0 for the others.
-    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) {
-        for choice in choices {
-            self.labelled(choice, u64::from(choice == holds));
+    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) -> fmt::Result {
+        choices.into_iter().try_for_each(|choice| self.labelled(choice, u64::from(choice == holds)))
+    }
+
+    pub(super) fn histogram(&mut self, histogram: &Histogram) -> fmt::Result {
+        histogram.encode(self.encoder.encode_family(&[("slot", self.slot)])?)
+    }
+
+    fn sample(&mut self, label: Option<&str>, value: Number) -> fmt::Result {
+        let slot = Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"));
+        let labels: Vec<_> = slot.into_iter().chain(self.family.label.zip(label)).collect();
+        let mut encoder = self.encoder.encode_family(&labels)?;
+        match (value, self.family.kind == MetricType::Counter) {
+            (Number::Whole(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            (Number::Real(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            (Number::Whole(value), false) => encoder.encode_gauge(&value),
+            (Number::Real(value), false) => encoder.encode_gauge(&value),
         }
     }
-
-    /// In a text, the count is the last bucket's, so that the two agree whatever is observed meanwhile.
-    pub(super) fn histogram(&mut self, latency: &Latency) {
-        let slot = self.slot();
-        if let Out::Messages(metrics) = &mut self.out {
-            return metrics.push(protobuf::histogram(slot.into_iter(), latency));
-        }
-        let bounds = LATENCY_BOUNDS_MILLIS.map(|millis| Number::from(Duration::from_millis(millis)).to_string());
-        let bounds = bounds.iter().map(String::as_str).chain(["+Inf"]);
-        let mut total = 0;
-        for (bound, count) in bounds.zip(latency.cumulative()) {
-            self.line("_bucket", Some(("le", bound)), count.into());
-            total = count;
-        }
-        self.line("_sum", None, latency.sum().into());
-        self.line("_count", None, total.into());
-    }
-
-    fn suffix(&self) -> &'static str {
-        if self.family.kind == Kind::Counter { "_total" } else { "" }
-    }
-
-    fn line(&mut self, suffix: &str, label: Option<(&str, &str)>, value: Number) {
-        let labels = self.slot().into_iter().chain(label);
-        match &mut self.out {
-            Out::Text(text) => write_line(text, &format_args!("{}{suffix}", self.family.name), labels, value),
-            Out::Messages(metrics) => metrics.push(protobuf::sample(self.family.kind, labels, value.into())),
-        }
-    }
-}
-
-impl<'a> Samples<'a> {
-    fn slot(&self) -> Option<(&'static str, &'a str)> {
-        Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"))
-    }
-}
-
-fn write_line<'a>(
-    text: &mut String,
-    name: &fmt::Arguments<'_>,
-    labels: impl Iterator<Item = (&'a str, &'a str)>,
-    value: Number,
-) {
-    append(text, *name);
-    let mut before = '{';
-    for (name, value) in labels {
-        append(text, format_args!("{before}{name}=\"{}\"", Escaped(value)));
-        before = ',';
-    }
-    let after = if before == ',' { "}" } else { "" };
-    append(text, format_args!("{after} {value}\n"));
-}
-
-fn append(text: &mut String, arguments: fmt::Arguments<'_>) {
-    // Writing to a String fails only when a Display does; ours do not.
-    let _infallible = text.write_fmt(arguments);
 }
 
 /// A sample's value.
@@ -253,51 +191,21 @@ impl From<Duration> for Number {
     }
 }
 
-impl From<Number> for f64 {
-    #[allow(clippy::cast_precision_loss, reason = "as every scraper reads a number")]
-    fn from(number: Number) -> Self {
-        match number {
-            Number::Whole(value) => value as Self,
-            Number::Real(value) => value,
-        }
-    }
-}
-
-impl fmt::Display for Number {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Whole(value) => write!(f, "{value}"),
-            // `Debug` keeps the ".0" of a whole number: OpenMetrics' canonical form of a bucket's bound.
-            Self::Real(value) => write!(f, "{value:?}"),
-        }
-    }
-}
-
-/// A label's value, as both formats quote it.
-struct Escaped<'a>(&'a str);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|character| match character {
-            '\\' => f.write_str("\\\\"),
-            '"' => f.write_str("\\\""),
-            '\n' => f.write_str("\\n"),
-            other => f.write_char(other),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::protobuf::tests::listed;
     use super::super::{Peer, SlotFigures, State, WalEnd};
     use super::*;
     use crate::lsn::Lsn;
     use crate::pgoutput::PgTime;
+    use prometheus_client::encoding::prometheus_protobuf::prometheus_data_model::{
+        Metric, MetricFamily, MetricType as Kind,
+    };
+    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
     use std::path::Path;
 
     /// Second 100 of a relay, with every figure set.
-    fn busy() -> (Metrics, Moment) {
+    fn busy() -> (Arc<Metrics>, Moment) {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start).with_destination("kafka", "Kafka");
         let instant = start + Duration::from_secs(100);
@@ -323,11 +231,11 @@ mod tests {
             active: Some(true),
             wal_end: Some(WalEnd { position: Lsn::new(300), unix_micros: commit.unix_micros() }),
         });
-        (metrics, Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
+        (Arc::new(metrics), Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
 
     /// As a process's whose figures are all known.
-    fn scrape(metrics: &Metrics, moment: Moment) -> Scrape<'_> {
+    fn scrape(metrics: &Arc<Metrics>, moment: Moment) -> Scrape {
         let process = Figures {
             cpu: Some(Duration::from_millis(1_230)),
             started: Some(Duration::from_millis(1_746_684_700_010)),
@@ -337,11 +245,47 @@ mod tests {
             open_fds: Some(12),
             max_fds: Some(1_024),
         };
-        Scrape { metrics, moment, process }
+        Scrape { metrics: Arc::clone(metrics), moment, process }
     }
 
-    fn text(metrics: &Metrics, format: Text, moment: Moment) -> String {
-        write_text(format, &scrape(metrics, moment))
+    fn text(metrics: &Arc<Metrics>, format: Text, moment: Moment) -> String {
+        String::from_utf8(write(Format::Text(format), scrape(metrics, moment))).unwrap()
+    }
+
+    fn messages(scrape: Scrape) -> Vec<MetricFamily> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(scrape));
+        prometheus_protobuf::encode(&registry).unwrap()
+    }
+
+    /// What the messages say, as lines for people.
+    fn listed(families: &[MetricFamily]) -> String {
+        let mut text = String::new();
+        for family in families {
+            writeln!(text, "{} {:?} [{}] {}", family.name, family.r#type(), family.unit, family.help).unwrap();
+            for metric in &family.metric {
+                let labels = metric.label.iter().map(|label| format!("{}={:?} ", label.name, label.value));
+                let labels = labels.collect::<Vec<_>>().concat();
+                if let Some(value) = &metric.counter {
+                    writeln!(text, "  {labels}counter {:?}", value.value).unwrap();
+                }
+                if let Some(value) = &metric.gauge {
+                    writeln!(text, "  {labels}gauge {:?}", value.value).unwrap();
+                }
+                let Some(histogram) = &metric.histogram else { continue };
+                writeln!(text, "  {labels}count {} sum {:?}", histogram.sample_count, histogram.sample_sum).unwrap();
+                for bucket in &histogram.bucket {
+                    writeln!(text, "    {:?}: {}", bucket.upper_bound, bucket.cumulative_count).unwrap();
+                }
+                let (schema, zero) = (histogram.schema, histogram.zero_threshold);
+                writeln!(text, "    schema {schema} zero {zero:?}: {}", histogram.zero_count).unwrap();
+                for span in &histogram.positive_span {
+                    writeln!(text, "    span {} {}", span.offset, span.length).unwrap();
+                }
+                writeln!(text, "    deltas {:?}", histogram.positive_delta).unwrap();
+            }
+        }
+        text
     }
 
     /// All metrics in each format are what `tests/golden/metrics` says; `WALRELAY_BLESS=1` writes it, for the review.
@@ -351,7 +295,7 @@ mod tests {
         for (file, text) in [
             ("prometheus.txt", text(&metrics, Text::Prometheus, moment)),
             ("openmetrics.txt", text(&metrics, Text::OpenMetrics, moment)),
-            ("protobuf.txt", listed(&write_messages(&scrape(&metrics, moment)))),
+            ("protobuf.txt", listed(&messages(scrape(&metrics, moment)))),
         ] {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/metrics").join(file);
             let text = text.replace(&format!("\"{}\"", env!("CARGO_PKG_VERSION")), "\"VERSION\"");
@@ -369,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formats_differ_in_heads_and_end_and_in_nothing_else() {
+    fn the_formats_differ_in_heads_in_buckets_and_in_the_end_alone() {
         let (metrics, moment) = busy();
         let prometheus = text(&metrics, Text::Prometheus, moment);
         let open_metrics = text(&metrics, Text::OpenMetrics, moment);
@@ -378,17 +322,17 @@ mod tests {
         has(&open_metrics, "# UNIT walrelay_event_bytes bytes");
         assert!(open_metrics.ends_with("\n# EOF\n"));
         assert!(!prometheus.contains("# EOF") && !prometheus.contains("# UNIT"));
-        let samples = |text: &str| -> Vec<String> {
-            text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
-        };
+        let is_the_same = |line: &&str| !line.starts_with('#') && !line.contains("_bucket{");
+        let samples =
+            |text: &str| -> BTreeSet<String> { text.lines().filter(is_the_same).map(str::to_owned).collect() };
         assert_eq!(samples(&prometheus), samples(&open_metrics));
     }
 
     #[test]
     fn what_is_unknown_has_no_sample() {
-        let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-        let process = Figures::default();
-        let text = write_text(Text::Prometheus, &Scrape { metrics: &metrics, moment: Moment::now(), process });
+        let metrics = Arc::new(Metrics::new("orders", "outbox_pub", Instant::now()));
+        let scrape = Scrape { metrics, moment: Moment::now(), process: Figures::default() };
+        let text = String::from_utf8(write(Format::Text(Text::Prometheus), scrape)).unwrap();
         for name in [
             "walrelay_slot_lag_bytes{",
             "walrelay_oldest_unpublished_seconds{",
@@ -404,7 +348,7 @@ mod tests {
     #[test]
     fn before_the_first_acknowledgement_its_age_is_the_relays() {
         let start = Instant::now();
-        let metrics = Metrics::new("orders", "outbox_pub", start);
+        let metrics = Arc::new(Metrics::new("orders", "outbox_pub", start));
         let moment = Moment { instant: start + Duration::from_secs(61), unix_micros: 0 };
         has(&text(&metrics, Text::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
     }
@@ -418,7 +362,26 @@ mod tests {
 
     #[test]
     fn label_values_are_escaped() {
-        let metrics = Metrics::new("a\"b\\c\nd", "p", Instant::now());
+        let metrics = Arc::new(Metrics::new("a\"b\\c\nd", "p", Instant::now()));
         has(&text(&metrics, Text::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
+    }
+
+    #[test]
+    fn a_histogram_has_both_kinds_of_buckets_and_one_count() {
+        let metrics = Arc::new(Metrics::new("orders", "outbox_pub", Instant::now()));
+        for millis in [0, 3, 90_000] {
+            metrics.transaction_delivered(Duration::from_millis(millis));
+        }
+        let families = messages(scrape(&metrics, Moment::now()));
+        let family = families.iter().find(|family| family.name == "walrelay_publish_latency_seconds").unwrap();
+        assert_eq!((family.r#type(), family.unit.as_str()), (Kind::Histogram, "seconds"));
+        let [Metric { label, histogram: Some(histogram), .. }] = &family.metric[..] else { panic!("{family:?}") };
+        assert_eq!((label[0].name.as_str(), label[0].value.as_str()), ("slot", "orders"));
+        assert_eq!((histogram.sample_count, histogram.zero_count, histogram.schema), (3, 1, 3));
+        let classic: Vec<u64> = histogram.bucket.iter().map(|bucket| bucket.cumulative_count).collect();
+        assert_eq!((classic[1], classic[2], classic[14], classic[15]), (1, 2, 2, 3));
+        // 3 ms are in bucket -67, (2^(-68/8), 2^(-67/8)] seconds; 90 s in bucket 52.
+        let spans: Vec<(i32, u32)> = histogram.positive_span.iter().map(|span| (span.offset, span.length)).collect();
+        assert_eq!((spans, &histogram.positive_delta[..]), (vec![(-67, 1), (118, 1)], &[1, 0][..]));
     }
 }
