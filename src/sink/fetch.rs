@@ -1,184 +1,76 @@
-//! One small HTTP request at a time: metadata services beside us; AWS's token service and registries of schemas over TLS.
+//! One small HTTP request at a time: a registry of schemas, over TLS too, and a relay on this machine.
 //!
-//! In: an address, headers, a body. Out: the status and the body. It follows no redirect, keeps no connection, and takes no proxy.
+//! In: an address, headers. Out: the status and the body. `ureq` asks: it follows no redirect, so that no credentials go to another host, keeps
+//! no connection, and takes no proxy from the environment.
 //!
-//! Invariant: a request is over within [`WITHIN`], and no answer is larger than [`LARGEST`].
-//! Specification: RFC 9112.
+//! Invariant: a request is over within [`WITHIN`], and no answer's body is larger than [`LARGEST`].
 
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use ureq::http::Uri;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 /// How long a request may take in all.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Addresses of metadata services answer at once, or there is nobody: a machine elsewhere.
-const REACHED_WITHIN: Duration = Duration::from_secs(2);
-
-/// Bytes of an answer.
+/// Bytes of an answer's body.
 const LARGEST: u64 = 1 << 20;
 
-/// A request.
-pub(crate) struct Request<'a> {
-    pub(crate) method: &'static str,
-    /// `http://host:port/path?query` or `https://…`.
-    pub(crate) url: &'a str,
-    pub(crate) headers: &'a [(&'a str, &'a str)],
-    pub(crate) body: &'a [u8],
-}
-
-/// An answer, whose body is text or bytes.
-pub(crate) struct Answer<B = String> {
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
     pub(crate) status: u16,
-    pub(crate) body: B,
+    pub(crate) body: String,
 }
 
-/// What a URL is made of.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Url<'a> {
-    pub(crate) is_https: bool,
-    /// Without brackets.
-    pub(crate) host: &'a str,
-    port: u16,
-    /// As the header `Host` has it.
-    authority: &'a str,
-    path: &'a str,
+/// Whether a text is an address of HTTP or HTTPS without a user.
+pub(crate) fn is_address(text: &str) -> bool {
+    let Ok(uri) = text.parse::<Uri>() else { return false };
+    let port = uri.authority().and_then(|authority| authority.as_str().strip_prefix(authority.host()));
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
+    is_http && port.is_some_and(|port| port.is_empty() || uri.port_u16().is_some())
 }
 
-impl<'a> Url<'a> {
-    /// Takes it apart; `None`: it is none.
-    pub(crate) fn of(text: &'a str) -> Option<Self> {
-        let (scheme, rest) = text.split_once("://")?;
-        let is_https = match scheme {
-            "https" => true,
-            "http" => false,
-            _ => return None,
-        };
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at_checked(end)?;
-        let (host, port) = match authority.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
-            Some((host, port)) => (host, port.strip_prefix(':')),
-            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-        };
-        let port = port.map_or(Some(if is_https { 443 } else { 80 }), |port| port.parse().ok())?;
-        let is_plain = |c: char| c.is_ascii_graphic() && c != '@';
-        let is_whole = !host.is_empty() && text.chars().all(is_plain);
-        is_whole.then_some(Self { is_https, host, port, authority, path })
+/// Asks for `url`, and waits for the answer. `ca`: a PEM file with the authorities that are trusted instead of the system's.
+///
+/// # Errors
+/// Nobody answers in time, or not in HTTP.
+pub(crate) fn get(url: &str, headers: &[(&str, &str)], ca: Option<&Path>) -> io::Result<Answer> {
+    let mut config = ureq::Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .max_idle_connections(0)
+        .http_status_as_error(false)
+        .timeout_global(Some(WITHIN))
+        .user_agent("walrelay");
+    if url.starts_with("https:") {
+        config = config.tls_config(trusting(ca)?);
     }
+    let mut request = config.build().new_agent().get(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let answer = request.call().and_then(|mut answer| {
+        let body = answer.body_mut().with_config().limit(LARGEST).read_to_string()?;
+        Ok(Answer { status: answer.status().as_u16(), body })
+    });
+    let timed_out = |error: &ureq::Error| matches!(error, ureq::Error::Timeout(_));
+    answer.map_err(|error| if timed_out(&error) { io::ErrorKind::TimedOut.into() } else { error.into_io() })
 }
 
-impl Request<'_> {
-    /// Sends it, and waits for the answer. `ca`: a PEM file with the authorities that are trusted instead of the system's.
-    pub(crate) fn send_trusting(&self, ca: Option<&Path>) -> io::Result<Answer> {
-        let Answer { status, body } = self.exchange(ca)?;
-        let body = String::from_utf8(body).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok(Answer { status, body })
-    }
-
-    /// The same, with an answer of bytes.
-    pub(crate) fn exchange(&self, ca: Option<&Path>) -> io::Result<Answer<Vec<u8>>> {
-        let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text.to_owned());
-        let url = Url::of(self.url).ok_or_else(|| invalid("it is not an http or https URL"))?;
-        let deadline = Instant::now() + WITHIN;
-        let socket = Limited { socket: reach(&url)?, deadline };
-        let mut text = Vec::new();
-        if url.is_https {
-            let name = ServerName::try_from(url.host.to_owned()).map_err(|error| invalid(&error.to_string()))?;
-            let session = ClientConnection::new(Arc::new(client_config(ca)?), name).map_err(io::Error::other)?;
-            self.ask(&url, StreamOwned::new(session, socket), &mut text)?;
-        } else {
-            self.ask(&url, socket, &mut text)?;
-        }
-        Answer::read(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))
-    }
-
-    fn ask(&self, url: &Url<'_>, mut stream: impl Read + Write, answer: &mut Vec<u8>) -> io::Result<()> {
-        let slash = if url.path.starts_with('/') { "" } else { "/" };
-        let mut head = format!("{} {slash}{} HTTP/1.1\r\nHost: {}\r\n", self.method, url.path, url.authority);
-        for (name, value) in self.headers {
-            // A token from a file may end with a newline; in the middle there is none.
-            let value = value.trim();
-            if value.contains(['\r', '\n']) {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name} has several lines")));
-            }
-            head.extend([*name, ": ", value, "\r\n"]);
-        }
-        let length = self.body.len().to_string();
-        head.extend(["User-Agent: walrelay\r\nContent-Length: ", &length, "\r\nConnection: close\r\n\r\n"]);
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(self.body)?;
-        stream.flush()?;
-        match stream.take(LARGEST).read_to_end(answer) {
-            // Servers often close without the end of the session; the length says whether all is there.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-            read => read.map(drop),
-        }
-    }
-}
-
-impl Answer<Vec<u8>> {
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
-        let (head, body) = bytes.split_at_checked(end)?;
-        let (head, mut body) = (std::str::from_utf8(head).ok()?, body.get(4..)?);
-        let mut lines = head.split("\r\n");
-        let status = lines.next()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-        let header = |wanted: &str| {
-            let named = |line: &&str| line.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case(wanted));
-            head.split("\r\n").find(named).and_then(|line| line.split_once(':')).map(|(_, value)| value.trim())
-        };
-        let body = if header("transfer-encoding").is_some_and(|how| how.eq_ignore_ascii_case("chunked")) {
-            unchunked(body)?
-        } else {
-            if let Some(length) = header("content-length") {
-                body = body.get(..length.parse().ok()?)?;
-            }
-            body.to_vec()
-        };
-        Some(Self { status, body })
-    }
-}
-
-fn unchunked(mut rest: &[u8]) -> Option<Vec<u8>> {
-    let mut all = Vec::new();
-    loop {
-        let end = rest.windows(2).position(|two| two == b"\r\n")?;
-        let size = std::str::from_utf8(rest.get(..end)?).ok()?.split(';').next()?;
-        let size = usize::from_str_radix(size.trim(), 16).ok()?;
-        let begin = end + 2;
-        if size == 0 {
-            return Some(all);
-        }
-        all.extend_from_slice(rest.get(begin..begin.checked_add(size)?)?);
-        rest = rest.get(begin + size + 2..)?;
-    }
-}
-
-fn reach(url: &Url<'_>) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (url.host, url.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, REACHED_WITHIN) {
-            Ok(socket) => return Ok(socket),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-fn client_config(ca: Option<&Path>) -> io::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(match ca {
+fn trusting(ca: Option<&Path>) -> io::Result<TlsConfig> {
+    let trusted = match ca {
         Some(path) => authorities(path)?,
         None => rustls_native_certs::load_native_certs().certs,
-    });
+    };
+    let trusted = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    Ok(config.map_err(io::Error::other)?.with_root_certificates(roots).with_no_client_auth())
+    let config = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(trusted)));
+    Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }
 
 fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
@@ -187,64 +79,73 @@ fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     CertificateDer::pem_file_iter(path).map_err(unusable)?.map(|found| found.map_err(unusable)).collect()
 }
 
-/// A socket that waits for nothing beyond the deadline.
-struct Limited {
-    socket: TcpStream,
-    deadline: Instant,
-}
-
-impl Limited {
-    fn left(&self) -> io::Result<Option<Duration>> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
-    }
-}
-
-impl Read for Limited {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.socket.set_read_timeout(self.left()?)?;
-        self.socket.read(room)
-    }
-}
-
-impl Write for Limited {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.socket.set_write_timeout(self.left()?)?;
-        self.socket.write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.socket.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::{ServerConfig, ServerConnection, StreamOwned};
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+    use std::time::Instant;
 
     #[test]
-    fn a_url_is_taken_apart() {
-        let url = Url::of("http://[fd00:ec2::23]:81/v1/credentials?a=b").unwrap();
-        assert_eq!(
-            (url.host, url.port, url.authority, url.path),
-            ("fd00:ec2::23", 81, "[fd00:ec2::23]:81", "/v1/credentials?a=b")
-        );
-        let url = Url::of("https://sts.eu-west-1.amazonaws.com").unwrap();
-        assert_eq!((url.is_https, url.port, url.path), (true, 443, ""));
-        for text in ["", "ftp://a/", "http://", "http://u@a/", "http://a:x/", "http://a/b c", "http://a/\r\nX: y"] {
-            assert_eq!(Url::of(text), None, "{text}");
+    fn an_address_is_of_http_and_has_no_user() {
+        for text in
+            ["http://[fd00:ec2::23]:81/v1/credentials?a=b", "https://sts.eu-west-1.amazonaws.com", "http://h?a=b"]
+        {
+            assert!(is_address(text), "{text}");
         }
+        for text in [
+            "",
+            "/a",
+            "ftp://a/",
+            "http://",
+            "http://u@a/",
+            "http://a:x/",
+            "http://a:/",
+            "http://a:65536/",
+            "http://a/b c",
+            "http://a/\r\nX: y",
+        ] {
+            assert!(!is_address(text), "{text}");
+        }
+    }
+
+    /// What comes of a server that reads a request's head and goes on as `said` does, and that head.
+    fn ask(said: impl FnOnce(TcpStream) + Send + 'static) -> (io::Result<Answer>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/a?b=c", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            said(client);
+            String::from_utf8(head).unwrap()
+        });
+        let answer = get(&url, &[("Accept", "application/json")], None);
+        (answer, server.join().unwrap())
+    }
+
+    /// What comes of a server that says this and closes.
+    fn answered(text: &str) -> io::Result<Answer> {
+        let text = text.to_owned();
+        ask(move |mut client| client.write_all(text.as_bytes()).unwrap()).0
     }
 
     #[test]
     fn an_answer_is_read_with_a_length_in_chunks_or_to_its_end() {
         for text in [
-            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhellomore",
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=y\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n",
             "HTTP/1.0 200 OK\r\n\r\nhello",
         ] {
-            let answer = Answer::read(text.as_bytes()).unwrap();
-            assert_eq!((answer.status, answer.body.as_slice()), (200, b"hello".as_slice()), "{text}");
+            let answer = answered(text).unwrap();
+            assert_eq!((answer.status, answer.body.as_str()), (200, "hello"), "{text}");
         }
         for text in [
             "",
@@ -252,7 +153,80 @@ mod tests {
             "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello",
             "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nhe",
         ] {
-            assert!(Answer::read(text.as_bytes()).is_none(), "{text}");
+            let answer = answered(text);
+            assert!(answer.is_err(), "{text}: {answer:?}");
         }
+    }
+
+    #[test]
+    fn an_endless_answer_is_an_error_in_its_head_and_in_its_body() {
+        for begin in ["HTTP/1.1 200 OK\r\nX: ", "HTTP/1.1 200 OK\r\n\r\n"] {
+            // It ends when the client has closed.
+            let (answer, _) = ask(move |mut client| {
+                let mut sent = client.write_all(begin.as_bytes());
+                while sent.is_ok() {
+                    sent = client.write_all(&[b'x'; 4096]);
+                }
+            });
+            let error = answer.unwrap_err();
+            assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{begin:?}: {error}");
+        }
+        let size = usize::try_from(LARGEST).unwrap();
+        let whole = answered(&format!("HTTP/1.1 200 OK\r\ncontent-length: {size}\r\n\r\n{}", "x".repeat(size)));
+        assert_eq!(whole.unwrap().body.len(), size);
+    }
+
+    #[test]
+    fn an_answer_that_comes_slowly_is_given_up_as_a_whole() {
+        let begun = Instant::now();
+        // Each byte comes long before the request's end.
+        let (answer, _) = ask(|mut client| {
+            let mut sent = client.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n");
+            while sent.is_ok() {
+                thread::sleep(Duration::from_millis(50));
+                sent = client.write_all(b"x");
+            }
+        });
+        assert_eq!(answer.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= WITHIN);
+    }
+
+    #[test]
+    fn over_tls_the_authority_of_a_file_is_trusted_and_no_other() {
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), own.cert.pem()).unwrap();
+        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        let config = Arc::new(config);
+        for ca in [Some(file.path()), None] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let url = format!("https://localhost:{}/", listener.local_addr().unwrap().port());
+            let session = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let server = thread::spawn(move || {
+                let mut stream = StreamOwned::new(session, listener.accept().unwrap().0);
+                stream.read_exact(&mut [0; 16])?;
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+            });
+            let answer = get(&url, &[], ca);
+            assert_eq!(answer.is_ok_and(|answer| answer.body == "ok"), ca.is_some(), "{ca:?}");
+            assert_eq!(server.join().unwrap().is_ok(), ca.is_some(), "{ca:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_says_what_it_takes_once_and_a_redirect_is_an_answer() {
+        let moved = "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n";
+        let (answer, sent) = ask(|mut client| client.write_all(moved.as_bytes()).unwrap());
+        assert_eq!(answer.unwrap().status, 302);
+        assert!(sent.starts_with("GET /a?b=c HTTP/1.1\r\n"), "{sent}");
+        let sent = sent.to_ascii_lowercase();
+        for line in ["accept: application/json\r\n", "user-agent: walrelay\r\n"] {
+            assert!(sent.contains(line) && sent.matches("accept:").count() == 1, "{sent}");
+        }
+        let lines = get("http://127.0.0.1:1/", &[("X-Token", "two\r\nlines")], None);
+        assert_ne!(lines.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -76,12 +76,10 @@ impl State {
         if self.away.load(Ordering::Relaxed) {
             return;
         }
-        let is_let_in = self
-            .wanted
-            .lock()
-            .unwrap()
-            .as_ref()
-            .is_none_or(|wanted| request.lines().any(|line| line.strip_prefix("Authorization: ") == Some(wanted)));
+        let is_let_in = self.wanted.lock().unwrap().as_ref().is_none_or(|wanted| {
+            let is_it = |(name, value): (&str, &str)| name.eq_ignore_ascii_case("authorization") && value == wanted;
+            request.lines().filter_map(|line| line.split_once(": ")).any(is_it)
+        });
         let (status, body) = match (is_let_in, self.ids.lock().unwrap().get(subject)) {
             (false, _) => ("401 Unauthorized", r#"{"error_code":401,"message":"Unauthorized"}"#.to_owned()),
             (true, Some(id)) => (

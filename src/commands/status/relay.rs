@@ -4,7 +4,7 @@
 //! nothing to say here.
 
 use crate::commands::output::number;
-use crate::sink::fetch::{Answer, Request};
+use crate::sink::fetch::{self, Answer};
 use serde::{Deserialize, Serialize};
 use std::io;
 
@@ -55,8 +55,7 @@ pub(in crate::commands) fn status(address: &str, slot: &str) -> Option<RelayRepo
 /// # Errors
 /// Nobody answers there in time, or not in HTTP.
 pub(super) fn get(address: &str, path: &str) -> io::Result<Answer> {
-    let url = format!("http://{address}{path}");
-    Request { method: "GET", url: &url, headers: &[], body: b"" }.send_trusting(None)
+    fetch::get(&format!("http://{address}{path}"), &[], None)
 }
 
 #[cfg(test)]

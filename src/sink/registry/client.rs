@@ -16,7 +16,7 @@
 use super::Subjects;
 use crate::given::percent_encoded;
 use crate::secret::Secret;
-use crate::sink::fetch::{Answer, Request, Url};
+use crate::sink::fetch::{self, Answer};
 use crate::sink::{Failure, FailureClass};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -73,7 +73,7 @@ impl Registry {
 
     /// Whether a text is an address of a registry: http or https, without user and password.
     pub fn is_address(text: &str) -> bool {
-        Url::of(text).is_some()
+        fetch::is_address(text)
     }
 
     /// Asks for the number of a subject's latest schema, and waits for the answer, at most 5 s.
@@ -93,8 +93,7 @@ impl Registry {
         let mut headers = vec![("Accept", "application/vnd.schemaregistry.v1+json, application/json")];
         headers.extend(credentials.as_deref().map(|value| ("Authorization", value)));
         let url = format!("{}/subjects/{}/versions/latest", self.url, percent_encoded(subject));
-        let request = Request { method: "GET", url: &url, headers: &headers, body: b"" };
-        let answer = request.send_trusting(self.ca.as_deref()).map_err(|error| unavailable(&error))?;
+        let answer = fetch::get(&url, &headers, self.ca.as_deref()).map_err(|error| unavailable(&error))?;
         self.judge(subject, &answer)
     }
 
