@@ -162,7 +162,7 @@ impl SecretCommand {
     /// # Errors
     /// It is empty, or a quote is not closed.
     pub fn parse(line: &str) -> Result<Self, SecretError> {
-        let words = words(line).filter(|words| !words.is_empty()).ok_or(SecretError::Malformed)?;
+        let words = shlex::split(line).filter(|words| !words.is_empty()).ok_or(SecretError::Malformed)?;
         Ok(Self { words, kept: Arc::default() })
     }
 
@@ -222,32 +222,6 @@ impl SecretCommand {
 /// Whether a variable is one of the relay's settings, some of which hold secrets. A program that prints one secret must not get the others.
 fn may_hold_own_secret(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"WALRELAY_") || name == "DATABASE_URL" || name == "PGPASSWORD"
-}
-
-/// The words of a command line by POSIX's rules of quoting, without any expansion; `None`: a quote or an escape is not closed.
-fn words(line: &str) -> Option<Vec<String>> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
-    let mut characters = line.chars();
-    while let Some(character) = characters.next() {
-        match (quote, character) {
-            (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, '\'' | '"') => {
-                quote = Some(character);
-                word.get_or_insert_default();
-            }
-            (Some(open), c) if open == c => quote = None,
-            (None, '\\') => word.get_or_insert_default().push(characters.next()?),
-            (Some('"'), '\\') => {
-                let escaped = characters.next()?;
-                // Elsewhere between these quotes a backslash is one.
-                let kept = if "\"\\$`".contains(escaped) { "" } else { "\\" };
-                word.get_or_insert_default().extend(kept.chars().chain([escaped]));
-            }
-            (_, c) => word.get_or_insert_default().push(c),
-        }
-    }
-    words.extend(word);
-    quote.is_none().then_some(words)
 }
 
 /// How it ended; `None`: not in time, and it was killed with all that it had started.
@@ -323,12 +297,13 @@ mod tests {
 
     #[test]
     fn a_command_line_is_taken_apart_as_by_a_shell() {
-        let check = |line: &str, expected: &[&str]| assert_eq!(words(line).unwrap(), expected, "{line}");
+        let check = |line: &str, expected: &[&str]| assert_eq!(command(line).words, expected, "{line}");
         check(" aws  rds\tgenerate ", &["aws", "rds", "generate"]);
         check(r#"a 'b c' "d e" f' 'g"#, &["a", "b c", "d e", "f g"]);
         check(r#"a\ b '\n' "\n" "\"" "\\" '' ''"#, &["a b", r"\n", r"\n", "\"", "\\", "", ""]);
+        check("a b#c '#d' # e", &["a", "b#c", "#d"]);
         for open in ["a 'b", "a \"b", "a \\", "\"\\"] {
-            assert_eq!(words(open), None, "{open}");
+            assert_eq!(SecretCommand::parse(open).unwrap_err(), SecretError::Malformed, "{open}");
         }
     }
 

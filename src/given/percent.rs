@@ -1,29 +1,22 @@
 //! Percent-encoded texts, as addresses and lists of attributes have them.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use std::borrow::Cow;
+
+/// What is not unreserved in RFC 3986, 2.3.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// The text itself; `None`: a `%` has no two hexadecimal digits behind it, or its bytes are not UTF-8.
 pub fn percent_decoded(text: &str) -> Option<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next()?.as_bytes().to_vec();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2)?;
-        let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-        bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| is_number)?);
-        bytes.extend_from_slice(rest.as_bytes());
-    }
-    String::from_utf8(bytes).ok()
+    // The library leaves a lone `%` as it is.
+    let begins_with_number = |part: &str| part.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2;
+    let is_whole = text.split('%').skip(1).all(begins_with_number);
+    percent_decode_str(text).decode_utf8().ok().filter(|_| is_whole).map(Cow::into_owned)
 }
 
-/// All but unreserved characters as `%XX` (RFC 3986, 2.3).
+/// All but unreserved characters as `%XX`.
 pub fn percent_encoded(text: &str) -> String {
-    let digit = |half: u8| char::from_digit(half.into(), 16).unwrap_or_default().to_ascii_uppercase();
-    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.extend(['%', digit(byte >> 4), digit(byte & 0xF)]);
-        }
-        encoded
-    })
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -222,7 +222,7 @@ fn values_that_are_not_valid_name_keyword_value_and_what_is() {
 
 #[test]
 fn no_value_holds_the_character_that_ends_texts_in_c() {
-    for text in ["host=db user=a\0b", "postgres://a\0b@db", "host=db password=hunter2\0"] {
+    for text in ["host=db user=a\0b", "postgres://a\0b@db", "postgres://a%00b@db", "host=db password=hunter2\0"] {
         let error = refused(text);
         assert!(error.to_string().ends_with("holds the character NUL, which no value of libpq's may"), "{error}");
         assert!(!error.to_string().contains("hunter2"), "{error}");
