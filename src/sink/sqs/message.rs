@@ -11,6 +11,7 @@
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
 
 use crate::sink::{Failure, FailureClass, Header, Origin, Record};
+use crate::wire::Hex;
 use aws_sdk_sns::types::{MessageAttributeValue as SnsValue, PublishBatchRequestEntry};
 use aws_sdk_sqs::primitives::Blob;
 use aws_sdk_sqs::types::{MessageAttributeValue as SqsValue, SendMessageBatchRequestEntry};
@@ -314,14 +315,14 @@ fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     hasher.update(record.key.unwrap_or_default());
     hasher.update(record.value.unwrap_or_default());
     hasher.update(record.timestamp_millis.to_be_bytes());
-    format!("sha256-{:x}", hasher.finalize()).into()
+    format!("sha256-{}", Hex(&hasher.finalize())).into()
 }
 
 /// The text itself where it may be one; else its hash.
 fn id(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if is_id(text) => text.into(),
-        Ok(_) | Err(_) => format!("sha256-{:x}", Sha256::digest(bytes)).into(),
+        Ok(_) | Err(_) => format!("sha256-{}", Hex(&Sha256::digest(bytes))).into(),
     }
 }
 
