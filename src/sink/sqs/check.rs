@@ -2,8 +2,8 @@
 //!
 //! In: facts, gathered without changing anything (the right to send by a batch without messages). Out: findings. Judging is pure.
 
-use super::client::{Caller, Unserved};
-use super::errors::{self, Fault, Refusal};
+use super::client::Caller;
+use super::errors::{self, Fault, Refusal, Unserved};
 use super::message::LARGEST;
 use super::{FIFO, Service, Settings, is_url};
 use crate::finding::{Finding, Side};

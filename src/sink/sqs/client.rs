@@ -11,12 +11,12 @@
 //! known, no later one is in. HTTP's status 200 is no message's success.
 //! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
 
-use super::errors::{self, CONNECTION, Fault, Refusal, broken, passing};
-use super::message::{Form, sns_entry, sqs_entry};
+use super::errors::{self, CONNECTION, Fault, Judged, Refusal, Said, Unserved, broken, passing, results};
+use super::message::{Batch, Form, MOST_MESSAGES};
 use super::{FIFO, GivenKeys, Service, Settings, is_url};
 use crate::sink::aws;
 use crate::sink::lanes::{Event, Fit, LOG_IN_LABEL, Outcome, Owner, Place, Receiver, Stored, Taken};
-use crate::sink::{Failure, FailureClass, Header, Origin, Record};
+use crate::sink::{Failure, FailureClass, Header, Record};
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -24,9 +24,8 @@ use aws_config::{BehaviorVersion, SdkConfig};
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
-use aws_sdk_sns::types::PublishBatchRequestEntry;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
-use aws_sdk_sqs::types::{QueueAttributeName, SendMessageBatchRequestEntry, SendMessageBatchResultEntry};
+use aws_sdk_sqs::types::{QueueAttributeName, SendMessageBatchResultEntry};
 use aws_types::region::Region;
 use secrecy::ExposeSecret as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,9 +35,6 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-/// Messages in a batch.
-const MOST_MESSAGES: usize = 10;
 
 /// How long the thread sleeps where nothing wakes it.
 const AT_LEAST_EACH: Duration = Duration::from_mins(1);
@@ -66,49 +62,6 @@ pub(super) struct Caller {
     pub(super) settings: Settings,
     /// `None`: not created yet, or the service refused its keys, so that they are asked for again.
     api: Mutex<Option<Api>>,
-}
-
-/// The messages of one batch.
-pub(super) enum Batch {
-    Sqs(Vec<SendMessageBatchRequestEntry>),
-    Sns(Vec<PublishBatchRequestEntry>),
-}
-
-/// What an answer says of one message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
-    /// The service keeps it.
-    Kept,
-    /// The service does not keep it.
-    Failed {
-        /// The error's code.
-        code: String,
-        /// Whether the message is at fault, and not the service.
-        by_sender: bool,
-        /// For people.
-        text: String,
-    },
-    /// The answer does not name it.
-    Nothing,
-}
-
-/// Why a request was not served.
-#[derive(Debug)]
-pub(super) enum Unserved {
-    /// The service refuses it.
-    Refused(Refusal),
-    /// It was not sent, or whether it was served is not known.
-    Failed(Failure),
-}
-
-impl Unserved {
-    /// For people.
-    pub(super) fn into_text(self) -> String {
-        match self {
-            Self::Refused(refusal) => refusal.text,
-            Self::Failed(failure) => failure.text,
-        }
-    }
 }
 
 impl ProvideCredentials for GivenKeys {
@@ -275,41 +228,6 @@ impl Caller {
         let Api::Sqs(api) = self.api().await? else { return Ok(()) };
         let url = self.url_of(queue).await?;
         self.ask(api.delete_queue().queue_url(url).send()).await.map(drop)
-    }
-}
-
-/// What an answer says of each of `messages`, in their order; `None`: it names a message that was not sent.
-fn results<'a>(
-    messages: usize,
-    kept: impl Iterator<Item = &'a str>,
-    failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
-) -> Option<Vec<Said>> {
-    let mut said = vec![Said::Nothing; messages];
-    for id in kept {
-        *said.get_mut(id.parse::<usize>().ok()?)? = Said::Kept;
-    }
-    for (id, code, by_sender, text) in failed {
-        let failed = Said::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
-        *said.get_mut(id.parse::<usize>().ok()?)? = failed;
-    }
-    Some(said)
-}
-
-impl Service {
-    pub(super) fn batch(self) -> Batch {
-        match self {
-            Self::Sqs => Batch::Sqs(Vec::with_capacity(MOST_MESSAGES)),
-            Self::Sns => Batch::Sns(Vec::with_capacity(MOST_MESSAGES)),
-        }
-    }
-}
-
-impl Batch {
-    fn push(&mut self, number: usize, record: &Record<'_>, origin: Origin, form: &Form, is_fifo: bool) {
-        match self {
-            Self::Sqs(entries) => entries.push(sqs_entry(number, record, origin, form, is_fifo)),
-            Self::Sns(entries) => entries.push(sns_entry(number, record, origin, form, is_fifo)),
-        }
     }
 }
 
@@ -514,7 +432,7 @@ impl Worker {
             return;
         }
         let judged = match answered {
-            Ok(results) => self.of_results(&queue, results),
+            Ok(results) => errors::of_results(&self.caller.settings, &queue, results),
             Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
         let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered));
@@ -567,34 +485,6 @@ impl Worker {
         }
     }
 
-    /// HTTP's status was 200: that says nothing of any message.
-    fn of_results(&self, queue: &str, results: Vec<Said>) -> Judged {
-        let settings = &self.caller.settings;
-        let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
-        for said in results {
-            let outcome = match said {
-                Said::Kept => Outcome::Delivered,
-                Said::Nothing => {
-                    judged.problem = Some(broken(settings, "its answer does not name each message"));
-                    Outcome::Unknown
-                }
-                Said::Failed { code, by_sender, text } => {
-                    let fault = errors::fault(&code, 200, by_sender);
-                    let said = format!("{code}: {text}");
-                    match fault.0 {
-                        Fault::Row | Fault::Topic => Outcome::Refused(errors::refused(settings, queue, fault, &said)),
-                        Fault::Later | Fault::LogIn => {
-                            judged.problem = Some(passing(settings, fault, &said));
-                            Outcome::Unknown
-                        }
-                    }
-                }
-            };
-            judged.outcomes.push(outcome);
-        }
-        judged
-    }
-
     /// No message of the batch was looked at, or nobody knows.
     fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
         let settings = &self.caller.settings;
@@ -621,14 +511,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// What becomes of a batch.
-struct Judged {
-    /// Of each message, in their order; of those that are missing, nothing is known.
-    outcomes: Vec<Outcome>,
-    /// What passes by itself.
-    problem: Option<Failure>,
 }
 
 /// How many requests are under way at a time, and when none may be sent. A service throttles a client that sends too much: each failure
@@ -782,18 +664,5 @@ mod tests {
         assert_eq!(pace.resumes_at(), Some(now + PAUSES.1));
         now += PAUSES.1;
         assert_eq!((pace.requests(now), pace.went(), pace.went(), pace.requests(now)), (1, true, false, 3));
-    }
-
-    #[test]
-    fn each_message_has_its_own_result_and_none_is_made_up() {
-        let failed = ("2", "InternalError", false, Some("again"));
-        let of_failed = Said::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
-        assert_eq!(
-            results(3, ["0"].into_iter(), [failed].into_iter()),
-            Some(vec![Said::Kept, Said::Nothing, of_failed])
-        );
-        for id in ["3", "x", ""] {
-            assert_eq!(results(3, [id].into_iter(), [].into_iter()), None, "{id}");
-        }
     }
 }

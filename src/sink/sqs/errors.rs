@@ -7,7 +7,7 @@ use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::{FIFO, Service, Settings};
 use crate::sink::aws::words;
 use crate::sink::destination::Destination as _;
-use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
 use crate::sink::{Failure, FailureClass};
 
 /// What an error says.
@@ -47,6 +47,43 @@ pub(super) struct Refusal {
     pub(super) code: String,
     /// For people.
     pub(super) text: String,
+}
+
+/// What an answer says of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The service keeps it.
+    Kept,
+    /// The service does not keep it.
+    Failed {
+        /// The error's code.
+        code: String,
+        /// Whether the message is at fault, and not the service.
+        by_sender: bool,
+        /// For people.
+        text: String,
+    },
+    /// The answer does not name it.
+    Nothing,
+}
+
+/// Why a request was not served.
+#[derive(Debug)]
+pub(super) enum Unserved {
+    /// The service refuses it.
+    Refused(Refusal),
+    /// It was not sent, or whether it was served is not known.
+    Failed(Failure),
+}
+
+impl Unserved {
+    /// For people.
+    pub(super) fn into_text(self) -> String {
+        match self {
+            Self::Refused(refusal) => refusal.text,
+            Self::Failed(failure) => failure.text,
+        }
+    }
 }
 
 /// What is done about an error with this code; `status`: of the answer. Where nobody knows the code, `by_sender` decides.
@@ -193,6 +230,58 @@ pub(super) fn hint(failure: &Failure) -> Option<String> {
     Some(hint.to_owned())
 }
 
+/// What an answer says of each of `messages`, in their order; `None`: it names a message that was not sent.
+pub(super) fn results<'a>(
+    messages: usize,
+    kept: impl Iterator<Item = &'a str>,
+    failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
+) -> Option<Vec<Said>> {
+    let mut said = vec![Said::Nothing; messages];
+    for id in kept {
+        *said.get_mut(id.parse::<usize>().ok()?)? = Said::Kept;
+    }
+    for (id, code, by_sender, text) in failed {
+        let failed = Said::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
+        *said.get_mut(id.parse::<usize>().ok()?)? = failed;
+    }
+    Some(said)
+}
+
+/// What becomes of a batch.
+pub(super) struct Judged {
+    /// Of each message, in their order; of those that are missing, nothing is known.
+    pub(super) outcomes: Vec<Outcome>,
+    /// What passes by itself.
+    pub(super) problem: Option<Failure>,
+}
+
+/// HTTP's status was 200: that says nothing of any message.
+pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<Said>) -> Judged {
+    let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
+    for said in results {
+        let outcome = match said {
+            Said::Kept => Outcome::Delivered,
+            Said::Nothing => {
+                judged.problem = Some(broken(settings, "its answer does not name each message"));
+                Outcome::Unknown
+            }
+            Said::Failed { code, by_sender, text } => {
+                let fault = fault(&code, 200, by_sender);
+                let said = format!("{code}: {text}");
+                match fault.0 {
+                    Fault::Row | Fault::Topic => Outcome::Refused(refused(settings, queue, fault, &said)),
+                    Fault::Later | Fault::LogIn => {
+                        judged.problem = Some(passing(settings, fault, &said));
+                        Outcome::Unknown
+                    }
+                }
+            }
+        };
+        judged.outcomes.push(outcome);
+    }
+    judged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,5 +341,18 @@ mod tests {
         let message = "The signature does not match.\n\nThe Canonical String for this request should have been\n'POST\n/\n\nx-amz-security-token:t";
         let refusal = Refusal::of(403, Some(("SignatureDoesNotMatch".to_owned(), message.to_owned())));
         assert_eq!(refusal.text, "SignatureDoesNotMatch: The signature does not match.");
+    }
+
+    #[test]
+    fn each_message_has_its_own_result_and_none_is_made_up() {
+        let failed = ("2", "InternalError", false, Some("again"));
+        let of_failed = Said::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
+        assert_eq!(
+            results(3, ["0"].into_iter(), [failed].into_iter()),
+            Some(vec![Said::Kept, Said::Nothing, of_failed])
+        );
+        for id in ["3", "x", ""] {
+            assert_eq!(results(3, [id].into_iter(), [].into_iter()), None, "{id}");
+        }
     }
 }

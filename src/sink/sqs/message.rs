@@ -10,6 +10,7 @@
 //! Invariant: what the service would alter in silence is refused here: it stores U+FFFD for characters that it does not allow.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
 
+use super::Service;
 use crate::sink::{Failure, FailureClass, Header, Origin, Record};
 use crate::wire::Hex;
 use aws_sdk_sns::types::{MessageAttributeValue as SnsValue, PublishBatchRequestEntry};
@@ -21,6 +22,9 @@ use sha2::{Digest as _, Sha256};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
+
+/// Messages in a batch.
+pub(super) const MOST_MESSAGES: usize = 10;
 
 /// More attributes than this a message may not have.
 pub(super) const MOST_ATTRIBUTES: usize = 10;
@@ -323,6 +327,30 @@ fn id(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if is_id(text) => text.into(),
         Ok(_) | Err(_) => format!("sha256-{}", Hex(&Sha256::digest(bytes))).into(),
+    }
+}
+
+/// The messages of one batch.
+pub(super) enum Batch {
+    Sqs(Vec<SendMessageBatchRequestEntry>),
+    Sns(Vec<PublishBatchRequestEntry>),
+}
+
+impl Service {
+    pub(super) fn batch(self) -> Batch {
+        match self {
+            Self::Sqs => Batch::Sqs(Vec::with_capacity(MOST_MESSAGES)),
+            Self::Sns => Batch::Sns(Vec::with_capacity(MOST_MESSAGES)),
+        }
+    }
+}
+
+impl Batch {
+    pub(super) fn push(&mut self, number: usize, record: &Record<'_>, origin: Origin, form: &Form, is_fifo: bool) {
+        match self {
+            Self::Sqs(entries) => entries.push(sqs_entry(number, record, origin, form, is_fifo)),
+            Self::Sns(entries) => entries.push(sns_entry(number, record, origin, form, is_fifo)),
+        }
     }
 }
 

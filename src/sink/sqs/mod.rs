@@ -15,7 +15,8 @@ mod client;
 mod errors;
 mod message;
 
-use self::client::{Caller, Unserved};
+use self::client::Caller;
+use self::errors::Unserved;
 use self::message::{Form, LARGEST, MOST_ATTRIBUTES, is_attribute};
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use super::lanes::address::{Address, Server, secret, timeout, tls};
