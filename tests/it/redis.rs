@@ -9,6 +9,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
 use crate::elsewhere::{self, insert, killed_in_turns, lane};
+use crate::hints::words;
 use crate::lane::{LONG, Lane, binary, ended, hint, wait_log};
 
 /// The fields of an entry, in their order.
@@ -222,6 +223,39 @@ fn a_key_of_another_type_blocks_its_stream_until_it_is_moved() {
     assert_eq!(ids(broker, &stream), ["1", "2"]);
 }
 
+/// Does what a failure's text says of a missing right, if it says it.
+fn follow(broker: &Broker, text: &str) {
+    let Some(at) = text.rfind("ACL SETUSER ") else { return };
+    let words = words(text[at..].lines().next().unwrap());
+    let command: Vec<&str> = words.iter().map(String::as_str).collect();
+    call(broker, &command);
+}
+
+#[test]
+fn the_command_for_a_missing_right_is_whole_for_a_stream_and_for_that_of_dead_letters() {
+    for more in [&["-X", "dedupe=1h", "-X", "wait=0,1000"][..], &[]] {
+        let user = "user app on >secret +auth +client|setname";
+        let (lane, broker) = (lane(), Broker::start(Kind::Valkey, &[user]).unwrap());
+        lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', NULL, 'k', 't', '{}')");
+        let url = broker.url().replace("://", "://app:secret@");
+        let mut relay = elsewhere::start(&lane, &url, &[&["--on-bad-row", "dead-letter"], more].concat());
+        // Each right shows once the one before it is there; it ends over the stream of dead letters.
+        wait_until(LONG, "the relay's end", || {
+            if let Ok(status) = relay.status() {
+                follow(&broker, status["last_error"].as_str().unwrap_or_default());
+            }
+            Ok(relay.exited()?.is_some())
+        })
+        .unwrap();
+        let (code, log) = ended(&mut relay);
+        assert_eq!((code, ids(&broker, &lane.topic("order"))), (2, vec!["1".to_owned()]), "{log}");
+        follow(&broker, &log);
+        relay.start_again().unwrap();
+        lane.wait_confirmed();
+        assert_eq!(ids(&broker, &format!("{}.dead-letter", lane.name)), ["2"]);
+    }
+}
+
 #[test]
 #[ignore = "slow"]
 fn a_server_that_is_unavailable_or_full_is_waited_for() {
@@ -295,7 +329,8 @@ fn check_names_what_is_wrong_with_the_server_and_its_streams() {
     assert!(found.contains("appendfsync is everysec") && found.contains("-X wait=0,1000"), "{found}");
     assert!(found.contains("is created by its first record"), "{found}");
     let forbidden = check(&broker.url().replace("://", "://app:secret@"));
-    assert!(forbidden.contains("NOPERM") && forbidden.contains("ACL SETUSER app"), "{forbidden}");
+    let fix = format!("ACL SETUSER app '~{}' +multi +exec +xadd", lane.topic("order"));
+    assert!(forbidden.contains("NOPERM") && forbidden.contains(&fix), "{forbidden}");
     let refused = check(&broker.url().replace("://", "://app:wrong@"));
     assert!(refused.contains("WRONGPASS") && !refused.contains("wrong@"), "{refused}");
 }

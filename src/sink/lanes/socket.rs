@@ -61,7 +61,7 @@ impl Tls {
 }
 
 /// What bytes go over.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
@@ -84,14 +84,7 @@ impl Socket {
     /// # Errors
     /// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
     pub async fn connect(peer: Peer<'_>) -> io::Result<Self> {
-        let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
-        let socket = reach(&addresses).await?;
-        keep_alive(&socket, peer.unread_at_most)?;
-        let socket = Self::over(Box::new(socket));
-        match peer.tls {
-            None => Ok(socket),
-            Some(tls) => socket.encrypt(peer.host, tls).await,
-        }
+        Ok(Self::over(connect(peer).await?))
     }
 
     fn over(stream: Box<dyn Stream>) -> Self {
@@ -105,10 +98,7 @@ impl Socket {
     /// # Errors
     /// The peer is not whom its certificate should name; a file cannot be read.
     pub async fn encrypt(self, host: &str, tls: &Tls) -> io::Result<Self> {
-        let config = client_config(tls).map_err(io::Error::other)?;
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = self.reader.unsplit(self.writer);
-        Ok(Self::over(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?)))
+        Ok(Self::over(encrypt(self.reader.unsplit(self.writer), host, tls).await?))
     }
 
     /// Writes some of what is to be written, or reads some of what has come, whichever is possible first. Nothing is lost when it
@@ -170,6 +160,26 @@ impl Socket {
         self.input = input;
         self.consume(length);
     }
+}
+
+/// Reaches the peer, for a library that reads and writes by itself. May take as long as the network does.
+///
+/// # Errors
+/// As [`Socket::connect`].
+pub async fn connect(peer: Peer<'_>) -> io::Result<Box<dyn Stream>> {
+    let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
+    let socket = reach(&addresses).await?;
+    keep_alive(&socket, peer.unread_at_most)?;
+    match peer.tls {
+        None => Ok(Box::new(socket)),
+        Some(tls) => encrypt(Box::new(socket), peer.host, tls).await,
+    }
+}
+
+async fn encrypt(stream: Box<dyn Stream>, host: &str, tls: &Tls) -> io::Result<Box<dyn Stream>> {
+    let config = client_config(tls).map_err(io::Error::other)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
 }
 
 /// What is written takes no room, though there is always more to be written. Costs less than the writing did.

@@ -1,22 +1,25 @@
 //! Reads a dead-letter stream, and removes from it what was published again.
 //!
 //! In: settings, a stream. Out: its entries as the records that they were written of, up to the last one that was there at the beginning.
-//! What is settled is deleted (XDEL): a stream has no other place to remember it. An entry's fields are undone as `entry` writes them;
+//! What is settled is deleted (XDEL): a stream has no other place to remember it. An entry's fields are undone as `message` writes them;
 //! its time is the one at which the server took it.
 //! Specification: Redis, commands XRANGE, XREVRANGE, XDEL.
 
-use super::entry::{PARTS, TAKEN};
-use super::judge::of_stream;
-use super::lookup;
-use super::resp::{Token, Tokens};
-use super::settings::Settings;
+use super::Settings;
+use super::connection;
+use super::errors::{allow, of_stream, pattern, said, with_fix};
+use super::message::{PARTS, TAKEN};
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
 use crate::sink::lanes::{Outage, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
+use redis::{Cmd, Value, cmd};
 use std::collections::VecDeque;
 
-/// Entries that are read at once. Their number bounds what is held, since entries are as large as records.
-const AT_ONCE: &[u8] = b"100";
+/// Entries that are read at once at most. Their number bounds what is held, since entries are as large as records.
+const AT_ONCE: u32 = 100;
+
+/// So many bytes they may have. The longest text that a server takes by default has half of it.
+const MOST_BYTES: usize = 1 << 30;
 
 /// One stream, being read.
 pub(super) struct Reading {
@@ -24,6 +27,8 @@ pub(super) struct Reading {
     stream: String,
     /// The next entry is behind this one, in Redis' words.
     behind: String,
+    /// So many are read next: after a failure one, since the reply may have been too long.
+    at_once: u32,
     /// The last one that was there at the beginning; `None`: it was empty, or everything is read.
     last: Option<String>,
     count: u64,
@@ -37,34 +42,36 @@ impl Reading {
             settings,
             stream: stream.to_owned(),
             behind: "-".to_owned(),
+            at_once: AT_ONCE,
             last: None,
             count: 0,
             read: VecDeque::new(),
             outage: Outage::default(),
         };
-        let name = stream.as_bytes();
-        if reading.number(&[b"EXISTS", name])? == 0 {
+        if reading.number("EXISTS")? == 0 {
             return Err(NoDeadLetters::Missing { topic: stream.to_owned() });
         }
-        reading.count = u64::try_from(reading.number(&[b"XLEN", name])?).unwrap_or_default();
-        let reply = reading.ask(&[b"XREVRANGE", name, b"+", b"-", b"COUNT", b"1"])?;
+        reading.count = u64::try_from(reading.number("XLEN")?).unwrap_or_default();
+        let reply = reading.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
         reading.last = entries(&reply, stream).pop().map(|last| last.place.to_string());
         Ok(reading)
     }
 
     /// A command's reply, which is no error.
-    fn ask(&self, command: &[&[u8]]) -> Result<Vec<u8>, Failure> {
-        let (address, reply) = block_on(lookup::call(&self.settings, &self.stream, command))?;
-        match Tokens::of(&reply).next() {
-            Some(Token::Error(error)) => Err(of_stream(&address, error)),
-            Some(_) | None => Ok(reply),
-        }
+    fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
+        let asking = connection::call_for(&self.settings, &self.stream, command, MOST_BYTES);
+        let (address, reply) = block_on(asking)?;
+        let Some(error) = said(&reply) else { return Ok(reply) };
+        let rights = || {
+            let key = pattern(&self.stream);
+            allow(&self.settings, &[&key, "+exists", "+xlen", "+xrange", "+xrevrange", "+xdel"])
+        };
+        Err(with_fix(of_stream(&address, &error), rights))
     }
 
-    fn number(&self, command: &[&[u8]]) -> Result<i64, Failure> {
-        let reply = self.ask(command)?;
-        let first = Tokens::of(&reply).next();
-        Ok(if let Some(Token::Integer(number)) = first { number } else { 0 })
+    fn number(&self, command: &str) -> Result<i64, Failure> {
+        let reply = self.ask(cmd(command).arg(&self.stream))?;
+        Ok(if let Value::Int(number) = reply { number } else { 0 })
     }
 }
 
@@ -74,12 +81,17 @@ impl DeadLetters for Reading {
             return Ok(NextKept::Kept(kept));
         }
         let Some(last) = &self.last else { return Ok(NextKept::End) };
-        let name = self.stream.as_bytes();
-        match self.ask(&[b"XRANGE", name, self.behind.as_bytes(), last.as_bytes(), b"COUNT", AT_ONCE]) {
+        let mut range = cmd("XRANGE");
+        range.arg(&self.stream).arg(&self.behind).arg(last).arg("COUNT").arg(self.at_once);
+        match self.ask(&range) {
             Ok(reply) => self.read = entries(&reply, &self.stream).into(),
-            Err(failure) => return self.outage.wait(failure).map(|()| NextKept::Waiting),
+            Err(failure) => {
+                self.at_once = 1;
+                return self.outage.wait(failure).map(|()| NextKept::Waiting);
+            }
         }
         self.outage.over();
+        self.at_once = AT_ONCE.min(2 * self.at_once);
         match self.read.back() {
             Some(kept) => self.behind = format!("({}", kept.place),
             None => self.last = None,
@@ -92,10 +104,8 @@ impl DeadLetters for Reading {
     }
 
     fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
-        let ids: Vec<String> = places.iter().map(Place::to_string).collect();
-        let stream = self.stream.clone();
-        let mut command: Vec<&[u8]> = vec![b"XDEL", stream.as_bytes()];
-        command.extend(ids.iter().map(String::as_bytes));
+        let mut command = cmd("XDEL");
+        command.arg(&self.stream).arg(places.iter().map(Place::to_string).collect::<Vec<_>>());
         while let Err(failure) = self.ask(&command) {
             self.outage.wait(failure)?;
         }
@@ -105,29 +115,28 @@ impl DeadLetters for Reading {
 }
 
 /// What XRANGE and XREVRANGE reply: an array of pairs of an id and an array of fields and values.
-fn entries(reply: &[u8], stream: &str) -> Vec<Kept> {
-    let mut tokens = Tokens::of(reply);
-    let Some(Token::Array(count)) = tokens.next() else { return Vec::new() };
-    let mut entries = Vec::new();
-    for _ in 0..count {
-        let Some((place, fields)) = entry(&mut tokens) else { break };
-        entries.push(Kept { place, settled: false, record: record(stream, place, &fields) });
-    }
-    entries
+fn entries(reply: &Value, stream: &str) -> Vec<Kept> {
+    let Value::Array(replied) = reply else { return Vec::new() };
+    let kept = |(place, fields): (Place, Vec<Field<'_>>)| Kept {
+        place,
+        settled: false,
+        record: record(stream, place, &fields),
+    };
+    replied.iter().map_while(entry).map(kept).collect()
 }
 
 type Field<'a> = (&'a str, &'a [u8]);
 
-fn entry<'a>(tokens: &mut Tokens<'a>) -> Option<(Place, Vec<Field<'a>>)> {
-    let (Some(Token::Array(2)), Some(Token::Bytes(id))) = (tokens.next(), tokens.next()) else { return None };
+fn entry(reply: &Value) -> Option<(Place, Vec<Field<'_>>)> {
+    let Value::Array(pair) = reply else { return None };
+    let [Value::BulkString(id), Value::Array(words)] = pair.as_slice() else { return None };
     let (major, minor) = std::str::from_utf8(id).ok()?.split_once('-')?;
     let place = Place { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
-    let Some(Token::Array(words)) = tokens.next() else { return None };
     let mut fields = Vec::new();
-    for _ in 0..words / 2 {
-        let (Some(Token::Bytes(name)), Some(Token::Bytes(value))) = (tokens.next(), tokens.next()) else { return None };
+    for words in words.chunks_exact(2) {
+        let [Value::BulkString(name), Value::BulkString(value)] = words else { return None };
         // A name that is no text is nobody's of ours.
-        fields.extend(std::str::from_utf8(name).ok().map(|name| (name, value)));
+        fields.extend(std::str::from_utf8(name).ok().map(|name| (name, value.as_slice())));
     }
     Some((place, fields))
 }
@@ -162,7 +171,6 @@ mod tests {
     use super::*;
     use crate::sink::FailureClass;
     use crate::sink::HeaderRoom;
-    use crate::sink::redis::resp::words;
     use crate::sink::tests::read_in_test;
     use std::net::TcpListener;
 
@@ -175,12 +183,14 @@ mod tests {
             settings,
             stream: "dead".to_owned(),
             behind: "-".to_owned(),
+            at_once: AT_ONCE,
             last: Some("7-1".to_owned()),
             count: 1,
             read: VecDeque::new(),
             outage: Outage::default(),
         };
         assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
+        assert_eq!(reading.at_once, 1);
         reading.outage = Outage::of_long();
         assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
         assert_eq!(reading.settle(&[]).unwrap_err().class, FailureClass::Environment);
@@ -188,13 +198,11 @@ mod tests {
 
     #[test]
     fn entries_become_the_records_that_they_were_written_of() {
-        let mut reply = b"*2\r\n*2\r\n".to_vec();
-        reply.extend(b"$3\r\n7-1\r\n");
+        let words = |words: &[&[u8]]| Value::Array(words.iter().map(|word| Value::BulkString(word.to_vec())).collect());
+        let entry = |id: &[u8], fields| Value::Array(vec![Value::BulkString(id.to_vec()), fields]);
         let fields: [&[u8]; 10] = [b"id", b"a", b"type", b"t", b"key", b"k", b"payload", b"\xff", b"header:key", b"h"];
-        words(&mut reply, &fields);
-        reply.extend(b"*2\r\n$4\r\n12-0\r\n");
-        words(&mut reply, &[b"header:own", b"bad"]);
-        let found = entries(&reply, "dead");
+        let reply = vec![entry(b"7-1", words(&fields)), entry(b"12-0", words(&[b"header:own", b"bad"]))];
+        let found = entries(&Value::Array(reply), "dead");
         let places: Vec<String> = found.iter().map(|kept| kept.place.to_string()).collect();
         assert_eq!(places, ["7-1", "12-0"]);
         found[0].record.with_record(&mut HeaderRoom::default(), |record| {
@@ -207,6 +215,7 @@ mod tests {
             assert_eq!((record.key, record.value, record.headers.len()), (None, None, 1));
             assert_eq!(record.headers[0].name, "header:own", "only names that are taken are written so");
         });
-        assert!(entries(b"*-1\r\n", "dead").is_empty() && entries(b"*1\r\n:3\r\n", "dead").is_empty());
+        assert!(entries(&Value::Nil, "dead").is_empty());
+        assert!(entries(&Value::Array(vec![Value::Int(3)]), "dead").is_empty());
     }
 }

@@ -1,42 +1,171 @@
-//! Streams of Redis, and of Valkey, which speaks the same protocol.
+//! Streams of Redis, and of Valkey, which speaks the same protocol: what settings say of it, what it can do, and its sink.
 //!
-//! In: records. Out: one entry of the stream that is the record's topic. A batch is added as one (MULTI/EXEC, or one script with
-//! `dedupe`); no two batches under way hold records of one key.
+//! In: `--to redis://user:password@host:port/database`, `-X` properties, records. Several hosts are nodes of a cluster; with `sentinel`, the
+//! hosts are Sentinels. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter records, a stream for measurements. A record
+//! becomes one entry of the stream that is its topic. A batch is added as one (MULTI/EXEC, or one script with `dedupe`); no two batches
+//! under way hold records of one key. Certificates, and a password that stands in a file, are read at each connection, so that the files can
+//! change. No error here shows a password.
 //!
 //! Invariant: a later record of a key is never added while an earlier one is refused and undecided, or its outcome unknown.
-//! Specification: Redis, "Streams", "Transactions", "Redis serialization protocol specification".
+//! Specification: Redis, "Streams", "Transactions". The library `redis` speaks the protocol.
 
 mod check;
+mod client;
 mod cluster;
-mod conversation;
+mod connection;
 mod dead_letters;
-mod destination;
-mod entry;
-mod info;
-mod judge;
-mod link;
-mod lookup;
-mod properties;
-mod redirect;
-mod resp;
-mod sentinel;
-mod settings;
-mod slot;
+mod errors;
 #[cfg(test)]
-mod tests;
-mod worker;
+mod fake_servers;
+mod message;
 
-pub use destination::KIND;
-
-use self::settings::Settings;
-use super::lanes::{LaneSink, Receiver};
+use self::dead_letters::Reading;
+use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
-use crate::given::SettingError;
+use crate::finding::Finding;
+use crate::given::units::duration;
+use crate::given::{Given, SettingError};
+use crate::route::Rule;
+use crate::secret::Secret;
+use crate::sink::destination::{
+    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+};
+use crate::sink::lanes::address::{Address, Server, secret, switch, timeout, tls};
+use crate::sink::lanes::socket::Tls;
+use crate::sink::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use redis::{Value, cmd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Redis and Valkey.
+pub const KIND: Kind = Kind {
+    name: "redis",
+    title: "Redis",
+    schemes: &SCHEMES,
+    example: EXAMPLE,
+    topics: &STREAMS,
+    can: Can { exactly_once: false, partitions: false, null_values: true, debezium: false, dead_letters: true },
+    properties: &PROPERTIES,
+    passes_others: false,
+    record_overhead_bytes: RECORD_OVERHEAD_BYTES,
+    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
+    refusals: || errors::REFUSALS.to_vec(),
+    reasons: || errors::REASONS.to_vec(),
+    hint,
+};
+
+/// Every property.
+const PROPERTIES: [&str; 14] = [
+    "username",
+    "password",
+    "database",
+    "sentinel",
+    "sentinel.username",
+    "sentinel.password",
+    "tls.ca",
+    "tls.certificate",
+    "tls.key",
+    "maxlen",
+    "approx",
+    "wait",
+    "dedupe",
+    "timeout",
+];
+
+/// How long a connection may be silent while replies are due, unless said.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+const DEFAULT_PORT: u16 = 6379;
+
+/// Sentinel's.
+const SENTINEL_PORT: u16 = 26379;
+
+/// What stands before `://`, with and without encryption.
+const SCHEMES: [&str; 2] = ["redis", "rediss"];
+
+/// An address as an example.
+const EXAMPLE: &str = "redis://HOST:PORT";
+
+/// What is asked of an address, for messages.
+const PLACES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
+
+/// A stream's key may be any text.
+static STREAMS: Rule = Rule {
+    expected: "a text of at most 4096 bytes that is not empty",
+    made_of: "a stream's key (all others are)",
+    allows: |character| character != '\0',
+    longest_bytes: 4096,
+    also: |_| None,
+};
+
+/// A server and how to use it. `Debug` shows no secret.
+#[derive(Debug, Clone)]
+struct Settings {
+    place: Place,
+    /// The database's number.
+    database: u32,
+    tls: Option<Tls>,
+    /// `None`: the default user.
+    user: Option<String>,
+    password: Option<Secret>,
+    adding: Adding,
+    /// What is waited for after each batch; `None`: the reply alone.
+    wait: Option<Wait>,
+    /// How long a connection may be silent while replies are due: a server that hangs longer is connected to again.
+    timeout: Duration,
+    /// The client's name there.
+    client: String,
+    /// Bytes.
+    max_in_flight: usize,
+}
+
+/// Where the server is.
+#[derive(Debug, Clone)]
+enum Place {
+    /// There: one server, or a node of a cluster, whatever it says itself.
+    Server(Server),
+    /// They are nodes of a cluster, at least two; any of them will do.
+    Nodes(Vec<Server>),
+    /// Sentinels know it.
+    Sentinels(Sentinels),
+}
+
+/// Who knows where a primary is.
+#[derive(Debug, Clone)]
+struct Sentinels {
+    /// At least one; any of them will do.
+    servers: Vec<Server>,
+    /// What they call the primary.
+    primary: String,
+    /// As whom they are asked; `None`: the default user.
+    user: Option<String>,
+    password: Option<Secret>,
+}
+
+/// What is waited for: this many replicas, and the append-only file on disk, where the server has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// Replicas that must have it.
+    replicas: u32,
+    /// How long to wait before it is asked for again.
+    patience: Duration,
+}
+
+/// What fixes a failure for which an operator must act. Where a right is missing, the failure's text has the command.
+fn hint(failure: &Failure) -> Option<String> {
+    if failure.class == FailureClass::LogIn {
+        return Some(
+            "check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)".to_owned(),
+        );
+    }
+    let hint = "RENAME or DEL the key that has the stream's name, or give another --topic";
+    (failure.reason == errors::WRONG_TYPE).then(|| hint.to_owned())
+}
 
 /// A client, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
-        worker::run(&settings, receiver).await;
+        client::run(&settings, receiver).await;
     })
 }
 
@@ -44,11 +173,289 @@ fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
     if record.topic.is_empty() {
-        return bad(judge::STREAM, "a stream needs a name".to_owned());
+        return bad(errors::STREAM, "a stream needs a name".to_owned());
     }
-    if record.headers.len() > entry::MOST_HEADERS {
-        let text = format!("{} headers; an entry may have {}", record.headers.len(), entry::MOST_HEADERS);
-        return bad(judge::HEADERS, text);
+    if record.headers.len() > message::MOST_HEADERS {
+        let text = format!("{} headers; an entry may have {}", record.headers.len(), message::MOST_HEADERS);
+        return bad(errors::HEADERS, text);
     }
     Ok(())
+}
+
+impl Destination for Settings {
+    fn kind(&self) -> &'static Kind {
+        &KIND
+    }
+
+    fn address(&self) -> String {
+        match &self.place {
+            Place::Server(server) => server.address(),
+            Place::Nodes(nodes) => Server::addresses(nodes),
+            Place::Sentinels(Sentinels { servers, primary, .. }) => {
+                format!("{primary} of {}", Server::addresses(servers))
+            }
+        }
+    }
+
+    fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
+        open(self.named(client))
+    }
+
+    fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
+        check::check(&self.named(wanted.client), wanted)
+    }
+
+    fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
+        Ok(Box::new(Reading::new(self.named(client), topic)?))
+    }
+
+    fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
+        let stream = ScratchStream { settings: self.named(client), stream: topic.to_owned() };
+        match stream.number("create stream", "EXISTS")? {
+            0 => Ok(Box::new(stream)),
+            _there => Err(stream.failed("create stream", "there is a key of that name")),
+        }
+    }
+}
+
+/// A stream that the first record creates.
+struct ScratchStream {
+    settings: Settings,
+    stream: String,
+}
+
+impl ScratchStream {
+    fn failed(&self, what: &'static str, reason: &str) -> ScratchError {
+        ScratchError { what, topic: self.stream.clone(), reason: reason.to_owned() }
+    }
+
+    /// The number that a command about the stream replies with.
+    fn number(&self, what: &'static str, command: &str) -> Result<i64, ScratchError> {
+        let mut command = cmd(command);
+        command.arg(&self.stream);
+        let asked = block_on(connection::call(&self.settings, &self.stream, &command));
+        let (_, reply) = asked.map_err(|failure| self.failed(what, &failure.text))?;
+        match (&reply, errors::said(&reply)) {
+            (Value::Int(number), _) => Ok(*number),
+            (_, Some(error)) => Err(self.failed(what, &error)),
+            (_, None) => Err(self.failed(what, "its reply is not a number")),
+        }
+    }
+}
+
+impl Scratch for ScratchStream {
+    fn remove(self: Box<Self>) -> Result<(), ScratchError> {
+        self.number("remove stream", "UNLINK").map(drop)
+    }
+}
+
+impl Settings {
+    /// The same, under this client's name.
+    fn named(&self, client: &str) -> Self {
+        Self { client: client.to_owned(), ..self.clone() }
+    }
+
+    /// As whom records are sent, for commands that give rights.
+    fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or("default")
+    }
+
+    fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+        let address = asked.address("server", EXAMPLE)?;
+        let property = |name: &str| asked.property(name);
+        let InAddress { user, password: in_address, place, database: in_path } = in_address(address, asked)?;
+        let said = |name: &str| property(name).map(|given| given.text.clone());
+        let database = match (property("database"), in_path) {
+            (Some(given), _) => number(given, "the number of a database")?,
+            (None, database) => database,
+        };
+        Ok(Self {
+            place,
+            database,
+            tls: (asked.scheme == "rediss").then(|| tls(asked)).transpose()?,
+            user: said("username").or(user),
+            password: property("password").map(secret).or_else(|| in_address.map(|text| Secret::Text(text.into()))),
+            adding: Adding { most: most(asked)?, dedupe: property("dedupe").map(remembered).transpose()? },
+            wait: property("wait").map(wait).transpose()?,
+            timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
+            client: "walrelay".to_owned(),
+            max_in_flight: asked.max_in_flight,
+        })
+    }
+}
+
+struct InAddress {
+    user: Option<String>,
+    password: Option<String>,
+    place: Place,
+    database: u32,
+}
+
+fn in_address(given: &Given, asked: &Asked<'_>) -> Result<InAddress, SettingError> {
+    let sentinel = asked.property("sentinel");
+    let port = if sentinel.is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
+    let Address { user, password, servers, path } = Address::of(given, port, PLACES)?;
+    let names = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
+    let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(PLACES, None);
+    let database = match path {
+        None => 0,
+        Some(path) => path.parse().map_err(|_| wrong(format!("{names}/{path}")))?,
+    };
+    let lonely = ["sentinel.username", "sentinel.password"].into_iter().find_map(|name| asked.property(name));
+    if let (None, Some(lonely)) = (sentinel, lonely) {
+        return Err(lonely.needs("sentinel"));
+    }
+    let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
+        (Some(name), servers) => Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?),
+        (None, Ok([server])) => Place::Server(server),
+        (None, Err(nodes)) => Place::Nodes(nodes),
+    };
+    Ok(InAddress { user, password, place, database })
+}
+
+fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Sentinels, SettingError> {
+    if name.text.is_empty() {
+        return Err(name.invalid("the name of a primary, as Sentinel has it", None));
+    }
+    Ok(Sentinels {
+        servers,
+        primary: name.text.clone(),
+        user: asked.property("sentinel.username").map(|given| given.text.clone()),
+        password: asked.property("sentinel.password").map(secret),
+    })
+}
+
+fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
+    let about = match asked.property("approx") {
+        None => true,
+        Some(given) => switch(given)?,
+    };
+    match (asked.property("maxlen"), asked.property("approx")) {
+        (Some(given), _) => {
+            let entries = number(given, "a number of entries, at least 1")?;
+            Some(entries).filter(|entries| *entries > 0).map_or_else(
+                || Err(given.invalid("a number of entries, at least 1", None)),
+                |entries| Ok(Some(Most { entries, about })),
+            )
+        }
+        (None, Some(given)) => Err(given.needs("maxlen")),
+        (None, None) => Ok(None),
+    }
+}
+
+fn number<T: std::str::FromStr>(given: &Given, expected: &str) -> Result<T, SettingError> {
+    given.text.parse().map_err(|_| given.invalid(expected, None))
+}
+
+fn remembered(given: &Given) -> Result<Duration, SettingError> {
+    let least = Duration::from_millis(1);
+    match duration(&given.text) {
+        Ok(time) if time >= least => Ok(time),
+        Ok(_) => Err(given.invalid("a time, such as 7d", None)),
+        Err(error) => Err(given.invalid("a time, such as 7d", error.suggestion)),
+    }
+}
+
+/// `REPLICAS,TIME`; a bare number is milliseconds.
+fn wait(given: &Given) -> Result<Wait, SettingError> {
+    let expected = "REPLICAS,MILLISECONDS, such as 1,1000 (0 replicas: the append-only file alone)";
+    let wrong = || given.invalid(expected, None);
+    let (replicas, time) = given.text.split_once(',').ok_or_else(wrong)?;
+    let replicas = replicas.trim().parse().map_err(|_| wrong())?;
+    let time = time.trim();
+    let patience = match time.parse() {
+        Ok(millis) => Duration::from_millis(millis),
+        Err(_) => duration(time).map_err(|_| wrong())?,
+    };
+    // WAIT without a limit would hold the connection for as long as a replica is missing.
+    if patience < Duration::from_millis(1) || patience > Duration::from_secs(30) {
+        return Err(given.invalid("a time from 1 ms to 30 s after the comma", None));
+    }
+    Ok(Wait { replicas, patience })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::tests::read_in_test;
+    use secrecy::ExposeSecret as _;
+    use std::path::PathBuf;
+
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
+    }
+
+    fn password(settings: &Settings) -> String {
+        settings.password.as_ref().unwrap().read().unwrap().expose_secret().to_owned()
+    }
+
+    #[test]
+    fn an_address_names_server_user_and_database() {
+        let plain = read("redis", "h", &[]).unwrap();
+        assert_eq!((plain.address(), plain.database, plain.tls, plain.user), ("h:6379".to_owned(), 0, None, None));
+        let whole = read("rediss", "app:p%40ss%3A@h:7000/3", &[("tls.ca", "/ca.pem")]).unwrap();
+        assert_eq!((whole.address().as_str(), whole.database), ("h:7000", 3));
+        assert_eq!((whole.user.as_deref(), password(&whole).as_str()), (Some("app"), "p@ss:"));
+        assert_eq!(whole.tls.unwrap().authorities, Some(PathBuf::from("/ca.pem")));
+        let ipv6 = read("redis", ":secret@[::1]:7000/", &[]).unwrap();
+        assert_eq!((ipv6.address().as_str(), ipv6.user), ("::1:7000", None));
+        let own = read("redis", "u:p@h/1", &[("username", "v"), ("password", "q"), ("database", "2")]).unwrap();
+        assert_eq!((own.user.as_deref(), own.database, password(&own).as_str()), (Some("v"), 2, "q"));
+    }
+
+    #[test]
+    fn with_a_primarys_name_the_hosts_are_sentinels() {
+        let said = [("sentinel", "main"), ("sentinel.username", "s"), ("sentinel.password", "hush")];
+        let settings = read("redis", "app:secret@a,b:26380/1", &said).unwrap();
+        assert_eq!(settings.address(), "main of a:26379,b:26380");
+        assert_eq!((settings.user.as_deref(), settings.database), (Some("app"), 1));
+        assert!(!format!("{settings:?}").contains("hush"));
+        let Place::Sentinels(sentinels) = settings.place else { panic!("{:?}", settings.place) };
+        assert!(sentinels.user.as_deref() == Some("s") && sentinels.password.is_some());
+    }
+
+    #[test]
+    fn several_hosts_are_nodes_of_a_cluster() {
+        let settings = read("redis", "app:secret@a,b:7000", &[]).unwrap();
+        assert_eq!((settings.address().as_str(), settings.user.as_deref()), ("a:6379,b:7000", Some("app")));
+        assert!(matches!(settings.place, Place::Nodes(nodes) if nodes.len() == 2));
+    }
+
+    #[test]
+    fn properties_say_how_entries_are_added() {
+        let said = [("maxlen", "1000"), ("approx", "false"), ("wait", "1,500"), ("dedupe", "7d")];
+        let settings = read("redis", "h", &said).unwrap();
+        let most = Some(Most { entries: 1000, about: false });
+        assert_eq!(settings.adding, Adding { most, dedupe: Some(Duration::from_hours(7 * 24)) });
+        assert_eq!(settings.wait, Some(Wait { replicas: 1, patience: Duration::from_millis(500) }));
+        assert!(read("redis", "h", &[("maxlen", "5")]).unwrap().adding.most.unwrap().about);
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused_and_no_password_shown() {
+        for (address, properties) in [
+            ("", vec![]),
+            ("h:port", vec![]),
+            ("h/x", vec![]),
+            ("a,", vec![]),
+            ("h", vec![("maxlen", "0")]),
+            ("h", vec![("approx", "true")]),
+            ("h", vec![("maxlen", "1"), ("approx", "yes")]),
+            ("h", vec![("wait", "1")]),
+            ("h", vec![("wait", "1,0")]),
+            ("h", vec![("dedupe", "7")]),
+            ("h", vec![("database", "x")]),
+            ("h", vec![("timeout", "10ms")]),
+            ("h", vec![("timeout", "1")]),
+            ("a,b", vec![("sentinel", "")]),
+            ("h", vec![("sentinel.username", "s")]),
+            ("h", vec![("sentinel.password", "hush")]),
+        ] {
+            assert!(read("redis", address, &properties).is_err(), "{address} {properties:?}");
+        }
+        assert!(read("rediss", "h", &[("tls.key", "k")]).is_err());
+        let error = read("redis", "u:hush@h:port", &[]).unwrap_err();
+        let settings = read("redis", "u:hush@h", &[]).unwrap();
+        assert!(!format!("{error} {error:?} {settings:?}").contains("hush"));
+    }
 }

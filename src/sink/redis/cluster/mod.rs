@@ -11,6 +11,10 @@
 //! One command holds records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
 //! take go back to their lanes, and are routed again. So a lane's records are never under way to two nodes, or in two commands.
 //!
+//! This is our own, over the library's single connections. The library's client for clusters connects again by itself, with the password and the
+//! certificates that it was given at first; sends commands again after a redirect or a lost connection, which adds entries twice; and sends
+//! ASKING as a write of its own, so that another stream's command may follow it. Without retries it follows no redirect.
+//!
 //! Invariant: as that of the whole destination. Nothing is sent a second time by itself, and no loop runs without a pause: a redirect
 //! is followed a few times at once, a view is asked for at most every 100 ms, a node is connected to as a single server is.
 //! Specification: Redis, "Redis cluster specification".
@@ -23,23 +27,19 @@ pub(super) use view::View;
 #[cfg(test)]
 pub(super) use view::tests::{slots, view};
 
-use super::conversation::{Conversation, Size};
-use super::link::broken;
-use super::settings::{Place, Settings};
+use super::client::{Conversation, IDLE, Size};
+use super::connection::broken;
+use super::{Place, Settings};
 use crate::sink::Failure;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{Event, Fit, Place as InChunk, Receiver, Taken};
 use node::{Node, Pending, State};
 use routes::{Routes, Said};
 use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// How often it is looked round where nothing is due.
-const IDLE: Duration = Duration::from_mins(1);
 
 /// A node that is silent for so long while replies are due may have lost its slots: the others are asked.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
@@ -74,8 +74,8 @@ enum Happened<'a> {
     Viewed(Result<View, Failure>),
     /// A connection is open, or cannot be had.
     Opened(usize, Result<Box<Conversation<'a>>, Failure>),
-    /// Something was read or written, or the connection is lost.
-    Turned(usize, io::Result<()>),
+    /// Replies have come, or the connection is lost.
+    Replied(usize),
 }
 
 /// A view being asked for.
@@ -265,10 +265,7 @@ impl<'a> Cluster<'a> {
                 State::Opening(opening, _) => {
                     opening.as_mut().poll(context).map(|opened| Happened::Opened(number, opened))
                 }
-                // Nothing is lost when it is dropped half-way.
-                State::Open(conversation) => {
-                    pin!(conversation.turn()).poll(context).map(|turned| Happened::Turned(number, turned))
-                }
+                State::Open(conversation) => conversation.poll(context).map(|()| Happened::Replied(number)),
             };
             if happened.is_ready() {
                 self.first = number + 1;
@@ -297,18 +294,15 @@ impl<'a> Cluster<'a> {
                 }
             }
             Happened::Opened(number, Err(failure)) => self.lost(number, failure, receiver),
-            Happened::Turned(number, turned) => self.turned(number, turned, receiver),
+            Happened::Replied(number) => self.read(number, receiver),
         }
     }
 
-    fn turned(&mut self, number: usize, turned: io::Result<()>, receiver: &mut Receiver) {
+    fn read(&mut self, number: usize, receiver: &mut Receiver) {
         let Self { routes, nodes, settings, .. } = self;
         let Some(node) = nodes.get_mut(number) else { return };
         let State::Open(conversation) = &mut node.state else { return };
-        let failure = match turned {
-            Ok(()) => conversation.read(receiver, &mut Said { routes, by: number }).err(),
-            Err(error) => Some(conversation.lost(receiver, &error)),
-        };
+        let failure = conversation.read(receiver, &mut Said { routes, by: number }).err();
         if node.is_alone() {
             // They wait in shares, and may be more than one of a lane.
             node.give_back_pending(receiver);

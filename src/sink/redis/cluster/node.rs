@@ -10,9 +10,10 @@ use super::routes::Way;
 use crate::sink::Failure;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{Outcome, Place, Receiver, Reconnect, Taken};
-use crate::sink::redis::conversation::{Conversation, Size, Waiting};
-use crate::sink::redis::link::Link;
-use crate::sink::redis::settings::Settings;
+use crate::sink::redis::Settings;
+use crate::sink::redis::client::{Conversation, Size, Waiting};
+use crate::sink::redis::connection::{Connection, Info};
+use redis::cmd;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use tokio::time::Instant;
@@ -110,6 +111,12 @@ impl<'a> Node<'a> {
     /// Sends what may be under way, or connects for it. `batch`: room to be used again.
     pub(super) fn send(&mut self, receiver: &Receiver, batch: &mut Vec<Pending>) {
         let now = Instant::now();
+        if let State::Open(conversation) = &self.state
+            && conversation.renews()
+        {
+            self.alone = conversation.alone();
+            self.state = State::Closed(None);
+        }
         match &mut self.state {
             State::Closed(until) if !self.pending.is_empty() && until.is_none_or(|until| until <= now) => {
                 let opening = open(self.settings, self.server.clone(), self.alone);
@@ -208,14 +215,14 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
 }
 
 async fn open(settings: &Settings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
-    let mut link = Link::open_at(settings, &server).await?;
-    link.may_batch(settings).await?;
+    let mut connection = Connection::open_at(settings, &server).await?;
+    connection.may_batch(settings).await?;
     let waiting = match settings.wait {
         Some(_) => {
-            let info = link.ask(&[b"INFO"]).await?;
-            Waiting::of(settings, link.address(), &info)?
+            let info = Info(connection.ask(&cmd("INFO")).await?);
+            Waiting::of(settings, connection.address(), &info)?
         }
         None => None,
     };
-    Ok(Box::new(Conversation::new(settings, link, waiting, alone)))
+    Ok(Box::new(Conversation::new(settings, connection, waiting, alone)))
 }

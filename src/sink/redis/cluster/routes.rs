@@ -15,9 +15,9 @@ use super::view::View;
 use crate::sink::Failure;
 use crate::sink::lanes::Outcome;
 use crate::sink::lanes::address::Server;
-use crate::sink::redis::conversation::{Next, Route};
-use crate::sink::redis::redirect::Redirect;
-use crate::sink::redis::slot;
+use crate::sink::redis::client::{Next, Route};
+use crate::sink::redis::errors::Redirect;
+use crate::sink::redis::message::slot;
 use std::collections::HashMap;
 
 /// No node.
@@ -78,7 +78,7 @@ impl Routes {
     /// # Errors
     /// No node has its slot, which is this.
     pub(super) fn way(&self, stream: &str) -> Result<Way, u16> {
-        let slot = slot::of(stream);
+        let slot = slot(stream);
         if !self.asks.is_empty()
             && let Some(node) = self.asks.get(stream)
         {
@@ -239,7 +239,7 @@ mod tests {
     }
 
     fn redirected(routes: &mut Routes, by: usize, error: &str) -> Next {
-        let redirect = Redirect::of(error.as_bytes()).unwrap();
+        let redirect = Redirect::of(error).unwrap();
         Said { routes, by }.redirected("foo", &redirect, failure())
     }
 

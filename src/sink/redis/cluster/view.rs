@@ -6,14 +6,12 @@
 
 use crate::sink::destination::Destination as _;
 use crate::sink::lanes::address::Server;
-use crate::sink::redis::info;
-use crate::sink::redis::judge::{NOT_PERMITTED, NOT_WRITABLE, environment};
-use crate::sink::redis::link::{Link, broken};
-use crate::sink::redis::redirect::server;
-use crate::sink::redis::resp::{Token, Tokens};
-use crate::sink::redis::settings::Settings;
-use crate::sink::redis::slot::SLOTS;
+use crate::sink::redis::Settings;
+use crate::sink::redis::connection::{Connection, Info, broken};
+use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};
+use crate::sink::redis::message::SLOTS;
 use crate::sink::{Failure, FailureClass};
+use redis::{Value, cmd};
 use std::future::poll_fn;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
@@ -74,14 +72,14 @@ impl View {
     ///
     /// # Errors
     /// It does not say it.
-    pub(in crate::sink::redis) async fn of(link: &mut Link) -> Result<Self, Failure> {
-        let info = link.ask(&[b"CLUSTER", b"INFO"]).await?;
-        let state = info::field(&info, "cluster_state").map(str::to_owned);
-        let reply = link.ask(&[b"CLUSTER", b"SLOTS"]).await?;
-        Self::of_reply(link.address(), link.host(), state, &reply)
+    pub(in crate::sink::redis) async fn of(connection: &mut Connection) -> Result<Self, Failure> {
+        let info = Info(connection.ask(cmd("CLUSTER").arg("INFO")).await?);
+        let state = info.field("cluster_state").map(str::to_owned);
+        let reply = connection.ask(cmd("CLUSTER").arg("SLOTS")).await?;
+        Self::of_reply(connection.address(), connection.host(), state, &reply)
     }
 
-    fn of_reply(by: &str, host: &str, state: Option<String>, reply: &[u8]) -> Result<Self, Failure> {
+    fn of_reply(by: &str, host: &str, state: Option<String>, reply: &Value) -> Result<Self, Failure> {
         let mut view = Self {
             by: by.to_owned(),
             state,
@@ -90,30 +88,28 @@ impl View {
             nameless: Vec::new(),
             replicas: Vec::new(),
         };
-        let mut tokens = Tokens::of(reply);
-        let ranges = match tokens.next() {
-            Some(Token::Array(ranges)) => ranges,
-            Some(Token::Error(error)) => return Err(environment(by, error)),
-            Some(Token::Text(_) | Token::Integer(_) | Token::Bytes(_) | Token::Null) | None => {
-                return Err(broken(by, "its reply names no slots"));
-            }
-        };
-        for _ in 0..ranges {
-            view.add(&mut tokens, host).ok_or_else(|| broken(by, "its reply names no slots"))?;
+        if let Some(error) = said(reply) {
+            return Err(environment(by, &error));
+        }
+        let none = || broken(by, "its reply names no slots");
+        let Value::Array(ranges) = reply else { return Err(none()) };
+        for range in ranges {
+            view.add(range, host).ok_or_else(none)?;
         }
         Ok(view)
     }
 
     /// One range: its first and its last slot, the primary, its replicas. `None`: it is none.
-    fn add(&mut self, tokens: &mut Tokens<'_>, host: &str) -> Option<()> {
-        let Some(Token::Array(items)) = tokens.next() else { return None };
-        let mut slot = || match tokens.next() {
-            Some(Token::Integer(slot)) => u16::try_from(slot).ok().filter(|slot| usize::from(*slot) < SLOTS),
-            _other => None,
+    fn add(&mut self, range: &Value, host: &str) -> Option<()> {
+        let Value::Array(range) = range else { return None };
+        let [first, last, nodes @ ..] = range.as_slice() else { return None };
+        let slot = |value: &Value| {
+            let Value::Int(slot) = value else { return None };
+            u16::try_from(*slot).ok().filter(|slot| usize::from(*slot) < SLOTS)
         };
-        let range = slot()?..=slot()?;
-        for number in 0..items.checked_sub(2)? {
-            let (named, port) = node(tokens)?;
+        let range = slot(first)?..=slot(last)?;
+        for (number, node) in nodes.iter().enumerate() {
+            let (named, port) = named(node)?;
             let Some(server) = server(named, port, host) else {
                 if number == 0 {
                     self.nameless.push(range.clone());
@@ -178,7 +174,7 @@ impl View {
 
 /// What one node sees.
 async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
-    let asking = async { View::of(&mut Link::open_at(settings, node).await?).await };
+    let asking = async { View::of(&mut Connection::open_at(settings, node).await?).await };
     let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
     tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
 }
@@ -223,30 +219,21 @@ fn shown(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
     ranges.iter().map(one).collect()
 }
 
-/// One node: its host, its port, and more. `None`: it is none.
-fn node<'a>(tokens: &mut Tokens<'a>) -> Option<(&'a str, u16)> {
-    let Some(Token::Array(items)) = tokens.next() else { return None };
-    let host = match tokens.next()? {
-        Token::Bytes(host) | Token::Text(host) => std::str::from_utf8(host).ok()?,
+/// One node's host and port, behind which more may stand. `None`: it is none.
+fn named(node: &Value) -> Option<(&str, u16)> {
+    let Value::Array(node) = node else { return None };
+    let [host, Value::Int(port), ..] = node.as_slice() else { return None };
+    let host = if let Value::BulkString(host) = host {
+        std::str::from_utf8(host).ok()?
+    } else if let Value::SimpleString(host) = host {
+        host
+    } else if *host == Value::Nil {
         // The address at which that node was asked.
-        Token::Null => "",
-        Token::Error(_) | Token::Integer(_) | Token::Array(_) => return None,
+        ""
+    } else {
+        return None;
     };
-    let Some(Token::Integer(port)) = tokens.next() else { return None };
-    skip(tokens, items.checked_sub(2)?)?;
-    Some((host, u16::try_from(port).ok()?))
-}
-
-/// Skips so many replies.
-fn skip(tokens: &mut Tokens<'_>, replies: usize) -> Option<()> {
-    let mut left = replies;
-    while left > 0 {
-        left -= 1;
-        if let Token::Array(items) = tokens.next()? {
-            left += items;
-        }
-    }
-    Some(())
+    Some((host, u16::try_from(*port).ok()?))
 }
 
 /// Its number; it is appended unless it is there.
@@ -263,7 +250,11 @@ pub(super) mod tests {
 
     /// Of ranges, each with its nodes as `host:port`, the primary first.
     pub(in crate::sink::redis) fn view(ranges: &[(u16, u16, &str)]) -> View {
-        View::of_reply("seed:1", "seed", Some("ok".to_owned()), slots(ranges).as_bytes()).unwrap()
+        View::of_reply("seed:1", "seed", Some("ok".to_owned()), &parsed(&slots(ranges))).unwrap()
+    }
+
+    fn parsed(reply: &str) -> Value {
+        redis::parse_redis_value(reply.as_bytes()).unwrap()
     }
 
     /// The reply to CLUSTER SLOTS, as servers from Redis 7 on have it.
@@ -305,7 +296,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_no_such_reply_is_a_failure() {
-        let failure = |reply: &str| View::of_reply("s:1", "s", None, reply.as_bytes()).unwrap_err();
+        let failure = |reply: &str| View::of_reply("s:1", "s", None, &parsed(reply)).unwrap_err();
         let single = failure("-ERR This instance has cluster support disabled\r\n").to_string();
         assert!(single.contains("support disabled"));
         assert_eq!(failure("-NOAUTH no\r\n").class, FailureClass::LogIn);

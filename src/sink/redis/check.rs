@@ -1,19 +1,20 @@
 //! What `walrelay check` looks at: the server, or each primary of a cluster, whether it keeps what it acknowledges, and the streams of the
 //! latest rows.
 //!
-//! In: facts. Out: findings. Judging is pure. What several nodes have in common is found once, with their names.
-
-mod facts;
+//! In: facts, gathered without changing anything (rights by a transaction that is discarded). Out: findings. Judging is pure. What several
+//! nodes have in common is found once, with their names.
 
 use super::cluster::View;
-use super::destination::KIND;
-use super::info;
-use super::judge::NOT_PERMITTED;
-use super::settings::{Place, Sentinels, Settings};
+use super::connection::{Connection, Found, Info, find};
+use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
+use super::message::slot;
+use super::{KIND, Place, Sentinels, Settings};
 use crate::finding::{Finding, Side};
+use crate::sink::Failure;
 use crate::sink::destination::Wanted;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::block_on;
-use facts::{Facts, Node, Stream, gather};
+use redis::{Pipeline, Value, cmd};
 
 /// What the findings here are about.
 const SIDE: Side = Side::Destination(KIND.name);
@@ -28,7 +29,7 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
         Err(failure) if failure.reason == NOT_PERMITTED => vec![
             SIDE.fail("connection", failure.text)
                 .why("the user may not ask which nodes have the streams")
-                .fix(format!("ACL SETUSER {} +info +cluster|slots +cluster|info, on each node", user(settings))),
+                .fix(format!("{}, on each node", allow(settings, &["+info", "+cluster|slots", "+cluster|info"]))),
         ],
         Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
@@ -48,18 +49,14 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn user(settings: &Settings) -> &str {
-    settings.user.as_deref().unwrap_or("default")
-}
-
 fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
-    let mut found = vec![connection(node)];
+    let mut found = vec![of_connection(settings, node)];
     found.extend(node.may_not_ask.iter().map(|refused| {
         SIDE.fail("asking", refused.clone())
             .why("while a slot moves to this node, streams that are there already take no records")
-            .fix(format!("ACL SETUSER {} +asking", user(settings)))
+            .fix(allow(settings, &["+asking"]))
     }));
-    if info::field(&node.info, "role") == Some("slave") {
+    if node.info.field("role") == Some("slave") {
         found.push(
             SIDE.fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"),
         );
@@ -72,7 +69,7 @@ fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
 
 /// The cluster as a whole, then what its nodes have in common, then what they have not.
 fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
-    let mut found = vec![state(view)];
+    let mut found = vec![state(settings, view)];
     found.extend(facts.silent.iter().map(|failure| {
         SIDE.fail("connection", failure.text.clone())
             .why("the cluster names this primary: records for its streams cannot be delivered")
@@ -100,7 +97,7 @@ fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
 }
 
 /// Whether the cluster serves all slots.
-fn state(view: &View) -> Finding {
+fn state(settings: &Settings, view: &View) -> Finding {
     let primaries = view.primaries.len();
     let (uncovered, nameless) = (view.uncovered(), view.nameless());
     if !nameless.is_empty() {
@@ -125,26 +122,26 @@ fn state(view: &View) -> Finding {
             .fix("start the nodes that CLUSTER NODES shows as fail"),
         None => SIDE
             .warn("cluster", format!("a cluster of {primaries} primaries, which does not say its state"))
-            .fix("ACL SETUSER USER +cluster|info"),
+            .fix(allow(settings, &["+cluster|info"])),
     }
 }
 
-fn connection(node: &Node) -> Finding {
-    let field = |name: &str| info::field(&node.info, name);
+fn of_connection(settings: &Settings, node: &Node) -> Finding {
+    let field = |name: &str| node.info.field(name);
     match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => SIDE.ok("connection", format!("Valkey {version} answers")),
         (None, Some(version)) => SIDE.ok("connection", format!("Redis {version} answers")),
         (None, None) => SIDE
             .warn("connection", "the server answers, and does not say how it is configured")
             .why("whether it keeps what it acknowledges could not be checked")
-            .fix("ACL SETUSER USER +info +config|get"),
+            .fix(allow(settings, &["+info", "+config|get"])),
     }
 }
 
 /// Whether what is acknowledged survives a crash.
 fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
     let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
-    let file = info::field(&node.info, "aof_enabled")?;
+    let file = node.info.field("aof_enabled")?;
     if file != "1" {
         let found = SIDE.warn("appendonly", "appendonly is no").why(why);
         return Some(found.fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
@@ -162,9 +159,9 @@ fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
 
 /// Whether it may throw away what was added.
 fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
-    let policy = info::field(&node.info, "maxmemory_policy")?;
+    let policy = node.info.field("maxmemory_policy")?;
     let text = format!("maxmemory-policy is {policy}");
-    let unlimited = info::field(&node.info, "maxmemory") == Some("0");
+    let unlimited = node.info.field("maxmemory") == Some("0");
     let (found, is_harmless) = if policy.starts_with("allkeys") {
         (SIDE.fail("eviction", text).why("a full server deletes whole streams, read or not"), false)
     } else {
@@ -177,7 +174,7 @@ fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
 
 fn replicas(settings: &Settings, node: &Node) -> Option<Finding> {
     let wait = settings.wait.filter(|wait| wait.replicas > 0)?;
-    let connected: u32 = info::field(&node.info, "connected_slaves")?.parse().ok()?;
+    let connected: u32 = node.info.field("connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
     let found = SIDE.fail("replicas", text).why("nothing counts as delivered before they have it");
     Some(found.fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
@@ -202,12 +199,10 @@ fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
 fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     let Stream { name, kind, refused } = stream;
     if let Some(refused) = refused {
-        let user = user(settings);
-        let script = if settings.adding.dedupe.is_some() { " +eval +set +del ~walrelay:seen:*" } else { "" };
         return SIDE
             .fail("stream", format!("stream {name}: {refused}"))
             .why("records for it are refused")
-            .fix(format!("ACL SETUSER {user} ~{name} +xadd +multi +exec{script}"));
+            .fix(allow_stream(settings, name));
     }
     let kind = match kind {
         Ok(kind) => kind.as_str(),
@@ -228,6 +223,130 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     }
 }
 
+/// What was seen.
+#[derive(Debug, Default)]
+struct Facts {
+    /// The server, or each primary of the cluster that answers.
+    nodes: Vec<Node>,
+    /// Why a primary of the cluster does not.
+    silent: Vec<Failure>,
+    /// Why a replica of the cluster could not serve us as a primary.
+    unready: Vec<Failure>,
+    /// `None`: it is one server.
+    cluster: Option<View>,
+    streams: Vec<Stream>,
+}
+
+/// What one server says.
+#[derive(Debug, Default)]
+struct Node {
+    address: String,
+    info: Info,
+    /// `appendfsync`, where it may be asked for.
+    sync: Option<String>,
+    /// Of a cluster's node: why ASKING is refused.
+    may_not_ask: Option<String>,
+}
+
+/// What stands under a stream's name.
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    /// `stream`, `none`, or another type. Why it is not known: nobody has its slot, or its node does not answer.
+    kind: Result<String, String>,
+    /// Why entries may not be added.
+    refused: Option<String>,
+}
+
+async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
+    let mut facts = Facts::default();
+    let mut connections = Vec::new();
+    match find(settings, false).await? {
+        Found::Server(mut connection, _) => {
+            facts.nodes.push(node(&mut connection).await?);
+            connections.push((None, connection));
+        }
+        Found::Cluster(view) => {
+            for server in &view.primaries {
+                match reach(settings, server).await {
+                    Ok((node, connection)) => {
+                        facts.nodes.push(node);
+                        connections.push((Some(server.clone()), connection));
+                    }
+                    Err(failure) => facts.silent.push(failure),
+                }
+            }
+            for server in &view.replicas {
+                facts.unready.extend(Connection::open_at(settings, server).await.err());
+            }
+            facts.cluster = Some(view);
+        }
+    }
+    for name in streams {
+        let slot = slot(name);
+        let owner = facts.cluster.as_ref().map(|view| view.owner(slot).ok_or(slot)).transpose();
+        let connection = owner.map(|owner| connections.iter_mut().find(|(server, _)| server.as_ref() == owner));
+        facts.streams.push(match connection {
+            Ok(Some((_, connection))) => stream(connection, name).await?,
+            Ok(None) => Stream::unknown(name, "the node of its slot does not answer".to_owned()),
+            Err(slot) => Stream::unknown(name, format!("no node has its slot {slot}")),
+        });
+    }
+    Ok(facts)
+}
+
+async fn reach(settings: &Settings, server: &Server) -> Result<(Node, Connection), Failure> {
+    let mut connection = Connection::open_at(settings, server).await?;
+    // It concerns the next command alone, which is about no key.
+    let may_not_ask = said(&connection.ask(&cmd("ASKING")).await?);
+    let node = Node { may_not_ask, ..node(&mut connection).await? };
+    Ok((node, connection))
+}
+
+async fn node(connection: &mut Connection) -> Result<Node, Failure> {
+    let info = Info(connection.ask(&cmd("INFO")).await?);
+    let sync = connection.ask(cmd("CONFIG").arg("GET").arg("appendfsync")).await?;
+    Ok(Node { address: connection.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
+}
+
+/// The second string of an array.
+fn second_text(reply: &Value) -> Option<String> {
+    let Value::Array(items) = reply else { return None };
+    let Value::BulkString(text) = items.get(1)? else { return None };
+    Some(String::from_utf8_lossy(text).into_owned())
+}
+
+impl Stream {
+    fn unknown(name: &str, why: String) -> Self {
+        Self { name: name.to_owned(), kind: Err(why), refused: None }
+    }
+}
+
+async fn stream(connection: &mut Connection, name: &str) -> Result<Stream, Failure> {
+    let reply = connection.ask(cmd("TYPE").arg(name)).await?;
+    let kind = match (&reply, said(&reply)) {
+        (Value::SimpleString(kind), _) => kind.clone(),
+        // It is on its way to another node.
+        (_, Some(error)) if Redirect::of(&error).is_some() => return Ok(Stream::unknown(name, error)),
+        _unknown => "none".to_owned(),
+    };
+    let refused = may_not_add(connection, name).await?;
+    Ok(Stream { name: name.to_owned(), kind: Ok(kind), refused })
+}
+
+/// Rights are looked at when a command is queued; a transaction that is discarded changes nothing. Where it is not begun, nothing follows: the
+/// server would do that at once.
+async fn may_not_add(connection: &mut Connection, stream: &str) -> Result<Option<String>, Failure> {
+    let begun = connection.ask(&cmd("MULTI")).await?;
+    if !is_text(&begun) {
+        return Ok(said(&begun));
+    }
+    let mut commands = Pipeline::new();
+    commands.cmd("XADD").arg(stream).arg("*").arg("payload").arg("").cmd("DISCARD");
+    let replies = connection.call_all(commands).await?;
+    Ok(replies.iter().filter_map(said).find(|error| code(error) == "NOPERM"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +359,7 @@ mod tests {
     }
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<Stream>) -> Vec<(Level, String)> {
-        let info = format!("${}\r\n{info}\r\n", info.len()).into_bytes();
+        let info = Info(Value::BulkString(info.as_bytes().to_vec()));
         let node = Node { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
         let facts = Facts { nodes: vec![node], streams, ..Facts::default() };
         let found = findings(&settings(properties), &facts);
@@ -298,7 +417,7 @@ mod tests {
     fn in_cluster(properties: &[(&str, &str)], view: View, nodes: &[(&str, &str)]) -> Vec<(Level, String)> {
         let node = |(address, info): &(&str, &str)| Node {
             address: (*address).to_owned(),
-            info: format!("${}\r\n{info}\r\n", info.len()).into_bytes(),
+            info: Info(Value::BulkString(info.as_bytes().to_vec())),
             sync: Some("always".to_owned()),
             may_not_ask: None,
         };

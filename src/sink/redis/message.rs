@@ -1,6 +1,6 @@
 //! A record as a stream's entry, and a batch of them as one command that takes all or none.
 //!
-//! In: records. Out: bytes of the Redis protocol. It does no I/O and judges no reply.
+//! In: records. Out: commands for the library, which writes them; the slot of a stream in a cluster. It does no I/O and judges no reply.
 //!
 //! ```text
 //!   one record     XADD
@@ -10,13 +10,17 @@
 //!
 //! Fields, in this order: `id`, `type`, `key`, `payload`, as far as the record has them, then its other headers. Redis knows no null:
 //! what is null is left out. A header that bears one of those four names is written as `header:NAME`.
-//! Specification: Redis, commands XADD, MULTI, EXEC, EVAL.
+//! Specification: Redis, commands XADD, MULTI, EXEC, EVAL; "Redis cluster specification", sections "Key distribution model" and "Hash tags".
 
-use super::resp::{command, word, words};
-use super::slot;
 use crate::sink::Header;
 use crate::sink::lanes::Stored;
+use crc16::{State, XMODEM};
+use redis::{Cmd, Pipeline, cmd};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: usize = 1 << 14;
 
 /// Fields that are no headers of their own.
 pub(super) const PARTS: [&str; 4] = ["id", "type", "key", "payload"];
@@ -26,6 +30,9 @@ pub(super) const TAKEN: &str = "header:";
 
 /// More headers than this a record may not have: a script passes all fields of an entry on its stack, which has 8,000 places.
 pub(super) const MOST_HEADERS: usize = 3000;
+
+/// The words of an entry for which room is made at once.
+const FEW_WORDS: usize = 16;
 
 /// How entries are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -54,16 +61,6 @@ pub(super) enum Form {
     Multi,
     /// A script: one array, of 1 (added), 0 (was there) or an error for each.
     Script,
-}
-
-impl Form {
-    /// How many replies there will be for so many records.
-    pub(super) fn replies(self, records: usize) -> usize {
-        match self {
-            Self::Single | Self::Script => 1,
-            Self::Multi => records + 2,
-        }
-    }
 }
 
 /// Adds each entry whose marker is not there. A marker is a key of its own that expires, in the slot of its stream. Where the entry
@@ -110,63 +107,62 @@ for i = 1, #KEYS, 2 do
 end
 return results";
 
-/// Writes a batch as one command that takes all or none.
-pub(super) fn batch<'a>(out: &mut Vec<u8>, adding: Adding, records: impl Iterator<Item = Stored<'a>> + Clone) -> Form {
+/// Appends a batch as one command that takes all or none.
+pub(super) fn batch<'a>(
+    commands: &mut Pipeline,
+    adding: Adding,
+    records: impl Iterator<Item = Stored<'a>> + Clone,
+) -> Form {
     let count = records.clone().count();
     if let Some(remembered) = adding.dedupe {
-        script(out, adding, remembered, count, records);
+        commands.add_command(script(adding, remembered, count, records));
         return Form::Script;
     }
     if count == 1 {
         for record in records {
-            xadd(out, adding, record);
+            commands.add_command(xadd(adding, record));
         }
         return Form::Single;
     }
-    words(out, &[b"MULTI"]);
+    commands.add_command(cmd("MULTI"));
     for record in records {
-        xadd(out, adding, record);
+        commands.add_command(xadd(adding, record));
     }
-    words(out, &[b"EXEC"]);
+    commands.add_command(cmd("EXEC"));
     Form::Multi
 }
 
-fn xadd(out: &mut Vec<u8>, adding: Adding, record: Stored<'_>) {
-    command(out, 2 + trimming_words(adding) + 1 + field_words(record));
-    word(out, b"XADD");
-    word(out, record.topic().as_bytes());
-    trimming(out, adding);
-    word(out, b"*");
-    fields(out, record);
+fn xadd(adding: Adding, record: Stored<'_>) -> Cmd {
+    let mut command = Cmd::with_capacity(FEW_WORDS, record.topic().len() + record.held_bytes());
+    command.arg("XADD").arg(record.topic());
+    trimming(&mut command, adding);
+    command.arg("*");
+    fields(&mut command, record);
+    command
 }
 
 fn script<'a>(
-    out: &mut Vec<u8>,
     adding: Adding,
     remembered: Duration,
     count: usize,
     records: impl Iterator<Item = Stored<'a>> + Clone,
-) {
-    // For each entry: how many words there are, the id, and its fields.
-    let words_of_entries: usize = records.clone().map(|record| 2 + field_words(record)).sum();
-    command(out, 3 + 2 * count + 2 + trimming_words(adding) + words_of_entries);
-    word(out, b"EVAL");
-    word(out, SCRIPT.as_bytes());
-    word(out, (2 * count).to_string().as_bytes());
+) -> Cmd {
+    let bytes: usize = records.clone().map(|record| 3 * record.topic().len() + record.held_bytes()).sum();
+    let mut command = Cmd::with_capacity(count * FEW_WORDS, SCRIPT.len() + bytes);
+    command.arg("EVAL").arg(SCRIPT).arg(2 * count);
     let mut marker = Vec::new();
     for record in records.clone() {
-        word(out, record.topic().as_bytes());
         marker_of(&mut marker, record);
-        word(out, &marker);
+        command.arg(record.topic()).arg(marker.as_slice());
     }
-    word(out, remembered.as_millis().to_string().as_bytes());
-    word(out, trimming_words(adding).to_string().as_bytes());
-    trimming(out, adding);
+    command.arg(remembered.as_millis().to_string()).arg(trimming_words(adding));
+    trimming(&mut command, adding);
     for record in records {
-        word(out, (1 + field_words(record)).to_string().as_bytes());
-        word(out, b"*");
-        fields(out, record);
+        // How many words there are, the id, and its fields.
+        command.arg(1 + field_words(record)).arg("*");
+        fields(&mut command, record);
     }
+    command
 }
 
 /// The key that remembers a record's id: `walrelay:seen:{stream}:id`, in the stream's slot of a cluster. Without an id: the stream.
@@ -177,7 +173,7 @@ fn marker_of(marker: &mut Vec<u8>, record: Stored<'_>) {
         None => marker.extend_from_slice(stream.as_bytes()),
         Some(id) => {
             marker.extend_from_slice(b"walrelay:seen:{");
-            marker.extend_from_slice(slot::tag(stream).as_bytes());
+            marker.extend_from_slice(tag(stream).as_bytes());
             marker.extend_from_slice(b"}:");
             // Streams may share a tag.
             marker.extend_from_slice(stream.as_bytes());
@@ -191,11 +187,9 @@ fn trimming_words(adding: Adding) -> usize {
     if adding.most.is_some() { 3 } else { 0 }
 }
 
-fn trimming(out: &mut Vec<u8>, adding: Adding) {
+fn trimming(command: &mut Cmd, adding: Adding) {
     if let Some(Most { entries, about }) = adding.most {
-        word(out, b"MAXLEN");
-        word(out, if about { b"~" } else { b"=" });
-        word(out, entries.to_string().as_bytes());
+        command.arg("MAXLEN").arg(if about { "~" } else { "=" }).arg(entries);
     }
 }
 
@@ -221,33 +215,77 @@ fn field_words(record: Stored<'_>) -> usize {
     words.max(2)
 }
 
-fn fields(out: &mut Vec<u8>, record: Stored<'_>) {
+fn fields(command: &mut Cmd, record: Stored<'_>) {
     let mut any = false;
     each_field(record, |name, value| {
         any = true;
         match name {
-            [name] => word(out, name.as_bytes()),
-            parts => word(out, parts.concat().as_bytes()),
-        }
-        word(out, value);
+            [name] => command.arg(*name),
+            parts => command.arg(parts.concat()),
+        };
+        command.arg(value);
     });
     if !any {
         // An entry needs a field.
-        word(out, b"payload");
-        word(out, b"");
+        command.arg("payload").arg("");
     }
+}
+
+/// The slot of a key: which node of a cluster holds it.
+pub(super) fn slot(key: &str) -> u16 {
+    slot_of(hash_tag(key))
+}
+
+/// A text without braces that stands between braces in keys which have the slot of `key`. For nearly every key: what decides its slot.
+fn tag(key: &str) -> &str {
+    let tag = hash_tag(key);
+    // Between braces, it would end at the first that closes.
+    if tag.contains('}') { substitute(slot_of(tag)) } else { tag }
+}
+
+/// What of a key decides its slot: what stands between the first `{` and the next `}`, unless that is nothing; else all of it.
+fn hash_tag(key: &str) -> &str {
+    let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    inner.filter(|tag| !tag.is_empty()).unwrap_or(key)
+}
+
+fn slot_of(tag: &str) -> u16 {
+    State::<XMODEM>::calculate(tag.as_bytes()) % (1 << 14)
+}
+
+/// Digits of this slot.
+fn substitute(slot: u16) -> &'static str {
+    static DIGITS: OnceLock<Vec<String>> = OnceLock::new();
+    let all = DIGITS.get_or_init(|| {
+        let (mut all, mut left) = (vec![String::new(); SLOTS], SLOTS);
+        // Each slot is hit by one of the first 200,000 numbers or so.
+        for number in 0_u32.. {
+            let digits = number.to_string();
+            let place = all.get_mut(usize::from(slot_of(&digits)));
+            if let Some(place) = place.filter(|place| place.is_empty()) {
+                *place = digits;
+                left -= 1;
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        all
+    });
+    all.get(usize::from(slot)).map_or("", String::as_str)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sink::lanes::Chunk;
-    use crate::sink::redis::resp::{Token, Tokens};
-    use crate::sink::{Content, Origin, Record, Tag, Token as ReportToken};
+    use crate::sink::{Content, Origin, Record, Tag, Token};
+    use proptest::prelude::*;
+    use redis::Arg;
 
     fn chunk(records: &[Record<'_>]) -> Chunk {
         let mut chunk = Chunk::default();
-        let tag = Tag { token: ReportToken::unpack(0), origin: Origin::default() };
+        let tag = Tag { token: Token::unpack(0), origin: Origin::default() };
         for record in records {
             chunk.push(record, tag);
         }
@@ -256,15 +294,15 @@ mod tests {
 
     /// The words of all commands, `|` between commands.
     fn written(adding: Adding, records: &[Record<'_>]) -> (Form, String) {
-        let (chunk, mut out) = (chunk(records), Vec::new());
-        let form = batch(&mut out, adding, (0..chunk.len()).filter_map(|number| chunk.get(number)));
+        let (chunk, mut commands) = (chunk(records), Pipeline::new());
+        let form = batch(&mut commands, adding, (0..chunk.len()).filter_map(|number| chunk.get(number)));
         let mut shown = String::new();
-        for token in Tokens::of(&out) {
-            match token {
-                Token::Array(_) => shown.push_str("| "),
-                Token::Bytes(bytes) if bytes == SCRIPT.as_bytes() => shown.push_str("SCRIPT "),
-                Token::Bytes(bytes) => shown = format!("{shown}{} ", String::from_utf8_lossy(bytes)),
-                Token::Text(_) | Token::Error(_) | Token::Integer(_) | Token::Null => panic!("{token:?}"),
+        for command in commands.cmd_iter() {
+            shown.push_str("| ");
+            for word in command.args_iter() {
+                let Arg::Simple(bytes) = word else { panic!("{word:?}") };
+                let word = if bytes == SCRIPT.as_bytes() { "SCRIPT".into() } else { String::from_utf8_lossy(bytes) };
+                shown = format!("{shown}{word} ");
             }
         }
         (form, shown)
@@ -302,7 +340,6 @@ mod tests {
         let adding = Adding { most: Some(Most { entries: 10, about: true }), dedupe: None };
         let one = "| XADD orders MAXLEN ~ 10 * key k payload {} ";
         assert_eq!(written(adding, &[bare, bare]), (Form::Multi, format!("| MULTI {one}{one}| EXEC ")));
-        assert_eq!((Form::Multi.replies(2), Form::Script.replies(2), Form::Single.replies(1)), (4, 1, 1));
     }
 
     #[test]
@@ -313,5 +350,29 @@ mod tests {
         let said = "| EVAL SCRIPT 4 a{t}b walrelay:seen:{t}:a{t}b:7 orders orders 2000 3 MAXLEN = 10 \
                     7 * id 7 key k payload {} 3 * payload {} ";
         assert_eq!(written(adding, &[tagged, bare]), (Form::Script, said.to_owned()));
+    }
+
+    #[test]
+    fn the_tag_that_decides_the_slot_is_what_the_specification_says() {
+        for (key, tag) in [("a", "a"), ("{a}b", "a"), ("x{}y", "x{}y"), ("x{{a}}", "{a"), ("x}{a", "x}{a")] {
+            assert_eq!(hash_tag(key), tag, "{key}");
+        }
+    }
+
+    /// As CLUSTER KEYSLOT says them.
+    #[test]
+    fn slots_are_those_of_the_server() {
+        assert_eq!(State::<XMODEM>::calculate(b"123456789"), 0x31C3);
+        for (key, slot) in [("foo", 12_182), ("hello", 866), ("{foo}bar", 12_182), ("somekey", 11_058)] {
+            assert_eq!(super::slot(key), slot, "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn between_braces_a_keys_tag_leads_to_its_slot(key in "[a{}]{1,6}|.{1,12}") {
+            let marker = format!("seen:{{{}}}:{key}:1", tag(&key));
+            prop_assert_eq!(slot(&marker), slot(&key));
+        }
     }
 }

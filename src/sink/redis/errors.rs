@@ -1,13 +1,17 @@
-//! What a server's replies say about the records of a batch.
+//! What a server's replies say about the records of a batch, and where a node of a cluster sends a command to (MOVED, ASK).
 //!
 //! In: how the batch was written, its replies. Out: for each record whether it was added, refused, or neither. It does no I/O.
 //! Control flow follows the code an error begins with, never its text.
+//! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
-use super::entry::Form;
-use super::redirect::Redirect;
-use super::resp::{Token, Tokens, code};
+use super::Settings;
+use super::message::Form;
+use crate::given::shell_quoted;
+use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
 use crate::sink::{Failure, FailureClass};
+use redis::Value;
+use std::slice::Iter;
 
 /// What the replies to a batch say as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,61 +59,116 @@ pub(super) const REASONS: [&str; 7] =
     [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
 
 /// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
-const FULL: &[u8] = b"ERR max number of clients";
+const FULL: &str = "ERR max number of clients";
 
 /// A missing right within a script, in servers before Redis 7.0: they write no code.
-const MAY_NOT: &[u8] = b"The user executing the script can't ";
+const MAY_NOT: &str = "The user executing the script can't ";
 
 /// Behind it, an error repeats what was sent.
-const REPEATS: &[u8] = b", with args";
+const REPEATS: &str = ", with args";
 
-fn fault(error: &[u8]) -> (Fault, &'static str) {
+/// The error that a reply is, in the server's words; `None`: it is none.
+pub(super) fn said(reply: &Value) -> Option<String> {
+    let Value::ServerError(error) = reply else { return None };
+    let details = error.details().map_or_else(String::new, |details| format!(" {details}"));
+    Some(format!("{}{details}", error.code()))
+}
+
+/// Whether a reply is a text without length, such as `OK` and `QUEUED`.
+pub(super) fn is_text(reply: &Value) -> bool {
+    matches!(reply, Value::Okay | Value::SimpleString(_))
+}
+
+/// An error's code: its first word, such as `OOM`.
+pub(super) fn code(error: &str) -> &str {
+    error.split(' ').next().unwrap_or_default()
+}
+
+fn fault(error: &str) -> (Fault, &'static str) {
     let error = behind_place(error);
     match code(error) {
-        b"OOM" => (Fault::Later, MEMORY),
-        b"MISCONF" | b"LOADING" | b"BUSY" | b"NOREPLICAS" => (Fault::Later, NOT_WRITABLE),
-        b"READONLY" | b"MASTERDOWN" | b"UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
-        b"NOAUTH" | b"WRONGPASS" => (Fault::Elsewhere, LOG_IN_LABEL),
-        b"MOVED" | b"ASK" | b"CROSSSLOT" | b"CLUSTERDOWN" | b"TRYAGAIN" => {
+        "OOM" => (Fault::Later, MEMORY),
+        "MISCONF" | "LOADING" | "BUSY" | "NOREPLICAS" => (Fault::Later, NOT_WRITABLE),
+        "READONLY" | "MASTERDOWN" | "UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
+        "NOAUTH" | "WRONGPASS" => (Fault::Elsewhere, LOG_IN_LABEL),
+        "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => {
             (Redirect::of(error).map_or(Fault::Slot, Fault::Redirect), NOT_WRITABLE)
         }
-        b"NOPERM" => (Fault::Topic, NOT_PERMITTED),
-        b"WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
+        "NOPERM" => (Fault::Topic, NOT_PERMITTED),
+        "WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
         _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
         _ if error.starts_with(MAY_NOT) => (Fault::Topic, NOT_PERMITTED),
-        b"ERR" | b"EXECABORT" | b"DENIED" => (Fault::Row, REFUSED),
+        "ERR" | "EXECABORT" | "DENIED" => (Fault::Row, REFUSED),
         // A server, or a proxy before it, is in a state that it has a word for. Of a record it says ERR.
         _ => (Fault::Later, NOT_WRITABLE),
     }
 }
 
 /// Redis before 7.0 writes where in the script it was in front of an error that a command meets there: `@user_script: 24: -OOM …`.
-fn behind_place(error: &[u8]) -> &[u8] {
-    let Some(rest) = error.strip_prefix(b"@user_script: ") else { return error };
-    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let rest = rest.get(digits..).and_then(|rest| rest.strip_prefix(b": ")).unwrap_or(error);
-    rest.strip_prefix(b"-").unwrap_or(rest)
+fn behind_place(error: &str) -> &str {
+    let Some(rest) = error.strip_prefix("@user_script: ") else { return error };
+    let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit()).strip_prefix(": ").unwrap_or(error);
+    rest.strip_prefix('-').unwrap_or(rest)
 }
 
-fn shown(error: &[u8]) -> String {
-    String::from_utf8_lossy(error).into_owned()
+/// The command that gives the user rights: `words` in Redis' words, such as `+info`. Quoted as shells and `redis-cli` read it.
+pub(super) fn allow(settings: &Settings, words: &[&str]) -> String {
+    let words = [&["ACL", "SETUSER", settings.user()], words].concat();
+    words
+        .into_iter()
+        .map(|word| if word.starts_with('+') { word.to_owned() } else { shell_quoted(word) })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The command that gives the user what publishing to the stream needs.
+pub(super) fn allow_stream(settings: &Settings, stream: &str) -> String {
+    let key = pattern(stream);
+    let mut words = match settings.adding.dedupe {
+        Some(_) => vec![key.as_str(), "~walrelay:seen:*", "+eval", "+set", "+del", "+xadd"],
+        None => vec![key.as_str(), "+multi", "+exec", "+xadd"],
+    };
+    if settings.wait.is_some() {
+        words.extend(["+info", "+wait", "+waitaof"]);
+    }
+    allow(settings, &words)
+}
+
+/// A key's name as a pattern that it alone matches.
+pub(super) fn pattern(key: &str) -> String {
+    let mut pattern = "~".to_owned();
+    for character in key.chars() {
+        if matches!(character, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(character);
+    }
+    pattern
+}
+
+/// A failure for want of a right, with the command that gives it; another one as it is.
+pub(super) fn with_fix(failure: Failure, fix: impl FnOnce() -> String) -> Failure {
+    if failure.reason != NOT_PERMITTED {
+        return failure;
+    }
+    Failure { text: format!("{}; to allow it: {}", failure.text, fix()), ..failure }
 }
 
 /// What a command that concerns no record failed for.
-pub(super) fn environment(address: &str, error: &[u8]) -> Failure {
+pub(super) fn environment(address: &str, error: &str) -> Failure {
     let (_, reason) = fault(error);
     let class = match code(error) {
-        b"NOAUTH" | b"WRONGPASS" => FailureClass::LogIn,
+        "NOAUTH" | "WRONGPASS" => FailureClass::LogIn,
         _ => FailureClass::Environment,
     };
-    Failure { class, reason, text: format!("Redis at {address}: {}", shown(error)) }
+    Failure { class, reason, text: format!("Redis at {address}: {error}") }
 }
 
 /// What a login failed for.
-pub(super) fn of_login(address: &str, error: &[u8]) -> Failure {
+pub(super) fn of_login(address: &str, error: &str) -> Failure {
     // A server that does not know the command repeats its words, of which one is the password.
-    let end = error.windows(REPEATS.len()).position(|part| part == REPEATS).unwrap_or(error.len());
-    let failure = environment(address, error.get(..end).unwrap_or_default());
+    let (said, _) = error.split_once(REPEATS).unwrap_or((error, ""));
+    let failure = environment(address, said);
     match fault(error) {
         (Fault::Slot | Fault::Redirect(_) | Fault::Later, _) => failure,
         (Fault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
@@ -120,7 +179,7 @@ pub(super) fn of_login(address: &str, error: &[u8]) -> Failure {
 }
 
 /// What a command that reads a stream, or deletes of it, failed for.
-pub(super) fn of_stream(address: &str, error: &[u8]) -> Failure {
+pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     let passing = environment(address, error);
     match fault(error).0 {
         Fault::Row | Fault::Topic => Failure { class: FailureClass::Topic, ..passing },
@@ -129,26 +188,33 @@ pub(super) fn of_stream(address: &str, error: &[u8]) -> Failure {
 }
 
 /// The server closed the connection over what this record's command holds.
-pub(super) fn refused(stream: &str, error: &[u8]) -> Failure {
-    let text = format!("Redis refuses a record for stream {stream}: {}", shown(error));
+pub(super) fn refused(stream: &str, error: &str) -> Failure {
+    let text = format!("Redis refuses a record for stream {stream}: {error}");
     Failure { class: FailureClass::Row, reason: REFUSED, text }
+}
+
+/// Who judges: for whom, and what was written.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) settings: &'a Settings,
+    /// The server's, for people.
+    pub(super) address: &'a str,
+    pub(super) form: Form,
 }
 
 /// Judges records that went to `streams`, in their order. Their outcomes are appended to `outcomes`: as many as there are streams.
 pub(super) fn judge<'a>(
-    form: Form,
-    address: &str,
+    asked: Asked<'_>,
     streams: impl Iterator<Item = &'a str> + Clone,
-    replies: &mut Tokens<'_>,
+    replies: &mut Iter<'_, Value>,
     outcomes: &mut Vec<Outcome>,
 ) -> Judged {
     let records = streams.clone().count();
-    let mut judge =
-        Judge { address, streams, records, replies, outcomes, later: None, elsewhere: false, redirect: None };
-    let whole = match form {
-        Form::Single => judge.each(),
-        Form::Script => judge.array(),
-        Form::Multi => judge.transaction(),
+    let mut judge = Judge { asked, streams, records, outcomes, later: None, elsewhere: false, redirect: None };
+    let whole = match asked.form {
+        Form::Single => judge.each(replies.next().map(std::slice::from_ref).unwrap_or_default()),
+        Form::Script => judge.array(replies.next()),
+        Form::Multi => judge.transaction(replies),
     };
     match (whole, judge.later, judge.redirect) {
         (Some(judged), ..) => judged,
@@ -159,64 +225,65 @@ pub(super) fn judge<'a>(
     }
 }
 
-struct Judge<'j, 'r, S> {
-    address: &'j str,
+struct Judge<'j, S> {
+    asked: Asked<'j>,
     streams: S,
     records: usize,
-    replies: &'j mut Tokens<'r>,
     outcomes: &'j mut Vec<Outcome>,
     later: Option<Failure>,
     elsewhere: bool,
     redirect: Option<(Redirect, Failure)>,
 }
 
-impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
-    /// One reply for each record.
-    fn each(&mut self) -> Option<Judged> {
-        for stream in self.streams.clone() {
-            let outcome = match self.replies.next() {
-                // An entry's id, or 1 (added) or 0 (was there) of the script.
-                Some(Token::Bytes(_) | Token::Integer(_)) => Outcome::Delivered,
-                Some(Token::Error(error)) => self.of_error(stream, error),
-                Some(Token::Text(_) | Token::Null | Token::Array(_)) | None => return Some(Judged::Broken),
+impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
+    /// One reply for each record: an entry's id, or 1 (added) or 0 (was there) of the script.
+    fn each(&mut self, replies: &[Value]) -> Option<Judged> {
+        if replies.len() != self.records {
+            return Some(Judged::Broken);
+        }
+        for (stream, reply) in self.streams.clone().zip(replies) {
+            let outcome = match (reply, said(reply)) {
+                (Value::BulkString(_) | Value::Int(_), _) => Outcome::Delivered,
+                (_, Some(error)) => self.of_error(stream, &error),
+                (_, None) => return Some(Judged::Broken),
             };
             self.outcomes.push(outcome);
         }
         None
     }
 
-    fn of_error(&mut self, stream: &str, error: &[u8]) -> Outcome {
+    fn of_error(&mut self, stream: &str, error: &str) -> Outcome {
         let (fault, reason) = fault(error);
+        let Asked { settings, address, .. } = self.asked;
         let class = match fault {
             Fault::Row => FailureClass::Row,
             Fault::Topic => FailureClass::Topic,
-            Fault::Slot => return Outcome::Later(environment(self.address, error)),
+            Fault::Slot => return Outcome::Later(environment(address, error)),
             Fault::Redirect(redirect) => {
-                self.redirect = Some((redirect, environment(self.address, error)));
+                self.redirect = Some((redirect, environment(address, error)));
                 return Outcome::Unknown;
             }
             Fault::Later | Fault::Elsewhere => {
                 self.elsewhere |= matches!(fault, Fault::Elsewhere);
-                self.later = Some(environment(self.address, error));
+                self.later = Some(environment(address, error));
                 return Outcome::Unknown;
             }
         };
-        Outcome::Refused(Failure { class, reason, ..refused(stream, error) })
+        let failure = Failure { class, reason, ..refused(stream, error) };
+        Outcome::Refused(with_fix(failure, || allow_stream(settings, stream)))
     }
 
     /// One array, or one error for all.
-    fn array(&mut self) -> Option<Judged> {
-        match self.replies.next() {
-            Some(Token::Array(count)) if count == self.records => self.each(),
-            Some(Token::Error(error)) => self.none(error),
-            Some(Token::Text(_) | Token::Bytes(_) | Token::Integer(_) | Token::Null | Token::Array(_)) | None => {
-                Some(Judged::Broken)
-            }
+    fn array(&mut self, reply: Option<&Value>) -> Option<Judged> {
+        match (reply, reply.and_then(said)) {
+            (Some(Value::Array(replies)), _) => self.each(replies),
+            (_, Some(error)) => self.none(&error),
+            (_, None) => Some(Judged::Broken),
         }
     }
 
     /// An error for all of them: nothing was taken.
-    fn none(&mut self, error: &[u8]) -> Option<Judged> {
+    fn none(&mut self, error: &str) -> Option<Judged> {
         let passes = !matches!(fault(error).0, Fault::Row | Fault::Topic);
         if self.records == 1 || passes {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
@@ -231,43 +298,85 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, '_, S> {
     }
 
     /// MULTI's reply, one for each record that was queued, and EXEC's.
-    fn transaction(&mut self) -> Option<Judged> {
-        let mut queueing = self.replies.clone();
-        let multi = self.replies.next();
-        // One token each: a queued command's reply is a text or an error.
-        let queued = self.replies.by_ref().take(self.records);
-        let accepted = queued.filter(|reply| matches!(reply, Token::Text(_))).count();
-        if accepted == self.records && matches!(multi, Some(Token::Text(_))) {
-            return self.array();
+    fn transaction(&mut self, replies: &mut Iter<'_, Value>) -> Option<Judged> {
+        let multi = replies.next();
+        let (queued, rest) = replies.as_slice().split_at_checked(self.records).unwrap_or_default();
+        *replies = rest.iter();
+        let exec = replies.next();
+        if queued.iter().all(is_text) && multi.is_some_and(is_text) {
+            return self.array(exec);
         }
         // EXEC's own error says only that there was one.
-        if !matches!(self.replies.next(), Some(Token::Error(_))) {
+        if exec.is_none_or(|exec| said(exec).is_none()) {
             return Some(Judged::Broken);
         }
-        if let Some(Token::Error(error)) = queueing.next() {
-            return self.none(error);
+        if let Some(error) = multi.and_then(said) {
+            return self.none(&error);
         }
-        for stream in self.streams.clone() {
-            let outcome = match queueing.next() {
-                Some(Token::Error(error)) => self.of_error(stream, error),
-                Some(_) | None => Outcome::Unknown,
-            };
+        for (stream, reply) in self.streams.clone().zip(queued) {
+            let outcome = said(reply).map_or(Outcome::Unknown, |error| self.of_error(stream, &error));
             self.outcomes.push(outcome);
         }
         None
     }
 }
 
+/// What MOVED or ASK says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Redirect {
+    /// It is to be asked once, behind ASKING: the slot is on its way there. Else it has the slot.
+    pub(super) ask: bool,
+    pub(super) slot: u16,
+    /// Empty: the same as of the node that says so. `?`: that node does not know it.
+    pub(super) host: String,
+    pub(super) port: u16,
+}
+
+impl Redirect {
+    /// Takes it apart; `None`: it is another error.
+    pub(super) fn of(error: &str) -> Option<Self> {
+        let mut words = error.split(' ');
+        let ask = match words.next()? {
+            "MOVED" => false,
+            "ASK" => true,
+            _ => return None,
+        };
+        let slot = words.next()?.parse().ok()?;
+        // An address of IPv6 has no brackets here.
+        let (host, port) = words.next()?.rsplit_once(':')?;
+        Some(Self { ask, slot, host: host.to_owned(), port: port.parse().ok()? })
+    }
+
+    /// The node, as the one of this host says it; `None`: it does not know.
+    pub(super) fn server(&self, said_by: &str) -> Option<Server> {
+        server(&self.host, self.port, said_by)
+    }
+}
+
+/// The node that goes by this host in what the node of host `said_by` says; `None`: it does not know.
+pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
+    let host = match host {
+        "?" => return None,
+        "" => said_by,
+        host => host,
+    };
+    Some(Server { host: host.to_owned(), port })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::tests::read_in_test;
 
     /// `+` delivered, `?` unknown, or the class and reason.
     fn judged(form: Form, records: usize, replies: &str) -> (Judged, Vec<String>) {
         let bytes = replies.replace(' ', "\r\n").replace('_', " ").replace("@user script", "@user_script") + "\r\n";
-        let (mut tokens, mut outcomes) = (Tokens::of(bytes.as_bytes()), Vec::new());
-        let streams = ["a", "b", "c"];
-        let judged = judge(form, "h:1", streams.into_iter().take(records), &mut tokens, &mut outcomes);
+        let (mut parser, mut bytes) = (redis::Parser::new(), bytes.as_bytes());
+        let replies: Vec<Value> = std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect();
+        let (settings, mut outcomes) = (settings(&[]), Vec::new());
+        let streams = ["a", "b", "c"].into_iter().take(records);
+        let asked = Asked { settings: &settings, address: "h:1", form };
+        let judged = judge(asked, streams, &mut replies.iter(), &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
             Outcome::Delivered => "+".to_owned(),
             Outcome::Unknown | Outcome::NotStored => "?".to_owned(),
@@ -277,6 +386,22 @@ mod tests {
         (judged, shown.collect())
     }
 
+    fn settings(properties: &[(&str, &str)]) -> Settings {
+        read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
+    }
+
+    #[test]
+    fn a_missing_right_has_the_whole_command_that_gives_it() {
+        let allow = |properties: &[(&str, &str)], stream: &str| allow_stream(&settings(properties), stream);
+        assert_eq!(allow(&[], "orders"), "ACL SETUSER default '~orders' +multi +exec +xadd");
+        let more = [("username", "app"), ("dedupe", "1d"), ("wait", "1,10")];
+        let whole = "ACL SETUSER app '~s.dead-letter' '~walrelay:seen:*' +eval +set +del +xadd +info +wait +waitaof";
+        assert_eq!(allow(&more, "s.dead-letter"), whole);
+        assert_eq!(pattern("a*[b]?\\"), "~a\\*\\[b\\]\\?\\\\");
+        let (_, each) = judged(Form::Single, 1, "-NOPERM_no");
+        assert!(each[0].ends_with("NOPERM no; to allow it: ACL SETUSER default '~a' +multi +exec +xadd"), "{each:?}");
+    }
+
     fn later(text: &str) -> Judged {
         let reason = if text.starts_with("OOM") { "memory" } else { "not_writable" };
         Judged::Later(Failure { class: FailureClass::Environment, reason, text: format!("Redis at h:1: {text}") })
@@ -284,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_stream_that_may_not_be_read_is_somebodys_to_fix_and_a_server_that_loads_is_not() {
-        let class = |error: &str| of_stream("h:1", error.as_bytes()).class;
+        let class = |error: &str| of_stream("h:1", error).class;
         for error in ["NOPERM no", "WRONGTYPE no", "ERR unknown command"] {
             assert_eq!(class(error), FailureClass::Topic, "{error}");
         }
@@ -293,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_login_that_a_full_server_does_not_hear_is_not_refused() {
-        let of_login = |error: &str| of_login("h:1", error.as_bytes());
+        let of_login = |error: &str| of_login("h:1", error);
         let full = of_login("ERR max number of clients reached");
         assert_eq!((full.class, full.reason), (FailureClass::Environment, CONNECTION));
         for error in ["WRONGPASS no", "ERR AUTH <password> called without any password", "ERR DB index is out of range"]
@@ -392,5 +517,21 @@ mod tests {
         assert!(judged(Form::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
         assert_eq!(judged(Form::Script, 2, "-NOPERM_x").0, Judged::Alone);
         assert!(judged(Form::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
+    }
+
+    #[test]
+    fn a_redirect_names_the_slot_and_the_node() {
+        let at = |error: &str| {
+            let redirect = Redirect::of(error)?;
+            Some((redirect.ask, redirect.slot, redirect.server("seed").map(|server| server.address())))
+        };
+        assert_eq!(at("MOVED 3999 10.0.0.1:6381"), Some((false, 3999, Some("10.0.0.1:6381".to_owned()))));
+        assert_eq!(at("ASK 7 node-2.cache:6379"), Some((true, 7, Some("node-2.cache:6379".to_owned()))));
+        assert_eq!(at("MOVED 1 ::1:6379"), Some((false, 1, Some("::1:6379".to_owned()))));
+        assert_eq!(at("MOVED 1 :6380"), Some((false, 1, Some("seed:6380".to_owned()))));
+        assert_eq!(at("MOVED 1 ?:6380"), Some((false, 1, None)));
+        for error in ["TRYAGAIN Multiple keys", "MOVED", "MOVED x h:1", "MOVED 1 h", "ASK 1 h:x"] {
+            assert_eq!(at(error), None, "{error}");
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! The sink on servers whose replies a test chooses: what real ones do only in a moment that cannot be met, or where a network is cut.
 
+use super::Settings;
 use super::cluster::slots;
-use super::resp::{Token, Tokens, length};
-use super::settings::Settings;
 use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::tests::read_in_test;
 use crate::sink::{Content, Enqueue, Origin, Record, Report, Rows, Sink, Tag, Token as ReportToken};
+use redis::{Parser, Value};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -51,22 +51,19 @@ impl Fake {
 }
 
 fn converse(mut stream: TcpStream, answers: &impl Answers) {
-    let (mut input, mut room) = (Vec::new(), [0; 4096]);
-    while let Ok(read @ 1..) = stream.read(&mut room) {
-        input.extend_from_slice(&room[..read]);
-        while let Ok(Some(whole)) = length(&input, 1) {
-            let words: Vec<&str> = Tokens::of(&input[..whole]).skip(1).map(text).collect();
-            let answer = answers(&words).unwrap_or_else(|| usual(&words).to_owned());
-            if stream.write_all(answer.as_bytes()).is_err() {
-                return;
-            }
-            input.drain(..whole);
+    let mut parser = Parser::new();
+    while let Ok(Value::Array(words)) = parser.parse_value(&mut stream) {
+        let words: Vec<&str> = words.iter().map(text).collect();
+        let answer = answers(&words).unwrap_or_else(|| usual(&words).to_owned());
+        // Upon what servers cannot take they close the connection.
+        if stream.write_all(answer.as_bytes()).is_err() || answer.starts_with("-ERR Protocol error") {
+            return;
         }
     }
 }
 
-fn text(token: Token<'_>) -> &str {
-    let Token::Bytes(bytes) = token else { panic!("{token:?}") };
+fn text(word: &Value) -> &str {
+    let Value::BulkString(bytes) = word else { panic!("{word:?}") };
     std::str::from_utf8(bytes).unwrap()
 }
 
@@ -98,11 +95,16 @@ impl Driven {
 
     /// Hands over a record of each of these streams.
     fn push(&mut self, streams: &[&str]) {
+        self.push_with(streams, b"{}");
+    }
+
+    /// The same, with this value.
+    fn push_with(&mut self, streams: &[&str], value: &[u8]) {
         for stream in streams {
             let record = Record {
                 topic: stream,
                 key: Some(b"k"),
-                value: Some(b"{}"),
+                value: Some(value),
                 headers: &[],
                 timestamp_millis: 0,
                 partition: None,
@@ -284,7 +286,7 @@ fn check_names_the_rights_that_are_missing_and_replicas_that_could_not_take_over
     silent.serve(|words| (words[0] == "CLUSTER").then(|| "-NOPERM no\r\n".to_owned()));
     for address in [at_silent.clone(), format!("{at_silent},{at_silent}")] {
         let found = found(&address);
-        assert!(found.contains("ACL SETUSER app +info +cluster|slots +cluster|info"), "{found}");
+        assert!(found.contains("ACL SETUSER app +info +cluster|slots +cluster|info, on each node"), "{found}");
     }
     let view = all_at(&[&at_primary, &at_replica]);
     primary.serve(move |words| match words {
@@ -388,4 +390,101 @@ fn check_adds_nothing_where_it_may_not_begin_a_transaction() {
     let found = format!("{:?}", settings.check(&Wanted { topics: &topics, ..Wanted::nothing() }));
     assert!(found.contains("NOPERM no multi"), "{found}");
     assert!(!added.load(Ordering::SeqCst), "check changes nothing");
+}
+
+const LONE: &str = "$38\r\nredis_version:7.2.4\r\ncluster_enabled:0\r\n";
+
+#[test]
+fn the_room_for_a_large_record_goes_with_its_connection_and_nothing_is_blocked() {
+    let server = Fake::new();
+    let mut driven = Driven::on(&server.address(), &[]);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&connections);
+    server.serve(move |words| match words {
+        ["INFO"] => Some(LONE.to_owned()),
+        ["CLIENT", ..] => {
+            seen.fetch_add(1, Ordering::SeqCst);
+            None
+        }
+        _ => None,
+    });
+    driven.push_with(&["foo"], &vec![b'x'; 9 << 20]);
+    driven.until_delivered(1);
+    driven.push(&["foo"]);
+    driven.until_delivered(2);
+    driven.until_free();
+    assert_eq!(connections.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn a_reply_that_does_not_end_is_given_up_and_the_record_sent_again() {
+    let server = Fake::new();
+    let mut driven = Driven::on(&server.address(), &[]);
+    let added = AtomicUsize::new(0);
+    server.serve(move |words| match words {
+        ["INFO"] => Some(LONE.to_owned()),
+        ["XADD", ..] if added.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Some(format!("${}\r\n{}", 512 << 20, "x".repeat(17 << 20)))
+        }
+        _ => None,
+    });
+    driven.push(&["foo"]);
+    driven.until("the reply is given up", |driven| {
+        driven.sink.blocked().is_some_and(|failure| failure.text.contains("its reply is longer than 16777216 bytes"))
+    });
+    driven.until_delivered(1);
+    driven.until_free();
+}
+
+#[test]
+fn a_record_over_which_the_server_closes_the_connection_is_refused() {
+    let server = Fake::new();
+    let mut driven = Driven::on(&server.address(), &[("wait", "1,10")]);
+    server.serve(move |words| match words {
+        ["INFO"] => Some(LONE.to_owned()),
+        ["XADD", ..] => Some("-ERR Protocol error: invalid bulk length\r\n".to_owned()),
+        _ => None,
+    });
+    driven.push(&["foo"]);
+    let (mut refused, deadline) = (None, Instant::now() + LONG);
+    while refused.is_none() {
+        assert!(Instant::now() < deadline, "{:?}", driven.sink.blocked());
+        driven.sink.poll(&mut |report| {
+            if let Report::Refused(report) = report {
+                refused = Some(report.failure.text);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(refused.unwrap(), "Redis refuses a record for stream foo: ERR Protocol error: invalid bulk length");
+}
+
+#[test]
+fn without_a_hold_the_connection_is_closed_though_a_reply_is_due() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut driven = Driven::on(&listener.local_addr().unwrap().to_string(), &[]);
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut room = [0; 64];
+    assert!(stream.read(&mut room).unwrap() > 0, "it asks");
+    driven.sink.hold_until(Some(Duration::ZERO));
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let ended = match stream.read(&mut room) {
+        Ok(read) => read == 0,
+        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+    };
+    assert!(ended, "it is closed");
+}
+
+#[test]
+fn who_speaks_another_protocol_is_told_apart() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let mut driven = Driven::on(&listener.local_addr().unwrap().to_string(), &[]);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            drop(stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+    });
+    driven.until("it is said", |driven| {
+        driven.sink.blocked().is_some_and(|failure| failure.text.ends_with("it does not speak Redis' protocol"))
+    });
 }

@@ -1,24 +1,28 @@
-//! One connection's work: batches that are sent, and judged when their replies come.
+//! The client's thread: finds the server, sends it what may be under way, judges the replies, reconnects. A cluster is served by [`cluster`].
 //!
-//! In: records that were taken from lanes, replies. Out: commands, outcomes. Several batches are under way at a time on the connection,
-//! whose server serves them one after the other; no two of them hold records of one lane. A batch is one command that takes all or none, or
-//! several, none of which holds records of another's lanes. Nothing is sent a second time: what was under way when a connection is lost
-//! goes back to its lanes. Which records go here, the owner decides.
+//! In: records behind the hand-over's lanes. Out: their outcomes. Several batches are under way at a time on a connection, whose server
+//! serves them one after the other; no two of them hold records of one lane. A batch is one command that takes all or none, or several, none
+//! of which holds records of another's lanes. Nothing is sent a second time by itself: what was under way when a connection is lost goes back
+//! to its lanes. Which records go over a connection, its owner decides: [`Server`], or a cluster.
 
-use super::entry::{Form, batch};
-use super::info;
-use super::judge::{self, Judged, NOT_WRITABLE, environment};
-use super::link::{Link, broken};
-use super::redirect::Redirect;
-use super::resp::{self, Token, Tokens, length, words};
-use super::settings::{Settings, Wait};
-use crate::sink::lanes::{Fit, Outcome, Place, Receiver, Taken};
+use super::cluster;
+use super::connection::{Connection, Found, Info, Replies, broken, find};
+use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
+use super::message::{Form, batch};
+use super::{Settings, Wait};
+use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
 use crate::sink::{Failure, FailureClass};
+use redis::{Pipeline, RedisResult, Value, cmd};
 use std::collections::VecDeque;
-use std::io;
+use std::future::poll_fn;
 use std::ops::Range;
+use std::slice::Iter;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How often it is looked round where nothing is due.
+pub(super) const IDLE: Duration = Duration::from_mins(1);
 
 /// The most records in a batch, and the most bytes unless it is one record.
 const BATCH_RECORDS: usize = 500;
@@ -32,13 +36,15 @@ const WINDOW: usize = 64;
 const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
 const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
 
+/// With more than this in one batch, which is one record, the connection ends once nothing is under way: the library keeps the room for it.
+const KEPT_BYTES: usize = 8 << 20;
+
 /// How long nothing is sent after the server had no room, or could not write.
 const LATER: Duration = Duration::from_millis(500);
 
 /// A batch whose replies are due.
 #[derive(Default)]
 pub(super) struct Step {
-    /// Emptied by a restart: then its replies are of no interest.
     pub(super) taken: Vec<Taken<Place>>,
     /// Records and bytes that were sent.
     size: Size,
@@ -46,6 +52,11 @@ pub(super) struct Step {
     parts: Vec<Part>,
     /// Filled once the batch is judged, before its wait ends.
     outcomes: Vec<Outcome>,
+    /// What is to be written; empty once the library has it.
+    commands: Pipeline,
+    replies: Option<Replies>,
+    /// What they are.
+    replied: Option<RedisResult<Vec<Value>>>,
 }
 
 /// One command that takes all of its records or none.
@@ -54,12 +65,6 @@ struct Part {
     asking: bool,
     form: Form,
     records: usize,
-}
-
-impl Part {
-    fn replies(&self) -> usize {
-        self.form.replies(self.records) + usize::from(self.asking)
-    }
 }
 
 /// What a batch holds.
@@ -94,11 +99,13 @@ impl Waiting {
     ///
     /// # Errors
     /// Something is to be waited for, and the server does not say what can be: nothing might be waited for.
-    pub(super) fn of(settings: &Settings, address: &str, info: &[u8]) -> Result<Option<Self>, Failure> {
-        match (settings.wait, Tokens::of(info).next()) {
+    pub(super) fn of(settings: &Settings, address: &str, info: &Info) -> Result<Option<Self>, Failure> {
+        match (settings.wait, said(&info.0)) {
             (None, _) => Ok(None),
-            (Some(_), Some(Token::Error(error))) => Err(environment(address, error)),
-            (Some(wait), _) => Ok(Some(Self { wait, file: info::has_file_to_wait_for(info) })),
+            (Some(_), Some(error)) => {
+                Err(with_fix(environment(address, &error), || errors::allow(settings, &["+info"])))
+            }
+            (Some(wait), None) => Ok(Some(Self { wait, file: info.has_file_to_wait_for() })),
         }
     }
 }
@@ -126,20 +133,22 @@ pub(super) enum Next {
 /// A connection, and what is under way on it.
 pub(super) struct Conversation<'a> {
     settings: &'a Settings,
-    link: Link,
+    connection: Connection,
     waiting: Option<Waiting>,
     steps: VecDeque<Step>,
     under_way: Size,
     /// Emptied, to be used again.
     spare: Vec<Step>,
-    /// When something was last read, or began to be due.
-    heard: Instant,
+    /// When replies began to be due.
+    due: Instant,
     /// Nothing is sent before that.
     later: Option<Instant>,
     /// So many records are sent one by one: which of them is refused is to be found out.
     alone: usize,
     /// The server has taken something.
     answered: bool,
+    /// The library keeps room for a large record.
+    is_bloated: bool,
     /// What everything here waits for.
     blocked: Option<Failure>,
     /// That has changed.
@@ -147,18 +156,19 @@ pub(super) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    pub(super) fn new(settings: &'a Settings, link: Link, waiting: Option<Waiting>, alone: usize) -> Self {
+    pub(super) fn new(settings: &'a Settings, connection: Connection, waiting: Option<Waiting>, alone: usize) -> Self {
         Self {
             settings,
-            link,
+            connection,
             waiting,
             steps: VecDeque::new(),
             under_way: Size::default(),
             spare: Vec::new(),
-            heard: Instant::now(),
+            due: Instant::now(),
             later: None,
             alone,
             answered: false,
+            is_bloated: false,
             blocked: None,
             news: true,
         }
@@ -166,7 +176,7 @@ impl<'a> Conversation<'a> {
 
     /// Whether another batch may be begun.
     pub(super) fn has_room(&mut self) -> bool {
-        if self.later.is_some_and(|later| Instant::now() < later) {
+        if self.is_bloated || self.later.is_some_and(|later| Instant::now() < later) {
             return false;
         }
         self.later = None;
@@ -188,6 +198,10 @@ impl<'a> Conversation<'a> {
                 let one = Size { records: 1, bytes: record.held_bytes() };
                 if (alone && size.records > 0) || !size.add(one) { Fit::Full } else { Fit::Takes }
             });
+            // The hold has run out.
+            if step.taken.is_empty() {
+                return self.keep(step);
+            }
             let all = 0..step.taken.len();
             self.write(&mut step, all, false, receiver);
             self.sent(step, size.bytes);
@@ -196,55 +210,57 @@ impl<'a> Conversation<'a> {
 
     /// Writes those records of `step`, which follow the ones that were written, as one command that takes all or none.
     pub(super) fn write(&mut self, step: &mut Step, records: Range<usize>, asking: bool, receiver: &Receiver) {
-        let out = self.link.output();
         if asking {
-            words(out, &[b"ASKING"]);
+            step.commands.add_command(cmd("ASKING"));
         }
         let taken = step.taken.get(records).unwrap_or_default();
         let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
-        let form = batch(out, self.settings.adding, stored);
+        let form = batch(&mut step.commands, self.settings.adding, stored);
         step.parts.push(Part { asking, form, records: taken.len() });
     }
 
     /// All of `step` is written, `bytes` of records.
     pub(super) fn sent(&mut self, mut step: Step, bytes: usize) {
-        self.wait();
-        if self.steps.is_empty() {
-            self.heard = Instant::now();
-        }
         step.size = Size { records: step.taken.len(), bytes };
+        self.is_bloated |= bytes > KEPT_BYTES;
         self.alone = self.alone.saturating_sub(step.size.records);
         self.under_way.records += step.size.records;
         self.under_way.bytes += bytes;
+        self.hand_over(step);
+    }
+
+    /// Gives the library what was written, in one write with the question whether it is safe.
+    fn hand_over(&mut self, mut step: Step) {
+        if let Some(Waiting { wait, file }) = self.waiting {
+            let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
+            if file {
+                question.arg(1);
+            }
+            question.arg(wait.replicas).arg(wait.patience.as_millis().to_string());
+            step.commands.add_command(question);
+        }
+        if self.steps.is_empty() {
+            self.due = Instant::now();
+        }
+        step.replies = Some(self.connection.send(std::mem::take(&mut step.commands)));
         self.steps.push_back(step);
     }
 
-    /// Asks that what was written so far be safe.
-    fn wait(&mut self) {
-        let Some(Waiting { wait, file }) = self.waiting else { return };
-        let (replicas, millis) = (wait.replicas.to_string(), wait.patience.as_millis().to_string());
-        let (replicas, millis) = (replicas.as_bytes(), millis.as_bytes());
-        let out = self.link.output();
-        if file {
-            words(out, &[b"WAITAOF", b"1", replicas, millis]);
-        } else {
-            words(out, &[b"WAIT", replicas, millis]);
-        }
+    /// Writes and reads what can be. Ready once there is something for [`Conversation::read`].
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let ended = self.connection.poll(context).is_ready() || self.connection.has_ended();
+        let replied = self.steps.front_mut().is_some_and(|step| step.is_replied(context));
+        if ended || replied { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Writes or reads, whichever is possible first. Nothing is lost when it is dropped half-way.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub(super) async fn turn(&mut self) -> io::Result<()> {
-        self.link.turn().await?;
-        self.heard = Instant::now();
-        Ok(())
+    /// When something was last read or written, or began to be due.
+    fn heard(&self) -> Instant {
+        self.connection.heard().max(self.due)
     }
 
     /// When it is to be looked at again, though nothing comes; `None`: nothing is due.
     pub(super) fn wake(&self) -> Option<Instant> {
-        let silent = if self.steps.is_empty() { None } else { Some(self.heard + self.silent_at_most()) };
+        let silent = if self.steps.is_empty() { None } else { Some(self.heard() + self.silent_at_most()) };
         self.later.into_iter().chain(silent).min()
     }
 
@@ -259,19 +275,19 @@ impl<'a> Conversation<'a> {
 
     /// When replies will have been due for so long, beyond the time of a wait; `None`: none are.
     pub(super) fn silent_for(&self, time: Duration) -> Option<Instant> {
-        if self.steps.is_empty() { None } else { Some(self.heard + time + self.waited_at_most()) }
+        if self.steps.is_empty() { None } else { Some(self.heard() + time + self.waited_at_most()) }
     }
 
     /// Why it is given up: replies have been due for too long.
     pub(super) fn overdue(&self) -> Option<Failure> {
         let most = self.silent_at_most();
-        let overdue = !self.steps.is_empty() && self.heard.elapsed() >= most;
-        overdue.then(|| broken(self.link.address(), &format!("no reply for {} s", most.as_secs())))
+        let overdue = !self.steps.is_empty() && self.heard().elapsed() >= most;
+        overdue.then(|| broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
     }
 
     /// Whether what is next waits for replicas, or for the file, that were missing already.
     pub(super) fn waits_again(&self) -> bool {
-        self.steps.front().is_some_and(|step| step.parts.is_empty() && !step.taken.is_empty())
+        self.steps.front().is_some_and(|step| step.parts.is_empty())
     }
 
     /// Whether no replies are due.
@@ -304,53 +320,53 @@ impl<'a> Conversation<'a> {
         self.blocked = blocked;
     }
 
-    /// Deals with all replies that are whole.
+    /// Deals with all replies that have come.
     ///
     /// # Errors
     /// The connection is to be given up.
     pub(super) fn read(&mut self, receiver: &mut Receiver, route: &mut impl Route) -> Result<(), Failure> {
-        let mut settled = false;
-        while let Some(step) = self.steps.front() {
-            let replies: usize = step.parts.iter().map(Part::replies).sum();
-            let whole = length(self.link.input(), replies + usize::from(self.waiting.is_some()));
-            let Some(whole) = whole.map_err(|_| self.not_understood())? else { break };
-            let Some(step) = self.steps.pop_front() else { break };
-            self.under_way.records -= step.size.records;
-            self.under_way.bytes -= step.size.bytes;
-            let judged = self.judge(step, whole, receiver, route);
-            self.link.consume(whole);
-            settled = true;
-            judged?;
+        let (mut nobody, mut settled) = (Context::from_waker(Waker::noop()), Ok(()));
+        while settled.is_ok()
+            && let Some(mut step) = self.steps.pop_front_if(|step| step.is_replied(&mut nobody))
+        {
+            settled = if let Some(Ok(replies)) = step.replied.take() {
+                self.under_way.records -= step.size.records;
+                self.under_way.bytes -= step.size.bytes;
+                self.connection.settled();
+                self.judge(step, &replies, receiver, route)
+            } else {
+                self.steps.push_front(step);
+                Err(self.lost(receiver))
+            };
         }
-        if settled {
-            receiver.publish();
+        receiver.publish();
+        settled?;
+        if self.connection.has_ended() {
+            return Err(self.lost(receiver));
         }
         Ok(())
     }
 
     fn not_understood(&self) -> Failure {
-        broken(self.link.address(), "its reply does not fit what was sent")
+        broken(self.connection.address(), "its reply does not fit what was sent")
     }
 
-    /// The replies of one step, which are the first `whole` bytes of what has come.
+    /// The replies of one step.
     fn judge(
         &mut self,
         mut step: Step,
-        whole: usize,
+        replies: &[Value],
         receiver: &mut Receiver,
         route: &mut impl Route,
     ) -> Result<(), Failure> {
-        if step.taken.is_empty() {
-            self.keep(step);
-            return Ok(());
-        }
-        let mut replies = Tokens::of(self.link.input().get(..whole).unwrap_or_default());
+        let mut replies = replies.iter();
         let mut concluded = Concluded::default();
         let mut first = 0;
         for part in &step.parts {
             let Part { asking, form, records } = *part;
             let taken = step.taken.get(first..first + records).unwrap_or_default();
-            let judging = Judging { address: self.link.address(), form, asking, taken, receiver };
+            let asked = errors::Asked { settings: self.settings, address: self.connection.address(), form };
+            let judging = Judging { asked, asking, taken, receiver };
             if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, route) {
                 break;
             }
@@ -359,7 +375,7 @@ impl<'a> Conversation<'a> {
         let missing = match self.waiting {
             None => Ok(None),
             Some(_) if concluded.broken => Err(self.not_understood()),
-            Some(waiting) => waited(waiting, self.link.address(), &mut replies),
+            Some(waiting) => waited(waiting, self.settings, self.connection.address(), replies.next()),
         };
         let concluded = self.conclude(concluded);
         if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
@@ -369,11 +385,10 @@ impl<'a> Conversation<'a> {
         match (concluded, missing) {
             (Ok(()), Ok(Some(missing))) if any_added => {
                 self.set_blocked(Some(missing));
-                self.wait();
                 self.settle_unadded(&mut step, receiver);
                 step.parts.clear();
                 step.size = Size::default();
-                self.steps.push_back(step);
+                self.hand_over(step);
                 Ok(())
             }
             (concluded, missing) => {
@@ -454,20 +469,21 @@ impl<'a> Conversation<'a> {
         receiver.publish();
     }
 
+    /// Whether the connection is to end, since nothing is under way and the library keeps much room with it.
+    pub(super) fn renews(&self) -> bool {
+        self.is_bloated && self.steps.is_empty()
+    }
+
     /// The connection is lost. A server that was sent what it cannot take says so and closes it: where one record alone was under
     /// way, that is refused; else each goes alone from now on.
-    pub(super) fn lost(&mut self, receiver: &mut Receiver, error: &io::Error) -> Failure {
-        let refusal = Tokens::of(self.link.input()).find_map(|token| match token {
-            Token::Error(error) => (resp::code(error) == b"ERR").then(|| error.to_vec()),
-            Token::Text(_) | Token::Integer(_) | Token::Bytes(_) | Token::Null | Token::Array(_) => None,
-        });
+    fn lost(&mut self, receiver: &mut Receiver) -> Failure {
         let records: usize = self.steps.iter().map(|step| step.taken.len()).sum();
-        match refusal {
+        match self.connection.last_error() {
             Some(refusal) if records == 1 => {
                 if let Some(step) = self.steps.front_mut()
                     && let Some(record) = step.taken.first().and_then(|taken| receiver.record(taken.item))
                 {
-                    let refused = Outcome::Refused(judge::refused(record.topic(), &refusal));
+                    let refused = Outcome::Refused(errors::refused(record.topic(), &refusal));
                     step.outcomes = vec![refused];
                 }
                 if let Some(step) = self.steps.pop_front() {
@@ -477,7 +493,20 @@ impl<'a> Conversation<'a> {
             Some(_) => self.alone = records,
             None => {}
         }
-        broken(self.link.address(), &error.to_string())
+        self.connection.lost()
+    }
+}
+
+impl Step {
+    /// Whether its replies are there, or will not come.
+    fn is_replied(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(replies) = &mut self.replies
+            && let Poll::Ready(replied) = replies.as_mut().poll(context)
+        {
+            self.replied = Some(replied);
+            self.replies = None;
+        }
+        self.replies.is_none()
     }
 }
 
@@ -494,8 +523,7 @@ struct Concluded {
 
 /// One part, whose replies are next.
 struct Judging<'a> {
-    address: &'a str,
-    form: Form,
+    asked: errors::Asked<'a>,
     asking: bool,
     taken: &'a [Taken<Place>],
     receiver: &'a Receiver,
@@ -505,18 +533,21 @@ impl Judging<'_> {
     /// Appends its records' outcomes. Whether the replies behind it can be judged.
     fn judge(
         &self,
-        replies: &mut Tokens<'_>,
+        replies: &mut Iter<'_, Value>,
         outcomes: &mut Vec<Outcome>,
         concluded: &mut Concluded,
         route: &mut impl Route,
     ) -> bool {
-        let may_not_ask = match self.asking.then(|| replies.next()).flatten() {
-            Some(Token::Error(error)) => Some(environment(self.address, error)),
-            Some(_) | None => None,
-        };
+        let errors::Asked { settings, address, .. } = self.asked;
+        let may_not_ask = self
+            .asking
+            .then(|| replies.next())
+            .flatten()
+            .and_then(said)
+            .map(|error| with_fix(environment(address, &error), || errors::allow(settings, &["+asking"])));
         let topic = |taken: &Taken<Place>| self.receiver.record(taken.item).map_or("", |record| record.topic());
         let first = outcomes.len();
-        let judged = judge::judge(self.form, self.address, self.taken.iter().map(topic), replies, outcomes);
+        let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
         let stream = || self.taken.first().map_or("", topic);
         let own = outcomes.get_mut(first..).unwrap_or_default();
         match judged {
@@ -545,19 +576,24 @@ impl Judging<'_> {
 }
 
 /// Whether what is waited for has come: `None`; else what is missing.
-fn waited(waiting: Waiting, address: &str, replies: &mut Tokens<'_>) -> Result<Option<Failure>, Failure> {
-    let mut reply = replies.next();
-    if let Some(Token::Array(_)) = reply {
-        reply = replies.next();
-    }
-    let number = |token: Option<Token<'_>>| match token {
-        Some(Token::Integer(number)) => Ok(number),
-        Some(Token::Error(error)) => Err(environment(address, error)),
-        Some(Token::Text(_) | Token::Bytes(_) | Token::Null | Token::Array(_)) | None => {
-            Err(environment(address, b"ERR its reply to WAIT is none"))
+fn waited(
+    waiting: Waiting,
+    settings: &Settings,
+    address: &str,
+    reply: Option<&Value>,
+) -> Result<Option<Failure>, Failure> {
+    let (files, replicas) = match reply {
+        Some(Value::Int(replicas)) if !waiting.file => (1, *replicas),
+        Some(Value::Array(both)) if waiting.file && matches!(both.as_slice(), [Value::Int(_), Value::Int(_)]) => {
+            let number = |at: usize| if let Some(Value::Int(number)) = both.get(at) { *number } else { 0 };
+            (number(0), number(1))
+        }
+        other => {
+            let error = other.and_then(said).unwrap_or_else(|| "ERR its reply to WAIT is none".to_owned());
+            let rights = ["+wait", "+waitaof"];
+            return Err(with_fix(environment(address, &error), || errors::allow(settings, &rights)));
         }
     };
-    let (files, replicas) = if waiting.file { (number(reply)?, number(replies.next())?) } else { (1, number(reply)?) };
     if files >= 1 && replicas >= i64::from(waiting.wait.replicas) {
         return Ok(None);
     }
@@ -566,6 +602,116 @@ fn waited(waiting: Waiting, address: &str, replies: &mut Tokens<'_>) -> Result<O
         waiting.wait.replicas
     );
     Ok(Some(Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }))
+}
+
+/// Runs until the relay wants nothing more.
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+    let mut server = Server::default();
+    loop {
+        let reaching = reach(settings, server.is_node);
+        let Some(found) = receiver.while_listening(reaching).await else { return };
+        let end = match found {
+            Err(failure) => End::Lost(failure),
+            Ok(Found::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
+            Ok(Found::Server(connection, info)) => match Waiting::of(settings, connection.address(), &info) {
+                Err(failure) => End::Lost(failure),
+                Ok(waiting) => {
+                    let conversation = Conversation::new(settings, connection, waiting, server.alone);
+                    match server.converse(conversation, receiver).await {
+                        Some(end) => end,
+                        None => continue,
+                    }
+                }
+            },
+        };
+        let End::Lost(failure) = end else { return };
+        if server.reconnect.wait(receiver, failure).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Where streams are, and there, where it is one server, whether batches may be sent.
+async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
+    let rights = ["+info", "+cluster|slots", "+cluster|info"];
+    let found = find(settings, is_node).await;
+    let mut found = found.map_err(|failure| with_fix(failure, || errors::allow(settings, &rights)))?;
+    if let Found::Server(connection, _) = &mut found {
+        connection.may_batch(settings).await?;
+    }
+    Ok(found)
+}
+
+/// What is known of the one server from one connection to the next.
+#[derive(Debug, Default)]
+struct Server {
+    reconnect: Reconnect,
+    /// So many records are to be sent one by one.
+    alone: usize,
+    /// It has said what only a node of a cluster says.
+    is_node: bool,
+    /// In these words, on the present connection.
+    said: Option<Failure>,
+}
+
+impl Server {
+    /// `None`: another connection is to take its place at once.
+    async fn converse(&mut self, mut conversation: Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
+        let end = self.serve(&mut conversation, receiver).await;
+        conversation.give_back(receiver);
+        self.alone = conversation.alone();
+        if conversation.has_answered() {
+            self.reconnect = Reconnect::default();
+        }
+        end
+    }
+
+    async fn serve(&mut self, conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
+        loop {
+            if conversation.renews() {
+                return None;
+            }
+            conversation.fill(receiver);
+            if conversation.has_news() {
+                receiver.set_blocked(conversation.blocked().cloned());
+            }
+            // With nothing due it need not wake up; it does once in a while.
+            let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
+            tokio::select! {
+                event = receiver.next() => match event {
+                    Event::Work => {}
+                    Event::Closed => return Some(End::Closed),
+                },
+                () = poll_fn(|context| conversation.poll(context)) => {
+                    let read = conversation.read(receiver, self);
+                    if let Some(failure) = read.err().or_else(|| self.said.take()) {
+                        return Some(End::Lost(failure));
+                    }
+                }
+                () = tokio::time::sleep_until(wake) => {
+                    if let Some(failure) = conversation.overdue() {
+                        return Some(End::Lost(failure));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// With a user who may not ask for INFO it becomes known only now that the server is one of several.
+impl Route for Server {
+    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> Next {
+        self.is_node = true;
+        Next::Elsewhere(failure)
+    }
+
+    fn judged(&mut self, _stream: &str, outcomes: &[Outcome]) {
+        // A batch of several slots, or a slot that cannot be written now.
+        if let Some(Outcome::Later(failure)) = outcomes.first() {
+            self.is_node = true;
+            self.said = Some(failure.clone());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -577,11 +723,15 @@ mod tests {
     fn where_it_is_not_known_what_can_be_waited_for_nothing_is_sent() {
         let of = |properties: &[(&str, &str)], info: &str| {
             let settings = read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap();
-            Waiting::of(&settings, "h:1", info.as_bytes()).map(|waiting| waiting.is_some())
+            let info = Info(redis::parse_redis_value(info.as_bytes()).unwrap());
+            Waiting::of(&settings, "h:1", &info).map(|waiting| waiting.is_some())
         };
         let refused = "-NOPERM no\r\n";
         assert_eq!(of(&[], refused), Ok(false));
         assert_eq!(of(&[("wait", "1,500")], "$2\r\nok\r\n"), Ok(true));
-        assert_eq!(of(&[("wait", "1,500")], refused).unwrap_err().text, "Redis at h:1: NOPERM no");
+        assert_eq!(
+            of(&[("wait", "1,500")], refused).unwrap_err().text,
+            "Redis at h:1: NOPERM no; to allow it: ACL SETUSER default +info"
+        );
     }
 }
