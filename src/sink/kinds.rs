@@ -24,7 +24,7 @@ pub const KINDS: &[&Kind] = &[
 
 /// Directives for the log: walrelay reports the errors of destinations' libraries itself, and `async_nats::connection` and `ureq_proto::util` log
 /// passwords.
-pub const SILENT: &str = "async_nats=off,async_nats::connection=off,ureq_proto::util=off";
+pub const SILENT: &str = "async_nats=off,async_nats::connection=off,lapin=off,ureq_proto::util=off";
 
 /// The kind with this scheme.
 pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {

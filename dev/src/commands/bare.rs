@@ -7,7 +7,7 @@
 //! |---|---|
 //! | Redis | 8 transactions of 500 XADDs |
 //! | NATS | 1,024 messages, each acknowledged by JetStream |
-//! | RabbitMQ | 4 channels of 256 messages each, each confirmed |
+//! | RabbitMQ | 8 channels of 128 messages each, each confirmed |
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,8 +18,8 @@ use anyhow::{Context as _, Result, bail};
 const REDIS_BATCH: u64 = 500;
 const REDIS_WINDOW: u64 = 8;
 const NATS_WINDOW: u64 = 1024;
-const RABBITMQ_CHANNELS: u16 = 4;
-const RABBITMQ_WINDOW: u64 = 256;
+const RABBITMQ_CHANNELS: u16 = 8;
+const RABBITMQ_WINDOW: u64 = 128;
 
 /// What one read may bring, in bytes.
 const READ_BYTES: usize = 64 << 10;

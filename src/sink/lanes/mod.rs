@@ -31,7 +31,7 @@ mod client;
 mod hand_over;
 mod outage;
 mod reconnect;
-#[cfg(feature = "nats")]
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
 pub mod runtime;
 mod sender;
 mod shared;

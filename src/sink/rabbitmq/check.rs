@@ -3,16 +3,10 @@
 //! In: facts, gathered without changing anything: what is declared is declared passively, and the message that is published goes to
 //! a queue that does not exist and comes back. Out: findings. Judging is pure.
 
-#![allow(clippy::wildcard_enum_match_arm, reason = "what a peer says beyond what is asked is not heeded")]
-
-use super::destination::KIND;
-use super::judge::{self, Fault};
-use super::method::{self, Method};
-use super::session::{ASKING, Refusal, Session};
-use super::settings::{Login, Settings};
-use super::wire::{Sort, Writing};
+use super::client::{Probe, Session};
+use super::errors::{self, Closing, Fault};
+use super::{KIND, Settings};
 use crate::finding::{Finding, Side};
-use crate::given::shell_quoted;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
@@ -25,34 +19,19 @@ const SIDE: Side = Side::Destination(KIND.name);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Brokers from 4.0 on take messages of 16 MiB unless they are told otherwise, earlier ones of 128 MiB. They do not say what they are told.
-const LARGEST_MESSAGE: (usize, usize) = (16 << 20, 128 << 20);
+const LARGEST_MESSAGE: usize = 16 << 20;
 
 /// What the broker says.
 #[derive(Debug)]
 struct Facts {
-    product: String,
-    version: String,
     vhost: String,
     frame_bytes: usize,
     heartbeat: Duration,
     /// `None`: it is the default exchange.
-    exchange: Option<Result<(), Refusal>>,
+    exchange: Option<Result<(), Closing>>,
     /// `None`: none is named.
-    queue: Option<Result<(), Refusal>>,
+    queue: Option<Result<(), Closing>>,
     probe: Probe,
-}
-
-/// What became of the message to a queue that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Probe {
-    /// It came back, and was confirmed.
-    Returned,
-    /// Publishers are blocked, for this reason.
-    Blocked(String),
-    /// It may not be published.
-    Refused(Refusal),
-    /// Nothing.
-    Nothing,
 }
 
 /// Looks at the broker, and judges it.
@@ -74,54 +53,25 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
 async fn gather(settings: &Settings, host: usize) -> Result<Facts, Failure> {
     let mut session = Session::open(settings, host).await?;
     let Settings { exchange, queue, .. } = settings;
-    let exchange = if exchange.is_empty() {
-        None
-    } else {
-        Some(session.ask(|out| method::exchange_declare(out, ASKING, exchange, true)).await?)
-    };
+    let exchange = if exchange.is_empty() { None } else { Some(session.exchange_declare(exchange, true).await?) };
     let queue = match queue {
         None => None,
-        Some(queue) => Some(session.ask(|out| method::queue_declare(out, ASKING, queue, true)).await?),
+        Some(queue) => Some(session.queue_declare(queue, true).await?),
     };
-    let probe = match tokio::time::timeout(ANSWERED_WITHIN, probe(&mut session)).await {
+    let probe = match tokio::time::timeout(ANSWERED_WITHIN, session.probe()).await {
         Ok(probe) => probe?,
         Err(_late) => Probe::Nothing,
     };
     let facts = Facts {
-        product: session.product.clone(),
-        version: session.version.clone(),
         vhost: settings.vhost.clone(),
-        frame_bytes: session.frame_bytes,
-        heartbeat: session.heartbeat,
+        frame_bytes: session.frame_bytes(),
+        heartbeat: session.heartbeat(),
         exchange,
         queue,
         probe,
     };
     session.leave().await;
     Ok(facts)
-}
-
-/// A message without a body to a queue that does not exist, by the default exchange: it changes nothing. A broker says only to
-/// those who publish that it is blocked.
-async fn probe(session: &mut Session) -> Result<Probe, Failure> {
-    let key = format!("walrelay-check-{}", std::process::id());
-    let out = &mut session.socket.output;
-    method::channel_open(out, ASKING);
-    method::confirm_select(out, ASKING);
-    method::publish(out, ASKING, "", &key);
-    Writing::begin(out, Sort::Header, ASKING).u16(60).u16(0).u64(0).u16(0).end();
-    let mut returned = false;
-    let waiting = session.wait(|_, said| match said {
-        Method::Blocked { reason } => Some(Probe::Blocked(String::from_utf8_lossy(reason).into_owned())),
-        Method::ChannelClose(closing) => Some(Probe::Refused(Refusal::of(closing))),
-        Method::Return { .. } => {
-            returned = true;
-            None
-        }
-        Method::Ack { .. } => Some(if returned { Probe::Returned } else { Probe::Nothing }),
-        _ => None,
-    });
-    waiting.await
 }
 
 /// A host does not answer, or not us. `alone`: no other does.
@@ -141,23 +91,23 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
 }
 
 fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
-    let Facts { product, version, vhost, frame_bytes, heartbeat, .. } = facts;
+    let Facts { vhost, frame_bytes, heartbeat, .. } = facts;
     let mut found = vec![
-        SIDE.ok("connection", format!("{product} {version} answers, vhost {vhost}")),
+        SIDE.ok("connection", format!("RabbitMQ answers, vhost {vhost}")),
         SIDE.ok("frame_max", format!("frame_max is {frame_bytes} bytes, heartbeat {} s", heartbeat.as_secs())),
     ];
-    found.push(of_size(version, largest_bytes));
+    found.push(of_size(largest_bytes));
     found.extend(facts.exchange.as_ref().map(|exchange| of_exchange(settings, exchange)));
     found.push(of_queue(settings, facts.queue.as_ref()));
     found.push(of_probe(&facts.probe));
     found
 }
 
-fn of_size(version: &str, largest_bytes: usize) -> Finding {
-    let major: u32 = version.split('.').next().and_then(|major| major.parse().ok()).unwrap_or_default();
-    let limit = if major >= 4 { LARGEST_MESSAGE.0 } else { LARGEST_MESSAGE.1 };
-    let text = format!("the largest record has {largest_bytes} bytes; max_message_size is {limit} by default");
-    if largest_bytes <= limit {
+fn of_size(largest_bytes: usize) -> Finding {
+    let text = format!(
+        "the largest record has {largest_bytes} bytes; max_message_size is {LARGEST_MESSAGE} by default from RabbitMQ 4.0 on"
+    );
+    if largest_bytes <= LARGEST_MESSAGE {
         return SIDE.ok("max_message_size", text).why("brokers do not say what theirs is");
     }
     let found =
@@ -165,46 +115,41 @@ fn of_size(version: &str, largest_bytes: usize) -> Finding {
     found.fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
 }
 
-fn of_exchange(settings: &Settings, found: &Result<(), Refusal>) -> Finding {
+fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
     let name = &settings.exchange;
     match found {
         Ok(()) => SIDE.ok("exchange", format!("exchange {name} is there")),
-        Err(refusal) if judge::fault(refusal.code) == Fault::Exchange && settings.declare => {
+        Err(refusal) if errors::fault(refusal.code) == Fault::Exchange && settings.declare => {
             SIDE.ok("exchange", format!("exchange {name} is declared at the start"))
         }
         Err(refusal) => {
             let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
-            let user = match &settings.login {
-                Login::Plain { user, .. } => user.as_str(),
-                Login::External => "USER",
-            };
-            match judge::fault(refusal.code) {
+            match errors::fault(refusal.code) {
                 Fault::Exchange => found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
-                    .fix(judge::declare_exchange(settings)),
-                Fault::Record(..) | Fault::Broker => found.why("messages for it are refused").fix(format!(
-                    "rabbitmqctl set_permissions -p {} {} '' {} ''",
-                    shell_quoted(&settings.vhost),
-                    shell_quoted(user),
-                    shell_quoted(&format!("^{}$", settings.exchange))
-                )),
+                    .fix(errors::declare_exchange(settings, name)),
+                Fault::Record(..) | Fault::Broker => found
+                    .why("messages for it are refused; the command replaces the user's rights in the vhost")
+                    .fix(errors::permit(settings, name)),
             }
         }
     }
 }
 
-fn of_queue(settings: &Settings, found: Option<&Result<(), Refusal>>) -> Finding {
+fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding {
     let exchange = settings.exchange_shown();
     let unknown =
         "brokers do not tell clients which queues are bound; a message that no queue takes holds its key until one is";
     match (found, &settings.queue) {
         (Some(Ok(())), Some(queue)) => SIDE.ok("queue", format!("queue {queue} is there")).why(unknown),
-        (Some(Err(refusal)), Some(queue)) if judge::fault(refusal.code) == Fault::Exchange && settings.declare => {
+        (Some(Err(refusal)), Some(queue)) if errors::fault(refusal.code) == Fault::Exchange && settings.declare => {
             SIDE.ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
         }
         (Some(Err(refusal)), Some(queue)) => {
             let found = SIDE.warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
-            found.why("messages are refused unless another queue takes them").fix(judge::declare_queue(settings, queue))
+            found
+                .why("messages are refused unless another queue takes them")
+                .fix(errors::declare_queue(settings, queue))
         }
         (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),
     }
@@ -235,14 +180,12 @@ mod tests {
         read_in_test("amqp", "h", properties, |asked| Settings::read(asked)).unwrap()
     }
 
-    fn refusal(code: u16) -> Refusal {
-        Refusal { code, text: "why".to_owned() }
+    fn refusal(code: u16) -> Closing {
+        Closing { code, text: "why".to_owned() }
     }
 
     fn facts() -> Facts {
         Facts {
-            product: "RabbitMQ".to_owned(),
-            version: "4.0.5".to_owned(),
             vhost: "/".to_owned(),
             frame_bytes: 131_072,
             heartbeat: Duration::from_secs(10),
@@ -261,7 +204,7 @@ mod tests {
     fn a_broker_that_takes_everything_is_fine() {
         let found = findings(&settings(&[]), &facts(), 100);
         assert!(found.iter().all(|found| found.level == Level::Ok), "{found:?}");
-        assert_eq!(found[0].finding, "RabbitMQ 4.0.5 answers, vhost /");
+        assert_eq!(found[0].finding, "RabbitMQ answers, vhost /");
     }
 
     #[test]
@@ -275,8 +218,6 @@ mod tests {
         let forbidden = Facts { exchange: Some(Err(refusal(403))), ..facts() };
         assert_eq!(level(&declare, &forbidden, 0, "exchange"), Level::Fail);
         assert_eq!(level(&[], &facts(), (16 << 20) + 1, "max_message_size"), Level::Warn);
-        let older = Facts { version: "3.13.7".to_owned(), ..facts() };
-        assert_eq!(level(&[], &older, (16 << 20) + 1, "max_message_size"), Level::Ok);
     }
 
     #[test]

@@ -1,34 +1,26 @@
-//! A record as a message: the method that publishes it, its properties, its body.
+//! A record as the library's message, and whose lane a returned message is of.
 //!
-//! In: a record. Out: frames. Back: what of a returned message tells which record it was. It does no I/O.
+//! In: a record. Out: exchange, routing key, properties and body for the library, which writes them. It does no I/O.
 //!
-//! Properties: `content_type` by the header of that name or the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id), `timestamp`,
-//! `type`, `app_id`. The key is the header `key`, other headers keep their names. A header with one of the names that mean something
-//! else here is written as `header:NAME`, and so is a filter value that no stream takes. What is longer than a property may be is a header instead.
+//! Properties: `content_type` by the header of that name or the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id),
+//! `timestamp`, `type`, `app_id`. The key is the header `key`, other headers keep their names. The library keeps headers by name: of a name
+//! that repeats, the values are an array. A header with one of the names that mean something else here is written as `header:NAME`, and so
+//! is a filter value that no stream takes. What a property cannot hold is a header instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
 
-use super::method;
-use super::wire::{FRAME_OVERHEAD, Garbled, SHORT, Sort, Values, Writing};
-use crate::sink::lanes::{Parts, Stored};
-use crate::sink::{Content, Header};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use super::Settings;
+use super::errors::bad_headers;
+use crate::sink::lanes::{Owner, Parts, Stored};
+use crate::sink::{Content, Failure, Header};
+use lapin::BasicProperties;
+use lapin::message::BasicReturnMessage;
+use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
+use std::borrow::Cow;
 
-const BASIC: u16 = 60;
-const APPLICATION: &[u8] = b"walrelay";
+/// The longest text of a property, a routing key or a name, in bytes.
+pub(super) const SHORT: usize = 255;
 
-/// Which properties there are, in the order in which they are written.
-const CONTENT_TYPE: u16 = 1 << 15;
-const CONTENT_ENCODING: u16 = 1 << 14;
-const HEADERS: u16 = 1 << 13;
-const DELIVERY_MODE: u16 = 1 << 12;
-const PRIORITY: u16 = 1 << 11;
-const CORRELATION_ID: u16 = 1 << 10;
-const REPLY_TO: u16 = 1 << 9;
-const EXPIRATION: u16 = 1 << 8;
-const MESSAGE_ID: u16 = 1 << 7;
-const TIMESTAMP: u16 = 1 << 6;
-const TYPE: u16 = 1 << 5;
-const APP_ID: u16 = 1 << 3;
+const APPLICATION: &str = "walrelay";
 
 /// Kept on disk.
 const PERSISTENT: u8 = 2;
@@ -54,32 +46,86 @@ const DEAD_LETTER: &str = "walrelay-error";
 /// The header with a value's media type. It stays a header, too.
 const CONTENT_TYPE_HEADER: &str = "content-type";
 
-/// The longest name of a header, in bytes.
-pub(super) const LONGEST_NAME: usize = SHORT;
+/// Bytes of a message's header frame beside headers and texts: the frame's own, class, weight, length of the body, flags, length of the headers,
+/// `delivery_mode`, `timestamp`, `app_id`.
+const FIXED_BYTES: usize = 8 + 2 + 2 + 8 + 2 + 4 + 1 + 8 + 1 + APPLICATION.len();
 
-/// Which of the messages under way a returned one is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Print(u64);
+/// Whose lane a returned message is of. Of a batch, at most one message is of a lane; two dead-letter records may look alike.
+pub(super) fn owner_of(message: &BasicReturnMessage) -> Owner {
+    let headers = message.properties.headers().as_ref();
+    let key = match headers.and_then(|headers| headers.inner().get(KEY)) {
+        Some(AMQPValue::LongString(key)) => Some(key.as_bytes()),
+        Some(_) | None => None,
+    };
+    Owner::of(message.routing_key.as_str(), key)
+}
 
-impl Print {
-    /// `row_key`: the record's own, of which at most one message with this routing key is under way.
-    fn of(key: &[u8], row_key: Option<&[u8]>, id: Option<&[u8]>, body_bytes: u64) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (key, row_key, id, body_bytes).hash(&mut hasher);
-        Self(hasher.finish())
-    }
+/// Whose lane a record is of, by what its message says.
+pub(super) fn owner(record: Stored<'_>) -> Owner {
+    Owner::of(record.topic(), record.key())
+}
 
-    #[cfg(test)]
-    pub(super) fn numbered(number: u64) -> Self {
-        Self(number)
+/// A message for the library.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    pub(super) exchange: ShortString,
+    pub(super) key: ShortString,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Vec<u8>,
+}
+
+impl Outgoing {
+    /// The record's. `frame_bytes`: the most a frame may have.
+    pub(super) fn of(exchange: &str, record: Stored<'_>, frame_bytes: usize) -> Result<Self, Failure> {
+        let (parts, body) = (record.parts(), record.value().unwrap_or_default());
+        let (id, kind, content) = (fitting(parts.id), fitting(parts.kind), fitting(content_type(record)));
+        let headers = headers(record, &parts, id.is_none(), kind.is_none());
+        let texts = [id, kind, content].into_iter().flatten().map(|text| 1 + text.len()).sum::<usize>();
+        let bytes = FIXED_BYTES + texts + headers.inner().iter().map(header_bytes).sum::<usize>();
+        if bytes > frame_bytes {
+            return Err(bad_headers(format!("properties of {bytes} bytes; the broker's frame_max is {frame_bytes}")));
+        }
+        let mut properties = BasicProperties::default()
+            .with_headers(headers)
+            .with_delivery_mode(PERSISTENT)
+            .with_timestamp(u64::try_from(record.timestamp_millis() / 1000).unwrap_or_default())
+            .with_app_id(APPLICATION.into());
+        if let Some(id) = id {
+            properties = properties.with_message_id(short(id));
+        }
+        if let Some(kind) = kind {
+            properties = properties.with_type(short(kind));
+        }
+        if let Some(content) = content {
+            properties = properties.with_content_type(short(content));
+        }
+        Ok(Self { exchange: short(exchange), key: short(record.topic()), properties, body: body.to_vec() })
     }
 }
 
-/// The properties do not fit into a frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TooManyHeaders {
-    /// Bytes that they take.
-    pub(super) bytes: usize,
+/// A text for the library, which panics where one is longer than [`SHORT`]; longer ones are refused before.
+pub(super) fn short(text: &str) -> ShortString {
+    ShortString::try_new(text).unwrap_or_default()
+}
+
+/// What a property can hold; `None`: it cannot.
+fn fitting(value: Option<&[u8]>) -> Option<&str> {
+    value.filter(|value| value.len() <= SHORT).and_then(|value| std::str::from_utf8(value).ok())
+}
+
+/// Bytes of a header in the frame.
+fn header_bytes((name, value): (&ShortString, &AMQPValue)) -> usize {
+    1 + name.as_str().len() + 1 + value_bytes(value)
+}
+
+fn value_bytes(value: &AMQPValue) -> usize {
+    if let AMQPValue::LongString(text) = value {
+        return 4 + text.len();
+    }
+    if let AMQPValue::FieldArray(values) = value {
+        return 4 + values.as_slice().iter().map(|value| 1 + value_bytes(value)).sum::<usize>();
+    }
+    0
 }
 
 /// The media type of a value, as the record's own header says it, which an event has, or else by the column; `None`: there is no value, or it
@@ -87,7 +133,7 @@ pub(super) struct TooManyHeaders {
 fn content_type(record: Stored<'_>) -> Option<&[u8]> {
     record.value()?;
     let said = record.headers().find(|header| header.name == CONTENT_TYPE_HEADER).and_then(|header| header.value);
-    if said.is_some_and(|said| fits(&said)) {
+    if fitting(said).is_some() {
         return said;
     }
     match record.content() {
@@ -98,14 +144,12 @@ fn content_type(record: Stored<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Whether it can be a property.
-fn fits(text: &&[u8]) -> bool {
-    text.len() <= SHORT
-}
-
-/// Where a message goes: to the exchange that its row names, or else to `usual`, as all dead-letter records do.
-pub(super) fn exchange_of<'a>(usual: &'a str, record: Stored<'a>) -> &'a str {
-    let mut own = None;
+/// Where a message goes: to the exchange that its row names, or else to the usual one, as all dead-letter records do.
+pub(super) fn exchange_of<'a>(settings: &'a Settings, record: Stored<'a>) -> &'a str {
+    let (usual, mut own) = (settings.exchange.as_str(), None);
+    if settings.exchange_column.is_none() {
+        return usual;
+    }
     for header in record.headers() {
         match header.name {
             DEAD_LETTER => return usual,
@@ -116,71 +160,40 @@ pub(super) fn exchange_of<'a>(usual: &'a str, record: Stored<'a>) -> &'a str {
     own.filter(|own| !own.is_empty()).unwrap_or(usual)
 }
 
-/// Appends the frames of a message; nothing where it cannot be one. `frame_bytes`: the most a frame may have.
-pub(super) fn publish(
-    out: &mut Vec<u8>,
-    channel: u16,
-    exchange: &str,
-    record: Stored<'_>,
-    frame_bytes: usize,
-) -> Result<Print, TooManyHeaders> {
-    let start = out.len();
-    method::publish(out, channel, exchange, record.topic());
-    let (parts, body) = (record.parts(), record.value().unwrap_or_default());
-    let bytes = header(out, channel, record, &parts, body.len() as u64);
-    if bytes > frame_bytes {
-        out.truncate(start);
-        return Err(TooManyHeaders { bytes });
-    }
-    for part in body.chunks(frame_bytes.saturating_sub(FRAME_OVERHEAD).max(1)) {
-        Writing::begin(out, Sort::Body, channel).raw(part).end();
-    }
-    Ok(Print::of(record.topic().as_bytes(), record.key(), parts.id.filter(fits), body.len() as u64))
-}
-
-/// Appends the frame that precedes a body: its length in bytes.
-fn header(out: &mut Vec<u8>, channel: u16, record: Stored<'_>, parts: &Parts<'_>, body_bytes: u64) -> usize {
-    let (id, kind, content_type) = (parts.id.filter(fits), parts.kind.filter(fits), content_type(record));
-    let flag = |property: Option<&[u8]>, flag| if property.is_some() { flag } else { 0 };
-    let flags = HEADERS | DELIVERY_MODE | TIMESTAMP | APP_ID;
-    let flags = flags | flag(content_type, CONTENT_TYPE) | flag(id, MESSAGE_ID) | flag(kind, TYPE);
-    let seconds = u64::try_from(record.timestamp_millis() / 1000).unwrap_or_default();
-    // In the order of their flags.
-    Writing::begin(out, Sort::Header, channel)
-        .u16(BASIC)
-        .u16(0)
-        .u64(body_bytes)
-        .u16(flags)
-        .property(content_type)
-        .table(|table| entries(table, record, parts))
-        .u8(PERSISTENT)
-        .property(id)
-        .u64(seconds)
-        .property(kind)
-        .short(APPLICATION)
-        .end()
-}
-
-fn entries<'a>(mut table: Writing<'a>, record: Stored<'_>, parts: &Parts<'_>) -> Writing<'a> {
-    let too_long = |text: &&[u8]| !fits(text);
-    let whole = [(KEY, record.key()), ("id", parts.id.filter(too_long)), ("type", parts.kind.filter(too_long))];
+/// The headers.
+fn headers(record: Stored<'_>, parts: &Parts<'_>, with_id: bool, with_kind: bool) -> FieldTable {
+    let mut table = FieldTable::default();
+    let mut add = |name: Cow<'_, str>, value: Option<&[u8]>| {
+        // Longer names are refused before.
+        let Ok(name) = ShortString::try_new(name) else { return };
+        let value = value.map_or(AMQPValue::Void, |value| AMQPValue::LongString(LongString::from(value)));
+        let value = match table.inner().get(name.as_str()) {
+            None => value,
+            Some(AMQPValue::FieldArray(before)) => AMQPValue::FieldArray(appended(before.as_slice(), value)),
+            Some(before) => AMQPValue::FieldArray(appended(std::slice::from_ref(before), value)),
+        };
+        table.insert(name, value);
+    };
+    let whole = [(KEY, record.key()), ("id", parts.id.filter(|_| with_id)), ("type", parts.kind.filter(|_| with_kind))];
     for (name, value) in whole {
         if value.is_some() {
-            table = table.entry(name.as_bytes(), value);
+            add(name.into(), value);
         }
     }
+    let is_dead_letter = record.headers().any(|header| header.name == DEAD_LETTER);
     for Header { name, value } in record.headers().skip(parts.headers) {
-        if name == EXCHANGE && !record.headers().any(|header| header.name == DEAD_LETTER) {
+        if name == EXCHANGE && !is_dead_letter {
             continue;
         }
         let is_no_filter = name == STREAM_FILTER && !value.is_some_and(is_filter);
-        table = if RESERVED.contains(&name) || is_no_filter {
-            table.entry(&[b"header:", name.as_bytes()].concat(), value)
-        } else {
-            table.entry(name.as_bytes(), value)
-        };
+        let is_taken = RESERVED.contains(&name) || is_no_filter;
+        add(if is_taken { format!("header:{name}").into() } else { name.into() }, value);
     }
     table
+}
+
+fn appended(before: &[AMQPValue], value: AMQPValue) -> FieldArray {
+    before.iter().cloned().chain([value]).collect::<Vec<_>>().into()
 }
 
 /// Whether a stream takes it as a message's filter value.
@@ -188,50 +201,13 @@ fn is_filter(value: &[u8]) -> bool {
     value.len() <= LONGEST_TEXT && !value.contains(&0) && std::str::from_utf8(value).is_ok()
 }
 
-/// A message that comes back: its routing key, then this header, then a body of so many bytes.
-pub(super) fn returned(key: &[u8], header: &[u8]) -> Result<(Print, u64), Garbled> {
-    let mut values = Values::of(header);
-    values.u16()?;
-    values.u16()?;
-    let body_bytes = values.u64()?;
-    let flags = values.u16()?;
-    // The last bit says that more of them follow.
-    if flags & 1 == 1 {
-        return Err(Garbled);
-    }
-    for text in [CONTENT_TYPE, CONTENT_ENCODING] {
-        if flags & text != 0 {
-            values.short()?;
-        }
-    }
-    let mut row_key = None;
-    if flags & HEADERS != 0 {
-        values.table(&mut |name, value| {
-            if name == KEY.as_bytes() {
-                row_key = row_key.or(Some(value));
-            }
-        })?;
-    }
-    for number in [DELIVERY_MODE, PRIORITY] {
-        if flags & number != 0 {
-            values.u8()?;
-        }
-    }
-    for text in [CORRELATION_ID, REPLY_TO, EXPIRATION] {
-        if flags & text != 0 {
-            values.short()?;
-        }
-    }
-    let id = if flags & MESSAGE_ID == 0 { None } else { Some(values.short()?) };
-    Ok((Print::of(key, row_key, id, body_bytes), body_bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::sink::lanes::Chunk;
-    use crate::sink::rabbitmq::wire::frame;
+    use crate::sink::tests::read_in_test;
     use crate::sink::{Origin, Record, Tag, Token};
+    use lapin::message::Delivery;
     use proptest::prelude::*;
 
     const ROOM: usize = 4096;
@@ -241,6 +217,7 @@ mod tests {
         Header { name: "eventType", value: Some(b"Placed") },
         Header { name: "trace", value: Some(b"t") },
         Header { name: "none", value: None },
+        Header { name: "trace", value: Some(b"\xff") },
         Header { name: "CC", value: Some(b"other") },
     ];
 
@@ -260,49 +237,58 @@ mod tests {
         chunk
     }
 
-    /// The payloads of a message's frames, by their sorts.
-    fn frames(record: &Record<'_>, room: usize) -> (Print, Vec<(Sort, Vec<u8>)>) {
-        let (chunk, mut out, mut found) = (chunk(record), Vec::new(), Vec::new());
-        let print = publish(&mut out, 3, "outbox", chunk.get(0).unwrap(), room).unwrap();
-        let mut rest = out.as_slice();
-        while let Some((whole, length)) = frame(rest, room).unwrap() {
-            assert_eq!(whole.channel, 3);
-            found.push((whole.sort, whole.payload.to_vec()));
-            rest = &rest[length..];
-        }
-        (print, found)
+    fn outgoing(record: &Record<'_>, room: usize) -> Result<Outgoing, Failure> {
+        let properties = [("exchange", "usual"), ("exchange-column", "exchange")];
+        let settings = read_in_test("amqp", "h", &properties, |asked| Settings::read(asked)).unwrap();
+        let chunk = chunk(record);
+        let record = chunk.get(0).unwrap();
+        Outgoing::of(exchange_of(&settings, record), record, room)
+    }
+
+    fn headers_of(record: &Record<'_>) -> Vec<(String, AMQPValue)> {
+        let outgoing = outgoing(record, 3 * ROOM).unwrap();
+        let headers = outgoing.properties.headers().clone().unwrap();
+        headers.inner().iter().map(|(name, value)| (name.to_string(), value.clone())).collect()
+    }
+
+    fn text(bytes: &[u8]) -> AMQPValue {
+        AMQPValue::LongString(LongString::from(bytes))
+    }
+
+    /// What comes back of a message.
+    fn back(outgoing: &Outgoing) -> BasicReturnMessage {
+        let Outgoing { exchange, key, properties, body, .. } = outgoing;
+        let mut delivery = Delivery::mock(0, exchange.clone(), key.clone(), false, body.clone());
+        delivery.properties = properties.clone();
+        BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
     }
 
     #[test]
     fn a_message_has_its_parts_as_properties_and_headers() {
-        let (_, frames) = frames(&RECORD, ROOM);
-        let method = [&[0, 60, 0, 40, 0, 0, 6][..], b"outbox\x06orders\x01"].concat();
-        assert_eq!((frames[0].clone(), frames[2].clone()), ((Sort::Method, method), (Sort::Body, b"{}".to_vec())));
-        let mut header = Values::of(&frames[1].1);
-        assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
-        assert_eq!((header.u16(), header.short()), (Ok(ALL), Ok(&b"application/json"[..])));
-        let mut entries = Vec::new();
-        header.table(&mut |name, value| entries.push((name.to_vec(), value.to_vec()))).unwrap();
-        let expected = [("key", "k"), ("trace", "t"), ("header:CC", "other")];
-        assert_eq!(entries, expected.map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())));
-        assert_eq!((header.u8(), header.short(), header.u64()), (Ok(2), Ok(&b"7"[..]), Ok(7)));
-        assert_eq!((header.short(), header.short()), (Ok(&b"Placed"[..]), Ok(&b"walrelay"[..])));
+        let Outgoing { exchange, key, properties, body, .. } = outgoing(&RECORD, ROOM).unwrap();
+        assert_eq!((exchange.as_str(), key.as_str(), body.as_slice()), ("usual", "orders", &b"{}"[..]));
+        let said = |text: &Option<ShortString>| text.as_ref().map(ShortString::to_string);
+        let (id, kind) = (said(properties.message_id()), said(properties.kind()));
+        assert_eq!((id.as_deref(), kind.as_deref()), (Some("7"), Some("Placed")));
+        let (content, app) = (said(properties.content_type()), said(properties.app_id()));
+        assert_eq!((content.as_deref(), app.as_deref()), (Some("application/json"), Some("walrelay")));
+        assert_eq!((*properties.delivery_mode(), *properties.timestamp()), (Some(2), Some(7)));
+        let traces = AMQPValue::FieldArray(vec![text(b"t"), text(b"\xff")].into());
+        let expected =
+            [("header:CC", text(b"other")), ("key", text(b"k")), ("none", AMQPValue::Void), ("trace", traces)];
+        assert_eq!(headers_of(&RECORD), expected.map(|(name, value)| (name.to_owned(), value)));
     }
 
-    const ALL: u16 = CONTENT_TYPE | HEADERS_FLAG | DELIVERY_MODE | MESSAGE_ID | TIMESTAMP | TYPE | APP_ID;
-    const HEADERS_FLAG: u16 = super::HEADERS;
-
     #[test]
-    fn what_is_longer_than_a_property_is_a_header() {
-        let long = [b'x'; 256];
-        let headers = [Header { name: "id", value: Some(&long) }, Header { name: "eventType", value: Some(&long) }];
-        let (_, frames) = frames(&Record { headers: &headers, key: None, content: Content::Unknown, ..RECORD }, ROOM);
-        let mut header = Values::of(&frames[1].1);
-        assert_eq!((header.u16(), header.u16(), header.u64()), (Ok(60), Ok(0), Ok(2)));
-        assert_eq!(header.u16(), Ok(HEADERS_FLAG | DELIVERY_MODE | TIMESTAMP | APP_ID));
-        let mut entries = Vec::new();
-        header.table(&mut |name, value| entries.push((name.to_vec(), value.len()))).unwrap();
-        assert_eq!(entries, [(b"id".to_vec(), 256), (b"type".to_vec(), 256)]);
+    fn what_a_property_cannot_hold_is_a_header() {
+        for value in [&[b'x'; 256][..], b"\xff"] {
+            let headers = [Header { name: "id", value: Some(value) }, Header { name: "eventType", value: Some(value) }];
+            let record = Record { headers: &headers, key: None, content: Content::Unknown, ..RECORD };
+            let properties = outgoing(&record, ROOM).unwrap().properties;
+            assert_eq!((properties.message_id(), properties.kind(), properties.content_type()), (&None, &None, &None));
+            let expected = [("id".to_owned(), text(value)), ("type".to_owned(), text(value))];
+            assert_eq!(headers_of(&record), expected);
+        }
     }
 
     #[test]
@@ -317,9 +303,8 @@ mod tests {
             (Some(&long), format!("header:{STREAM_FILTER}")),
         ] {
             let headers = [Header { name: STREAM_FILTER, value }];
-            let (_, frames) = frames(&Record { headers: &headers, key: None, ..RECORD }, 2 * ROOM);
-            let name = [&[u8::try_from(written.len()).unwrap()], written.as_bytes()].concat();
-            assert!(frames[1].1.windows(name.len()).any(|part| part == name), "{value:?}");
+            let found = headers_of(&Record { headers: &headers, key: None, ..RECORD });
+            assert_eq!(found.iter().map(|(name, _)| name).collect::<Vec<_>>(), [&written], "{value:?}");
         }
     }
 
@@ -328,12 +313,9 @@ mod tests {
         let own = Header { name: EXCHANGE, value: Some(b"own") };
         let dead = Header { name: DEAD_LETTER, value: Some(b"why") };
         let goes = |headers: &[Header<'_>]| {
-            let chunk = chunk(&Record { headers, ..RECORD });
-            let record = chunk.get(0).unwrap();
-            let mut out = Vec::new();
-            publish(&mut out, 1, "x", record, ROOM).unwrap();
-            let named = out.windows(EXCHANGE.len()).any(|part| part == EXCHANGE.as_bytes());
-            (exchange_of("usual", record).to_owned(), named)
+            let record = Record { headers, ..RECORD };
+            let named = headers_of(&record).iter().any(|(name, _)| name == EXCHANGE);
+            (outgoing(&record, ROOM).unwrap().exchange.to_string(), named)
         };
         assert_eq!(goes(&[own]), ("own".to_owned(), false));
         for value in [None, Some(&b""[..])] {
@@ -344,45 +326,27 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_fill_a_frame_are_no_message_and_leave_nothing() {
+    fn headers_that_fill_a_frame_are_a_message_and_one_byte_more_is_none() {
         let large = vec![b'x'; ROOM];
-        let headers = [Header { name: "h", value: Some(&large) }];
-        let (chunk, mut out) = (chunk(&Record { headers: &headers, ..RECORD }), vec![1, 2]);
-        let refused = publish(&mut out, 1, "outbox", chunk.get(0).unwrap(), ROOM);
-        assert!(refused.is_err_and(|error| error.bytes > ROOM));
-        assert_eq!(out, [1, 2]);
-    }
-
-    #[test]
-    fn messages_that_differ_by_their_key_alone_are_distinguished_when_they_come_back() {
-        let print = |key: Option<&[u8]>| {
-            let (print, frames) = frames(&Record { key, headers: &[], ..RECORD }, ROOM);
-            assert_eq!(returned(b"orders", &frames[1].1), Ok((print, 2)));
-            print
-        };
-        assert_ne!(print(Some(b"k")), print(Some(b"l")));
-        assert_ne!(print(Some(b"")), print(None));
+        // One element of an array has its type and its length before it, as each header has.
+        for (names, around) in [(["h", "i"], 2 * (1 + 1 + 1 + 4)), (["h", "h"], 1 + 1 + 1 + 4 + 2 * (1 + 4))] {
+            let headers = names.map(|name| Header { name, value: Some(large.as_slice()) });
+            let record = Record { headers: &headers, key: None, content: Content::Unknown, ..RECORD };
+            let bytes = FIXED_BYTES + around + 2 * ROOM;
+            assert!(outgoing(&record, bytes).is_ok(), "{names:?}");
+            assert!(outgoing(&record, bytes - 1).is_err(), "{names:?}");
+        }
     }
 
     proptest! {
         #[test]
-        fn a_message_that_comes_back_is_known_again(
-            id in prop::option::of("[a-z]{0,300}"),
-            body in prop::collection::vec(any::<u8>(), 0..9000),
-            room in 1000..ROOM,
+        fn a_message_that_comes_back_tells_whose_lane_it_is_of(
+            key in prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
+            topic in "[a-z.#]{1,255}",
         ) {
-            let headers: Vec<Header<'_>> =
-                id.iter().map(|id| Header { name: "id", value: Some(id.as_bytes()) }).collect();
-            let record = Record { headers: &headers, value: Some(&body), ..RECORD };
-            let (print, frames) = frames(&record, room);
-            prop_assert_eq!(returned(b"orders", &frames[1].1), Ok((print, body.len() as u64)));
-            let parts: Vec<u8> = frames[2..].iter().flat_map(|(_, part)| part.clone()).collect();
-            prop_assert_eq!(parts, body);
-        }
-
-        #[test]
-        fn a_garbled_header_is_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _known = returned(b"k", &bytes).is_ok();
+            let record = Record { topic: &topic, key: key.as_deref(), ..RECORD };
+            let back = back(&outgoing(&record, 2 * ROOM).unwrap());
+            prop_assert_eq!(owner_of(&back), owner(chunk(&record).get(0).unwrap()));
         }
     }
 }

@@ -1,0 +1,834 @@
+//! The library's client behind the queue: connects, publishes batches, judges the answers.
+//!
+//! In: records behind the hand-over's lanes. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
+//! messages under way are of one lane, so that no later one can get in before an earlier one. What was under way when a connection or a
+//! channel was lost goes back to its lanes: neither the library nor this file sends anything a second time.
+//!
+//! ```text
+//!   lanes ──▶ batch on a channel ──▶ ack                delivered
+//!     ▲                           ├─▶ return, then ack    refused: unroutable
+//!     │                           ├─▶ nack                the same message again, after a pause
+//!     └──────── unknown ◀─────────┴─▶ channel closed      refused, where it was alone there; else each goes alone
+//! ```
+//!
+//! The library gives a returned message to whichever confirm comes next. So a batch is judged once all of it is confirmed, and what
+//! came back is matched with its messages by its address and key.
+//!
+//! The library's thread and tasks would live on without us: a client's runtime ends with its connection, and takes queue and socket with it.
+//! Specification: RabbitMQ, "Consumer Acknowledgements and Publisher Confirms", "Authentication", "Heartbeats"; RFC 7519, `exp`.
+
+use super::errors::{self, Closing, Fault};
+use super::message::{self, Outgoing, short};
+use super::{Login, Settings};
+use crate::sink::lanes::address::Server;
+use crate::sink::lanes::runtime::ClientRuntime;
+use crate::sink::lanes::socket::{self, Peer, Stream};
+use crate::sink::lanes::{Event, Fit, Outcome, Owner, Place, Receiver, Reconnect, Taken};
+use crate::sink::{Failure, FailureClass};
+use async_rs::traits::Reactor;
+use async_rs::util::RuntimeParts;
+use async_rs::{Runtime, Tokio};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use futures_util::stream::{BoxStream, FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _};
+use lapin::options::{
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
+use lapin::tcp::AsyncTcpStream;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPUri, AMQPUserInfo, SASLMechanism};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
+
+/// How long reaching a broker and authenticating may take.
+const REACHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long a broker may take to say goodbye.
+const LEFT_WITHIN: Duration = Duration::from_millis(500);
+
+/// A connection that has lasted for less is not replaced for its token's sake: another one would not be better.
+const RENEWED_AFTER: Duration = Duration::from_secs(5);
+
+/// How far the broker's clock may be ahead of ours.
+const CLOCKS_DIFFER: Duration = Duration::from_mins(1);
+
+/// The largest frame that is agreed on, in bytes. The library holds room for 32 to be written and 32 that are read.
+const LARGEST_FRAME: u32 = 128 << 10;
+
+/// Channels of a connection; each is a process of the server's, and has one batch under way.
+const CHANNELS: u16 = 8;
+
+/// Messages of a batch, and their bytes unless it is one message: the library holds another copy of them.
+const BATCH: usize = 128;
+const BATCH_BYTES: usize = 256 << 10;
+
+/// How long everything waits where the exchange is missing, or a channel was closed for no message's sake.
+const LATER: Duration = Duration::from_millis(500);
+
+/// How long a message may be unconfirmed before its connection is given up: the first time, doubled up to the last. A queue that is not
+/// ready yet after its broker's crash may lose a message without a word.
+const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
+
+/// What is said of a connection whose end the library does not explain.
+const WENT: &str = "the connection was lost";
+
+/// A connection, with the library's client on threads of its own.
+pub(super) struct Session {
+    connection: Arc<Connection>,
+    events: BoxStream<'static, lapin::Event>,
+    /// Its host and port, for people.
+    server: String,
+    /// When the token that we logged in with ends, where it is one that says so.
+    token_ends: Option<SystemTime>,
+    opened: Instant,
+    _runtime: ClientRuntime,
+}
+
+/// What became of a message to a queue that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// It came back, and was confirmed.
+    Returned,
+    /// Publishers are blocked, for this reason.
+    Blocked(String),
+    /// It may not be published.
+    Refused(Closing),
+    /// Nothing.
+    Nothing,
+}
+
+/// An answer, or why the broker refuses what was asked.
+pub(super) type Asked = Result<Result<(), Closing>, Failure>;
+
+/// Tokio for the library, which is given its socket and reaches for none by itself.
+#[derive(Debug, Clone)]
+struct Sockets(Tokio);
+
+impl Reactor for Sockets {
+    type TcpStream = Compat<Box<dyn Stream>>;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: io::Read + io::Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl futures_util::AsyncRead + futures_util::AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.0.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl futures_util::Stream<Item = std::time::Instant> + Send + 'static {
+        self.0.interval(duration)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        _address: std::net::SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+impl Session {
+    /// Reaches the host of this number and authenticates.
+    pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
+        let server = settings.servers.get(host).cloned().unwrap_or_default();
+        let address = server.address();
+        let opening = async {
+            let session = Self::connect(settings, server).await?;
+            session.declare(settings).await?;
+            Ok::<Self, Failure>(session)
+        };
+        match tokio::time::timeout(REACHED_WITHIN, opening).await {
+            Ok(opened) => {
+                if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
+                    && failure.class == FailureClass::LogIn
+                {
+                    // The next attempt asks the program again, and does not take what it printed a moment ago.
+                    password.refused();
+                }
+                opened
+            }
+            Err(_late) => Err(errors::broken(&address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
+        }
+    }
+
+    async fn connect(settings: &Settings, server: Server) -> Result<Self, Failure> {
+        let address = server.address();
+        let secret = secret(settings, &address).await?;
+        let token_ends = secret.as_ref().and_then(|secret| end_of_token(secret.expose_secret()));
+        let failed = |error: &dyn std::fmt::Display| errors::broken(&address, &error.to_string());
+        let (runtime, alive) = ClientRuntime::new("rabbitmq-client").map_err(|error| failed(&error))?;
+        let (uri, tls) = (uri(settings, &server, secret.as_ref()), settings.tls.clone());
+        let properties = ConnectionProperties::default()
+            .with_connection_name(settings.client.as_str().into())
+            .with_client_property("product".into(), "walrelay".into())
+            .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
+        let connecting = async move {
+            let peer = Peer { host: &server.host, port: server.port, tls: tls.as_ref(), unread_at_most: None };
+            // Here and not in the function below: a timer there would be polled by the library's thread after the runtime's end.
+            let socket = Mutex::new(Some(socket::connect(peer).await?.compat()));
+            let reach = async move |_uri: AMQPUri, _runtime: Runtime<RuntimeParts<Tokio, Sockets>>| {
+                // The library's thread has this function beside the socket.
+                let _alive = &alive;
+                let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+                socket.map(AsyncTcpStream::Plain).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
+            };
+            let tokio = Tokio::current();
+            let parts = RuntimeParts::new(tokio.clone(), Sockets(tokio));
+            Connection::connector(uri, Runtime::new(parts), reach, properties).await
+        };
+        let connection = runtime.run(connecting).await.map_err(|error| failed(&error))?;
+        let connection = connection.map_err(|error| errors::of_error(&address, settings.heartbeat, &error))?;
+        let events = connection.events_listener().boxed();
+        let connection = Arc::new(connection);
+        Ok(Self { connection, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
+    }
+
+    /// Why the connection is of no more use.
+    fn failed(&self, error: &lapin::Error) -> Failure {
+        errors::of_error(&self.server, self.heartbeat(), error)
+    }
+
+    pub(super) fn heartbeat(&self) -> Duration {
+        Duration::from_secs(self.connection.configuration().heartbeat().into())
+    }
+
+    /// The most bytes of a frame.
+    pub(super) fn frame_bytes(&self) -> usize {
+        usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the broker may refuse us now because the token is over that we logged in with. The broker then keeps the connection and
+    /// refuses what is asked on it; another connection has another token.
+    fn has_expired(&self) -> bool {
+        self.token_ends.is_some_and(|end| may_be_over(end, SystemTime::now())) && self.opened.elapsed() >= RENEWED_AFTER
+    }
+
+    /// Asks one thing on a channel that is opened for it.
+    async fn ask(&self, ask: impl AsyncFnOnce(&Channel) -> lapin::Result<()>) -> Asked {
+        let channel = self.connection.create_channel().await.map_err(|error| self.failed(&error))?;
+        match ask(&channel).await {
+            Ok(()) => {
+                // What was asked is done.
+                drop(channel.close(200, "bye".into()).await);
+                Ok(Ok(()))
+            }
+            Err(error) => {
+                Closing::of_channel(&error).map_or_else(|| Err(self.failed(&error)), |closing| Ok(Err(closing)))
+            }
+        }
+    }
+
+    /// A durable topic exchange; `passive`: only whether there is an exchange of that name.
+    pub(super) async fn exchange_declare(&self, exchange: &str, passive: bool) -> Asked {
+        let options = ExchangeDeclareOptions { passive, durable: !passive, ..ExchangeDeclareOptions::default() };
+        let declare = async |channel: &Channel| {
+            channel.exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default()).await
+        };
+        self.ask(declare).await
+    }
+
+    /// A quorum queue; `passive`: only whether there is a queue of that name.
+    pub(super) async fn queue_declare(&self, queue: &str, passive: bool) -> Asked {
+        let options = QueueDeclareOptions { passive, durable: !passive, ..QueueDeclareOptions::default() };
+        let mut arguments = FieldTable::default();
+        if !passive {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        }
+        self.ask(async |channel| channel.queue_declare(short(queue), options, arguments).await.map(drop)).await
+    }
+
+    pub(super) async fn queue_bind(&self, queue: &str, exchange: &str, key: &str) -> Asked {
+        let (queue, exchange, key) = (short(queue), short(exchange), short(key));
+        let bind = async |channel: &Channel| {
+            channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
+        };
+        self.ask(bind).await
+    }
+
+    pub(super) async fn queue_delete(&self, queue: &str) -> Asked {
+        let options = QueueDeleteOptions::default();
+        self.ask(async |channel| channel.queue_delete(short(queue), options).await.map(drop)).await
+    }
+
+    /// Declares exchange and queue, where that is asked for. What is there already stays as it is.
+    async fn declare(&self, settings: &Settings) -> Result<(), Failure> {
+        let Settings { exchange, queue, .. } = settings;
+        if !settings.declare {
+            return Ok(());
+        }
+        let refused =
+            |what: String| move |closing: Closing| errors::not_declared(settings, &self.server, &what, &closing);
+        if !exchange.is_empty() && self.exchange_declare(exchange, true).await?.is_err() {
+            self.exchange_declare(exchange, false).await?.map_err(refused(format!("exchange {exchange}")))?;
+        }
+        let Some(queue) = queue else { return Ok(()) };
+        if self.queue_declare(queue, true).await?.is_err() {
+            self.queue_declare(queue, false).await?.map_err(refused(format!("queue {queue}")))?;
+        }
+        if exchange.is_empty() {
+            return Ok(());
+        }
+        self.queue_bind(queue, exchange, "#").await?.map_err(refused(format!("queue {queue}")))
+    }
+
+    /// A message without a body to a queue that does not exist, by the default exchange: it changes nothing. A broker says only to
+    /// those who publish that it is blocked.
+    pub(super) async fn probe(&mut self) -> Result<Probe, Failure> {
+        let channel = confirming(&self.connection).await.map_err(|error| self.failed(&error))?;
+        let key = format!("walrelay-check-{}", std::process::id());
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let publishing = async {
+            channel.basic_publish(short(""), short(&key), options, &[], BasicProperties::default()).await?.await
+        };
+        let mut publishing = std::pin::pin!(publishing);
+        let said = loop {
+            tokio::select! {
+                said = &mut publishing => break said,
+                Some(event) = self.events.next() => if let lapin::Event::ConnectionBlocked(reason) = event {
+                    return Ok(Probe::Blocked(reason));
+                },
+            }
+        };
+        // An alarm is said before the confirm, and both may be there by now.
+        while let Some(Some(event)) = self.events.next().now_or_never() {
+            if let lapin::Event::ConnectionBlocked(reason) = event {
+                return Ok(Probe::Blocked(reason));
+            }
+        }
+        match said {
+            Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => Ok(Probe::Returned),
+            Ok(Confirmation::Ack(None) | Confirmation::Nack(None) | Confirmation::NotRequested) => Ok(Probe::Nothing),
+            Err(error) => Closing::of_channel(&error).map(Probe::Refused).ok_or_else(|| self.failed(&error)),
+        }
+    }
+
+    /// Leaves, so that the server does not take it for a loss.
+    pub(super) async fn leave(&self) {
+        let leaving = self.connection.close(200, "bye".into());
+        // Whoever does not answer is left all the same.
+        drop(tokio::time::timeout(LEFT_WITHIN, leaving).await);
+    }
+}
+
+/// A channel on which messages are confirmed.
+async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> AMQPUri {
+    let (username, mechanism) = match &settings.login {
+        Login::Plain { user, .. } => (user.clone(), SASLMechanism::Plain),
+        Login::External => (String::new(), SASLMechanism::External),
+    };
+    let password = secret.map(|secret| secret.expose_secret().to_owned()).unwrap_or_default();
+    AMQPUri {
+        authority: AMQPAuthority {
+            userinfo: AMQPUserInfo { username, password },
+            host: server.host.clone(),
+            port: server.port,
+        },
+        vhost: settings.vhost.clone(),
+        query: AMQPQueryString {
+            frame_max: Some(LARGEST_FRAME),
+            heartbeat: u16::try_from(settings.heartbeat.as_secs()).ok(),
+            auth_mechanism: Some(mechanism),
+            ..AMQPQueryString::default()
+        },
+        ..AMQPUri::default()
+    }
+}
+
+/// The password as it is now. A program may take seconds.
+async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString>, Failure> {
+    let Login::Plain { password, .. } = &settings.login else { return Ok(None) };
+    let password = password.clone();
+    let read = tokio::task::spawn_blocking(move || password.read()).await;
+    let failed = |error: &dyn std::fmt::Display| errors::no_login(server, &error.to_string());
+    read.map_err(|error| failed(&error))?.map(Some).map_err(|error| failed(&error))
+}
+
+/// The end that a token says of itself, where it is a JSON Web Token. Its signature is the broker's to judge.
+fn end_of_token(secret: &str) -> Option<SystemTime> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let mut parts = secret.split('.');
+    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return None;
+    };
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)
+}
+
+/// Whether a token that ends then may be over for the broker.
+fn may_be_over(end: SystemTime, now: SystemTime) -> bool {
+    end <= now + CLOCKS_DIFFER
+}
+
+/// A batch that is confirmed, or whose channel is lost.
+struct Landed {
+    number: u64,
+    /// To be used again.
+    channel: Option<Channel>,
+    messages: Vec<(Taken<Place>, Owner)>,
+    /// For each of them.
+    confirms: Vec<lapin::Result<Confirmation>>,
+}
+
+/// Publishes a batch, on a new channel where there is none, and waits until all of it is confirmed.
+///
+/// # Errors
+/// No channel can be opened.
+async fn publish(
+    connection: Arc<Connection>,
+    channel: Option<Channel>,
+    number: u64,
+    batch: Vec<(Taken<Place>, Owner, Outgoing)>,
+) -> lapin::Result<Landed> {
+    let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
+    let channel = match channel {
+        Some(channel) => channel,
+        None => confirming(&connection).await?,
+    };
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let publishing = batch.into_iter().map(async |(_, _, outgoing)| {
+        let Outgoing { exchange, key, properties, body } = outgoing;
+        let confirm = channel.basic_publish(exchange, key, options, &body, properties).await?;
+        drop(body);
+        confirm.await
+    });
+    let confirms = join_all(publishing).await;
+    let is_whole = confirms.iter().all(Result::is_ok);
+    Ok(Landed { number, channel: is_whole.then_some(channel), messages, confirms })
+}
+
+impl Landed {
+    /// For each message why it came back, where it did; `None`: which ones came back is not clear.
+    fn returned(&self, settings: &Settings) -> Option<Vec<Option<Failure>>> {
+        let mut found = vec![None; self.messages.len()];
+        for confirm in &self.confirms {
+            let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirm else { continue };
+            let owner = message::owner_of(message);
+            let mut alike = self.messages.iter().zip(&mut found).filter(|((_, known), _)| *known == owner);
+            let (Some((_, found)), None) = (alike.next(), alike.next()) else { return None };
+            *found = Some(errors::unroutable(settings, message));
+        }
+        Some(found)
+    }
+
+    /// Why the broker closed the channel, or the connection is of no more use.
+    fn lost(&self) -> Option<&lapin::Error> {
+        let mut lost = self.confirms.iter().filter_map(|confirm| confirm.as_ref().err()).peekable();
+        // What was handed over too late says only that the channel is closed.
+        let first = lost.peek().copied();
+        lost.find(|error| Closing::of(error).is_some()).or(first)
+    }
+}
+
+/// Runs until the relay wants nothing more.
+pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+    let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
+    loop {
+        let Some(opened) = receiver.while_listening(Session::open(settings, host)).await else { return };
+        let ended = match opened {
+            Err(failure) => Err(failure),
+            Ok(session) => {
+                let mut worker = Worker::new(settings, session, alone, patience);
+                let ended = worker.serve(receiver).await;
+                worker.give_back(receiver);
+                alone = worker.alone;
+                patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
+                if worker.answered {
+                    reconnect = Reconnect::default();
+                }
+                if ended.is_ok() {
+                    worker.session.leave().await;
+                }
+                ended
+            }
+        };
+        // The relay wants nothing more.
+        let Err(failure) = ended else { return };
+        host = (host + 1) % settings.servers.len().max(1);
+        if reconnect.wait(receiver, failure).await.is_none() {
+            return;
+        }
+    }
+}
+
+type Landing = Pin<Box<dyn Future<Output = lapin::Result<Landed>>>>;
+
+/// One connection's work.
+struct Worker<'a> {
+    settings: &'a Settings,
+    session: Session,
+    /// Channels without a batch; `None`: it is to be opened.
+    free: Vec<Option<Channel>>,
+    /// Batches under way: since when, and what is in them.
+    under_way: BTreeMap<u64, (Instant, Vec<Taken<Place>>)>,
+    /// What they end as.
+    landing: FuturesUnordered<Landing>,
+    /// Batches that were published.
+    published: u64,
+    /// Emptied, to be used again.
+    taken: Vec<Taken<Place>>,
+    /// Since when messages could have been confirmed.
+    able: Instant,
+    /// How long a message may be unconfirmed.
+    patience: Duration,
+    /// One was for longer.
+    stalled: bool,
+    /// Nothing is published before that.
+    later: Option<Instant>,
+    /// So many messages are published one by one: which of them is refused is to be found out.
+    alone: usize,
+    /// The server takes nothing for now, and says so.
+    alarm: Option<Failure>,
+    /// What it refuses for now.
+    obstacle: Option<Failure>,
+    /// The server has taken something.
+    answered: bool,
+    /// Why the connection is of no more use.
+    lost: Option<Failure>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(settings: &'a Settings, session: Session, alone: usize, patience: Duration) -> Self {
+        let channels = CHANNELS.min(session.connection.configuration().channel_max());
+        Self {
+            settings,
+            session,
+            free: (0..channels).map(|_| None).collect(),
+            under_way: BTreeMap::new(),
+            landing: FuturesUnordered::new(),
+            published: 0,
+            taken: Vec::new(),
+            able: Instant::now(),
+            patience,
+            stalled: false,
+            later: None,
+            alone,
+            alarm: None,
+            obstacle: None,
+            answered: false,
+            lost: None,
+        }
+    }
+
+    async fn serve(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        self.show(receiver);
+        loop {
+            self.fill(receiver);
+            let wake = self.wake();
+            tokio::select! {
+                biased;
+                event = receiver.next() => match event {
+                    Event::Work => {}
+                    Event::Closed => return Ok(()),
+                },
+                event = self.session.events.next() => self.heed(event, receiver),
+                Some(landed) = self.landing.next() => self.land(landed, receiver),
+                () = tokio::time::sleep_until(wake) => self.look(),
+            }
+            if let Some(failure) = self.lost.take() {
+                return Err(failure);
+            }
+        }
+    }
+
+    /// What everything waits for, or else some.
+    fn show(&self, receiver: &Receiver) {
+        receiver.set_blocked(self.alarm.as_ref().or(self.obstacle.as_ref()).cloned());
+    }
+
+    /// When there is something to do though nothing comes.
+    fn wake(&self) -> Instant {
+        let now = Instant::now();
+        // What is due already waits for something else.
+        let later = self.later.filter(|later| *later > now);
+        [later, self.stalls()].into_iter().flatten().fold(now + self.session.heartbeat(), Instant::min)
+    }
+
+    /// When the oldest batch will have been unconfirmed for too long.
+    fn stalls(&self) -> Option<Instant> {
+        let (oldest, _) = self.under_way.values().next()?;
+        self.alarm.is_none().then(|| (*oldest).max(self.able) + self.patience)
+    }
+
+    fn look(&mut self) {
+        if self.stalls().is_some_and(|stalls| Instant::now() >= stalls) {
+            self.stalled = true;
+            let reason = format!("a message was not confirmed for {} s", self.patience.as_secs());
+            self.lost = Some(errors::broken(&self.session.server, &reason));
+        } else if !self.session.connection.status().connected() {
+            self.lost = Some(errors::broken(&self.session.server, WENT));
+        }
+    }
+
+    fn heed(&mut self, event: Option<lapin::Event>, receiver: &Receiver) {
+        match event {
+            Some(lapin::Event::ConnectionBlocked(reason)) => {
+                self.alarm = Some(errors::alarm(&self.session.server, &reason));
+                self.show(receiver);
+            }
+            Some(lapin::Event::ConnectionUnblocked) => {
+                self.alarm = None;
+                self.able = Instant::now();
+                self.show(receiver);
+            }
+            // A channel's end is its batch's to judge.
+            Some(lapin::Event::Error(error)) => {
+                if !self.session.connection.status().connected() {
+                    self.lost = Some(self.session.failed(&error));
+                }
+            }
+            Some(_) => {}
+            None => self.lost = Some(errors::broken(&self.session.server, WENT)),
+        }
+    }
+
+    /// Publishes what may be under way.
+    fn fill(&mut self, receiver: &mut Receiver) {
+        let now = Instant::now();
+        if self.alarm.is_some() || self.later.is_some_and(|later| now < later) {
+            return;
+        }
+        self.later = None;
+        while receiver.has_ready()
+            && let Some(channel) = self.free.pop()
+        {
+            let most = if self.alone > 0 { 1 } else { BATCH };
+            let (mut messages, mut bytes, mut taken) = (0, 0, std::mem::take(&mut self.taken));
+            receiver.take(&mut taken, 1, |record| {
+                if messages == most || messages > 0 && bytes + record.held_bytes() > BATCH_BYTES {
+                    return Fit::Full;
+                }
+                (messages, bytes) = (messages + 1, bytes + record.held_bytes());
+                Fit::Takes
+            });
+            self.alone = self.alone.saturating_sub(taken.len());
+            let batch = self.batch(&taken, receiver);
+            let none = taken.is_empty();
+            taken.clear();
+            self.taken = taken;
+            if batch.is_empty() {
+                self.free.push(channel);
+            } else {
+                self.published += 1;
+                let places = batch.iter().map(|(taken, ..)| *taken).collect();
+                self.under_way.insert(self.published, (now, places));
+                let connection = Arc::clone(&self.session.connection);
+                self.landing.push(Box::pin(publish(connection, channel, self.published, batch)));
+            }
+            if none {
+                break;
+            }
+        }
+    }
+
+    /// The messages, without what can be none.
+    fn batch(&self, taken: &[Taken<Place>], receiver: &mut Receiver) -> Vec<(Taken<Place>, Owner, Outgoing)> {
+        let (mut batch, mut refused) = (Vec::with_capacity(taken.len()), Vec::new());
+        for taken in taken {
+            let Some(record) = receiver.record(taken.item) else { continue };
+            let exchange = message::exchange_of(self.settings, record);
+            match Outgoing::of(exchange, record, self.session.frame_bytes()) {
+                Ok(outgoing) => batch.push((*taken, message::owner(record), outgoing)),
+                Err(failure) => refused.push((*taken, failure)),
+            }
+        }
+        if !refused.is_empty() {
+            for (taken, failure) in refused {
+                receiver.settle(taken, &Outcome::Refused(failure));
+            }
+            receiver.publish();
+        }
+        batch
+    }
+
+    /// Settles a batch.
+    fn land(&mut self, landed: lapin::Result<Landed>, receiver: &mut Receiver) {
+        let landed = match landed {
+            Ok(landed) => landed,
+            Err(error) => {
+                self.lost = Some(self.session.failed(&error));
+                return;
+            }
+        };
+        self.under_way.remove(&landed.number);
+        let fault = landed.lost().map(|error| self.fault(error));
+        if let Some(returned) = landed.returned(self.settings) {
+            self.settle(&landed, returned, fault.as_ref(), receiver);
+        } else {
+            self.alone = self.alone.max(landed.messages.len());
+            for (taken, _) in &landed.messages {
+                receiver.settle(*taken, &Outcome::Unknown);
+            }
+        }
+        self.show(receiver);
+        receiver.publish();
+        self.free.push(landed.channel);
+    }
+
+    fn settle(
+        &mut self,
+        landed: &Landed,
+        returned: Vec<Option<Failure>>,
+        fault: Option<&(Closing, Fault)>,
+        receiver: &mut Receiver,
+    ) {
+        let unconfirmed =
+            landed.confirms.iter().zip(&returned).filter(|(confirm, back)| confirm.is_err() && back.is_none());
+        let suspects = unconfirmed.count();
+        let (mut kept, mut blamed) = (false, false);
+        for ((confirm, back), (taken, _)) in landed.confirms.iter().zip(returned).zip(&landed.messages) {
+            let record = receiver.record(taken.item);
+            let to = record.map_or(("", ""), |record| (message::exchange_of(self.settings, record), record.topic()));
+            let outcome = match (back, confirm, fault) {
+                (Some(failure), _, _) => Outcome::Refused(failure),
+                (None, Ok(Confirmation::Ack(_)), _) => {
+                    kept = true;
+                    Outcome::Delivered
+                }
+                (None, Ok(Confirmation::Nack(_)), _) => Outcome::Later(errors::not_taken(to.0, to.1)),
+                (None, Err(_), Some((closing, Fault::Record(class, reason)))) if suspects == 1 => {
+                    Outcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
+                }
+                // It is missing for all of them: one is enough to ask again with.
+                (None, Err(_), Some((closing, Fault::Exchange))) if !blamed && !self.settings.declare => {
+                    blamed = true;
+                    Outcome::Refused(errors::no_exchange(self.settings, closing))
+                }
+                (None, Ok(Confirmation::NotRequested) | Err(_), _) => Outcome::Unknown,
+            };
+            receiver.settle(*taken, &outcome);
+        }
+        if matches!(fault, Some((_, Fault::Record(..)))) && suspects > 1 {
+            self.alone = self.alone.max(suspects);
+        }
+        self.answered |= kept;
+        if kept {
+            self.obstacle = None;
+        }
+    }
+
+    /// Why the server closed a channel, mostly over one of the messages on it; which one is not said. What was published behind that one was
+    /// dropped; what went before may be in.
+    fn fault(&mut self, error: &lapin::Error) -> (Closing, Fault) {
+        let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
+            self.lost = Some(self.session.failed(error));
+            return (Closing { code: 0, text: error.to_string() }, Fault::Broker);
+        };
+        if closing.code == errors::ACCESS_REFUSED && self.session.has_expired() {
+            self.lost = Some(errors::expired(&self.session.server, &closing));
+            return (closing, Fault::Broker);
+        }
+        let fault = match errors::fault(closing.code) {
+            // Another row's may be there.
+            Fault::Exchange if self.settings.exchange_column.is_some() => errors::NO_OWN_EXCHANGE,
+            fault @ (Fault::Exchange | Fault::Record(..) | Fault::Broker) => fault,
+        };
+        match fault {
+            Fault::Record(..) => {}
+            // The next connection declares it.
+            Fault::Exchange if self.settings.declare => {
+                self.lost = Some(errors::channel_closed(&self.session.server, &closing));
+            }
+            Fault::Exchange => {
+                self.later = Some(Instant::now() + LATER);
+                self.alone = self.alone.max(1);
+            }
+            Fault::Broker => {
+                self.later = Some(Instant::now() + LATER);
+                self.obstacle = Some(errors::channel_closed(&self.session.server, &closing));
+            }
+        }
+        (closing, fault)
+    }
+
+    /// What is under way goes back to its lanes: what became of it is not known, but where it was confirmed before.
+    fn give_back(&mut self, receiver: &mut Receiver) {
+        while let Some(Some(landed)) = self.landing.next().now_or_never() {
+            self.land(landed, receiver);
+        }
+        for (_, places) in std::mem::take(&mut self.under_way).into_values() {
+            for taken in places {
+                receiver.settle(taken, &Outcome::Unknown);
+            }
+        }
+        receiver.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::tests::read_in_test;
+    use std::io::Read as _;
+
+    #[test]
+    fn a_connection_that_is_given_up_closes_its_socket() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let settings = read_in_test("amqp", &address, &[], |asked| Settings::read(asked)).unwrap();
+        crate::sink::lanes::block_on(async {
+            let (hello, hears) = tokio::sync::oneshot::channel();
+            let server = std::thread::spawn(move || {
+                let (mut socket, _) = listener.accept().unwrap();
+                let mut header = [0; 8];
+                socket.read_exact(&mut header).unwrap();
+                hello.send(()).unwrap();
+                (socket, header)
+            });
+            tokio::select! {
+                opened = Session::open(&settings, 0) => panic!("{:?}", opened.map(drop)),
+                heard = hears => heard.unwrap(),
+            }
+            // What opened it is dropped, and waits for the library's thread.
+            let (mut socket, header) = server.join().unwrap();
+            assert_eq!(&header, b"AMQP\0\0\x09\x01");
+            socket.set_nonblocking(true).unwrap();
+            let read = socket.read(&mut [0]);
+            assert!(
+                read.as_ref().map_or_else(|error| error.kind() == io::ErrorKind::ConnectionReset, |read| *read == 0),
+                "{read:?}"
+            );
+            Ok::<(), Failure>(())
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_token_says_when_it_ends_and_a_password_does_not() {
+        let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
+        let at = |seconds| Some(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(end_of_token(&token(r#"{"sub":"relay","exp":1800000060}"#)), at(1_800_000_060));
+        assert_eq!(end_of_token(&token(r#"{"exp":1.8e9}"#)), at(1_800_000_000));
+        for none in ["", "hush", "a.b.c", "a.b", &token(r#"{"sub":"relay"}"#), &token(r#"{"exp":-1}"#), &token("[]")] {
+            assert_eq!(end_of_token(none), None, "{none}");
+        }
+        let now = UNIX_EPOCH + Duration::from_hours(500_000);
+        assert!(may_be_over(now - CLOCKS_DIFFER, now) && may_be_over(now + CLOCKS_DIFFER, now));
+        assert!(!may_be_over(now + 2 * CLOCKS_DIFFER, now));
+    }
+}

@@ -1,0 +1,372 @@
+//! What a server's codes say: about a record, its exchange, or the broker.
+//!
+//! In: the library's errors, with the broker's reply codes. Out: failures. It does no I/O. Control flow follows codes, never texts.
+//! Specification: AMQP 0-9-1, section 1.2 (reply codes).
+
+use super::Settings;
+use crate::given::shell_quoted;
+use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::{Failure, FailureClass};
+use lapin::ErrorKind;
+use lapin::message::BasicReturnMessage;
+use std::time::Duration;
+
+/// Labels of failures, for metrics.
+pub(super) const CONNECTION: &str = "connection";
+const ALARM: &str = "alarm";
+const NOT_TAKEN: &str = "not_taken";
+pub(super) const UNROUTABLE: &str = "unroutable";
+pub(super) const NO_EXCHANGE: &str = "no_exchange";
+pub(super) const NOT_PERMITTED: &str = "not_permitted";
+const REFUSED: &str = "refused";
+const ROUTING_KEY: &str = "routing_key";
+const HEADERS: &str = "headers";
+const EXCHANGE: &str = "exchange";
+
+/// The exchange without a name, in which a routing key is a queue's name: for people, and where rights are given.
+const DEFAULT_EXCHANGE: &str = "(default)";
+const DEFAULT_EXCHANGE_IN_RIGHTS: &str = "amq.default";
+
+/// A row's own exchange is missing: another row's may be there.
+pub(super) const NO_OWN_EXCHANGE: Fault = Fault::Record(FailureClass::Topic, NO_EXCHANGE);
+
+/// What a record may be refused for.
+pub(super) const REFUSALS: [&str; 7] =
+    [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS, EXCHANGE];
+
+/// What a failed delivery may say.
+pub(super) const REASONS: [&str; 8] =
+    [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED];
+
+const CONTENT_TOO_LARGE: u16 = 311;
+pub(super) const ACCESS_REFUSED: u16 = 403;
+const NOT_FOUND: u16 = 404;
+const PRECONDITION_FAILED: u16 = 406;
+const COMMAND_INVALID: u16 = 503;
+const NOT_ALLOWED: u16 = 530;
+
+/// Why the broker closed a channel or the connection, or returns a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Closing {
+    pub(super) code: u16,
+    pub(super) text: String,
+}
+
+impl Closing {
+    /// `None`: the broker did not close anything.
+    pub(super) fn of(error: &lapin::Error) -> Option<Self> {
+        let ErrorKind::ProtocolError(error) = error.kind() else { return None };
+        Some(Self { code: error.get_id(), text: error.get_message().as_str().to_owned() })
+    }
+
+    /// `None`: the broker did not close a channel alone.
+    pub(super) fn of_channel(error: &lapin::Error) -> Option<Self> {
+        Self::of(error).filter(|_| error.is_amqp_soft_error())
+    }
+
+    fn shown(&self) -> String {
+        format!("{} ({})", self.text, self.code)
+    }
+}
+
+/// What closed a channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// One of the records on it.
+    Record(FailureClass, &'static str),
+    /// What all records have in common.
+    Exchange,
+    /// Nothing that a record has to do with.
+    Broker,
+}
+
+pub(super) fn fault(code: u16) -> Fault {
+    match code {
+        NOT_FOUND => Fault::Exchange,
+        ACCESS_REFUSED => Fault::Record(FailureClass::Topic, NOT_PERMITTED),
+        CONTENT_TOO_LARGE | PRECONDITION_FAILED => Fault::Record(FailureClass::Row, REFUSED),
+        _ => Fault::Broker,
+    }
+}
+
+/// A connection cannot be had, or is lost.
+pub(super) fn broken(server: &str, reason: &str) -> Failure {
+    let text = format!("RabbitMQ at {server} cannot be reached: {reason}");
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// Why a connection cannot be had, or is lost.
+pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) -> Failure {
+    if let Some(closing) = Closing::of(error) {
+        return closed(server, &closing);
+    }
+    if let ErrorKind::MissingHeartbeatError = error.kind() {
+        return broken(server, &format!("no heartbeat for {} s", (heartbeat * 2).as_secs()));
+    }
+    if let ErrorKind::IOError(error) = error.kind() {
+        return broken(server, &error.to_string());
+    }
+    if let ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) = error.kind() {
+        return broken(server, "it does not speak AMQP 0-9-1");
+    }
+    broken(server, &error.to_string())
+}
+
+/// The server closes the connection.
+pub(super) fn closed(server: &str, closing: &Closing) -> Failure {
+    let (class, reason) = match closing.code {
+        NOT_ALLOWED if is_full(&closing.text) => (FailureClass::Environment, CONNECTION),
+        // The last: it does not offer the mechanism.
+        ACCESS_REFUSED | NOT_ALLOWED | COMMAND_INVALID => (FailureClass::LogIn, LOG_IN_LABEL),
+        _ => (FailureClass::Environment, CONNECTION),
+    };
+    let text = format!("RabbitMQ at {server} closes the connection: {}", closing.shown());
+    Failure { class, reason, text }
+}
+
+/// A broker, a vhost or a user that has connections enough: the code is the one of a vhost that we may not use, the words are not.
+fn is_full(text: &str) -> bool {
+    text.contains("connection limit (") && text.ends_with("is reached")
+}
+
+/// The broker refuses us since our token is over, and keeps the connection.
+pub(super) fn expired(server: &str, closing: &Closing) -> Failure {
+    let text = format!("RabbitMQ at {server} does not accept the token any more: {}", closing.shown());
+    Failure { class: FailureClass::Environment, reason: LOG_IN_LABEL, text }
+}
+
+/// Who we are cannot be proved.
+pub(super) fn no_login(server: &str, reason: &str) -> Failure {
+    let text = format!("cannot authenticate to RabbitMQ at {server}: {reason}");
+    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
+}
+
+/// What is declared is refused.
+pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closing: &Closing) -> Failure {
+    let reason = match fault(closing.code) {
+        Fault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
+        Fault::Exchange => NO_EXCHANGE,
+        Fault::Record(..) | Fault::Broker => REFUSED,
+    };
+    let fix = fix(settings, &settings.exchange, reason);
+    let text = format!("RabbitMQ at {server} does not declare {what}: {}{fix}", closing.shown());
+    Failure { class: FailureClass::Environment, reason, text }
+}
+
+/// A channel was closed for a reason that no record has to do with.
+pub(super) fn channel_closed(server: &str, closing: &Closing) -> Failure {
+    let text = format!("RabbitMQ at {server} closes a channel: {}", closing.shown());
+    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+}
+
+/// The server takes nothing for now.
+pub(super) fn alarm(server: &str, reason: &str) -> Failure {
+    let text = format!("RabbitMQ at {server} blocks publishers: {reason}");
+    Failure { class: FailureClass::Environment, reason: ALARM, text }
+}
+
+/// A queue of the exchange did not take a message.
+pub(super) fn not_taken(exchange: &str, key: &str) -> Failure {
+    let exchange = exchange_shown(exchange);
+    let text = format!("a queue of exchange {exchange} does not take messages with routing key {key} (nack)");
+    Failure { class: FailureClass::Environment, reason: NOT_TAKEN, text }
+}
+
+/// No queue takes a message.
+pub(super) fn unroutable(settings: &Settings, message: &BasicReturnMessage) -> Failure {
+    let (exchange, key) = (message.exchange.as_str(), message.routing_key.as_str());
+    let queue = declare_queue(settings, key);
+    let fix = if exchange.is_empty() {
+        queue
+    } else {
+        let word = |name, value: &str| shell_quoted(&format!("{name}={value}"));
+        let (source, destination, routing) =
+            (word("source", exchange), word("destination", key), word("routing_key", key));
+        format!("{queue} && {} declare binding {source} {destination} {routing}", admin(settings))
+    };
+    let why = Closing { code: message.reply_code, text: message.reply_text.as_str().to_owned() };
+    let text = format!(
+        "no queue takes messages of exchange {} with routing key {key}: {}; for a queue of that name: {fix}",
+        exchange_shown(exchange),
+        why.shown()
+    );
+    Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
+}
+
+/// An exchange, for people.
+pub(super) fn exchange_shown(exchange: &str) -> &str {
+    if exchange.is_empty() { DEFAULT_EXCHANGE } else { exchange }
+}
+
+/// The tool, for the vhost.
+fn admin(settings: &Settings) -> String {
+    match settings.vhost.as_str() {
+        "/" => "rabbitmqadmin".to_owned(),
+        vhost => format!("rabbitmqadmin {}", shell_quoted(&format!("--vhost={vhost}"))),
+    }
+}
+
+/// The command that declares a queue.
+pub(super) fn declare_queue(settings: &Settings, name: &str) -> String {
+    let name = shell_quoted(&format!("name={name}"));
+    format!("{} declare queue {name} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'", admin(settings))
+}
+
+/// The command that declares an exchange.
+pub(super) fn declare_exchange(settings: &Settings, exchange: &str) -> String {
+    let name = shell_quoted(&format!("name={exchange}"));
+    format!("{} declare exchange {name} type=topic durable=true", admin(settings))
+}
+
+/// The command that lets the user write to the exchange and to the usual one, and declare, where that is asked for. It takes the place of what
+/// the user may do in the vhost, so it has all that walrelay needs there.
+pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
+    let pattern = |names: &[&str]| match names {
+        [] => String::new(),
+        names => format!("^({})$", names.iter().map(|name| regex::escape(name)).collect::<Vec<_>>().join("|")),
+    };
+    let usual = settings.exchange.as_str();
+    let declared = [Some(usual).filter(|usual| !usual.is_empty()), settings.queue.as_deref()];
+    let declared: Vec<&str> = declared.into_iter().flatten().filter(|_| settings.declare).collect();
+    let mut written = declared.clone();
+    for name in [usual, exchange, DEFAULT_EXCHANGE_IN_RIGHTS] {
+        if !name.is_empty() && !written.contains(&name) {
+            written.push(name);
+        }
+    }
+    let read: Vec<&str> = declared.iter().copied().filter(|name| *name == usual).collect();
+    let words = [&settings.vhost, settings.user(), &pattern(&declared), &pattern(&written), &pattern(&read)];
+    format!("rabbitmqctl set_permissions -p {}", words.map(shell_quoted).join(" "))
+}
+
+/// The command that fixes a fault of an exchange, as it stands behind an error; empty: there is none.
+fn fix(settings: &Settings, exchange: &str, reason: &str) -> String {
+    match reason {
+        NO_EXCHANGE => format!("; to declare it: {}", declare_exchange(settings, exchange)),
+        NOT_PERMITTED => format!("; to permit it: {}", permit(settings, exchange)),
+        _ => String::new(),
+    }
+}
+
+/// The exchange is missing.
+pub(super) fn no_exchange(settings: &Settings, closing: &Closing) -> Failure {
+    let text =
+        format!("RabbitMQ refuses messages: {}{}", closing.shown(), fix(settings, &settings.exchange, NO_EXCHANGE));
+    Failure { class: FailureClass::Topic, reason: NO_EXCHANGE, text }
+}
+
+/// The channel was closed over this record, which goes to this exchange.
+pub(super) fn refused(
+    settings: &Settings,
+    (exchange, key): (&str, &str),
+    class: FailureClass,
+    reason: &'static str,
+    closing: &Closing,
+) -> Failure {
+    let fix = fix(settings, exchange, reason);
+    let text = format!("RabbitMQ refuses a message with routing key {key}: {}{fix}", closing.shown());
+    Failure { class, reason, text }
+}
+
+/// A record that can be no message.
+pub(super) fn bad(reason: &'static str, text: String) -> Failure {
+    Failure { class: FailureClass::Row, reason, text }
+}
+
+/// A routing key that is too long, or none.
+pub(super) fn bad_key(bytes: usize) -> Failure {
+    bad(ROUTING_KEY, format!("a routing key has 1 to 255 bytes, this one {bytes}"))
+}
+
+/// A row's own exchange that can be none.
+pub(super) fn bad_exchange(bytes: usize) -> Failure {
+    bad(EXCHANGE, format!("an exchange's name is UTF-8 of at most 255 bytes, this one has {bytes}"))
+}
+
+/// Headers that cannot be written.
+pub(super) fn bad_headers(text: String) -> Failure {
+    bad(HEADERS, text)
+}
+
+/// What fixes a failure for which an operator must act.
+pub(super) fn hint(failure: &Failure) -> Option<String> {
+    let hint = match failure.reason {
+        _ if failure.class == FailureClass::LogIn => {
+            "check the user, the vhost (%2f is /) and its permissions in --to, and the password (WALRELAY_RABBITMQ_PASSWORD, -X password=@FILE)"
+        }
+        NO_EXCHANGE => "declare the exchange (rabbitmqadmin, or -X declare=true), or give another -X exchange",
+        NOT_PERMITTED => {
+            "give the user the right to write to the exchange: the error has the command, which replaces the user's rights in the vhost \
+             (rabbitmqctl list_permissions); where topic permissions are used, rabbitmqctl set_topic_permissions as well"
+        }
+        _ => return None,
+    };
+    Some(hint.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::tests::read_in_test;
+
+    fn closing(code: u16) -> Closing {
+        Closing { code, text: "why".to_owned() }
+    }
+
+    #[test]
+    fn codes_say_whose_fault_it_is() {
+        assert_eq!(fault(404), Fault::Exchange);
+        assert_eq!(fault(403), Fault::Record(FailureClass::Topic, NOT_PERMITTED));
+        assert_eq!(fault(406), Fault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(311), Fault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(506), Fault::Broker);
+        assert_eq!(closed("h:1", &closing(530)).class, FailureClass::LogIn);
+        // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
+        for text in [
+            "NOT_ALLOWED - access to vhost '/' refused for user 'relay': connection limit (1) is reached",
+            "NOT_ALLOWED - connection refused for user 'relay': user connection limit (1) is reached",
+            "NOT_ALLOWED - connection refused: node connection limit (1) is reached",
+        ] {
+            let full = closed("h:1", &Closing { code: 530, text: text.to_owned() });
+            assert_eq!((full.class, full.reason), (FailureClass::Environment, CONNECTION), "{text}");
+        }
+        assert_eq!(closed("h:1", &closing(320)).reason, CONNECTION);
+        assert_eq!(closed("h:1", &closing(320)).text, "RabbitMQ at h:1 closes the connection: why (320)");
+    }
+
+    fn settings(vhost: &str, properties: &[(&str, &str)]) -> Settings {
+        read_in_test("amqp", &format!("app@h/{vhost}"), properties, |asked| Settings::read(asked)).unwrap()
+    }
+
+    #[test]
+    fn what_an_operator_can_fix_has_a_command() {
+        let settings = settings("", &[]);
+        let refused = |reason, code| refused(&settings, ("own", "k"), FailureClass::Topic, reason, &closing(code));
+        for failure in [refused(NO_EXCHANGE, 404), refused(NOT_PERMITTED, 403)] {
+            assert!(hint(&failure).is_some_and(|hint| hint.contains("rabbitmq")), "{failure:?}");
+        }
+        assert_eq!(hint(&alarm("h:1", "low on memory")), None);
+        // An exchange that a row names is the one to be declared.
+        assert_eq!(
+            refused(NO_EXCHANGE, 404).text,
+            "RabbitMQ refuses a message with routing key k: why (404); to declare it: \
+             rabbitmqadmin declare exchange name=own type=topic durable=true"
+        );
+        assert_eq!(
+            refused(NOT_PERMITTED, 403).text,
+            "RabbitMQ refuses a message with routing key k: why (403); to permit it: \
+             rabbitmqctl set_permissions -p / app '' '^(outbox|own|amq\\.default)$' ''"
+        );
+    }
+
+    #[test]
+    fn rights_are_those_that_the_settings_need() {
+        let command = |vhost: &str, properties: &[(&str, &str)], exchange: &str| {
+            permit(&settings(vhost, properties), exchange).replace("rabbitmqctl set_permissions -p ", "")
+        };
+        assert_eq!(command("sh op", &[("exchange", "a.b")], "a.b"), "'sh op' app '' '^(a\\.b|amq\\.default)$' ''");
+        assert_eq!(command("v", &[("exchange", "")], ""), "v app '' '^(amq\\.default)$' ''");
+        let declare = [("declare", "true"), ("queue", "q")];
+        assert_eq!(command("v", &declare, "outbox"), "v app '^(outbox|q)$' '^(outbox|q|amq\\.default)$' '^(outbox)$'");
+    }
+}
