@@ -1,7 +1,6 @@
-//! One connection of a client on the lanes: reached, encrypted where asked for, read and written at once.
+//! A connection for a library's client: reached, and encrypted where asked for.
 //!
-//! In: where, and whom to trust. Out: bytes that have come, and room for bytes to be sent. It speaks no protocol, does not reconnect
-//! and sends nothing a second time.
+//! In: where, and whom to trust. Out: a stream of bytes, of which nothing leaves once it is closed. It does not reconnect.
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -11,18 +10,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-
-/// Room that one read is given, in bytes.
-const READ_BYTES: usize = 16 << 10;
-
-/// Room for bytes to be written that stays when they are: only one large message can have needed more.
-const KEPT_BYTES: usize = 4 << 20;
-
-/// So many bytes that are written are worth moving those that are not.
-const MOVED_BYTES: usize = 64 << 10;
 
 /// How long one of a name's addresses may take to be reached where there is another.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(3);
@@ -65,133 +55,18 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A connection.
-pub struct Socket {
-    reader: ReadHalf<Box<dyn Stream>>,
-    writer: WriteHalf<Box<dyn Stream>>,
-    /// Read and not looked at.
-    input: Vec<u8>,
-    /// To be written: from `written` on.
-    pub output: Vec<u8>,
-    written: usize,
-    /// Written and perhaps held back.
-    unflushed: bool,
-}
-
-impl Socket {
-    /// Reaches the peer. May take as long as the network does.
-    ///
-    /// # Errors
-    /// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
-    pub async fn connect(peer: Peer<'_>) -> io::Result<Self> {
-        Ok(Self::over(connect(peer).await?))
-    }
-
-    fn over(stream: Box<dyn Stream>) -> Self {
-        let (reader, writer) = tokio::io::split(stream);
-        Self { reader, writer, input: Vec::new(), output: Vec::new(), written: 0, unflushed: false }
-    }
-
-    /// Encrypts the connection from here on, where nothing is to be written and nothing more comes unasked: for protocols that begin
-    /// without.
-    ///
-    /// # Errors
-    /// The peer is not whom its certificate should name; a file cannot be read.
-    pub async fn encrypt(self, host: &str, tls: &Tls) -> io::Result<Self> {
-        Ok(Self::over(encrypt(self.reader.unsplit(self.writer), host, tls).await?))
-    }
-
-    /// Writes some of what is to be written, or reads some of what has come, whichever is possible first. Nothing is lost when it
-    /// is dropped half-way. Whether something was read.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    pub async fn turn(&mut self) -> io::Result<bool> {
-        let Self { reader, writer, input, output, written, unflushed } = self;
-        input.reserve(READ_BYTES);
-        let rest = output.get(*written..).unwrap_or_default();
-        let writes = !rest.is_empty() || *unflushed;
-        // TLS holds back what it has encrypted until it is flushed.
-        let write = async {
-            if rest.is_empty() { writer.flush().await.map(|()| None) } else { writer.write(rest).await.map(Some) }
-        };
-        tokio::select! {
-            read = reader.read_buf(input) => match read? {
-                0 => Err(io::ErrorKind::UnexpectedEof.into()),
-                _some => Ok(true),
-            },
-            wrote = write, if writes => {
-                match wrote? {
-                    None => *unflushed = false,
-                    Some(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Some(bytes) => {
-                        *written += bytes;
-                        *unflushed = true;
-                    }
-                }
-                forget_written(output, written);
-                Ok(false)
-            }
-        }
-    }
-
-    /// Whether everything that was to be written is.
-    pub fn is_written(&self) -> bool {
-        self.output.is_empty() && !self.unflushed
-    }
-
-    /// What has come.
-    pub fn input(&self) -> &[u8] {
-        &self.input
-    }
-
-    /// The first `length` bytes of that have been looked at.
-    pub fn consume(&mut self, length: usize) {
-        self.input.drain(..length.min(self.input.len()));
-    }
-
-    /// What has come, to be looked at beside other work on the connection; [`Socket::give_back`] returns it.
-    pub fn take_input(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.input)
-    }
-
-    /// Returns what was taken, of which the first `length` bytes have been looked at.
-    pub fn give_back(&mut self, input: Vec<u8>, length: usize) {
-        self.input = input;
-        self.consume(length);
-    }
-}
-
 /// Reaches the peer, for a library that reads and writes by itself. May take as long as the network does.
 ///
 /// # Errors
-/// As [`Socket::connect`].
+/// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
 pub async fn connect(peer: Peer<'_>) -> io::Result<Box<dyn Stream>> {
     let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
     let socket = reach(&addresses).await?;
     keep_alive(&socket, peer.unread_at_most)?;
-    match peer.tls {
-        None => Ok(Box::new(socket)),
-        Some(tls) => encrypt(Box::new(socket), peer.host, tls).await,
-    }
-}
-
-async fn encrypt(stream: Box<dyn Stream>, host: &str, tls: &Tls) -> io::Result<Box<dyn Stream>> {
+    let Some(tls) = peer.tls else { return Ok(Box::new(socket)) };
     let config = client_config(tls).map_err(io::Error::other)?;
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
-}
-
-/// What is written takes no room, though there is always more to be written. Costs less than the writing did.
-fn forget_written(output: &mut Vec<u8>, written: &mut usize) {
-    if *written == output.len() {
-        output.clear();
-        output.shrink_to(KEPT_BYTES);
-        *written = 0;
-    } else if *written >= MOVED_BYTES && *written * 2 >= output.len() {
-        output.drain(..*written);
-        *written = 0;
-    }
+    let name = ServerName::try_from(peer.host.to_owned()).map_err(io::Error::other)?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, socket).await?))
 }
 
 /// The first of a name's addresses that can be reached. One that does not answer is not waited for as long as the network would, while
@@ -264,47 +139,6 @@ mod tests {
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
-    }
-
-    #[test]
-    fn what_was_written_takes_no_memory_though_there_is_always_more_to_write() {
-        run(async {
-            const WAITING: usize = 64 << 10;
-            let (ours, mut theirs) = tokio::io::duplex(4 << 10);
-            let (mut socket, mut room) = (Socket::over(Box::new(ours)), vec![0; 4 << 10]);
-            let (mut sent, mut read) = (0_usize, 0_usize);
-            while read < 16 << 20 {
-                while sent < read + WAITING {
-                    socket.output.push(u8::try_from(sent % 251).unwrap());
-                    sent += 1;
-                }
-                socket.turn().await.unwrap();
-                let more = theirs.read(&mut room).await.unwrap();
-                assert!(room[..more].iter().zip(read..).all(|(byte, at)| usize::from(*byte) == at % 251));
-                read += more;
-            }
-            assert!(socket.output.capacity() < 1 << 20, "{} bytes", socket.output.capacity());
-        });
-    }
-
-    #[test]
-    fn one_large_message_costs_no_memory_once_it_is_written() {
-        run(async {
-            let (ours, mut theirs) = tokio::io::duplex(1 << 20);
-            let (mut socket, mut room) = (Socket::over(Box::new(ours)), vec![0; 1 << 20]);
-            socket.output.resize(64 << 20, 7);
-            let reading = async { while theirs.read(&mut room).await.unwrap() > 0 {} };
-            let writing = async {
-                while !socket.is_written() {
-                    socket.turn().await.unwrap();
-                }
-            };
-            tokio::select! {
-                () = writing => {}
-                () = reading => panic!("nobody writes"),
-            }
-            assert!(socket.output.capacity() <= KEPT_BYTES, "{} bytes", socket.output.capacity());
-        });
     }
 
     #[test]
