@@ -1,6 +1,6 @@
 //! RabbitMQ: what settings say of it, what it can do, and its sink.
 //!
-//! In: `--to amqp://user:password@host:port,host:port/vhost`, properties, records. Out: [`Settings`] as a [`Destination`]: sinks, checks, a queue for
+//! In: `--to amqp://user:password@host:port,host:port/vhost`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, a queue for
 //! measurements. A record becomes one message to an exchange, with the record's topic as routing key. It counts as delivered when the
 //! broker has confirmed its message and has not returned it. At most one message of a key is under way. No error here shows a password.
 //!
