@@ -370,12 +370,20 @@ pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration
     Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
-/// Of a slot that nobody reads: how long ago it was released, where the server knows that (since version 17), and where its log ends now,
-/// where it is no standby.
+/// A slot that nobody reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FreeSlot {
+    /// How long ago it was released; `None`: the server does not say, as before version 17.
+    pub released_ago: Option<Duration>,
+    /// Where the server's log ended then; `None`: it is a standby.
+    pub log_end: Option<Lsn>,
+}
+
+/// The slot, if nobody reads it.
 ///
 /// # Errors
 /// The connection broke.
-pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<(Option<Duration>, Option<Lsn>)>, Error> {
+pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<FreeSlot>, Error> {
     let rows = connection.query(&format!(
         "SELECT floor(1000 * extract(epoch FROM pg_catalog.clock_timestamp()
                                           - (pg_catalog.to_jsonb(s) ->> 'inactive_since')::timestamptz))::bigint,
@@ -384,8 +392,8 @@ pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<(Opti
         literal(slot)
     ))?;
     Ok(rows.first().map(|row| {
-        let ago = row.parse::<i64>(0).map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or(0)));
-        (ago, row.parse(1))
+        let millis = row.parse::<i64>(0).map(|millis| u64::try_from(millis).unwrap_or(0));
+        FreeSlot { released_ago: millis.map(Duration::from_millis), log_end: row.parse(1) }
     }))
 }
 

@@ -17,7 +17,7 @@ use crate::outbox::{Outbox, PlanError, Reading};
 use crate::pg::catalog;
 use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
-use crate::pg::server::{self, Slot, SystemIdentity};
+use crate::pg::server::{self, FreeSlot, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{BELIEVED_FREE, Clock, Identity, Relay, SUCCESSOR_WAITS, Slot as Held};
@@ -453,13 +453,13 @@ fn released(
     if relay.is_exactly_once() {
         return Ok(Free::default());
     }
-    let (ago, log_end) = server::free_slot(connection, slot)?.unzip();
+    let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
     // Asked after the answer: it was released at this moment or before.
     let now = relay.clock().since_boot();
-    let released = ago.flatten().map(|ago| now.saturating_sub(ago));
+    let released = released_ago.map(|ago| now.saturating_sub(ago));
     let is_ours = held.is_none() && relay.held_just_now(now, released);
     let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
-    Ok(Free { released, waits_until, log_end: log_end.flatten() })
+    Ok(Free { released, waits_until, log_end })
 }
 
 /// The slot's position, read once nobody else can move it, nor drop it.
