@@ -285,12 +285,27 @@ fn killed_under_load(more: &[&str]) -> usize {
         Ok(call(broker, &["XLEN", &lane.topic("order")]).integer().unwrap_or_default().unsigned_abs())
     };
     let last = killed_in_turns(&lane, &mut relay, &mut broker, 8, count);
+    assert!(relay.metric("walrelay_bad_rows_total").unwrap() < 0.5, "{}", relay.log());
     assert_complete(&broker, &lane, last)
 }
 
 #[test]
 fn kills_of_relay_and_server_lose_nothing_and_swap_no_rows_of_a_key() {
     killed_under_load(&[]);
+}
+
+#[test]
+fn with_dedupe_a_row_with_the_id_of_another_one_is_counted_as_lost() {
+    let (lane, broker) = (lane(), shared(Kind::Valkey).unwrap());
+    lane.sql("ALTER TABLE outbox DROP CONSTRAINT IF EXISTS outbox_pkey");
+    let relay = start(&lane, broker, &["-X", "dedupe=1h"]);
+    wait_log(&relay, "streaming");
+    lane.sql("INSERT INTO outbox VALUES ('b', 'order', 'k', 't', '{}'), ('b', 'order', 'k', 't', '{}'), ('c', 'order', 'k', 't', '{}')");
+    lane.wait_confirmed();
+    assert_eq!(ids(broker, &lane.topic("order")), ["b", "c"]);
+    assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "1");
+    let log = relay.log();
+    assert!(log.lines().any(|line| line.contains("row not published") && line.contains("\"id\":\"b\"")), "{log}");
 }
 
 #[test]

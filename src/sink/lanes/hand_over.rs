@@ -346,11 +346,15 @@ impl Receiver {
     /// gone back with that one, and nothing happens.
     pub fn settle(&mut self, taken: Taken<Place>, outcome: &Outcome) -> bool {
         let Taken { lane, item, .. } = taken;
-        if !self.lanes.is_under_way(lane) {
+        if self.lanes.under_way(lane) == 0 {
             return false;
         }
         match outcome {
             Outcome::Duplicate if self.is_first_time(taken) => {
+                if self.lanes.under_way(lane) > 1 {
+                    // Those behind it may have been stored, and come again.
+                    self.doubtful = self.lanes.pushed();
+                }
                 self.lanes.refused(lane);
                 self.refuse(lane, item, &duplicate());
             }

@@ -388,9 +388,9 @@ impl<T: Copy> Lanes<T> {
         self.slots.get(first as usize).map(|slot| slot.item)
     }
 
-    /// Whether any of the lane's records is under way.
-    pub fn is_under_way(&self, lane: Lane) -> bool {
-        self.states.get(lane.0 as usize).is_some_and(|state| state.under_way > 0)
+    /// How many of the lane's records are under way.
+    pub fn under_way(&self, lane: Lane) -> u32 {
+        self.states.get(lane.0 as usize).map_or(0, |state| state.under_way)
     }
 
     /// Whether anything could be taken.

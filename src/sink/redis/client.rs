@@ -381,7 +381,7 @@ impl<'a> Conversation<'a> {
         if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
             self.set_blocked(None);
         }
-        let any_added = step.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered));
+        let any_added = step.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered | Outcome::Duplicate));
         match (concluded, missing) {
             (Ok(()), Ok(Some(missing))) if any_added => {
                 self.set_blocked(Some(missing));
@@ -443,7 +443,7 @@ impl<'a> Conversation<'a> {
         for part in parts.iter() {
             let end = (first + part.records).min(taken.len()).min(outcomes.len());
             let own = outcomes.get(first..end).unwrap_or_default();
-            if own.iter().any(|outcome| matches!(outcome, Outcome::Delivered)) {
+            if own.iter().any(|outcome| matches!(outcome, Outcome::Delivered | Outcome::Duplicate)) {
                 first = end;
             } else {
                 unadded.taken.extend(taken.drain(first..end));

@@ -9,7 +9,7 @@ use super::message::Form;
 use crate::given::shell_quoted;
 use crate::sink::lanes::address::Server;
 use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
-use crate::sink::{Failure, FailureClass};
+use crate::sink::{DUPLICATE, Failure, FailureClass};
 use redis::Value;
 use std::slice::Iter;
 
@@ -52,11 +52,11 @@ pub(super) const STREAM: &str = "stream";
 pub(super) const HEADERS: &str = "headers";
 
 /// What a record may be refused for.
-pub(super) const REFUSALS: [&str; 5] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS];
+pub(super) const REFUSALS: [&str; 6] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS, DUPLICATE];
 
 /// What a failed delivery may say.
-pub(super) const REASONS: [&str; 7] =
-    [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED];
+pub(super) const REASONS: [&str; 8] =
+    [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED, DUPLICATE];
 
 /// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
 const FULL: &str = "ERR max number of clients";
@@ -243,6 +243,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         }
         for (stream, reply) in self.streams.clone().zip(replies) {
             let outcome = match (reply, said(reply)) {
+                (Value::Int(0), _) => Outcome::Duplicate,
                 (Value::BulkString(_) | Value::Int(_), _) => Outcome::Delivered,
                 (_, Some(error)) => self.of_error(stream, &error),
                 (_, None) => return Some(Judged::Broken),
