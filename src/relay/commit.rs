@@ -34,7 +34,7 @@ pub(super) struct Group {
     owned: bool,
     /// Whose the slot is.
     pub(super) identity: Identity,
-    /// What was committed when the slot was taken last, or passed on to another relay.
+    /// What was committed when the slot was taken last, or taken over by another relay.
     pub(super) committed: Committed,
     /// Since when it is open.
     since: Option<Instant>,

@@ -10,14 +10,14 @@
 //! |---|---|
 //! | our walsender | proven, from the moment when the question was sent, for as long as the server waits for us: [`Slot::proof`] |
 //! | nobody, where we left it | proven for [`BELIEVED_FREE`]: whoever takes the slot sends nothing for so long, nor before a second after its release ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
-//! | another, or it stands further than we confirmed | passed on: see below |
+//! | another, or it stands further than we confirmed | taken over: see below |
 //! | another server, or one that was started again | closed, if anything is in flight |
 //! | the server accepts nobody while our stream is open | it shuts down: the slot is let go, the records stay |
 //! | none, and what was proven is over | closed |
 //!
-//! Passed on: the sink is closed, if anything is in flight, and the slot is read from where it stands. Also what was acknowledged and is
+//! Taken over: the sink is closed, if anything is in flight, and the slot is read from where it stands. Also what was acknowledged and is
 //! not confirmed comes again then: the other relay may have sent a part of it, old records behind newer ones. Without a stream it is
-//! asked for that as well, and a server of version 17 or newer says when the slot was released last; but silence passes nothing on: so a
+//! asked for that as well, and a server of version 17 or newer says when the slot was released last; but silence is no takeover: so a
 //! restart of the server repeats nothing that was acknowledged.
 //!
 //! In: answers, the time by the clock that counts a suspended machine. Out: until when records may leave, and that none may any more. What
@@ -166,7 +166,7 @@ enum Verdict {
     /// Another relay may have the slot: nothing in flight may leave.
     Unproven(&'static str),
     /// Another relay has it, or had it.
-    PassedOn(&'static str),
+    TakenOver(&'static str),
     ServerStops,
 }
 
@@ -250,8 +250,8 @@ impl Hold {
                     continue;
                 }
                 Holder::NotAccepting => continue,
-                Holder::Walsender(_) => return Verdict::PassedOn("another relay holds the slot"),
-                Holder::Nobody(_) => return Verdict::PassedOn("another relay has moved the slot"),
+                Holder::Walsender(_) => return Verdict::TakenOver("another relay holds the slot"),
+                Holder::Nobody(_) => return Verdict::TakenOver("another relay has moved the slot"),
                 Holder::Unknown => return Verdict::Unproven("the slot is gone, or another server answers"),
             };
             self.until = self.until.max(asked + proven);
@@ -330,11 +330,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let is_bounded = in_flight || self.hold.streaming;
         match self.hold.look(now, Unconfirmed { any, in_flight, old }) {
             Verdict::Unproven(why) if is_bounded => return Err(Box::new(Ended::SlotTaken(why))),
-            Verdict::PassedOn(why) if is_bounded || any && self.hold.others == Others::Unseen => {
+            Verdict::TakenOver(why) if is_bounded || any && self.hold.others == Others::Unseen => {
                 return Err(Box::new(Ended::SlotTaken(why)));
             }
             Verdict::ServerStops => return Err(Box::new(Ended::ServerStops)),
-            Verdict::Unproven(_) | Verdict::PassedOn(_) | Verdict::Holds => {}
+            Verdict::Unproven(_) | Verdict::TakenOver(_) | Verdict::Holds => {}
         }
         if self.hold.slot.is_some() {
             self.sink.hold_until(is_bounded.then_some(self.hold.until));
@@ -361,20 +361,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ///
     /// # Errors
     /// The sink cannot be recreated.
-    pub fn pass_on(&mut self) -> Result<(), crate::sink::Failure> {
+    pub fn taken_over(&mut self) -> Result<(), crate::sink::Failure> {
         (self.hold.others, self.group.committed) = (Others::Seen, Committed::Unknown);
         self.start_over()
     }
 
     /// Whether the walsender that reads the slot now is another relay's, which is news, and something is not confirmed.
-    pub fn is_passed_to(&self, reader: Option<u32>) -> bool {
+    pub fn is_held_by_another(&self, reader: Option<u32>) -> bool {
         let ours = self.hold.slot.as_ref().map(|slot| slot.walsender);
         let is_anothers = reader.is_some_and(|pid| ours.is_some_and(|ours| self.hold.restarted || ours != pid));
         is_anothers && self.hold.others == Others::Unseen && (self.awaits_sink() || self.is_unfinished())
     }
 
     /// Whether another relay may have published what was not confirmed.
-    pub(super) fn is_passed_on(&self) -> bool {
+    pub(super) fn is_taken_over(&self) -> bool {
         self.hold.others == Others::Seen
     }
 
@@ -486,7 +486,7 @@ mod tests {
         assert_eq!(hold.look(ms(1500), in_flight(true, false)), Verdict::Holds);
         assert_eq!(hold.until, ms(1900));
         answer(&server, 1750, Holder::Nobody(Lsn::new(101)));
-        assert!(matches!(hold.look(ms(1800), in_flight(true, false)), Verdict::PassedOn(_)));
+        assert!(matches!(hold.look(ms(1800), in_flight(true, false)), Verdict::TakenOver(_)));
     }
 
     #[test]
@@ -529,7 +529,7 @@ mod tests {
         }
         assert_eq!(server.asked.lock().unwrap().len(), 59);
         answer(&server, 60_000, Holder::Nobody(Lsn::new(101)));
-        assert!(matches!(hold.look(ms(60_000), ACKNOWLEDGED), Verdict::PassedOn(_)));
+        assert!(matches!(hold.look(ms(60_000), ACKNOWLEDGED), Verdict::TakenOver(_)));
     }
 
     #[test]
@@ -570,7 +570,7 @@ mod tests {
     fn another_holder_another_server_and_silence_close() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::Walsender(8));
-        assert!(matches!(hold.look(ms(1200), in_flight(true, true)), Verdict::PassedOn(_)));
+        assert!(matches!(hold.look(ms(1200), in_flight(true, true)), Verdict::TakenOver(_)));
         answer(&server, 1200, Holder::Unknown);
         assert!(matches!(hold.look(ms(1300), in_flight(true, true)), Verdict::Unproven(_)));
         let (mut hold, _) = taken(None);

@@ -238,7 +238,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
         // What was reported is aborted with the destination's transaction; and another relay may have sent the same behind us.
-        let nothing = self.group.is_on() || self.is_passed_on();
+        let nothing = self.group.is_on() || self.is_taken_over();
         self.ledger.forget(if nothing { Keep::Nothing } else { Keep::Delivered });
         Ok(())
     }

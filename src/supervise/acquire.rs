@@ -10,7 +10,7 @@ use super::holder::SlotHolder;
 use super::lineage::Lineage;
 use super::publication::look_again;
 use super::server::{Acquired, NotAcquired};
-use super::{idle, pass_on};
+use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::{Outbox, PlanError, Reading};
@@ -416,8 +416,8 @@ fn start(
 
 /// The slot will be read from where it `stands_at`; `reader` reads it now.
 fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: Option<u32>) -> Result<(), RunError> {
-    if relay.is_passed_to(reader) {
-        pass_on(relay, "another relay holds the slot", None::<()>)?;
+    if relay.is_held_by_another(reader) {
+        restart_after_takeover(relay, "another relay holds the slot", None::<()>)?;
     }
     relay.reads_from(stands_at);
     Ok(())

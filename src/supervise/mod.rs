@@ -186,7 +186,9 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
         if slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot, confirmed)) {
-            return pass_on(&mut self.relay, "another relay may have held the slot", Some(stream)).err().map(Err);
+            return restart_after_takeover(&mut self.relay, "another relay may have held the slot", Some(stream))
+                .err()
+                .map(Err);
         }
         let first = self.relay.flush_lsn() == Lsn::ZERO;
         if let Some(slot) = slot {
@@ -215,7 +217,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             // What the server said when the slot was taken may be old by the time when the destination answers: another relay may have
             // published since, from this server or from the one that was promoted.
             let why = "what was published is ahead of the server as it was";
-            return pass_on(&mut self.relay, why, Some(stream)).err().map(Err);
+            return restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err);
         }
         self.was_behind = is_behind;
         self.ended(ended, stream)
@@ -251,7 +253,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
-            Ended::SlotTaken(why) => pass_on(&mut self.relay, why, Some(stream)).err().map(Err),
+            Ended::SlotTaken(why) => restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err),
             Ended::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
             Ended::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
             Ended::BadRow(row) => {
@@ -496,7 +498,7 @@ fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
-        Ended::SlotTaken(why) => pass_on(relay, why, None::<()>),
+        Ended::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
         Ended::SinkFailed(_) | Ended::StartOver(_) => start_over(relay),
         Ended::BadRow(row) => Err(row.into()),
         // What only a stream comes to.
@@ -514,7 +516,11 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
 }
 
 /// Begins again with nothing, as [`Supervisor::release`], where another relay may have published since.
-fn pass_on<S: Sink, C: Clock, U>(relay: &mut Relay<S, C>, why: &str, stream: Option<U>) -> Result<(), RunError> {
+fn restart_after_takeover<S: Sink, C: Clock, U>(
+    relay: &mut Relay<S, C>,
+    why: &str,
+    stream: Option<U>,
+) -> Result<(), RunError> {
     tracing::warn!(
         in_flight = relay.in_flight(),
         "{why}: what is in flight is not sent any more; restarting from the slot's confirmed LSN"
@@ -524,7 +530,7 @@ fn pass_on<S: Sink, C: Clock, U>(relay: &mut Relay<S, C>, why: &str, stream: Opt
         drop(stream);
         relay.stream_ended();
     }
-    relay.pass_on().map_err(RunError::Sink)
+    relay.taken_over().map_err(RunError::Sink)
 }
 
 /// An error with its causes, in one line.

@@ -305,8 +305,8 @@ impl SimServer {
         let other = MACHINES - 1 - self.shared.machine;
         let held_at = |world: &mut World| world.postgres.is_held_by(other).then_some(world.postgres.slot.confirmed);
         while let Some(confirmed) = self.shared.with(held_at) {
-            if relay.is_passed_to(u32::try_from(other).ok()) {
-                relay.pass_on().map_err(RunError::Sink)?;
+            if relay.is_held_by_another(u32::try_from(other).ok()) {
+                relay.taken_over().map_err(RunError::Sink)?;
             }
             relay.reads_from(confirmed);
             if let Err(ended) = relay.idle(SLOT_RETRY) {
@@ -314,7 +314,7 @@ impl SimServer {
                 if let Ended::BadRow(row) = *ended {
                     return Err(RunError::from(row).into());
                 }
-                if is_taken { relay.pass_on() } else { relay.start_over() }.map_err(RunError::Sink)?;
+                if is_taken { relay.taken_over() } else { relay.start_over() }.map_err(RunError::Sink)?;
             }
             if relay.may_stop() {
                 return Err(NotAcquired::Stopped);
