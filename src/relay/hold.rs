@@ -157,6 +157,8 @@ pub(super) struct Hold {
     turned: Duration,
     /// The process stood still, or waited for its second: until when turns proved something, and when there was reason to ask again.
     doubt: Option<(Duration, Duration)>,
+    /// When it was asked first that our walsender is gone, though the stream seems open.
+    gone: Option<Duration>,
 }
 
 /// What a turn brings.
@@ -188,6 +190,7 @@ impl Hold {
         slot.sends_from = slot.sends_from.max(before);
         (self.streaming, self.until, self.asked) = (true, slot.since + slot.proof().min(UNASKED), Duration::ZERO);
         (self.others, self.restarted, self.turned, self.doubt) = (Others::Unseen, false, slot.since, None);
+        self.gone = None;
         self.slot = Some(slot);
     }
 
@@ -241,7 +244,10 @@ impl Hold {
                 }
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed && self.streaming => {
                     self.until = self.until.min(asked + BELIEVED_FREE);
-                    verdict = Verdict::ServerStops;
+                    // Why it ended is in the socket, which is read first, where there is room for what it holds.
+                    if asked >= *self.gone.get_or_insert(asked) + ASKS_EVERY {
+                        verdict = Verdict::ServerStops;
+                    }
                     continue;
                 }
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed => BELIEVED_FREE,
@@ -258,7 +264,7 @@ impl Hold {
             self.free |= !self.streaming && matches!(holder, Holder::Nobody(_));
         }
         let is_proven = now < self.until;
-        let is_quiet = self.streaming && !unconfirmed.old && self.doubt.is_none();
+        let is_quiet = self.streaming && !unconfirmed.old && self.doubt.is_none() && self.gone.is_none();
         if is_proven && is_quiet && verdict == Verdict::Holds {
             self.until = self.until.max(now + proof.min(UNASKED));
         }
@@ -269,7 +275,7 @@ impl Hold {
             return Verdict::Unproven("nothing proves that no other relay holds the slot");
         }
         let asks = if self.streaming {
-            unconfirmed.old || !is_proven || self.doubt.is_some()
+            unconfirmed.old || !is_proven || self.doubt.is_some() || self.gone.is_some()
         } else {
             unconfirmed.any && self.others == Others::Unseen
         };
@@ -562,7 +568,10 @@ mod tests {
     fn a_stream_whose_walsender_is_gone_is_let_go() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::Nobody(AT));
-        assert_eq!(hold.look(ms(1200), in_flight(true, false)), Verdict::ServerStops);
+        assert_eq!(hold.look(ms(1200), in_flight(true, false)), Verdict::Holds, "the socket may say why");
+        assert_eq!(hold.until, ms(1600));
+        answer(&server, 1350, Holder::Nobody(AT));
+        assert_eq!(hold.look(ms(1400), in_flight(true, false)), Verdict::ServerStops);
         assert_eq!(hold.until, ms(1600));
     }
 

@@ -50,7 +50,7 @@ pub const LABELS: &[Label] = &[
     label(
         "duplicate",
         "it dropped the row as a repeat of another one with the same id; the row is skipped whatever --on-bad-row says",
-        "ids that differ: UUIDs, -X msg-id=subject, or a stream for each table",
+        "ids that differ: UUIDs, a stream for each table, or -X msg-id=subject",
     ),
     label(
         "exchange",

@@ -514,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_script_says_what_was_added_and_what_was_there() {
-        assert_eq!(judged(Form::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "+".to_owned()]));
+        assert_eq!(judged(Form::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "=".to_owned()]));
         assert!(judged(Form::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
         assert_eq!(judged(Form::Script, 2, "-NOPERM_x").0, Judged::Alone);
         assert!(judged(Form::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
