@@ -3,12 +3,11 @@
 //! In: where services run. Out: an empty folder whose name says which process it belongs to, and free loopback ports.
 //! Folders that a crashed machine left behind are swept when the next one is made.
 
-use std::collections::BTreeSet;
 use std::fs;
+use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -17,9 +16,6 @@ use crate::{account, process};
 /// Below the range that Linux takes for outgoing connections (32768 and up), so that the port is still free when a
 /// service comes back to it.
 const PORTS: std::ops::Range<u16> = 10_240..32_000;
-
-/// Ports that are remembered at most, so that enough are left to draw from.
-const REMEMBERED: usize = 10_000;
 
 /// Makes the folder `kind-PID-N` in `run`.
 ///
@@ -34,26 +30,35 @@ pub fn make(run: &Path, kind: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A loopback port that nobody listens on, and that nobody in this process was given before: who has it may not listen
+/// A loopback port that nobody listens on, and that no process that still runs was given before: who has it may not listen
 /// yet, or just not while it starts again.
 ///
 /// # Errors
 /// None of a hundred tried is free.
 pub fn free_port() -> Result<u16> {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let free = |port: &u16| !given.contains(port) && TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok() && is_claimed(*port);
     let found = (0..100).map(|_| rand::random_range(PORTS)).find(free);
-    match found {
-        Some(port) => {
-            if given.len() >= REMEMBERED {
-                given.clear();
-            }
-            given.insert(port);
-            Ok(port)
-        }
-        None => bail!("no free port on 127.0.0.1 between {} and {}", PORTS.start, PORTS.end),
+    found.with_context(|| format!("no free port on 127.0.0.1 between {} and {}", PORTS.start, PORTS.end))
+}
+
+/// Whether the port is this process' own from now on: suites that run side by side draw from the same ones. A file of its number has the
+/// number of the process.
+fn is_claimed(port: u16) -> bool {
+    let file = claims().join(port.to_string());
+    let owner = fs::read_to_string(&file).ok().and_then(|pid| pid.parse().ok());
+    if owner.is_some_and(|pid| !process::is_alive(pid)) {
+        drop(fs::remove_file(&file));
     }
+    let claim = || -> io::Result<()> {
+        fs::create_dir_all(claims())?;
+        fs::File::create_new(&file)?.write_all(std::process::id().to_string().as_bytes())
+    };
+    claim().is_ok()
+}
+
+/// Where these files are.
+fn claims() -> PathBuf {
+    std::env::temp_dir().join(format!("walrelay-ports-{}", rustix::process::getuid().as_raw()))
 }
 
 /// Removes the folders of that kind whose process is gone; best effort, its watchdog may be at it just now.
@@ -90,6 +95,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_folder_names_its_process() {
@@ -103,6 +109,16 @@ mod tests {
     fn no_port_is_given_twice() {
         let ports: BTreeSet<u16> = (0..500).map(|_| free_port().unwrap()).collect();
         assert_eq!(ports.len(), 500);
+    }
+
+    #[test]
+    fn a_port_is_its_process_own_as_long_as_that_runs() {
+        let port = free_port().unwrap();
+        assert!(!is_claimed(port));
+        for (owner, is_free) in [(std::os::unix::process::parent_id(), false), (u32::MAX, true)] {
+            fs::write(claims().join(port.to_string()), owner.to_string()).unwrap();
+            assert_eq!(is_claimed(port), is_free, "{owner}");
+        }
     }
 
     #[test]
