@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// What comes of a server that reads a request's head and goes on as `said` does, and that head.
+    /// The result of a request to a server that reads the request's head and then does `said`, and that head.
     fn ask(said: impl FnOnce(TcpStream) + Send + 'static) -> (io::Result<Answer>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/a?b=c", listener.local_addr().unwrap());

@@ -78,7 +78,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 const DEFAULT_PORT: u16 = 4222;
 
-/// What stands before `://`, without and with encryption.
+/// The schemes, without and with encryption.
 const SCHEMES: [&str; 2] = ["nats", "tls"];
 
 /// An address as an example.

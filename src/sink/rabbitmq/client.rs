@@ -321,7 +321,7 @@ impl Session {
     /// Leaves, so that the server does not take it for a loss.
     pub(super) async fn leave(&self) {
         let leaving = self.connection.close(200, "bye".into());
-        // Whoever does not answer is left all the same.
+        // Without an answer the connection is dropped all the same.
         drop(tokio::time::timeout(LEFT_WITHIN, leaving).await);
     }
 }
@@ -439,7 +439,7 @@ impl Landed {
     /// Why the broker closed the channel, or the connection is of no more use.
     fn lost(&self) -> Option<&lapin::Error> {
         let mut lost = self.confirms.iter().filter_map(|confirm| confirm.as_ref().err()).peekable();
-        // What was handed over too late says only that the channel is closed.
+        // The errors of later messages say only that the channel is closed.
         let first = lost.peek().copied();
         lost.find(|error| Closing::of(error).is_some()).or(first)
     }

@@ -73,7 +73,7 @@ static ROUTING_KEYS: Rule = Rule {
     also: |_| None,
 };
 
-/// What stands before `://`, without and with encryption.
+/// The schemes, without and with encryption.
 const SCHEMES: [&str; 2] = ["amqp", "amqps"];
 
 /// An address as an example.
@@ -163,7 +163,7 @@ impl Destination for Settings {
                 declared => declared,
             };
             if bound.is_err() {
-                // What was declared goes with it; whoever may not declare has nothing to delete.
+                // The queue's bindings go with it. A user without the right to configure has declared nothing.
                 drop(session.queue_delete(topic).await?);
             }
             Ok(bound.map_err(|refusal| refusal.text))

@@ -298,7 +298,7 @@ impl Connection {
         Ok(replied)
     }
 
-    /// Gives the library commands to write, of which there is one at least; the driver writes them.
+    /// Gives the library one command or more; the driver writes them.
     pub(super) fn send(&self, commands: Pipeline) -> Replies {
         let mut library = self.library.clone();
         let sending = async move { library.send_packed_commands(&commands, 0, commands.len()).await };

@@ -3,7 +3,7 @@
 //! In: `--to redis://user:password@host:port/database`, `-X` properties, records. Several hosts are nodes of a cluster; with `sentinel`, the
 //! hosts are Sentinels. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter records, a stream for measurements. A record
 //! becomes one entry of the stream that is its topic. A batch is added as one (MULTI/EXEC, or one script with `dedupe`); no two batches
-//! under way hold records of one key. Certificates, and a password that stands in a file, are read at each connection, so that the files can
+//! under way hold records of one key. Certificates, and a password in a file, are read at each connection, so that the files can
 //! change. No error here shows a password.
 //!
 //! Invariant: a later record of a key is never added while an earlier one is refused and undecided, or its outcome unknown.
@@ -80,7 +80,7 @@ const DEFAULT_PORT: u16 = 6379;
 /// Sentinel's.
 const SENTINEL_PORT: u16 = 26379;
 
-/// What stands before `://`, with and without encryption.
+/// The schemes, with and without encryption.
 const SCHEMES: [&str; 2] = ["redis", "rediss"];
 
 /// An address as an example.
