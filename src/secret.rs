@@ -32,6 +32,9 @@ pub const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
 /// each time. Tokens of clouds last 15 minutes and more.
 const KEPT: Duration = Duration::from_mins(1);
 
+/// How long what a failed program has said on standard error is waited for: something that it started may keep that open.
+const COMPLAINT_WITHIN: Duration = Duration::from_secs(1);
+
 /// Distance of looks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -202,7 +205,7 @@ impl SecretCommand {
         let hung = || SecretError::Hung { program: program.clone() };
         let status = wait(&mut child, deadline).ok_or_else(hung)?;
         if !status.success() {
-            let complaint = said.recv_timeout(LOOK).map(|said| complaint(&said)).unwrap_or_default();
+            let complaint = said.recv_timeout(COMPLAINT_WITHIN).map(|said| complaint(&said)).unwrap_or_default();
             return Err(SecretError::Failed { program, status: status.to_string(), complaint });
         }
         let left = deadline.saturating_duration_since(Instant::now());
