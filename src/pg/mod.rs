@@ -33,3 +33,4 @@ pub use copy_both::{PluginOptions, ReplicationStream, Upstream};
 pub use error::{Error, Recovery, ServerError, sqlstate};
 pub use locked::LockHolder;
 pub(crate) use notes::right_to_note;
+pub use stream::wait_for_goodbyes;

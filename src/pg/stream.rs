@@ -15,6 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long the peer may refuse bytes before the connection counts as dead.
@@ -197,6 +199,18 @@ fn wait(socket: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> io::Re
     }
 }
 
+/// How many sessions this process has at servers.
+static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Waits at most `patience` until every session of this process has said goodbye. Threads that are told to end close theirs a moment
+/// later, and a process that ends before them leaves sessions that Postgres logs and counts as abandoned.
+pub fn wait_for_goodbyes(patience: Duration) {
+    let deadline = Instant::now() + patience;
+    while SESSIONS.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Terminate, the last message of a session.
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
@@ -223,6 +237,9 @@ impl Drop for Stream {
             Transport::Plain(socket) => socket.without_waiting().write_all(last),
             Transport::Tls(tls) => tls.end(last),
         });
+        if self.in_session {
+            SESSIONS.fetch_sub(1, Ordering::Release);
+        }
     }
 }
 
@@ -237,7 +254,9 @@ impl Stream {
 
     /// The server has let us in.
     pub(super) fn established(&mut self) {
-        self.in_session = true;
+        if !std::mem::replace(&mut self.in_session, true) {
+            SESSIONS.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Whether nobody between us and the server reads along: TLS, or a Unix socket.

@@ -49,6 +49,9 @@ const SETUP_RETRY: Duration = Duration::from_secs(1);
 /// between two attempts to connect, and one of them may hang for longer than container runtimes wait (10 s in all).
 const STOP_GRACE: Duration = Duration::from_millis(1500);
 
+/// How long the process stays for threads that are about to close their connections to Postgres.
+const GOODBYES: Duration = Duration::from_secs(1);
+
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
 
@@ -158,7 +161,11 @@ pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
         Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
         sink => Ok(sink?),
     };
-    runtime.block_on(control.serve(sink, typed))
+    let ended = runtime.block_on(control.serve(sink, typed));
+    if !matches!(ended, Err(Error::Killed { .. } | Error::Unanswered)) {
+        pg::wait_for_goodbyes(GOODBYES);
+    }
+    ended
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
