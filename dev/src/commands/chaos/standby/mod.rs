@@ -174,7 +174,8 @@ fn build(settings: &Settings, postgres: &Postgres, servers: &Servers, binary: &P
 fn arguments(settings: &Settings) -> Vec<String> {
     let mut arguments = vec!["--disconnect-after=1s".to_owned()];
     if settings.exactly_once {
-        arguments.push("--delivery=exactly-once".to_owned());
+        // The pair has one broker, which no fault kills.
+        arguments.extend(["--delivery=exactly-once", "--accept-one-replica"].map(str::to_owned));
     }
     arguments.extend(settings.relay.iter().cloned());
     arguments
