@@ -35,7 +35,7 @@
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
 //! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes a caller wait for who reads it |
-//! | [`finding`] | - | what `check` saw, and what fixes it | parses text |
+//! | [`check_finding`] | - | what `check` saw, and what fixes it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
 //! | [`secret`] | where a secret is stored | its present value | shows it |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
@@ -50,10 +50,10 @@
 //! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart; with the feature `debezium` | contacts anything |
 //! | [`settings`] | what was typed, the file, the environment | requests, validated once | contacts anything |
 
+pub mod check_finding;
 pub mod commands;
 #[cfg_attr(not(feature = "debezium"), path = "debezium/off.rs")]
 pub mod debezium;
-pub mod finding;
 pub mod given;
 pub mod http;
 pub mod lsn;

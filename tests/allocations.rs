@@ -23,7 +23,7 @@ use walrelay::outbox::{CloudEvents, Mapping, Outbox};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
 use walrelay::pgoutput::PgTime;
-use walrelay::relay::{Ended, Limits, Relay, SystemClock};
+use walrelay::relay::{Limits, Relay, StreamEnd, SystemClock};
 use walrelay::route::TopicSetting;
 use walrelay::sink::Sink;
 use walrelay::sink::destination::EventBinding;
@@ -175,7 +175,7 @@ fn allocations_of(mapping: Mapping, headers: &str, sink: impl Sink, transactions
     let before = ALLOCATIONS.get();
     let ended = relay.stream(&mut script, None);
     let made = ALLOCATIONS.get() - before;
-    assert!(matches!(ended, Ended::Stopped), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Stopped), "{ended:?}");
     assert_eq!(relay.flush_lsn(), Lsn::new(1050 + (transactions - 1) * 100), "everything is delivered");
     made
 }

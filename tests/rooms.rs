@@ -16,7 +16,7 @@ const ROOMS: [&str; 19] = [
     "lsn",
     "wire",
     "stderr",
-    "finding",
+    "check_finding",
     "given",
     "secret",
     "pgoutput",
@@ -285,7 +285,7 @@ fn an_import_that_points_right_is_found_in_every_form() {
     for text in [
         "use crate::relay::Relay;",
         "use crate::{lsn::Lsn, relay::{Clock, Relay}};",
-        "fn f() -> crate::relay::Ended { todo() }",
+        "fn f() -> crate::relay::StreamEnd { todo() }",
         "use crate::{\n    lsn::{Lsn, self},\n    relay,\n};",
     ] {
         let source = Source { path: "pg/planted.rs".to_owned(), code: code_of(text) };

@@ -1,14 +1,14 @@
 //! How far a backfill has come, written down where it can be resumed after a crash of anything.
 //!
 //! In: per table, the last row before which all are acknowledged. Out: the same, after a restart. It stands as JSON in a note of the slot
-//! (see `pg::notes`), so that no right on any table is needed.
+//! (see `pg::large_object_state`), so that no right on any table is needed.
 //!
 //! Invariant: what is written down is acknowledged. What is written for one snapshot says nothing of another: a slot that was created
 //! again begins from the first row.
 
 use super::connection::Connection;
 use super::error::Error;
-use super::notes::{self, Of};
+use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub struct TableProgress {
 /// # Errors
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>, Error> {
-    let found = notes::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
     Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
 }
 
@@ -63,7 +63,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>,
 /// # Errors
 /// The connection broke.
 pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Result<Option<u32>, Error> {
-    let found = notes::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
     let is_open = |progress: &Progress| {
         progress.snapshot == snapshot && progress.tables.values().any(|table| !table.done && table.rows > 0)
     };
@@ -79,8 +79,8 @@ pub fn write(connection: &mut Connection, slot: &str, progress: &Progress) -> Re
     let prefix = format!("{PREFIX}{slot} ");
     let text = format!("{prefix}{}", serde_json::to_string(progress).unwrap_or_default());
     connection.query("BEGIN")?;
-    let written = notes::find(connection, &prefix, Of::Own)
-        .and_then(|own| notes::put(connection, own.first().map(|note| note.place), &text));
+    let written = state::find(connection, &prefix, Of::Own)
+        .and_then(|own| state::put(connection, own.first().map(|note| note.place), &text));
     match written {
         Ok(_) => connection.query("COMMIT").map(drop),
         Err(error) => {

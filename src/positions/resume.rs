@@ -46,7 +46,7 @@ pub enum Verdict {
         rows: u64,
     },
     /// All of it is in hand.
-    PassOver,
+    AlreadyReceived,
 }
 
 /// The server sent another transaction than the one that must come next.
@@ -71,7 +71,7 @@ impl Resume {
     /// It commits after one that was interrupted and has not come again.
     pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<Verdict, Missing> {
         if final_lsn < self.whole {
-            return Ok(Verdict::PassOver);
+            return Ok(Verdict::AlreadyReceived);
         }
         match self.half {
             Some(half) if half.final_lsn == final_lsn => Ok(Verdict::Continue { rows: half.rows }),
@@ -139,7 +139,7 @@ mod tests {
         let mut resume = Resume::new(lsn(100));
         assert_eq!(resume.begin(lsn(100)), Ok(Verdict::Take));
         resume.commit(lsn(148));
-        assert_eq!(resume.begin(lsn(100)), Ok(Verdict::PassOver));
+        assert_eq!(resume.begin(lsn(100)), Ok(Verdict::AlreadyReceived));
         assert_eq!(resume.begin(lsn(148)), Ok(Verdict::Take), "the next commit record starts where this one ends");
     }
 
@@ -153,7 +153,7 @@ mod tests {
         resume.row();
         assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Continue { rows: 3 }));
         resume.commit(lsn(248));
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::PassOver));
+        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::AlreadyReceived));
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         resume.begin(lsn(200)).unwrap();
         resume.row();
         resume.raise(lsn(248));
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::PassOver));
+        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::AlreadyReceived));
         assert_eq!(resume.begin(lsn(300)), Ok(Verdict::Take));
     }
 

@@ -310,7 +310,7 @@ impl Pair {
             let skip = match self.ledger.begin(&begin).unwrap() {
                 Verdict::Take => 0,
                 Verdict::Continue { rows } => rows,
-                Verdict::PassOver => u64::MAX,
+                Verdict::AlreadyReceived => u64::MAX,
             };
             self.next = (transaction, 0, Some(skip));
             return;

@@ -24,7 +24,7 @@
 //! the stream brings proves nothing: a walsender in the middle of a large transaction does not read for long, and our socket is not read
 //! while the sink is full.
 
-use super::{Clock, Ended, Relay, Turn};
+use super::{Clock, Relay, StreamEnd, Turn};
 use crate::lsn::Lsn;
 use crate::sink::{Committed, Sink};
 use std::time::Duration;
@@ -335,11 +335,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = self.oldest_unanswered().is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
         let is_bounded = in_flight || self.hold.streaming;
         match self.hold.look(now, Unconfirmed { any, in_flight, old }) {
-            Verdict::Unproven(why) if is_bounded => return Err(Box::new(Ended::SlotTaken(why))),
+            Verdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),
             Verdict::TakenOver(why) if is_bounded || any && self.hold.others == Others::Unseen => {
-                return Err(Box::new(Ended::SlotTaken(why)));
+                return Err(Box::new(StreamEnd::SlotTaken(why)));
             }
-            Verdict::ServerStops => return Err(Box::new(Ended::ServerStops)),
+            Verdict::ServerStops => return Err(Box::new(StreamEnd::ServerStops)),
             Verdict::Unproven(_) | Verdict::TakenOver(_) | Verdict::Holds => {}
         }
         if self.hold.slot.is_some() {
@@ -368,7 +368,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be recreated.
     pub fn taken_over(&mut self) -> Result<(), crate::sink::Failure> {
-        (self.hold.others, self.group.committed) = (Others::Seen, Committed::Unknown);
+        (self.hold.others, self.transaction.committed) = (Others::Seen, Committed::Unknown);
         self.start_over()
     }
 

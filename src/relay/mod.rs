@@ -13,9 +13,7 @@
 
 mod bad_rows;
 mod clock;
-mod commit;
-mod ended;
-mod gathered;
+mod flush_timing;
 mod hold;
 mod isolation;
 mod oversized;
@@ -25,16 +23,18 @@ mod refusals;
 mod rows;
 mod session;
 mod silence;
+mod sink_transaction;
+mod stream_end;
 mod topics;
 
 pub use bad_rows::{Action, BadRows};
 pub use clock::{Clock, SystemClock};
-pub use ended::{BadRowAt, Ended, ProtocolError, Why};
 pub use hold::{ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, Holder, SUCCESSOR_WAITS, Slot};
 pub use isolation::Isolation;
-pub use progress::{Identity, Misplaced, transactional_id};
+pub use progress::{Identity, ProgressMismatch, transactional_id};
+pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
-use crate::finding::CHECK;
+use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{Details, Outbox};
@@ -43,12 +43,12 @@ use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
-use commit::Group;
 use hold::Hold;
 use isolation::{Alone, What};
 use refusals::Refusals;
 use rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use session::{Session, Turn};
+use sink_transaction::SinkTransaction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ pub struct Relay<S, C> {
     limits: Limits,
     ledger: Ledger,
     isolation: Isolation,
-    group: Group,
+    transaction: SinkTransaction,
     topics: Topics,
     refusals: Refusals,
     hold: Hold,
@@ -102,7 +102,7 @@ pub struct Relay<S, C> {
     /// Asked when the server announces a table whose columns may have changed.
     catalogue: Option<Catalogue>,
     /// Bad rows that did not stop it.
-    passed_rows: u64,
+    handled_bad_rows: u64,
     /// When a report came last.
     reported: Option<Instant>,
     /// Nothing is acknowledged, which has been logged.
@@ -130,7 +130,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Self {
         metrics.set_lanes(sink.lanes());
         Self {
-            group: Group::of(sink.transaction_timeout()),
+            transaction: SinkTransaction::of(sink.transaction_timeout()),
             outbox,
             sink,
             clock,
@@ -146,7 +146,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             bad_rows: BadRows::default(),
             on_lost: None,
             catalogue: None,
-            passed_rows: 0,
+            handled_bad_rows: 0,
             acknowledged: 0,
             reported: None,
             silent: false,
@@ -207,7 +207,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
-        self.group.taken(confirmed, self.ledger.flush_lsn());
+        self.transaction.taken(confirmed, self.ledger.flush_lsn());
         if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
             tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }
@@ -238,7 +238,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
         // What was reported is aborted with the destination's transaction; and another relay may have sent the same behind us.
-        let nothing = self.group.is_on() || self.is_taken_over();
+        let nothing = self.transaction.is_on() || self.is_taken_over();
         self.ledger.forget(if nothing { Keep::Nothing } else { Keep::Delivered });
         Ok(())
     }
@@ -260,27 +260,27 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.restart()?;
         self.refusals.forget();
         self.isolation.settled();
-        self.group.forget();
+        self.transaction.forget();
         Ok(())
     }
 
     /// Reads the stream until it ends. `patience`: how long the server may be silent; `None`: indefinitely.
-    pub fn stream<U: Upstream>(&mut self, upstream: &mut U, patience: Option<Duration>) -> Ended {
+    pub fn stream<U: Upstream>(&mut self, upstream: &mut U, patience: Option<Duration>) -> StreamEnd {
         let now = self.clock.now();
         let mut session = Session::new(now, patience, self.flush_lsn());
-        self.group.resumed(now);
+        self.transaction.resumed(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
-                self.group.left(self.clock.now());
+                self.transaction.left(self.clock.now());
                 self.show(Some(&session), true);
                 if matches!(
                     *ended,
-                    Ended::BadRow(_) | Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
+                    StreamEnd::BadRow(_) | StreamEnd::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
                 ) {
                     // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
                     drop(self.send_status(upstream, &mut session, self.clock.now(), false));
                 }
-                if matches!(*ended, Ended::Disconnected(pg::Error::Ended)) {
+                if matches!(*ended, StreamEnd::Disconnected(pg::Error::Ended)) {
                     // In an orderly end the server reads everything first.
                     session.told().into_iter().for_each(|told| self.ledger.heard(told));
                 }
@@ -293,7 +293,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ///
     /// # Errors
     /// A record failed.
-    pub fn idle(&mut self, duration: Duration) -> Result<(), Box<Ended>> {
+    pub fn idle(&mut self, duration: Duration) -> Result<(), Box<StreamEnd>> {
         let until = self.clock.now() + duration;
         loop {
             self.metrics.turned(self.clock.now());
@@ -333,12 +333,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Since when the sink owes an answer: the report of the oldest record in flight, or the word on a commit. Reports that are
     /// held back until a commit are answers.
     fn oldest_unanswered(&self) -> Option<Instant> {
-        self.ledger.oldest_in_flight().into_iter().chain(self.group.committing_since()).min()
+        self.ledger.oldest_in_flight().into_iter().chain(self.transaction.committing_since()).min()
     }
 
     /// Whether the sink owes an answer.
     pub fn awaits_sink(&self) -> bool {
-        self.in_flight() > 0 || self.group.committing_since().is_some()
+        self.in_flight() > 0 || self.transaction.committing_since().is_some()
     }
 
     /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
@@ -352,9 +352,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Serves the delivery reports that have come.
-    fn take_reports(&mut self, when: Reported) -> Result<(), Box<Ended>> {
-        let Self { sink, ledger, metrics, clock, isolation, group, topics, refusals, acknowledged, reported, .. } =
-            self;
+    fn take_reports(&mut self, when: Reported) -> Result<(), Box<StreamEnd>> {
+        let Self {
+            sink, ledger, metrics, clock, isolation, transaction, topics, refusals, acknowledged, reported, ..
+        } = self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut dead_letters = Vec::new();
@@ -371,9 +372,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if !refusals.is_empty() {
                     dead_letters.push((token, records));
                 }
-                if group.is_on() {
+                if transaction.is_on() {
                     ledger.reported(token, records);
-                    group.hold(token, records, bytes, now);
+                    transaction.hold(token, records, bytes, now);
                 } else {
                     ledger.delivered(token, records);
                     *acknowledged += u64::from(records);
@@ -416,11 +417,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which, and what to try next.
-    fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), Ended> {
+    fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
         if let Some(alone) = self.isolation.guilty() {
             let token = alone.token;
-            if !self.is_judged(alone, &failure) {
-                return Err(Ended::SinkFailed(failure));
+            if !self.rejects_or_pauses(alone, &failure) {
+                return Err(StreamEnd::SinkFailed(failure));
             }
             return self.go_on_without(token, failure, when);
         }
@@ -428,11 +429,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if failure.class == FailureClass::Row || may_pass {
             self.isolation.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
         }
-        Err(Ended::SinkFailed(failure))
+        Err(StreamEnd::SinkFailed(failure))
     }
 
     /// Whether the failure of a record that was alone says something of its row, or of its topic.
-    fn is_judged(&mut self, alone: Alone, failure: &Failure) -> bool {
+    fn rejects_or_pauses(&mut self, alone: Alone, failure: &Failure) -> bool {
         let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
         match failure.class {
             FailureClass::Row => self.isolation.reject(alone, failure.clone()),
@@ -459,12 +460,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Nothing else was in flight, and the row's frame is still there: with a new sink the stream goes on where it is.
-    fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), Ended> {
-        if when == Reported::WithoutStream || self.group.is_on() {
-            return Err(Ended::SinkFailed(failure));
+    fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
+        if when == Reported::WithoutStream || self.transaction.is_on() {
+            return Err(StreamEnd::SinkFailed(failure));
         }
         self.ledger.withdrawn(token);
-        self.sink.restart().map_err(Ended::SinkFailed)
+        self.sink.restart().map_err(StreamEnd::SinkFailed)
     }
 
     /// Lets operators see.
@@ -530,7 +531,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.metrics.last_error(problem.clone());
         }
         // What a destination with nothing to deliver went through blocks nothing, and only a delivery would end it.
-        let waiting = self.sink.in_flight().records > 0 || self.group.is_open();
+        let waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
         let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
         let reason = blocked.map(str::to_owned).or(lanes).or_else(|| problem.clone().filter(|_| waiting));
         if reason != self.reason {

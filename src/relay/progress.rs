@@ -37,7 +37,7 @@ pub struct Identity {
 
 /// Why what is kept cannot be gone on from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Misplaced {
+pub enum ProgressMismatch {
     /// On a standby a position's timeline is not known.
     Standby,
     /// Another cluster was read at this address.
@@ -103,35 +103,35 @@ impl Identity {
     ///
     /// # Errors
     /// It belongs to another server than this one.
-    pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Lsn>, Misplaced> {
+    pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Lsn>, ProgressMismatch> {
         let key = self.key();
         let Some((_, value)) = kept.iter().find(|(found, _)| *found == key) else {
             return self.no_other_was_here(kept).map(|()| None);
         };
-        let unreadable = || Misplaced::Unreadable { key: key.clone(), value: value.clone() };
+        let unreadable = || ProgressMismatch::Unreadable { key: key.clone(), value: value.clone() };
         let found: Kept = serde_json::from_str(value).map_err(|_| unreadable())?;
         let end_lsn: Lsn = found.end_lsn.parse().map_err(|_| unreadable())?;
         if found.timeline == self.timeline {
             return if end_lsn > self.flushed {
-                Err(Misplaced::OlderCopy { seen: end_lsn, flushed: self.flushed })
+                Err(ProgressMismatch::OlderCopy { seen: end_lsn, flushed: self.flushed })
             } else {
                 Ok(Some(end_lsn))
             };
         }
         if found.timeline > self.timeline {
-            return Err(Misplaced::EarlierTimeline { before: found.timeline, found: self.timeline });
+            return Err(ProgressMismatch::EarlierTimeline { before: found.timeline, found: self.timeline });
         }
         // What lies beyond the point where its timeline was left belongs to other transactions now.
         let left = self.history.iter().find(|(timeline, _)| *timeline == found.timeline);
         Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
     }
 
-    fn no_other_was_here(&self, kept: &[(String, String)]) -> Result<(), Misplaced> {
+    fn no_other_was_here(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
         for (key, value) in kept {
             let system = key.split('/').next().unwrap_or_default();
             let theirs: Option<Kept> = serde_json::from_str(value).ok();
             if key.ends_with(&format!("/{}", self.slot)) && theirs.is_some_and(|kept| kept.source == self.source) {
-                return Err(Misplaced::OtherCluster { before: system.to_owned() });
+                return Err(ProgressMismatch::OtherCluster { before: system.to_owned() });
             }
         }
         Ok(())
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn an_old_primary_in_the_place_of_the_promoted_one_is_refused() {
         let promoted = Identity { timeline: 3, ..identity() };
-        let refused = Misplaced::EarlierTimeline { before: 3, found: 2 };
+        let refused = ProgressMismatch::EarlierTimeline { before: 3, found: 2 };
         assert_eq!(identity().start(&kept(&promoted, 90)), Err(refused));
     }
 
@@ -190,7 +190,7 @@ mod tests {
         let neighbour = Identity { system_identifier: "8".into(), source: "other:5432/shop".into(), ..identity() };
         assert_eq!(identity().start(&kept(&neighbour, 500)), Ok(None));
         let before = Identity { system_identifier: "8".into(), ..identity() };
-        let refused = Misplaced::OtherCluster { before: "8".into() };
+        let refused = ProgressMismatch::OtherCluster { before: "8".into() };
         assert_eq!(identity().start(&kept(&before, 500)), Err(refused));
         let both = [kept(&before, 500), kept(&identity(), 600)].concat();
         assert_eq!(identity().start(&both), Ok(Some(Lsn::new(600))), "who has worked here before goes on");
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn a_log_that_ends_before_what_was_published_is_an_older_copy() {
-        let refused = Misplaced::OlderCopy { seen: Lsn::new(1001), flushed: Lsn::new(1000) };
+        let refused = ProgressMismatch::OlderCopy { seen: Lsn::new(1001), flushed: Lsn::new(1000) };
         assert_eq!(identity().start(&kept(&identity(), 1001)), Err(refused));
         let odd = vec![(identity().key(), "x".to_owned())];
-        assert!(matches!(identity().start(&odd), Err(Misplaced::Unreadable { .. })));
+        assert!(matches!(identity().start(&odd), Err(ProgressMismatch::Unreadable { .. })));
     }
 }

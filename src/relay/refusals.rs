@@ -16,7 +16,7 @@ use super::Action;
 use super::isolation::Alone;
 use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
-use super::{BadRowAt, Clock, Ended, Relay};
+use super::{BadRowAt, Clock, Relay, StreamEnd};
 use crate::given::shown;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
@@ -121,11 +121,11 @@ impl Refusals {
             return Vec::new();
         }
         *self.arrived.entry(token).or_default() += records;
-        self.over(token)
+        self.remove_delivered(token)
     }
 
     /// The rows of dead-letter records with this token, once each of them that is not refused was delivered.
-    fn over(&mut self, token: Token) -> Vec<(Position, BadRow)> {
+    fn remove_delivered(&mut self, token: Token) -> Vec<(Position, BadRow)> {
         let sent = self.cases.iter().filter(|(_, case)| case.has_dead_letter(token));
         let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
         if self.arrived.get(&token).is_none_or(|arrived| (*arrived as usize) < sent.len()) {
@@ -239,7 +239,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Some(Case { row, id, token, .. }) = self.refusals.cases.remove(&position) else { return };
         self.sink.resolve(id, Resolution::Skip);
         self.ledger.withdrawn(token);
-        self.passed_over(&row, position, "skip");
+        self.count_bad_row(&row, position, "skip");
     }
 
     fn offer_refused(&mut self, position: Position, now: Instant) {
@@ -261,7 +261,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let intended = Some(record.topic);
                 let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
                 let dead_letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
-                dead_letter.with_record(record, |record| sink.resolve(case.id, Resolution::Instead(record, token)))
+                dead_letter.with_record(record, |record| sink.resolve(case.id, Resolution::ReplaceWith(record, token)))
             })
         };
         case.stage = match offer(bare) {
@@ -307,7 +307,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The dead-letter record of a row of which no record can be made: its frame is there still, and it was alone.
     fn dead_letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
         let token = alone.token;
-        if self.is_judged(alone.clone(), &refused.failure) {
+        if self.rejects_or_pauses(alone.clone(), &refused.failure) {
             self.sink.resolve(refused.id, Resolution::Skip);
             self.ledger.withdrawn(token);
         } else {
@@ -320,7 +320,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[cold]
     pub(super) fn dead_letters_delivered(&mut self, token: Token, records: u32) {
         for (position, row) in self.refusals.delivered(token, records) {
-            self.passed_over(&row, position, "dead-letter");
+            self.count_bad_row(&row, position, "dead-letter");
         }
     }
 
@@ -357,7 +357,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.bad_row(row.reason.label());
         let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
-        Err(Box::new(Ended::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }))))
+        Err(Box::new(StreamEnd::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }))))
     }
 }
 

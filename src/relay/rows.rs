@@ -13,7 +13,7 @@ use super::Action;
 use super::isolation::{Alone, Rejected, Report, What};
 use super::oversized::{Oversized, oversized};
 use super::session::{Session, Step, Turn, Wait, disconnected, position};
-use super::{BadRowAt, Clock, Ended, ProtocolError, Relay};
+use super::{BadRowAt, Clock, ProtocolError, Relay, StreamEnd};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
@@ -76,15 +76,15 @@ impl Change<'_> {
     }
 
     /// Calls `take` with what is there of a record that cannot be built.
-    fn remains<T>(
+    fn partial_record<T>(
         &self,
         outbox: &mut Outbox,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<Outcome<T>, RowError> {
         match self {
-            Self::Row { relation, new } => outbox.remains(*relation, new, context, take),
-            Self::Message(message) => Ok(outbox.message_remains(message, context, take)),
+            Self::Row { relation, new } => outbox.partial_record(*relation, new, context, take),
+            Self::Message(message) => Ok(outbox.partial_message_record(message, context, take)),
         }
     }
 
@@ -139,8 +139,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
-                session.gathered.enqueued();
-                self.group.enqueued(|| self.clock.now());
+                session.flush_timing.enqueued();
+                self.transaction.enqueued(|| self.clock.now());
                 if self.isolation.goes_alone(position(context)) {
                     let row = change.bad(&mut self.outbox, context, BadReason::Updated);
                     return Ok(self.goes_alone(What::Record, row, context));
@@ -184,7 +184,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     if bare && let Change::Row { .. } = change {
                         self.tell_lost(&alone.row)?;
                     }
-                    self.passed_over(&alone.row, position, "dead-letter");
+                    self.count_bad_row(&alone.row, position, "dead-letter");
                 }
                 return Ok(Some(self.done(session)));
             }
@@ -226,7 +226,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn skip(&mut self, row: &BadRow, position: Position, session: &mut Session) -> Step {
-        self.passed_over(row, position, "skip");
+        self.count_bad_row(row, position, "skip");
         self.done(session)
     }
 
@@ -240,11 +240,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A bad row's action is decided, and the stream goes on.
-    pub(super) fn passed_over(&mut self, row: &BadRow, position: Position, action: &'static str) {
+    pub(super) fn count_bad_row(&mut self, row: &BadRow, position: Position, action: &'static str) {
         self.metrics.bad_row(row.reason.label());
-        self.passed_rows += 1;
-        if self.passed_rows <= TOLD_BAD_ROWS || self.passed_rows.is_power_of_two() {
-            let (so_far, id) = (self.passed_rows, row.id.as_deref());
+        self.handled_bad_rows += 1;
+        if self.handled_bad_rows <= TOLD_BAD_ROWS || self.handled_bad_rows.is_power_of_two() {
+            let (so_far, id) = (self.handled_bad_rows, row.id.as_deref());
             tracing::warn!(table = row.table, id, %position, reason = %row.reason, action, so_far, "row not published");
         }
     }
@@ -275,8 +275,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match outcome {
             Ok(Outcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
-                session.gathered.enqueued();
-                self.group.enqueued(|| self.clock.now());
+                session.flush_timing.enqueued();
+                self.transaction.enqueued(|| self.clock.now());
                 Ok(self.goes_alone(What::DeadLetter { bare }, row, context))
             }
             Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),
@@ -330,7 +330,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
         });
         match whole {
-            Err(RowError::Bad(_)) => change.remains(outbox, context, |record| {
+            Err(RowError::Bad(_)) => change.partial_record(outbox, context, |record| {
                 let known = Some(record.topic).filter(|topic| !topic.is_empty());
                 let dead_letter = DeadLetter { intended: row.reason.topic().or(known), ..dead_letter };
                 dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
@@ -367,7 +367,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let waited = session.blocked_since(FailureClass::Client);
         let long = waited.is_some_and(|since| self.since(since) >= REPORTS_WITHIN);
         if failure.class == FailureClass::Client && (long || self.sink.in_flight().records == 0) {
-            return Err(Box::new(Ended::SinkFailed(failure)));
+            return Err(Box::new(StreamEnd::SinkFailed(failure)));
         }
         Ok(Step::Wait(Wait::Blocked(failure)))
     }
@@ -500,11 +500,11 @@ fn broken(error: RowError, position: Position) -> Turn<Step> {
         // are listed.
         error @ (RowError::BinaryForm { .. } | RowError::NewTable(_)) => {
             let reason = error.to_string();
-            Err(Box::new(Ended::PublicationChanged { position, reason }))
+            Err(Box::new(StreamEnd::PublicationChanged { position, reason }))
         }
         error @ (RowError::UnknownRelation(_) | RowError::ColumnCount { .. } | RowError::Bad(_)) => {
             let reason = error.to_string();
-            Err(Box::new(Ended::Protocol(ProtocolError::Row { position, reason })))
+            Err(Box::new(StreamEnd::Protocol(ProtocolError::Row { position, reason })))
         }
     }
 }

@@ -1,10 +1,10 @@
 //! One connection's part of the loop: frames in, status updates out, and when to stop.
 
-use super::gathered::Gathered;
+use super::flush_timing::FlushTiming;
 use super::pause::Brought;
 use super::rows::Change;
-use super::{BadRowAt, Clock, Ended, ProtocolError, Relay, Reported};
-use crate::finding::CHECK;
+use super::{BadRowAt, Clock, ProtocolError, Relay, Reported, StreamEnd};
+use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, PlanError, RowContext};
 use crate::pg::frame::{Frame, FrameError};
@@ -52,7 +52,7 @@ pub(super) struct Session {
     /// By the last read.
     brought: Brought,
     /// Records enqueued since the sink was last asked to send them.
-    pub(super) gathered: Gathered,
+    pub(super) flush_timing: FlushTiming,
     /// The sink is being taken over.
     pub(super) taking_over: Option<TakingOver>,
     /// What keeps the server from sending, and how far it had come.
@@ -79,7 +79,7 @@ struct Blocked {
 #[derive(Debug, Clone, Copy)]
 enum Open {
     /// All of it is in hand.
-    PassedOver,
+    AlreadyReceived,
     /// Its rows from `skip` on are new.
     Taken { context: RowContext, skip: u64 },
 }
@@ -106,7 +106,7 @@ pub(super) enum Wait {
     ForEnd,
 }
 
-pub(super) type Turn<T> = Result<T, Box<Ended>>;
+pub(super) type Turn<T> = Result<T, Box<StreamEnd>>;
 
 impl Session {
     pub(super) fn new(now: Instant, patience: Option<Duration>, began: Lsn) -> Self {
@@ -120,7 +120,7 @@ impl Session {
             bad_row: None,
             unmappable: None,
             brought: Brought::default(),
-            gathered: Gathered::default(),
+            flush_timing: FlushTiming::default(),
             taking_over: None,
             withheld: None,
         }
@@ -186,14 +186,14 @@ impl Session {
     pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {
             Some(Open::Taken { context, skip }) => Ok((context.ordinal >= skip).then_some(context)),
-            Some(Open::PassedOver) => Ok(None),
+            Some(Open::AlreadyReceived) => Ok(None),
             None => Err(self.out_of_place(message, "outside any transaction")),
         }
     }
 
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
-    fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<Ended> {
-        Box::new(Ended::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<StreamEnd> {
+        Box::new(StreamEnd::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
 
     /// Whether something came that nothing may pass.
@@ -211,7 +211,7 @@ impl Session {
     fn position(&self) -> Option<Position> {
         match self.open {
             Some(Open::Taken { context, .. }) => Some(position(&context)),
-            Some(Open::PassedOver) | None => None,
+            Some(Open::AlreadyReceived) | None => None,
         }
     }
 }
@@ -295,7 +295,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<Step> {
         match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
             ReplicationMessage::XLogData(data) => {
-                session.gathered.sent(data.sent_at);
+                session.flush_timing.sent(data.sent_at);
                 session.sends_again();
                 let message = Message::decode(data.data).map_err(|error| disconnected(error.into()))?;
                 self.take_message(message, session)
@@ -388,15 +388,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let verdict = match self.ledger.begin(begin) {
             Ok(verdict) => verdict,
-            Err(OutOfOrder::Missing(missing)) => return Err(Box::new(Ended::Protocol(missing.into()))),
+            Err(OutOfOrder::Missing(missing)) => return Err(Box::new(StreamEnd::Protocol(missing.into()))),
             Err(OutOfOrder::Confirmed) => {
                 return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
             }
         };
-        session.gathered.began(begin.commit_time);
+        session.flush_timing.began(begin.commit_time);
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
-            Verdict::PassOver => Open::PassedOver,
+            Verdict::AlreadyReceived => Open::AlreadyReceived,
             Verdict::Continue { rows } => Open::Taken { context, skip: rows },
             Verdict::Take => Open::Taken { context, skip: 0 },
         });
@@ -409,7 +409,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 return Err(session.out_of_place("Commit", "in front of its own transaction"));
             }
             Some(Open::Taken { .. }) => self.ledger.commit(commit.end_lsn),
-            Some(Open::PassedOver) => {}
+            Some(Open::AlreadyReceived) => {}
             None => return Err(session.out_of_place("Commit", "outside any transaction")),
         }
         session.received = session.received.max(commit.end_lsn);
@@ -449,20 +449,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
         self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
-        let uncommitted = self.group.is_open() && !self.ledger.is_open();
+        let uncommitted = self.transaction.is_open() && !self.ledger.is_open();
         if matches!(wait, Wait::ForEnd) && in_flight == 0 && !uncommitted {
             self.keep_what_is_whole()?;
             if let Some(mut row) = session.bad_row.take() {
                 self.metrics.bad_row(row.row.reason.label());
                 row.confirmed = self.ledger.flush_lsn();
-                return Err(Box::new(Ended::BadRow(row)));
+                return Err(Box::new(StreamEnd::BadRow(row)));
             }
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(session.unmappable.take().map_or(Ended::Stopped, Ended::Unmappable)));
+            return Err(Box::new(session.unmappable.take().map_or(StreamEnd::Stopped, StreamEnd::Unmappable)));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(Ended::StopTimedOut { in_flight }));
+            return Err(Box::new(StreamEnd::StopTimedOut { in_flight }));
         }
         self.stalled(session)
     }
@@ -478,7 +478,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // What still waits may wait for long.
         self.stop_at_refusal()?;
-        Err(Box::new(Ended::Stalled))
+        Err(Box::new(StreamEnd::Stalled))
     }
 
     fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait, now: Instant) -> Turn<()> {
@@ -490,9 +490,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Wait::ForRoom | Wait::Alone | Wait::ForEnd => {
                 unblocked(was_blocked.as_ref());
-                let alone = matches!(wait, Wait::Alone) && !session.gathered.is_empty();
-                if alone || session.gathered.is_stale(now) {
-                    self.let_go(session);
+                let alone = matches!(wait, Wait::Alone) && !session.flush_timing.is_empty();
+                if alone || session.flush_timing.is_stale(now) {
+                    self.flush_sink(session);
                 }
                 if !alone {
                     self.clock.pause(WAIT_FULL);
@@ -500,7 +500,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Wait::Blocked(failure) => {
                 let blocked = self.blocked(failure, was_blocked);
-                self.group.blocked(blocked.since, now);
+                self.transaction.blocked(blocked.since, now);
                 session.blocked = Some(blocked);
                 self.clock.pause(WAIT_BLOCKED);
             }
@@ -511,8 +511,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// What has gathered in the sink leaves.
-    fn let_go(&mut self, session: &mut Session) {
-        session.gathered.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
+    fn flush_sink(&mut self, session: &mut Session) {
+        session.flush_timing.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
     }
 
     fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
@@ -532,16 +532,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if !self.limits.coalesce.is_zero() && session.brought.is_worth_a_pause(upstream.window()) {
             self.clock.pause(self.limits.coalesce);
         }
-        if session.gathered.is_due(now) {
-            self.let_go(session);
+        if session.flush_timing.is_due(now) {
+            self.flush_sink(session);
         }
-        let mut length = upstream.read(session.gathered.dry_after()).map_err(disconnected)?;
+        let mut length = upstream.read(session.flush_timing.dry_after()).map_err(disconnected)?;
         if length == 0 {
-            if !session.gathered.is_empty() {
-                self.let_go(session);
+            if !session.flush_timing.is_empty() {
+                self.flush_sink(session);
                 return Ok(());
             }
-            let busy = self.sink.in_flight().records > 0 || self.group.is_open();
+            let busy = self.sink.in_flight().records > 0 || self.transaction.is_open();
             let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
         }
@@ -576,6 +576,6 @@ fn unblocked(was: Option<&Blocked>) {
 }
 
 #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
-pub(super) fn disconnected(error: pg::Error) -> Box<Ended> {
-    Box::new(Ended::Disconnected(error))
+pub(super) fn disconnected(error: pg::Error) -> Box<StreamEnd> {
+    Box::new(StreamEnd::Disconnected(error))
 }

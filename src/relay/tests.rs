@@ -125,7 +125,7 @@ fn commit(commit_lsn: u64, end_lsn: u64) -> Vec<u8> {
 #[track_caller]
 fn out_of_place(sent: &[Vec<u8>], expected: &str) {
     let ended = relay(Idle::default()).stream(&mut Script::of(sent), None);
-    let Ended::Protocol(error) = &ended else { panic!("{ended:?}") };
+    let StreamEnd::Protocol(error) = &ended else { panic!("{ended:?}") };
     assert_eq!(error.to_string(), expected);
 }
 
@@ -165,7 +165,7 @@ fn what_came_before_a_row_above_the_limit_is_delivered_and_reported_first() {
         relay(Idle { in_flight: InFlight { records: 3, ..InFlight::default() }, draining: true, ..Idle::default() });
     let mut script = Script::of(&[keepalive(3000), vec![0; LIMIT]]);
     let ended = relay.stream(&mut script, None);
-    assert!(matches!(ended, Ended::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))), "{ended:?}");
     assert_eq!(relay.in_flight(), 0);
     assert_eq!(script.got.last().unwrap()[6..14], 3000_u64.to_be_bytes());
 }
@@ -301,7 +301,7 @@ impl Stage {
     }
 
     /// One connection, on which the server says no more after `until`: how it ended, and after what time.
-    fn stream(&mut self, until: Duration) -> (Ended, Duration) {
+    fn stream(&mut self, until: Duration) -> (StreamEnd, Duration) {
         let began = self.clock.now();
         let (buffer, clock, sends) = (ReadBuffer::new(LIMIT), self.clock.clone(), self.sends.clone().into());
         self.ledger.borrow_mut().silence = began + self.silence.start..began + self.silence.end;
@@ -379,7 +379,7 @@ fn a_transaction_whose_records_are_reported_stalls_nothing_however_long_it_takes
     stage.sends = rows_for(100);
     stage.sends.push((seconds(100), commit(2000, 2040)));
     let (ended, _) = stage.stream(seconds(110));
-    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
     assert_eq!(stage.ledger.borrow().committed.len(), 1);
     assert_eq!(stage.relay.flush_lsn(), Lsn::new(2040));
 }
@@ -389,10 +389,10 @@ fn a_record_that_is_not_reported_stalls_it_though_others_were() {
     let mut stage = Stage::new();
     stage.sends = rows_for(100);
     let (ended, _) = stage.stream(seconds(20));
-    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
     stage.ledger.borrow_mut().reports = false;
     let (ended, after) = stage.stream(seconds(100));
-    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
     assert!(after >= seconds(49) && after < seconds(52), "the rows before it are in hand: {after:?}");
 }
 
@@ -403,7 +403,7 @@ fn a_commit_that_is_not_answered_stalls_it_and_is_waited_for() {
     stage.sends = rows_for(1);
     stage.sends.push((seconds(1), commit(2000, 2040)));
     let (ended, after) = stage.stream(seconds(100));
-    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
     assert!(after >= seconds(31) && after < seconds(33), "{after:?}");
     assert!(stage.relay.awaits_sink() && stage.relay.in_flight() == 0);
     stage.ledger.borrow_mut().commits = true;
@@ -417,7 +417,7 @@ fn a_destination_that_cannot_be_taken_over_stalls_it() {
     let mut stage = Stage::new();
     stage.ledger.borrow_mut().yields = false;
     let (ended, after) = stage.stream(seconds(100));
-    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
     assert!(after >= seconds(30) && after < seconds(32), "{after:?}");
 }
 
@@ -428,7 +428,7 @@ fn a_destination_that_is_not_taken_over_blocks_it_once_that_lasts() {
     for (duration, state) in [(29, State::Streaming), (31, State::Blocked)] {
         stage.relay.limits.disconnect_after = seconds(duration);
         let (ended, _) = stage.stream(seconds(120));
-        assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+        assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
         assert_eq!(stage.relay.metrics.state(), state, "after {duration} s");
     }
     assert!(stage.relay.metrics.ready(stage.clock.now()).is_err());
@@ -445,7 +445,7 @@ fn a_row_that_waits_for_its_topic_ends_readiness_after_the_time_that_is_set_and_
     stage.ledger.borrow_mut().obstacle = Some(("outbox.event.order", failure));
     stage.sends = rows_for(1);
     let (ended, _) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::Stalled), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
     let ready = stage.relay.metrics.ready(stage.clock.now());
     assert_eq!(ready, Err("blocked: the topic is unavailable".to_owned()));
 }
@@ -468,11 +468,11 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     ];
     stage.sends = backlog.map(|message| (Duration::ZERO, message)).into();
     let (ended, _) = stage.stream(seconds(10));
-    assert!(matches!(ended, Ended::StartOver(Why::WholeFirst)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::StartOver(Why::WholeFirst)), "{ended:?}");
     assert_eq!(stage.ledger.borrow().committed.len(), 0, "all of them were in one");
     stage.relay.start_over().unwrap();
     let (ended, _) = stage.stream(seconds(10));
-    let Ended::BadRow(bad) = &ended else { panic!("{ended:?}") };
+    let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
     assert_eq!((bad.position.final_lsn, bad.position.ordinal), (Lsn::new(4000), 1));
     assert_eq!(bad.confirmed, Lsn::new(3040));
     assert!(stage.ledger.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
@@ -482,7 +482,7 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
 #[track_caller]
 fn runs_out(stage: &mut Stage) {
     let (ended, after) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::StartOver(Why::OutOfTime(age)) if age >= seconds(108)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::StartOver(Why::OutOfTime(age)) if age >= seconds(108)), "{ended:?}");
     assert!(after >= seconds(108) && after < seconds(110), "{after:?}");
     stage.relay.start_over().unwrap();
 }
@@ -495,7 +495,7 @@ fn a_transaction_that_runs_out_of_time_twice_in_a_row_is_too_long_and_what_comes
     runs_out(&mut stage);
     assert_eq!(stage.relay.flush_lsn(), Lsn::new(1000), "they were in one");
     let (ended, _) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::TransactionTooLong { records: 108.., .. }), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::TransactionTooLong { records: 108.., .. }), "{ended:?}");
     assert_eq!(stage.relay.flush_lsn(), Lsn::new(1540));
 }
 
@@ -511,7 +511,7 @@ fn a_transaction_whose_time_an_outage_took_is_not_too_long() {
     stage.silence = Duration::ZERO..Duration::ZERO;
     runs_out(&mut stage);
     let (ended, _) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::TransactionTooLong { .. }), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::TransactionTooLong { .. }), "{ended:?}");
 }
 
 #[test]
@@ -537,15 +537,15 @@ fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
     stage.sends = rows_for(120);
     runs_out(&mut stage);
     let (ended, _) = stage.stream(seconds(20));
-    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
     stage.relay.idle(seconds(60)).unwrap();
     let (ended, after) = stage.stream(seconds(120));
-    assert!(matches!(ended, Ended::StartOver(Why::OutOfTime(_))) && after < seconds(30), "{after:?}: {ended:?}");
+    assert!(matches!(ended, StreamEnd::StartOver(Why::OutOfTime(_))) && after < seconds(30), "{after:?}: {ended:?}");
     stage.relay.start_over().unwrap();
     let (ended, _) = stage.stream(seconds(20));
-    assert!(matches!(ended, Ended::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
     let ended = stage.relay.idle(seconds(120)).unwrap_err();
-    assert!(matches!(*ended, Ended::StartOver(Why::OutOfTime(_))), "{ended:?}");
+    assert!(matches!(*ended, StreamEnd::StartOver(Why::OutOfTime(_))), "{ended:?}");
 }
 
 /// Whether the relay pauses after a read that brings so many rows with that payload.

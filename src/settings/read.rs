@@ -61,7 +61,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn run(&mut self) -> Result<run::Request, ConfigError> {
-        self.old_set_up()?;
+        self.debezium_configuration()?;
         let place = self.place()?;
         let shard = self.shard(&place)?;
         let Place { source, publication, slot } = place;
@@ -104,7 +104,7 @@ impl Reader<'_> {
     }
 
     /// Sees that the files of `--from-debezium` may be run as they are.
-    fn old_set_up(&mut self) -> Result<(), ConfigError> {
+    fn debezium_configuration(&mut self) -> Result<(), ConfigError> {
         let accept = self.layers.is_on("accept-differences")?;
         let Some(translation) = self.layers.translation() else { return Ok(()) };
         translation.verdict(accept)?;

@@ -10,7 +10,7 @@
 //! before anything is contacted.
 
 use super::{Failure, FailureClass, OwnedRecord, Sink};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
 use std::collections::BTreeSet;

@@ -242,7 +242,7 @@ pub enum Resolution<'a> {
     Skip,
     /// This record takes its place, addressed to a topic of its own. Once it is delivered, [`Delivered`] says so with this token, and
     /// what waits behind goes on. If it is refused as well, [`Refused`] comes with it and the origin of the first.
-    Instead(&'a Record<'a>, Token),
+    ReplaceWith(&'a Record<'a>, Token),
 }
 
 /// Why a record was not delivered.
@@ -357,7 +357,7 @@ pub trait Sink {
     fn poll(&mut self, each: &mut dyn FnMut(Report));
 
     /// Decides what becomes of a refused record. Anything but [`Enqueue::Taken`] leaves the refusal as it is, and only
-    /// [`Resolution::Instead`] has it: [`Enqueue::Bad`] when the other record would never be taken.
+    /// [`Resolution::ReplaceWith`] has it: [`Enqueue::Bad`] when the other record would never be taken.
     fn resolve(&mut self, _refusal: RefusalId, _resolution: Resolution<'_>) -> Enqueue {
         Enqueue::Taken
     }

@@ -4,7 +4,7 @@
 //! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
 
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::given::SettingError;
 use crate::route::TOPICS;
 use crate::wire::Hex;

@@ -7,9 +7,9 @@
 use super::Target;
 use super::error::RunError;
 use super::holder::SlotHolder;
-use super::lineage::Lineage;
 use super::publication::look_again;
 use super::server::{Acquired, NotAcquired};
+use super::slot_identity::SlotIdentity;
 use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
@@ -50,7 +50,7 @@ pub(super) struct Known {
     /// The slot was there.
     slot_seen: bool,
     /// What was seen of it.
-    lineage: Lineage,
+    slot_identity: SlotIdentity,
     /// How its tables are read, as last reported.
     readings: Vec<Reading>,
     /// The publication's tables, as the last look found them. It stands in while a lock keeps the server from listing them again.
@@ -157,7 +157,7 @@ fn take(
     let mut confirmed = None;
     if temporary.is_none() {
         look_at_slot(&mut control, target, known)?;
-        let (stands_at, reader) = known.lineage.look(&mut control, target, (witness(relay, false), None))?;
+        let (stands_at, reader) = known.slot_identity.look(&mut control, target, (witness(relay, false), None))?;
         reads_from(relay, stands_at, reader)?;
         defer(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
@@ -205,7 +205,7 @@ fn identify(
         if before.timeline != found.timeline {
             let has_read = relay.flush_lsn() > Lsn::ZERO;
             let switch_point = follow_timeline(connection, before.timeline, found.timeline, relay)?;
-            known.lineage.timeline_left_at(switch_point, has_read);
+            known.slot_identity.timeline_left_at(switch_point, has_read);
         }
     }
     check_not_older(connection, found.flushed, relay.seen())?;
@@ -251,7 +251,7 @@ fn tell_identity(
         flushed: system.flushed,
         is_standby,
         source: target.source.place(),
-        was_read: known.lineage.was_read(comment, &target.slot),
+        was_read: known.slot_identity.was_read(comment, &target.slot),
     });
     Ok(())
 }
@@ -408,7 +408,8 @@ fn start(
         connection = *back;
         // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
         if target.temporary_slot.is_none() {
-            let (stands_at, reader) = known.lineage.look(&mut connection, target, (witness(relay, true), None))?;
+            let (stands_at, reader) =
+                known.slot_identity.look(&mut connection, target, (witness(relay, true), None))?;
             reads_from(relay, stands_at, reader)?;
         }
     }
@@ -469,7 +470,7 @@ fn confirmed_position(
     witness: (Witness, Option<u32>),
 ) -> Result<(Lsn, Option<u32>), RunError> {
     let mut control = known.beside(target, Purpose::Control)?;
-    let (confirmed, reader) = known.lineage.look(&mut control, target, witness)?;
+    let (confirmed, reader) = known.slot_identity.look(&mut control, target, witness)?;
     // 0/0 is Postgres' word for "none".
     if confirmed == Lsn::ZERO {
         return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });

@@ -32,7 +32,7 @@ pub(super) struct Silence {
 
 impl Silence {
     /// For the next stream.
-    pub(super) fn patience(&self, wal_sender_timeout: Option<Duration>) -> Duration {
+    pub(super) fn allowed(&self, wal_sender_timeout: Option<Duration>) -> Duration {
         wal_sender_timeout.unwrap_or(WITHOUT_TIMEOUT).saturating_mul(1 << self.doublings)
     }
 
@@ -48,11 +48,11 @@ impl Silence {
 
 /// How long credentials have been wrong.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct CredentialsWait {
     since: Option<Instant>,
 }
 
-impl Patience {
+impl CredentialsWait {
     /// They have been wrong since then.
     #[cfg(test)]
     pub(super) fn since(since: Instant) -> Self {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_silent_again_and_again_is_given_more_time_until_something_moves() {
-        let minutes = |silence: &Silence| silence.patience(None).as_secs() / 60;
+        let minutes = |silence: &Silence| silence.allowed(None).as_secs() / 60;
         let mut silence = Silence::default();
         let mut found = Vec::new();
         for _ in 0..8 {
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(minutes(&silence), 64, "the connection broke in the middle of it");
         silence.ended(true, true);
         assert_eq!(minutes(&silence), 1);
-        assert_eq!(silence.patience(Some(Duration::from_secs(10))), Duration::from_secs(10));
+        assert_eq!(silence.allowed(Some(Duration::from_secs(10))), Duration::from_secs(10));
     }
 
     #[test]
@@ -134,11 +134,11 @@ mod tests {
 
     #[test]
     fn wrong_credentials_are_waited_out_for_a_bounded_time_from_the_first_refusal() {
-        let (mut patience, first) = (Patience::default(), Instant::now());
-        assert!(patience.is_left(first));
-        assert!(patience.is_left(first + CREDENTIALS_WITHIN / 2));
-        assert!(!patience.is_left(first + CREDENTIALS_WITHIN));
-        assert!(Patience::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between starts over");
+        let (mut wait, first) = (CredentialsWait::default(), Instant::now());
+        assert!(wait.is_left(first));
+        assert!(wait.is_left(first + CREDENTIALS_WITHIN / 2));
+        assert!(!wait.is_left(first + CREDENTIALS_WITHIN));
+        assert!(CredentialsWait::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between starts over");
     }
 
     #[test]

@@ -8,17 +8,17 @@ mod advice;
 mod backoff;
 mod error;
 mod holder;
-mod lineage;
 mod publication;
 mod server;
+mod slot_identity;
 
 pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
-pub(crate) use lineage::agrees;
 pub(crate) use publication::{details_now, look_at_tables, unpublished};
 pub use server::{Acquired, NotAcquired, PgServer, Server};
+pub(crate) use slot_identity::agrees;
 
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
@@ -28,10 +28,10 @@ use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Recovery};
 use crate::positions::Position;
-use crate::relay::{Clock, Ended, Misplaced, ProtocolError, Relay, Why};
+use crate::relay::{Clock, ProgressMismatch, ProtocolError, Relay, StreamEnd, Why};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
-use backoff::{Backoff, Patience, Silence};
+use backoff::{Backoff, CredentialsWait, Silence};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ pub struct Supervisor<V, S, C> {
     backoff: Backoff,
     silence: Silence,
     /// Of a relay that has streamed: how long credentials may be wrong, or the server may refuse it. `None`: it has not.
-    patience: Option<Patience>,
+    credentials_wait: Option<CredentialsWait>,
     /// Gives any number: pauses differ by it.
     dice: Dice,
     /// The row for whose sake the publication was looked at again last, and how often.
@@ -113,7 +113,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             metrics,
             backoff: Backoff::default(),
             silence: Silence::default(),
-            patience: None,
+            credentials_wait: None,
             dice: Box::new(any_number),
             looked_for: None,
             was_behind: false,
@@ -176,7 +176,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             Recovery::Restart => self.server.system().is_some(),
             Recovery::Stop if error.is_of_credentials() || error.code().is_some() => {
                 let now = self.relay.clock().now();
-                self.patience.as_mut().is_some_and(|patience| patience.is_left(now))
+                self.credentials_wait.as_mut().is_some_and(|wait| wait.is_left(now))
             }
             Recovery::Stop => false,
         }
@@ -197,22 +197,24 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.relay.acquired(confirmed);
         let waits = self.relay.waits_for_last_holder();
         self.metrics.set_state(if waits { State::WaitingForSlot } else { State::Streaming });
-        self.patience = Some(Patience::default());
+        self.credentials_wait = Some(CredentialsWait::default());
         let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
         self.server.streams(&stream, from);
-        let ended = self.relay.stream(&mut stream, Some(self.silence.patience(wal_sender_timeout)));
+        let ended = self.relay.stream(&mut stream, Some(self.silence.allowed(wal_sender_timeout)));
         self.metrics.reads_from(None);
         let lasted = self.relay.clock().now().saturating_duration_since(began);
         let moved = self.relay.flush_lsn() > from;
         self.backoff.ended(lasted, moved);
-        self.silence.ended(matches!(ended, Ended::Disconnected(pg::Error::Silent { .. })), moved);
-        if !first && matches!(ended, Ended::Misplaced(Misplaced::Standby)) {
+        self.silence.ended(matches!(ended, StreamEnd::Disconnected(pg::Error::Silent { .. })), moved);
+        if !first && matches!(ended, StreamEnd::ProgressMismatch(ProgressMismatch::Standby)) {
             // It was the primary that was read before: whichever server is promoted is waited for.
             let refusal = RunError::OnStandby.to_string();
-            return self.ended(Ended::Disconnected(pg::Error::NotPromoted { refusal }), stream);
+            return self.ended(StreamEnd::Disconnected(pg::Error::NotPromoted { refusal }), stream);
         }
-        let is_behind =
-            matches!(ended, Ended::Misplaced(Misplaced::OlderCopy { .. } | Misplaced::EarlierTimeline { .. }));
+        let is_behind = matches!(
+            ended,
+            StreamEnd::ProgressMismatch(ProgressMismatch::OlderCopy { .. } | ProgressMismatch::EarlierTimeline { .. })
+        );
         if is_behind && !std::mem::replace(&mut self.was_behind, is_behind) {
             // What the server said when the slot was taken may be old by the time when the destination answers: another relay may have
             // published since, from this server or from the one that was promoted.
@@ -223,61 +225,61 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.ended(ended, stream)
     }
 
-    fn ended(&mut self, ended: Ended, stream: V::Stream) -> Option<Result<(), RunError>> {
+    fn ended(&mut self, ended: StreamEnd, stream: V::Stream) -> Option<Result<(), RunError>> {
         match ended {
-            Ended::Stopped => Some(self.finish(stream)),
-            Ended::StopTimedOut { in_flight } => {
+            StreamEnd::Stopped => Some(self.finish(stream)),
+            StreamEnd::StopTimedOut { in_flight } => {
                 self.close(stream);
                 Some(Err(RunError::StopTimedOut { in_flight }))
             }
-            Ended::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
-                self.let_go(stream);
+            StreamEnd::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
+                self.close_stream(stream);
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
-            Ended::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
+            StreamEnd::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
                 self.finish_anyway(stream);
                 Some(Err(error.into()))
             }
-            Ended::Disconnected(error) => {
+            StreamEnd::Disconnected(error) => {
                 self.close(stream);
                 Some(Err(self.server.publication_gone(&error).unwrap_or_else(|| error.into())))
             }
-            Ended::Stalled => {
-                self.let_go(stream);
+            StreamEnd::Stalled => {
+                self.close_stream(stream);
                 self.wait_for_sink().err().map(Err)
             }
-            Ended::ServerStops => {
-                self.let_go(stream);
+            StreamEnd::ServerStops => {
+                self.close_stream(stream);
                 let error = pg::Error::Ended;
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&error).err().map(Err)
             }
-            Ended::SlotTaken(why) => restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err),
-            Ended::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
-            Ended::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
-            Ended::BadRow(row) => {
+            StreamEnd::SlotTaken(why) => restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err),
+            StreamEnd::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
+            StreamEnd::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
+            StreamEnd::BadRow(row) => {
                 // The slot shall stand right before it.
                 self.finish_anyway(stream);
                 Some(Err(row.into()))
             }
-            Ended::Unmappable(error) => {
+            StreamEnd::Unmappable(error) => {
                 self.finish_anyway(stream);
                 Some(Err(RunError::Unmappable(error)))
             }
-            Ended::PublicationChanged { position, reason } => {
-                self.let_go(stream);
+            StreamEnd::PublicationChanged { position, reason } => {
+                self.close_stream(stream);
                 self.look_again(position, &reason).err().map(Err)
             }
-            Ended::Protocol(error) => {
+            StreamEnd::Protocol(error) => {
                 self.close(stream);
                 Some(Err(error.into()))
             }
-            Ended::Misplaced(found) => {
+            StreamEnd::ProgressMismatch(found) => {
                 self.close(stream);
                 Some(Err(self.misplaced(found)))
             }
-            Ended::TransactionTooLong { records, timeout } => {
+            StreamEnd::TransactionTooLong { records, timeout } => {
                 self.finish_anyway(stream);
                 Some(Err(RunError::TransactionTooLong { records, timeout }))
             }
@@ -295,21 +297,21 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         Err(RunError::Protocol(ProtocolError::Row { position, reason }))
     }
 
-    fn misplaced(&self, found: Misplaced) -> RunError {
+    fn misplaced(&self, found: ProgressMismatch) -> RunError {
         match found {
-            Misplaced::Standby => RunError::OnStandby,
-            Misplaced::OtherCluster { before } => {
+            ProgressMismatch::Standby => RunError::OnStandby,
+            ProgressMismatch::OtherCluster { before } => {
                 let found = self.server.system().unwrap_or_default().to_owned();
                 RunError::OtherCluster { before, found }
             }
-            Misplaced::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
-            Misplaced::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
-            Misplaced::Unreadable { key, value } => RunError::StrangeProgress { key, value },
+            ProgressMismatch::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
+            ProgressMismatch::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
+            ProgressMismatch::Unreadable { key, value } => RunError::StrangeProgress { key, value },
         }
     }
 
     /// The slot is free of us. What is in flight stays: it is asked who takes the slot.
-    fn let_go(&mut self, stream: V::Stream) {
+    fn close_stream(&mut self, stream: V::Stream) {
         drop(stream);
         self.relay.stream_ended();
     }
@@ -320,7 +322,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     fn release(&mut self, stream: Option<V::Stream>) -> Result<(), RunError> {
         self.relay.close_sink();
         if let Some(stream) = stream {
-            self.let_go(stream);
+            self.close_stream(stream);
         }
         start_over(&mut self.relay)
     }
@@ -328,7 +330,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// The end: what is in flight does not leave once the slot is free.
     fn close(&mut self, stream: V::Stream) {
         self.end_sink();
-        self.let_go(stream);
+        self.close_stream(stream);
     }
 
     fn end_sink(&mut self) {
@@ -498,20 +500,20 @@ fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
-        Ended::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
-        Ended::SinkFailed(_) | Ended::StartOver(_) => start_over(relay),
-        Ended::BadRow(row) => Err(row.into()),
+        StreamEnd::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
+        StreamEnd::SinkFailed(_) | StreamEnd::StartOver(_) => start_over(relay),
+        StreamEnd::BadRow(row) => Err(row.into()),
         // What only a stream comes to.
-        Ended::Stopped
-        | Ended::StopTimedOut { .. }
-        | Ended::Disconnected(_)
-        | Ended::Stalled
-        | Ended::ServerStops
-        | Ended::Unmappable(_)
-        | Ended::PublicationChanged { .. }
-        | Ended::Protocol(_)
-        | Ended::Misplaced(_)
-        | Ended::TransactionTooLong { .. } => Ok(()),
+        StreamEnd::Stopped
+        | StreamEnd::StopTimedOut { .. }
+        | StreamEnd::Disconnected(_)
+        | StreamEnd::Stalled
+        | StreamEnd::ServerStops
+        | StreamEnd::Unmappable(_)
+        | StreamEnd::PublicationChanged { .. }
+        | StreamEnd::Protocol(_)
+        | StreamEnd::ProgressMismatch(_)
+        | StreamEnd::TransactionTooLong { .. } => Ok(()),
     }
 }
 

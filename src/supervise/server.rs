@@ -7,7 +7,7 @@ use super::Target;
 use super::acquire::{self, Known};
 use super::advice;
 use super::error::RunError;
-use crate::finding::CHECK;
+use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;

@@ -51,9 +51,10 @@ fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes
     for code in ["28000", "3D000", "42501", "0A000", "55000", "P0001", "22023", "23505", "54000"] {
         let mut supervisor = supervisor();
         assert!(!supervisor.passes(&refusal(code)), "{code} at the first start");
-        supervisor.patience = Some(Patience::default());
+        supervisor.credentials_wait = Some(CredentialsWait::default());
         assert!(supervisor.passes(&refusal(code)), "{code}");
-        supervisor.patience = Some(Patience::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
+        supervisor.credentials_wait =
+            Some(CredentialsWait::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
         assert!(!supervisor.passes(&refusal(code)), "{code} for long");
         assert_eq!(RunError::from(refusal(code)).exit_code(), EXIT_OPERATOR);
     }

@@ -270,7 +270,7 @@ pub(crate) fn refused(ground: &impl Ground) {
     ground.refuse("dead");
     let instead = Token { transaction: 100, tick: 1, topic: 2 };
     with_record(&ground.address("dead"), Some("k"), 100, |record| {
-        driven.resolve(again.id, Resolution::Instead(record, instead));
+        driven.resolve(again.id, Resolution::ReplaceWith(record, instead));
     });
     let dead = driven.refusal();
     let dead_address = ground.address("dead");

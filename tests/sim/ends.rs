@@ -133,7 +133,7 @@ impl Sink for SimSink {
             let now = base + world.now;
             let enqueue = lanes.resolve(refusal, resolution, world, now);
             world.log(&format_args!("{refusal:?} is resolved: {enqueue:?}, {resolution:?}"));
-            if let (Enqueue::Taken, Resolution::Instead(record, _)) = (&enqueue, resolution) {
+            if let (Enqueue::Taken, Resolution::ReplaceWith(record, _)) = (&enqueue, resolution) {
                 let found = identify(record, &world.postgres.wal);
                 world.took(found, record);
             }

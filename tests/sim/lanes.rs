@@ -205,7 +205,7 @@ impl Lanes {
     ) -> Enqueue {
         let Some((at, _)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
         let mut to = at;
-        if let Resolution::Instead(record, _) = resolution {
+        if let Resolution::ReplaceWith(record, _) = resolution {
             if let Some(failure) = world.broker.refuses_topic(record.topic, world.now) {
                 return Enqueue::Blocked(failure);
             }

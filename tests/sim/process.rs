@@ -22,8 +22,8 @@ use walrelay::outbox::TableName;
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
 use walrelay::relay::{
-    ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, BadRowAt, Clock, Ended, Holder, Identity, Relay, SUCCESSOR_WAITS,
-    Slot,
+    ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, BadRowAt, Clock, Holder, Identity, Relay, SUCCESSOR_WAITS, Slot,
+    StreamEnd,
 };
 use walrelay::sink::Sink;
 use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
@@ -310,8 +310,8 @@ impl SimServer {
             }
             relay.reads_from(confirmed);
             if let Err(ended) = relay.idle(SLOT_RETRY) {
-                let is_taken = matches!(*ended, Ended::SlotTaken(_));
-                if let Ended::BadRow(row) = *ended {
+                let is_taken = matches!(*ended, StreamEnd::SlotTaken(_));
+                if let StreamEnd::BadRow(row) = *ended {
                     return Err(RunError::from(row).into());
                 }
                 if is_taken { relay.taken_over() } else { relay.start_over() }.map_err(RunError::Sink)?;

@@ -30,7 +30,7 @@ use crate::outbox::{Outbox, TableName};
 use crate::pg::progress::{self, Progress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
-use crate::relay::{Ended, Limits, Relay, SystemClock};
+use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
 use crate::sink::FailureClass;
 use crate::sink::destination::Delivery;
 use crate::sink::{Failure, Sink};
@@ -326,30 +326,30 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
         let ended = relay.stream(&mut feed, None);
         feed.acknowledged(relay.flush_lsn());
         match ended {
-            Ended::Disconnected(pg::Error::Ended) if feed.is_done() => break Ok(()),
-            Ended::Disconnected(error) => break Err(feed.take_failure().unwrap_or_else(|| error.into())),
-            Ended::Stopped => break Err(CommandError::Interrupted),
-            Ended::StopTimedOut { in_flight } => break Err(RunError::StopTimedOut { in_flight }.into()),
-            Ended::SinkFailed(failure) => {
+            StreamEnd::Disconnected(pg::Error::Ended) if feed.is_done() => break Ok(()),
+            StreamEnd::Disconnected(error) => break Err(feed.take_failure().unwrap_or_else(|| error.into())),
+            StreamEnd::Stopped => break Err(CommandError::Interrupted),
+            StreamEnd::StopTimedOut { in_flight } => break Err(RunError::StopTimedOut { in_flight }.into()),
+            StreamEnd::SinkFailed(failure) => {
                 if let Err(error) = start_over(&mut relay, &mut feed, &failure) {
                     break Err(error);
                 }
             }
-            Ended::Stalled | Ended::StartOver(_) => {
+            StreamEnd::Stalled | StreamEnd::StartOver(_) => {
                 if let Err(failure) = relay.start_over() {
                     break Err(RunError::Sink(failure).into());
                 }
                 feed.restart(relay.flush_lsn());
             }
-            Ended::BadRow(row) => break Err(CommandError::BadRow(row)),
-            Ended::Unmappable(error) => break Err(RunError::Unmappable(error).into()),
-            Ended::Protocol(error) => break Err(RunError::Protocol(error).into()),
+            StreamEnd::BadRow(row) => break Err(CommandError::BadRow(row)),
+            StreamEnd::Unmappable(error) => break Err(RunError::Unmappable(error).into()),
+            StreamEnd::Protocol(error) => break Err(RunError::Protocol(error).into()),
             // What only a slot's stream comes to.
-            Ended::PublicationChanged { .. }
-            | Ended::Misplaced(_)
-            | Ended::TransactionTooLong { .. }
-            | Ended::SlotTaken(_)
-            | Ended::ServerStops => {
+            StreamEnd::PublicationChanged { .. }
+            | StreamEnd::ProgressMismatch(_)
+            | StreamEnd::TransactionTooLong { .. }
+            | StreamEnd::SlotTaken(_)
+            | StreamEnd::ServerStops => {
                 break Err(CommandError::Interrupted);
             }
         }

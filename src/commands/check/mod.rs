@@ -22,7 +22,7 @@ mod tables;
 
 use super::error::CommandError;
 use super::run;
-use crate::finding::Level;
+use crate::check_finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::{Connection, marker};
 use crate::relay::Action;

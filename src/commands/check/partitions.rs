@@ -4,7 +4,7 @@
 //! Days are those of the server's time zone. Reads only.
 
 use super::facts::Facts;
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose};
 

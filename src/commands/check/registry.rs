@@ -2,8 +2,8 @@
 //!
 //! In: the settings of a run, topics of the latest rows. Out: findings, which stand with the destination's. Asks the registry, changes nothing.
 
+use crate::check_finding::{Finding, Side};
 use crate::commands::run;
-use crate::finding::{Finding, Side};
 use crate::sink::registry::Registry;
 use crate::sink::{Failure, FailureClass};
 

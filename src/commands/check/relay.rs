@@ -2,9 +2,9 @@
 //!
 //! In: its `/status`, or none. Out: a finding, or none. Only [`ask`] contacts it.
 
+use crate::check_finding::{Finding, Side};
 use crate::commands::run;
 use crate::commands::status::{RelayReport, of_relay};
-use crate::finding::{Finding, Side};
 use crate::http::HttpAddress;
 use crate::metrics::State;
 
@@ -46,7 +46,7 @@ fn judge(address: &str, report: &RelayReport) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
     use serde_json::json;
 
     fn judged(state: &str, hint: Option<&str>) -> Finding {

@@ -3,7 +3,7 @@
 //! In: findings. Out: text for people, or JSON with stable keys. Pure. A fix stands on a line of its own, so that it can be
 //! copied.
 
-use crate::finding::{Finding, Level, Side};
+use crate::check_finding::{Finding, Level, Side};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

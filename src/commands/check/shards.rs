@@ -3,9 +3,9 @@
 //! In: the settings of a run that is a shard. Out: findings, and for findings about its own publication and slot what fixes them for
 //! all shards. Reads only.
 
+use crate::check_finding::{Finding, Level, Side};
 use crate::commands::run;
 use crate::commands::shards::{Set, sets};
-use crate::finding::{Finding, Level, Side};
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};

@@ -5,11 +5,11 @@
 use super::facts::{COUNT_LIMIT, FILTERS_SINCE, Facts, TableFacts};
 use super::report::TableReport;
 use super::sample::{Sample, sample};
+use crate::check_finding::{Finding, Side};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::{bytes, number, shell_quoted};
 use crate::commands::run;
 use crate::commands::target::publishing_again;
-use crate::finding::{Finding, Side};
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Plan, PlanError, Role};
 use crate::pg::{catalog, identifier, marker, names};

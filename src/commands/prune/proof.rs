@@ -12,7 +12,7 @@ use super::age::Age;
 use crate::commands::error::CommandError;
 use crate::commands::target::{OutboxPlace, Target};
 use crate::pg::instance::Sighting;
-use crate::pg::{Connection, catalog, identifier, kept, literal, marker, server};
+use crate::pg::{Connection, catalog, identifier, literal, marker, server, skipped_rows};
 
 /// Since when everything has come through.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,8 @@ impl Proof {
         // As the slot has it: a cast to text would take the blanks off a char(n).
         let text = format!("pg_catalog.concat({column})");
         let ids: Vec<String> = self.kept.iter().map(|id| literal(id)).collect();
-        (!ids.is_empty()).then(|| format!("pg_catalog.left({text}, {}) IN ({})", kept::COMPARED, ids.join(", ")))
+        (!ids.is_empty())
+            .then(|| format!("pg_catalog.left({text}, {}) IN ({})", skipped_rows::COMPARED, ids.join(", ")))
     }
 
     /// As SQL, what forgets the rows that were skipped.
@@ -125,7 +126,7 @@ impl Proof {
 
 /// The ids of the rows of a slot that the relay has skipped, and the large objects where they stand.
 fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>, Vec<u32>), CommandError> {
-    let (kept, places) = kept::read(connection, &place.slot)?;
+    let (kept, places) = skipped_rows::read(connection, &place.slot)?;
     if kept.others {
         return Err(CommandError::PassedOver { slot: place.slot.clone(), forget: forget(&places) });
     }
@@ -135,7 +136,7 @@ fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>
 /// As SQL, whether a column of bytes is this text; of a longer one, whether it begins with it.
 fn begins_with(column: &str, text: &str) -> String {
     let bytes = text.bytes().fold("'\\x".to_owned(), |bytes, byte| format!("{bytes}{byte:02x}"));
-    if text.chars().count() < kept::COMPARED {
+    if text.chars().count() < skipped_rows::COMPARED {
         return format!("{column} = {bytes}'::bytea");
     }
     format!("pg_catalog.substr({column}, 1, {}) = {bytes}'::bytea", text.len())
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn an_id_of_bytes_is_compared_as_the_bytes_of_its_text() {
         assert_eq!(begins_with("id", "aä"), "id = '\\x61c3a4'::bytea");
-        let long = "ä".repeat(kept::COMPARED);
+        let long = "ä".repeat(skipped_rows::COMPARED);
         assert_eq!(
             begins_with("id", &long),
             format!("pg_catalog.substr(id, 1, 128) = '\\x{}'::bytea", "c3a4".repeat(64))

@@ -16,7 +16,7 @@ pub use request::{Limits, OnStop, Request};
 use super::notify::Notifier;
 use super::signals::Signals;
 use super::{CommandError, TypedFlags, setup};
-use crate::finding::CHECK;
+use crate::check_finding::CHECK;
 use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
@@ -24,7 +24,7 @@ use crate::lsn::Lsn;
 use crate::metrics::{Hint, Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Recovery, catalog, kept, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, Recovery, catalog, server, skipped_rows, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
 use crate::route::TopicError;
 use crate::sink::destination::{Delivery, Kind};
@@ -215,7 +215,7 @@ pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
     let (source, slot) = (source.clone(), slot.to_owned());
     Box::new(move |id| {
         let noted = Connection::open(&source, Purpose::Control)
-            .and_then(|mut connection| kept::note(&mut connection, &slot, id));
+            .and_then(|mut connection| skipped_rows::note(&mut connection, &slot, id));
         match noted {
             // The slot is a standby's: no `prune` can ask it.
             Err(error) if error.code() == Some(sqlstate::READ_ONLY_TRANSACTION) => Ok(()),

@@ -6,7 +6,7 @@
 
 use super::array::{self, Element};
 use super::number::Decimal;
-use super::odd;
+use super::special_types;
 use super::temporal::{self, Unit};
 use super::value::Value;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
@@ -91,10 +91,12 @@ impl Reader {
             Self::Decimal { mode, scale } => read_decimal(text, *mode, *scale)?,
             Self::Money { mode, digits } => read_money(text, *mode, *digits)?,
             Self::Bit => Value::Boolean(matches!(text, "1")),
-            Self::Bits => Value::Bytes(Cow::Owned(odd::bits(text)?)),
-            Self::Point => odd::point(text).map(|(x, y)| Value::Point(x, y))?,
-            Self::Hstore(HstoreMode::Map) => Value::Map(odd::hstore(text)?),
-            Self::Hstore(HstoreMode::Json) => Value::Text(Cow::Owned(odd::members_json(&odd::hstore(text)?))),
+            Self::Bits => Value::Bytes(Cow::Owned(special_types::bits(text)?)),
+            Self::Point => special_types::point(text).map(|(x, y)| Value::Point(x, y))?,
+            Self::Hstore(HstoreMode::Map) => Value::Map(special_types::hstore(text)?),
+            Self::Hstore(HstoreMode::Json) => {
+                Value::Text(Cow::Owned(special_types::members_json(&special_types::hstore(text)?)))
+            }
             Self::Nothing => Value::Nothing,
             Self::List { element, required } => read_list(text, element, *required)?,
             Self::Text | Self::Bytes(_) => return None,
@@ -158,7 +160,7 @@ fn special_name(text: &str) -> &'static str {
 }
 
 fn read_money<'a>(text: &str, mode: DecimalMode, digits: i32) -> Option<Value<'a>> {
-    let amount = odd::money(text)?;
+    let amount = special_types::money(text)?;
     Some(match mode {
         DecimalMode::Precise => Value::Decimal(amount.rounded(digits)),
         DecimalMode::Double => Value::Double(amount.plain_text().parse().ok()?),

@@ -5,7 +5,7 @@
 
 use super::super::json::push_base64;
 use super::number::{self, Decimal};
-use super::odd;
+use super::special_types;
 use crate::outbox::connect::Json;
 use std::borrow::Cow;
 use std::io::Write;
@@ -160,7 +160,7 @@ fn push_point(out: &mut Vec<u8>, x: f64, y: f64) {
         }
     }
     out.extend(b",\"wkb\":");
-    push_base64(out, &odd::well_known_binary(x, y));
+    push_base64(out, &special_types::well_known_binary(x, y));
     out.extend(b",\"srid\":null}");
 }
 

@@ -113,7 +113,7 @@ fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
         (bad.table.as_str(), bad.id.as_deref(), bad.reason),
         ("shop.outbox", Some("0192"), BadReason::GoneTable)
     );
-    let remains = outbox.remains(RELATION, &tuple(&given.insert()), &context(), Kept::of);
+    let remains = outbox.partial_record(RELATION, &tuple(&given.insert()), &context(), Kept::of);
     let Ok(Outcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
     assert_eq!((remains.key.as_deref(), remains.value_text()), (Some(&b"order-17"[..]), Some("{\"total\": 1.50}")));
     assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Ignored { warn: true }));

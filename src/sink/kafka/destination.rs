@@ -9,7 +9,7 @@ use super::properties;
 use super::scratch::ScratchTopic;
 use super::settings::{Settings, SettingsError};
 use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
 use crate::sink::destination::{

@@ -299,7 +299,7 @@ impl Sink for KafkaSink {
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
         let Some((at, place)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
         let to = match resolution {
-            Resolution::Instead(record, _) if record.topic != self.topics.name(place.topic) => {
+            Resolution::ReplaceWith(record, _) if record.topic != self.topics.name(place.topic) => {
                 if let Err(failure) = self.resolve_topic(record.topic) {
                     return Enqueue::Blocked(failure);
                 }
@@ -318,7 +318,7 @@ impl Sink for KafkaSink {
                 }
                 at
             }
-            Resolution::Instead(..) | Resolution::Skip => at,
+            Resolution::ReplaceWith(..) | Resolution::Skip => at,
         };
         let mut lanes = self.senders.with(&self.topics);
         self.partitions.resolve(refusal, resolution, to, self.now, &mut lanes)

@@ -147,7 +147,7 @@ impl Sink for LaneSink {
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        if let Resolution::Instead(record, _) = resolution
+        if let Resolution::ReplaceWith(record, _) = resolution
             && let Err(failure) = (self.admit)(record)
         {
             return Enqueue::Bad(failure);

@@ -149,7 +149,7 @@ impl Sender {
                 self.in_flight.bytes -= bytes;
                 Decision::Skip
             }
-            Resolution::Instead(record, token) => {
+            Resolution::ReplaceWith(record, token) => {
                 let mut chunk = self.spare.pop().unwrap_or_default();
                 // The client's side knows the origin of the first.
                 chunk.push(record, Tag { token, origin: Origin::default() });

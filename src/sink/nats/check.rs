@@ -5,7 +5,7 @@
 use super::client::{Answered, Connection};
 use super::errors::{self, ApiError};
 use super::{KIND, Settings};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::given::shell_quoted;
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
@@ -284,7 +284,7 @@ fn retention(name: &str, config: &Config) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
     use crate::sink::tests::read_in_test;
 
     const CONFIG: &str = r#"{"config":{"retention":"limits","storage":"file","discard":"old","num_replicas":1,"max_msg_size":-1,

@@ -19,7 +19,7 @@ use self::dead_letters::Reading;
 use self::errors::log_in_fails;
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;

@@ -6,7 +6,7 @@
 use super::client::{Probe, Session};
 use super::errors::{self, Closing, Fault};
 use super::{KIND, Settings};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::block_on;
 use crate::sink::{Failure, FailureClass};
@@ -173,7 +173,7 @@ fn of_probe(probe: &Probe) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
     use crate::sink::tests::read_in_test;
 
     fn settings(properties: &[(&str, &str)]) -> Settings {

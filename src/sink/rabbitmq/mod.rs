@@ -16,7 +16,7 @@ mod message;
 use self::client::Session;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;

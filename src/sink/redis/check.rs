@@ -9,7 +9,7 @@ use super::connection::{Connection, Found, Info, find};
 use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
 use super::message::slot;
 use super::{KIND, Place, Sentinels, Settings};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::lanes::address::Server;
@@ -350,7 +350,7 @@ async fn may_not_add(connection: &mut Connection, stream: &str) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
     use crate::sink::redis::cluster::view;
     use crate::sink::tests::read_in_test;
 

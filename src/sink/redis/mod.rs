@@ -22,7 +22,7 @@ mod message;
 use self::dead_letters::Reading;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;

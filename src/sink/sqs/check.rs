@@ -6,7 +6,7 @@ use super::client::Caller;
 use super::errors::{self, Fault, Refusal, Unserved};
 use super::message::LARGEST;
 use super::{FIFO, Service, Settings, is_url};
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::lanes::block_on;
@@ -229,7 +229,7 @@ fn number(attributes: &BTreeMap<String, String>, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
 
     fn judged(name: &str, found: Found, largest_bytes: usize) -> Vec<(Level, String, String)> {
         let wanted = Wanted { largest_bytes, ..Wanted::nothing() };

@@ -23,7 +23,7 @@ use super::lanes::address::{Address, Server, secret, timeout, tls};
 use super::lanes::socket::Tls;
 use super::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use super::{Failure, Record, Sink, aws};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::given::{Given, SettingError};
 use crate::route::{Rule, TopicFault};
 use crate::secret::Secret;

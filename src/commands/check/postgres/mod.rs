@@ -4,9 +4,9 @@
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::service::{Quantity, replication_fix};
+use crate::check_finding::{Finding, Side};
 use crate::commands::output::{bytes, duration, session};
 use crate::commands::run;
-use crate::finding::{Finding, Side};
 use crate::outbox::OnUpdate;
 use crate::pg::catalog::{self, Session};
 use crate::pg::pooler::Pooler;

@@ -1,7 +1,7 @@
 use super::super::facts::{AsyncCommit, PublicationFacts};
 use super::super::service::Service;
 use super::*;
-use crate::finding::Level;
+use crate::check_finding::Level;
 use crate::pg::ServerError;
 use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
 use crate::pg::server::{Publication, Slot};

@@ -4,7 +4,7 @@
 //! pure.
 
 use super::{MORE_REPLICAS, SIDE, allow, alter};
-use crate::finding::Finding;
+use crate::check_finding::Finding;
 use crate::sink::kafka::destination::Kafka;
 use crate::sink::kafka::examine::{Cluster, TopicFacts};
 use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
@@ -132,7 +132,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
 mod tests {
     use super::super::tests::{cluster, kafka, topic};
     use super::*;
-    use crate::finding::Level;
+    use crate::check_finding::Level;
 
     fn refusal(forbidden: bool) -> Refusal {
         Refusal { forbidden, text: "no".to_owned() }

@@ -14,7 +14,7 @@ use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::replicas::{self, MIN_INSYNC, TRANSACTION_STATE};
 use super::rights;
 use super::settings::Settings;
-use crate::finding::{Finding, Side};
+use crate::check_finding::{Finding, Side};
 use crate::given::units::bytes;
 use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::finding::Level;
+use crate::check_finding::Level;
 use crate::sink::FailureClass;
 use std::collections::BTreeSet;
 

@@ -51,11 +51,11 @@ impl Partitions {
                 self.held.remove(&id);
                 self.skip(at, now);
             }
-            Resolution::Instead(record, token) if to == at => {
+            Resolution::ReplaceWith(record, token) if to == at => {
                 self.held.remove(&id);
                 self.replace_in_place(at, record, token);
             }
-            Resolution::Instead(record, token) => return self.replace(id, at, record, token, to, now, clients),
+            Resolution::ReplaceWith(record, token) => return self.replace(id, at, record, token, to, now, clients),
         }
         Enqueue::Taken
     }

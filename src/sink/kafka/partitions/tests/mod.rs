@@ -353,7 +353,13 @@ fn resolve(
                 partition: None,
                 content: Content::Unknown,
             };
-            partitions.resolve(refused.id, Resolution::Instead(&record, refused.tag.token), dead_letters, now, world);
+            partitions.resolve(
+                refused.id,
+                Resolution::ReplaceWith(&record, refused.tag.token),
+                dead_letters,
+                now,
+                world,
+            );
             over.insert(number);
         }
         _ => {

@@ -2,7 +2,7 @@
 //!
 //! In and out: a text that begins with a word for what it is about. It stands in the comment on a large object that is empty and the
 //! role's own: any role may create one, so no table and no right is needed, and anybody may read the comment. That is transactional,
-//! survives crashes, and goes to physical standbys. What a text means is the affair of [`super::kept`] and [`super::progress`].
+//! survives crashes, and goes to physical standbys. What a text means is the affair of [`super::skipped_rows`] and [`super::progress`].
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::{Connection, Row, literal};

@@ -1,16 +1,16 @@
 //! Rows that the relay has skipped, written down where `prune` reads them: what they hold is nowhere but in their table.
 //!
-//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot (see `pg::notes`).
+//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot (see `pg::large_object_state`).
 //! Written only when a row is skipped.
 //!
 //! Invariant: a row is skipped only once it is written down here, or once it is written down that rows are missing here: their
-//! number is bounded, and an id that cannot be compared is not kept. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
+//! number is bounded, and an id that cannot be compared is not skipped. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
 //! would be the more usual place; a server lets only superusers store one that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::Connection;
 use super::error::Error;
-use super::notes::{self, Of};
+use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 
 /// So many rows of a slot are named.
@@ -19,19 +19,19 @@ const MOST_ROWS: usize = 100;
 /// So many characters of an id are compared: a longer one is shown cut off.
 pub(crate) const COMPARED: usize = 64;
 
-/// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
+/// The advisory lock that relays of one role take, one after the other: "skipped" and "rows" in ASCII.
 const LOCK: u64 = 0x6b65_7074_726f_7773;
 
 /// What was skipped of one slot's rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Kept {
+pub struct SkippedRows {
     /// The first `COMPARED` characters of each id, each once.
     pub ids: Vec<String>,
     /// There are others, which are not named.
     pub others: bool,
 }
 
-impl Kept {
+impl SkippedRows {
     /// Adds a row; whether that changes anything.
     fn add(&mut self, id: Option<&str>) -> bool {
         // What is shown of an id has its control characters escaped, and what is no text replaced.
@@ -60,15 +60,15 @@ const PREFIX: &str = "walrelay passed over: ";
 ///
 /// # Errors
 /// The connection broke.
-pub fn read(connection: &mut Connection, slot: &str) -> Result<(Kept, Vec<u32>), Error> {
-    let mut kept = Kept::default();
+pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec<u32>), Error> {
+    let mut skipped = SkippedRows::default();
     let notes = notes(connection, slot, Of::Anybody)?;
     let places = notes.iter().map(|(place, _)| *place).collect();
     for (_, note) in notes {
         // What cannot be understood may name any row.
-        kept.join(note.unwrap_or(Kept { ids: Vec::new(), others: true }));
+        skipped.join(note.unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
     }
-    Ok((kept, places))
+    Ok((skipped, places))
 }
 
 /// Writes down that a row of `slot` with this id, as it is shown, is skipped.
@@ -82,20 +82,20 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
           WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
          SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
     ))?;
-    let (place, mut kept) = match notes(connection, slot, Of::Own)?.into_iter().next() {
-        Some((place, kept)) => (Some(place), kept.unwrap_or_default()),
-        None => (None, Kept::default()),
+    let (place, mut skipped) = match notes(connection, slot, Of::Own)?.into_iter().next() {
+        Some((place, skipped)) => (Some(place), skipped.unwrap_or_default()),
+        None => (None, SkippedRows::default()),
     };
-    if kept.add(id) || place.is_none() {
-        let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&kept).unwrap_or_default());
-        notes::put(connection, place, &text)?;
+    if skipped.add(id) || place.is_none() {
+        let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&skipped).unwrap_or_default());
+        state::put(connection, place, &text)?;
     }
     connection.query("COMMIT").map(drop)
 }
 
 /// Where something is written down of `slot`, and what; `None`: it cannot be understood.
-fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<Kept>)>, Error> {
-    let found = notes::find(connection, &format!("{PREFIX}{slot} "), of)?;
+fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
+    let found = state::find(connection, &format!("{PREFIX}{slot} "), of)?;
     Ok(found.into_iter().map(|note| (note.place, serde_json::from_str(&note.text).ok())).collect())
 }
 
@@ -105,24 +105,24 @@ mod tests {
 
     #[test]
     fn rows_are_named_once_and_beyond_the_bound_it_is_said_that_there_are_others() {
-        let mut kept = Kept::default();
-        assert!(kept.add(Some("a")) && !kept.add(Some("a")) && !kept.others);
+        let mut skipped = SkippedRows::default();
+        assert!(skipped.add(Some("a")) && !skipped.add(Some("a")) && !skipped.others);
         for row in 0..MOST_ROWS - 1 {
-            assert!(kept.add(Some(&row.to_string())));
+            assert!(skipped.add(Some(&row.to_string())));
         }
-        assert!(kept.add(Some("one more")) && kept.others && kept.ids.len() == MOST_ROWS);
-        assert!(!kept.add(Some("another")));
+        assert!(skipped.add(Some("one more")) && skipped.others && skipped.ids.len() == MOST_ROWS);
+        assert!(!skipped.add(Some("another")));
     }
 
     #[test]
     fn an_id_that_cannot_be_compared_is_one_of_the_others() {
         for id in [None, Some("a\\n"), Some("\u{FFFD}")] {
-            let mut kept = Kept::default();
-            assert!(kept.add(id));
-            assert_eq!(kept, Kept { ids: Vec::new(), others: true });
+            let mut skipped = SkippedRows::default();
+            assert!(skipped.add(id));
+            assert_eq!(skipped, SkippedRows { ids: Vec::new(), others: true });
         }
-        let mut kept = Kept::default();
-        kept.add(Some(&"ä".repeat(80)));
-        assert_eq!(kept.ids, ["ä".repeat(COMPARED)]);
+        let mut skipped = SkippedRows::default();
+        skipped.add(Some(&"ä".repeat(80)));
+        assert_eq!(skipped.ids, ["ä".repeat(COMPARED)]);
     }
 }

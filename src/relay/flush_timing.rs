@@ -30,7 +30,7 @@ const FEW_RECORDS: u32 = 64;
 
 /// Records enqueued since the sink was last asked to send them.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct FlushTiming {
     records: u32,
     /// When the first of them was seen.
     since: Option<Instant>,
@@ -40,7 +40,7 @@ pub(super) struct Gathered {
     sent_at: PgTime,
 }
 
-impl Gathered {
+impl FlushTiming {
     /// A message came that the server sent at this time.
     #[inline]
     pub(super) fn sent(&mut self, at: PgTime) {
@@ -104,19 +104,19 @@ impl Gathered {
 mod tests {
     use super::*;
 
-    fn gathered(records: u32, age_micros: i64) -> Gathered {
-        let mut gathered = Gathered::default();
-        gathered.began(PgTime(1_000_000));
-        gathered.sent(PgTime(1_000_000 + age_micros));
-        (0..records).for_each(|_| gathered.enqueued());
-        gathered
+    fn gathered(records: u32, age_micros: i64) -> FlushTiming {
+        let mut timing = FlushTiming::default();
+        timing.began(PgTime(1_000_000));
+        timing.sent(PgTime(1_000_000 + age_micros));
+        (0..records).for_each(|_| timing.enqueued());
+        timing
     }
 
     /// Whether records are due so long after they were first seen.
-    fn due(mut gathered: Gathered, after: Duration) -> bool {
+    fn due(mut timing: FlushTiming, after: Duration) -> bool {
         let start = Instant::now();
-        assert!(!gathered.is_due(start));
-        gathered.is_due(start + after)
+        assert!(!timing.is_due(start));
+        timing.is_due(start + after)
     }
 
     #[test]
@@ -142,30 +142,30 @@ mod tests {
 
     #[test]
     fn with_nothing_gathered_nothing_is_due_and_the_stream_need_not_be_idle() {
-        let mut gathered = gathered(0, 300);
-        assert!(!due(Gathered::default(), Duration::from_secs(1)));
-        assert_eq!(gathered.dry_after(), Duration::ZERO);
-        assert_eq!(gathered.take(), None);
-        gathered.enqueued();
-        assert_eq!(gathered.take(), Some(Rows::Live));
-        assert!(gathered.is_empty());
+        let mut timing = gathered(0, 300);
+        assert!(!due(FlushTiming::default(), Duration::from_secs(1)));
+        assert_eq!(timing.dry_after(), Duration::ZERO);
+        assert_eq!(timing.take(), None);
+        timing.enqueued();
+        assert_eq!(timing.take(), Some(Rows::Live));
+        assert!(timing.is_empty());
     }
 
     #[test]
     fn in_a_full_sink_a_backlog_leaves_after_five_milliseconds() {
-        let (mut gathered, start) = (gathered(1000, 60_000_000), Instant::now());
-        assert!(!gathered.is_stale(start) && !gathered.is_stale(start + STALE / 2));
-        assert!(gathered.is_stale(start + STALE));
-        assert!(!Gathered::default().is_stale(start + STALE));
+        let (mut timing, start) = (gathered(1000, 60_000_000), Instant::now());
+        assert!(!timing.is_stale(start) && !timing.is_stale(start + STALE / 2));
+        assert!(timing.is_stale(start + STALE));
+        assert!(!FlushTiming::default().is_stale(start + STALE));
     }
 
     #[test]
     fn the_time_starts_over_once_the_sink_was_told() {
-        let (mut gathered, start) = (gathered(1, 300), Instant::now());
-        assert!(!gathered.is_due(start) && gathered.is_due(start + GATHER));
-        gathered.take();
-        gathered.enqueued();
-        assert!(!gathered.is_due(start + GATHER * 2));
-        assert!(gathered.is_due(start + GATHER * 3));
+        let (mut timing, start) = (gathered(1, 300), Instant::now());
+        assert!(!timing.is_due(start) && timing.is_due(start + GATHER));
+        timing.take();
+        timing.enqueued();
+        assert!(!timing.is_due(start + GATHER * 2));
+        assert!(timing.is_due(start + GATHER * 3));
     }
 }

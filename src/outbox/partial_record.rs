@@ -15,7 +15,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The row is not one that this connection may send.
-    pub fn remains<T>(
+    pub fn partial_record<T>(
         &mut self,
         relation: RelationId,
         tuple: &Tuple<'_>,
@@ -27,13 +27,13 @@ impl Outbox {
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
-        let made = Row { plan, columns: &columns, mapping, topic, context }.with_remains(take);
+        let made = Row { plan, columns: &columns, mapping, topic, context }.with_partial_record(take);
         scratch.return_columns(columns);
         Ok(Outcome::Record(made))
     }
 
     /// The same of a logical message: one that is no JSON object, or lacks what it needs, is its content and nothing else.
-    pub fn message_remains<T>(
+    pub fn partial_message_record<T>(
         &mut self,
         message: &LogicalMessage<'_>,
         context: &RowContext,
@@ -54,19 +54,19 @@ impl Outbox {
         let table = format!("message {:?}", message.prefix);
         let Ok(plan) = message::plan(table, &members, mapping, topic) else { return Outcome::Record(take(&content)) };
         let row = Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        Outcome::Record(row.with_remains(take))
+        Outcome::Record(row.with_partial_record(take))
     }
 }
 
 impl<'a> Row<'a> {
-    fn with_remains<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    fn with_partial_record<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let mut arena = Arena::new();
         let key = self.key(Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let value = self.piece(self.plan.payload, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
-        let drafts = self.remaining_headers(&mut arena);
+        let drafts = self.partial_headers(&mut arena);
         let timestamp_millis =
             self.timestamp_millis(&mut arena).unwrap_or_else(|_| self.context.commit_time.unix_millis());
-        let topic = self.remaining_topic(&mut arena).unwrap_or_default();
+        let topic = self.partial_topic(&mut arena).unwrap_or_default();
         let partition = self.partition(&mut arena).unwrap_or_default();
         let arena = &arena;
         let headers = drafts.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) });
@@ -77,7 +77,7 @@ impl<'a> Row<'a> {
     }
 
     /// Where its record would have gone; `None`: that is what is wrong with it.
-    fn remaining_topic(self, arena: &mut Arena) -> Option<String> {
+    fn partial_topic(self, arena: &mut Arena) -> Option<String> {
         let mut values = Vec::new();
         self.topic_values(&mut values, arena).ok()?;
         let arena = &*arena;
@@ -85,7 +85,7 @@ impl<'a> Row<'a> {
         LastTopic::default().resolve(self.topic, values).ok().map(str::to_owned)
     }
 
-    fn remaining_headers(self, arena: &mut Arena) -> Vec<Draft<'a>> {
+    fn partial_headers(self, arena: &mut Arena) -> Vec<Draft<'a>> {
         let mut drafts = Vec::new();
         if let Ok(value) = self.id(arena) {
             drafts.push(Draft { name: "id".into(), value });

@@ -15,11 +15,11 @@ use crate::pg::{Connection, catalog, identifier, literal, marker};
 
 /// What was seen of the slot.
 #[derive(Debug, Default)]
-pub(super) struct Lineage {
+pub(super) struct SlotIdentity {
     last: Option<Sighting>,
 }
 
-impl Lineage {
+impl SlotIdentity {
     /// Looks at the slot, which walsender `own` holds for us. Where it is, and which walsender holds it.
     pub(super) fn look(
         &mut self,

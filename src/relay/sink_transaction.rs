@@ -9,9 +9,9 @@
 //! transaction of Postgres is never split.
 //! Without transactions nothing here costs more than a look at one field.
 
-use super::progress::{Identity, Misplaced};
+use super::progress::{Identity, ProgressMismatch};
 use super::session::{Session, Turn};
-use super::{Clock, Ended, Relay, Why};
+use super::{Clock, Relay, StreamEnd, Why};
 use crate::lsn::Lsn;
 use crate::sink::{Committed, Initialized, Rows, Sink, Token};
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ const OUTAGE: Duration = Duration::from_secs(10);
 
 /// What has gathered.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct SinkTransaction {
     /// How long it may be open; `None`: the destination has no transactions.
     pub(super) timeout: Option<Duration>,
     /// The destination is ours.
@@ -57,7 +57,7 @@ pub(super) struct Group {
     left: Option<Instant>,
 }
 
-impl Group {
+impl SinkTransaction {
     pub(super) fn of(timeout: Option<Duration>) -> Self {
         Self { timeout, ..Self::default() }
     }
@@ -143,30 +143,30 @@ impl Group {
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// The slot is read as this.
     pub fn identified(&mut self, identity: Identity) {
-        self.group.identity = identity;
+        self.transaction.identity = identity;
     }
 
     /// Whether progress is kept beside the records.
     pub fn is_exactly_once(&self) -> bool {
-        self.group.is_on()
+        self.transaction.is_on()
     }
 
     /// Whether the destination is ours; takes it over where it is not, a step at a time. The slot is ours by now, so that a relay
     /// that stands by ends nobody's transactions.
     pub(super) fn owns_sink(&mut self, session: &mut Session) -> Turn<bool> {
-        if !self.group.is_on() {
+        if !self.transaction.is_on() {
             return Ok(true);
         }
-        if self.group.identity.is_standby {
-            return Err(Box::new(Ended::Misplaced(Misplaced::Standby)));
+        if self.transaction.identity.is_standby {
+            return Err(Box::new(StreamEnd::ProgressMismatch(ProgressMismatch::Standby)));
         }
-        if self.group.owned {
+        if self.transaction.owned {
             return Ok(true);
         }
         let initialized = self
             .sink
-            .init_transactions(&self.group.identity.owner(self.group.committed))
-            .map_err(|failure| Box::new(Ended::SinkFailed(failure)))?;
+            .init_transactions(&self.transaction.identity.owner(self.transaction.committed))
+            .map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))?;
         match initialized {
             Initialized::Pending { reason, answered } => {
                 session.takes_over(reason, answered, self.clock.now());
@@ -174,12 +174,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Initialized::Ready(kept) => {
                 session.taking_over = None;
-                let start = self.group.identity.start(&kept).map_err(|found| Box::new(Ended::Misplaced(found)))?;
+                let start = self
+                    .transaction
+                    .identity
+                    .start(&kept)
+                    .map_err(|found| Box::new(StreamEnd::ProgressMismatch(found)))?;
                 if let Some(lsn) = start {
                     self.ledger.raise(lsn);
                 }
                 tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
-                (self.group.owned, self.group.committed) = (true, Committed::More);
+                (self.transaction.owned, self.transaction.committed) = (true, Committed::More);
                 Ok(true)
             }
         }
@@ -189,43 +193,46 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// was interrupted with its connection has to come again and end first, and with it those before it that are in hand.
     #[inline]
     pub(super) fn must_commit_first(&mut self, next: Lsn) -> bool {
-        self.group.closing |= self.group.is_open() && self.group.apart == Some(next);
-        self.group.closing && !self.ledger.is_open()
+        self.transaction.closing |= self.transaction.is_open() && self.transaction.apart == Some(next);
+        self.transaction.closing && !self.ledger.is_open()
     }
 
     /// The stream is about to end in the middle of a transaction, and the destination's would be given up. Where that holds whole
     /// ones as well, it begins again, and commits those before this one begins: then it holds no other.
     pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
         // What is whole and not committed is in the ledger, with at least one record each.
-        let open = self.ledger.open_transaction().filter(|_| self.group.is_open() && self.ledger.transactions() > 1);
+        let open =
+            self.ledger.open_transaction().filter(|_| self.transaction.is_open() && self.ledger.transactions() > 1);
         if open.is_none() {
             return Ok(());
         }
-        self.group.apart = open;
-        Err(Box::new(Ended::StartOver(Why::WholeFirst)))
+        self.transaction.apart = open;
+        Err(Box::new(StreamEnd::StartOver(Why::WholeFirst)))
     }
 
     /// Commits what has gathered, where that is due. `ending`: nothing more will come.
     pub(super) fn commit(&mut self, ending: bool) -> Turn<()> {
-        if !self.group.is_open() {
+        if !self.transaction.is_open() {
             return Ok(());
         }
         let now = self.clock.now();
-        let age = self.group.age(now);
-        let silent = self.ledger.oldest_in_flight().map(|at| self.group.acknowledged.map_or(at, |last| last.max(at)));
-        self.group.disturbed |= silent.is_some_and(|since| self.group.is_outage(since, now));
-        self.group.closing |= ending || self.isolation.is_on() || age >= MOST_AGE || self.group.records >= MOST_RECORDS;
+        let age = self.transaction.age(now);
+        let silent =
+            self.ledger.oldest_in_flight().map(|at| self.transaction.acknowledged.map_or(at, |last| last.max(at)));
+        self.transaction.disturbed |= silent.is_some_and(|since| self.transaction.is_outage(since, now));
+        self.transaction.closing |=
+            ending || self.isolation.is_on() || age >= MOST_AGE || self.transaction.records >= MOST_RECORDS;
         self.see_that_it_ends_in_time(age)?;
-        if !self.group.closing || self.ledger.is_open() {
+        if !self.transaction.closing || self.ledger.is_open() {
             return Ok(());
         }
         if self.sink.in_flight().records > 0 {
             self.sink.on_idle(Rows::Live);
             return Ok(());
         }
-        self.group.committing.get_or_insert(now);
-        let (key, value) = (self.group.identity.key(), self.group.identity.value(self.ledger.whole()));
-        if self.sink.commit(&key, &value).map_err(|failure| Box::new(Ended::SinkFailed(failure)))? {
+        self.transaction.committing.get_or_insert(now);
+        let (key, value) = (self.transaction.identity.key(), self.transaction.identity.value(self.ledger.whole()));
+        if self.sink.commit(&key, &value).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))? {
             self.release(now);
         }
         Ok(())
@@ -233,31 +240,31 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// It is committed: what was reported counts.
     fn release(&mut self, now: Instant) {
-        for (token, (records, bytes)) in std::mem::take(&mut self.group.held) {
+        for (token, (records, bytes)) in std::mem::take(&mut self.transaction.held) {
             self.ledger.counted(token, records);
             self.acknowledged += u64::from(records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
-        (self.group.since, self.group.committing) = (None, None);
-        (self.group.records, self.group.closing, self.group.disturbed) = (0, false, false);
+        (self.transaction.since, self.transaction.committing) = (None, None);
+        (self.transaction.records, self.transaction.closing, self.transaction.disturbed) = (0, false, false);
         self.settle();
     }
 
     /// Older than its timeout it would be aborted by the brokers, and the sink taken for an impostor's. Begun again, it may end in
     /// time; but not where one transaction of Postgres runs out of it twice in a row, in no outage, and the second time alone.
     fn see_that_it_ends_in_time(&mut self, age: Duration) -> Turn<()> {
-        let timeout = self.group.timeout.unwrap_or(Duration::MAX);
+        let timeout = self.transaction.timeout.unwrap_or(Duration::MAX);
         if age < timeout / 10 * 9 {
             return Ok(());
         }
-        let undisturbed = !self.group.disturbed && self.group.left.is_none();
+        let undisturbed = !self.transaction.disturbed && self.transaction.left.is_none();
         let open = self.ledger.open_transaction().filter(|_| undisturbed);
-        if open.is_some() && self.group.ran_out == open {
-            return Err(Box::new(Ended::TransactionTooLong { records: self.group.records, timeout }));
+        if open.is_some() && self.transaction.ran_out == open {
+            return Err(Box::new(StreamEnd::TransactionTooLong { records: self.transaction.records, timeout }));
         }
-        self.group.ran_out = open;
-        self.group.apart = open.or(self.group.apart);
-        Err(Box::new(Ended::StartOver(Why::OutOfTime(age))))
+        self.transaction.ran_out = open;
+        self.transaction.apart = open.or(self.transaction.apart);
+        Err(Box::new(StreamEnd::StartOver(Why::OutOfTime(age))))
     }
 }
 
@@ -266,26 +273,32 @@ mod tests {
     use super::*;
 
     /// What counts as committed when the slot is taken at that position; `ours`: before which everything that we committed commits.
-    fn taken(group: &mut Group, confirmed: u64, ours: u64) -> Committed {
-        group.taken(Lsn::new(confirmed), Lsn::new(ours));
-        group.committed
+    fn taken(transaction: &mut SinkTransaction, confirmed: u64, ours: u64) -> Committed {
+        transaction.taken(Lsn::new(confirmed), Lsn::new(ours));
+        transaction.committed
     }
 
     #[test]
     fn nothing_is_committed_from_a_slot_that_was_never_read_until_the_destination_is_ours() {
-        let mut group = Group::default();
-        assert_eq!([taken(&mut group, 100, 0), taken(&mut group, 100, 100)], [Committed::Nothing; 2]);
-        assert_eq!(taken(&mut group, 101, 100), Committed::Unknown, "another relay was there");
-        group.identity.was_read = true;
-        assert_eq!(taken(&mut Group { identity: group.identity, ..Group::default() }, 100, 0), Committed::Unknown);
+        let mut transaction = SinkTransaction::default();
+        assert_eq!([taken(&mut transaction, 100, 0), taken(&mut transaction, 100, 100)], [Committed::Nothing; 2]);
+        assert_eq!(taken(&mut transaction, 101, 100), Committed::Unknown, "another relay was there");
+        transaction.identity.was_read = true;
+        assert_eq!(
+            taken(&mut SinkTransaction { identity: transaction.identity, ..SinkTransaction::default() }, 100, 0),
+            Committed::Unknown
+        );
     }
 
     #[test]
     fn what_we_committed_is_all_that_is_unless_another_relay_may_have_been_there() {
-        let mut group = Group { committed: Committed::More, ..Group::default() };
-        assert_eq!([taken(&mut group, 90, 100), taken(&mut group, 100, 100)], [Committed::More, Committed::Confirmed]);
-        assert_eq!([taken(&mut group, 110, 100), taken(&mut group, 110, 110)], [Committed::Unknown; 2]);
-        group.forget();
-        assert_eq!(group.committed, Committed::Unknown);
+        let mut transaction = SinkTransaction { committed: Committed::More, ..SinkTransaction::default() };
+        assert_eq!(
+            [taken(&mut transaction, 90, 100), taken(&mut transaction, 100, 100)],
+            [Committed::More, Committed::Confirmed]
+        );
+        assert_eq!([taken(&mut transaction, 110, 100), taken(&mut transaction, 110, 110)], [Committed::Unknown; 2]);
+        transaction.forget();
+        assert_eq!(transaction.committed, Committed::Unknown);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! In: what the loop saw. Out: nothing: what follows is for the supervisor to say.
 
-use super::Misplaced;
+use super::ProgressMismatch;
 use crate::lsn::Lsn;
 use crate::outbox::{BadRow, PlanError};
 use crate::pg;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Why a stream ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum StreamEnd {
     /// On request: everything enqueued is delivered, and the last status update says so.
     Stopped,
     /// On request, but the time ran out: so many records were not acknowledged.
@@ -49,7 +49,7 @@ pub enum Ended {
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
     /// What is kept of the relay's progress belongs to another server, or nothing can be kept of this one's.
-    Misplaced(Misplaced),
+    ProgressMismatch(ProgressMismatch),
     /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
     /// and everything before it is delivered.
     TransactionTooLong {
