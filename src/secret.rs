@@ -59,12 +59,12 @@ pub enum Secret {
 #[derive(Debug, Clone)]
 pub struct SecretCommand {
     words: Vec<String>,
-    kept: Arc<Mutex<Option<Kept>>>,
+    kept: Arc<Mutex<Option<CachedSecret>>>,
 }
 
 /// What a program printed a moment ago.
 #[derive(Debug, Clone)]
-struct Kept {
+struct CachedSecret {
     since: Instant,
     secret: SecretString,
     /// It was given out again since.
@@ -181,7 +181,7 @@ impl SecretCommand {
             return Err(SecretError::Empty { program: self.program() });
         }
         let secret = SecretString::from(line);
-        *self.kept() = Some(Kept { since: Instant::now(), secret: secret.clone(), reused: false });
+        *self.kept() = Some(CachedSecret { since: Instant::now(), secret: secret.clone(), reused: false });
         Ok(secret)
     }
 
@@ -217,7 +217,7 @@ impl SecretCommand {
         self.words.first().cloned().unwrap_or_default()
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+    fn kept(&self) -> MutexGuard<'_, Option<CachedSecret>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -64,7 +64,7 @@ impl Write for LogLines {
 /// Lines that wait for their writer.
 #[derive(Debug)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// There is a line to write, or all lines are written.
     changed: Condvar,
     /// Bytes that may wait.
@@ -72,7 +72,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     lines: VecDeque<Box<[u8]>>,
     /// Bytes of `lines`.
     bytes: usize,
@@ -84,7 +84,7 @@ struct State {
 
 impl Queue {
     const fn new(limit: usize) -> Self {
-        let state = State { lines: VecDeque::new(), bytes: 0, is_writing: false, dropped: 0 };
+        let state = QueueState { lines: VecDeque::new(), bytes: 0, is_writing: false, dropped: 0 };
         Self { state: Mutex::new(state), changed: Condvar::new(), limit }
     }
 
@@ -101,7 +101,7 @@ impl Queue {
         self.append(&mut self.lock(), line);
     }
 
-    fn append(&self, state: &mut State, line: &[u8]) {
+    fn append(&self, state: &mut QueueState, line: &[u8]) {
         state.bytes += line.len();
         state.lines.push_back(line.into());
         self.changed.notify_all();
@@ -140,11 +140,11 @@ impl Queue {
     }
 
     fn wait_written(&self, limit: Duration) {
-        let is_busy = |state: &mut State| state.is_writing || !state.lines.is_empty();
+        let is_busy = |state: &mut QueueState| state.is_writing || !state.lines.is_empty();
         drop(self.changed.wait_timeout_while(self.lock(), limit, is_busy));
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

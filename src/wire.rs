@@ -28,7 +28,7 @@ pub struct Malformed {
     /// How long the message is, in bytes.
     pub length: usize,
     /// What is wrong there.
-    pub fault: Fault,
+    pub fault: DecodeFault,
     /// The first bytes of the message.
     pub head: Box<[u8]>,
 }
@@ -49,7 +49,7 @@ impl fmt::Debug for DecodeError {
 
 /// What is wrong with a malformed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum DecodeFault {
     /// A value runs past the end.
     #[error("{wanted} bytes wanted, {left} left")]
     Truncated {
@@ -105,7 +105,7 @@ impl<'a> Reader<'a> {
 
     /// An error at the current place.
     #[cold]
-    pub fn error(&self, fault: Fault) -> DecodeError {
+    pub fn error(&self, fault: DecodeFault) -> DecodeError {
         DecodeError(Box::new(Malformed {
             message: self.message,
             offset: self.at,
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
     /// The next `length` bytes.
     ///
     /// # Errors
-    /// [`Fault::Truncated`] when fewer are left.
+    /// [`DecodeFault::Truncated`] when fewer are left.
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
         match self.rest().split_at_checked(length) {
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
                 self.at += length;
                 Ok(taken)
             }
-            None => Err(self.error(Fault::Truncated { wanted: length, left: self.rest().len() })),
+            None => Err(self.error(DecodeFault::Truncated { wanted: length, left: self.rest().len() })),
         }
     }
 
@@ -142,14 +142,14 @@ impl<'a> Reader<'a> {
                 self.at += N;
                 Ok(*chunk)
             }
-            None => Err(self.error(Fault::Truncated { wanted: N, left: self.rest().len() })),
+            None => Err(self.error(DecodeFault::Truncated { wanted: N, left: self.rest().len() })),
         }
     }
 
     /// One byte.
     ///
     /// # Errors
-    /// [`Fault::Truncated`] when none is left; likewise for the other fixed-size values.
+    /// [`DecodeFault::Truncated`] when none is left; likewise for the other fixed-size values.
     #[inline]
     pub fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array::<1>().map(|[byte]| byte)
@@ -203,21 +203,21 @@ impl<'a> Reader<'a> {
     /// A 32-bit length, checked not to be negative.
     ///
     /// # Errors
-    /// [`Fault::Negative`], [`Fault::Truncated`].
+    /// [`DecodeFault::Negative`], [`DecodeFault::Truncated`].
     #[inline]
     pub fn length(&mut self) -> Result<usize, DecodeError> {
         let length = self.i32()?;
-        usize::try_from(length).map_err(|_| self.error(Fault::Negative(length)))
+        usize::try_from(length).map_err(|_| self.error(DecodeFault::Negative(length)))
     }
 
     /// A zero-terminated string of any bytes, without its zero.
     ///
     /// # Errors
-    /// [`Fault::Unterminated`].
+    /// [`DecodeFault::Unterminated`].
     pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
         let rest = self.rest();
         let Some(end) = rest.iter().position(|&byte| byte == 0) else {
-            return Err(self.error(Fault::Unterminated));
+            return Err(self.error(DecodeFault::Unterminated));
         };
         self.at += end + 1;
         Ok(rest.get(..end).unwrap_or_default())
@@ -226,21 +226,21 @@ impl<'a> Reader<'a> {
     /// A zero-terminated UTF-8 string, without its zero.
     ///
     /// # Errors
-    /// [`Fault::Unterminated`], [`Fault::NotUtf8`].
+    /// [`DecodeFault::Unterminated`], [`DecodeFault::NotUtf8`].
     pub fn string(&mut self) -> Result<&'a str, DecodeError> {
         let before = *self;
-        std::str::from_utf8(self.bytes()?).map_err(|_| before.error(Fault::NotUtf8))
+        std::str::from_utf8(self.bytes()?).map_err(|_| before.error(DecodeFault::NotUtf8))
     }
 
     /// Nothing may be left.
     ///
     /// # Errors
-    /// [`Fault::Trailing`].
+    /// [`DecodeFault::Trailing`].
     #[inline]
     pub fn end(&self) -> Result<(), DecodeError> {
         match self.rest().len() {
             0 => Ok(()),
-            left => Err(self.error(Fault::Trailing(left))),
+            left => Err(self.error(DecodeFault::Trailing(left))),
         }
     }
 }
@@ -254,21 +254,21 @@ mod tests {
         let mut reader = Reader::new("Begin", &[0, 0, 0, 9, 1]);
         assert_eq!(reader.length(), Ok(9));
         let error = reader.take(9).unwrap_err();
-        assert_eq!(error.fault, Fault::Truncated { wanted: 9, left: 1 });
+        assert_eq!(error.fault, DecodeFault::Truncated { wanted: 9, left: 1 });
         assert_eq!(error.to_string(), "malformed Begin: 9 bytes wanted, 1 left at offset 4 of 5 bytes: 0000000901");
     }
 
     #[test]
     fn a_negative_length_is_refused() {
         let error = Reader::new("Insert", &[0xFF; 4]).length().unwrap_err();
-        assert_eq!(error.fault, Fault::Negative(-1));
+        assert_eq!(error.fault, DecodeFault::Negative(-1));
     }
 
     #[test]
     fn strings_end_at_their_zero_and_must_be_utf8() {
         let mut reader = Reader::new("Relation", b"ab\0c");
         assert_eq!(reader.string(), Ok("ab"));
-        assert_eq!(reader.string().unwrap_err().fault, Fault::Unterminated);
-        assert_eq!(Reader::new("Relation", b"\xFF\0").string().unwrap_err().fault, Fault::NotUtf8);
+        assert_eq!(reader.string().unwrap_err().fault, DecodeFault::Unterminated);
+        assert_eq!(Reader::new("Relation", b"\xFF\0").string().unwrap_err().fault, DecodeFault::NotUtf8);
     }
 }

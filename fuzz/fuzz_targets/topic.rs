@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use walrelay::lsn::Lsn;
 use walrelay::outbox::{BadReason, Mapping, Outbox, Outcome, RowContext, RowError};
 use walrelay::pgoutput::{Message, PgTime, Relation, RelationColumn, encode};
-use walrelay::route::{LastTopic, Name, NoTopic, TOPICS, Topic, TopicError, TopicSetting};
+use walrelay::route::{LastTopic, TopicInput, NoTopic, TOPICS, TopicRule, TopicError, TopicSetting};
 use walrelay_fuzz::{assert_bounded, texts};
 
 const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
         _ => return,
     };
     let values = texts.collect::<Vec<_>>();
-    match Topic::new(&setting, &TOPICS) {
+    match TopicRule::new(&setting, &TOPICS) {
         Ok(topic) => rows(&setting, &topic, &values),
         Err(error) => judge(&error),
     }
@@ -49,14 +49,14 @@ fn judge(error: &TopicError) {
 }
 
 /// A row, another one, and the first again.
-fn rows(setting: &TopicSetting, topic: &Topic, values: &[&[u8]]) {
+fn rows(setting: &TopicSetting, topic: &TopicRule, values: &[&[u8]]) {
     let mut columns = COLUMNS.map(str::to_owned).to_vec();
     for name in topic.names() {
         match name {
-            Name::ColumnOrRole(name) if name.contains('\0') => return,
-            Name::ColumnOrRole("route" | "key") | Name::Route => {}
-            Name::ColumnOrRole(name) if columns.iter().any(|column| column == name) => {}
-            Name::ColumnOrRole(name) => columns.push(name.to_owned()),
+            TopicInput::ColumnOrRole(name) if name.contains('\0') => return,
+            TopicInput::ColumnOrRole("route" | "key") | TopicInput::Route => {}
+            TopicInput::ColumnOrRole(name) if columns.iter().any(|column| column == name) => {}
+            TopicInput::ColumnOrRole(name) => columns.push(name.to_owned()),
         }
     }
     let mapping = Mapping { topic: setting.clone(), headers_column: Some(String::new()), ..Mapping::default() };
@@ -87,11 +87,11 @@ fn row<'a>(columns: &'a [String], values: &[&'a [u8]], turn: usize) -> Row<'a> {
     columns.iter().enumerate().map(|(at, column)| (column.as_str(), value(at))).collect()
 }
 
-fn value<'a>(row: &Row<'a>, name: Name<'_>) -> Option<&'a [u8]> {
+fn value<'a>(row: &Row<'a>, name: TopicInput<'_>) -> Option<&'a [u8]> {
     let column = match name {
-        Name::Route | Name::ColumnOrRole("route") => "aggregatetype",
-        Name::ColumnOrRole("key") => "aggregateid",
-        Name::ColumnOrRole(name) => name,
+        TopicInput::Route | TopicInput::ColumnOrRole("route") => "aggregatetype",
+        TopicInput::ColumnOrRole("key") => "aggregateid",
+        TopicInput::ColumnOrRole(name) => name,
     };
     row.iter().find(|(known, _)| *known == column).unwrap().1
 }
@@ -104,7 +104,7 @@ enum Lack {
     Invalid,
 }
 
-fn alone(topic: &Topic, row: &Row<'_>, last: &mut LastTopic) -> Result<String, Lack> {
+fn alone(topic: &TopicRule, row: &Row<'_>, last: &mut LastTopic) -> Result<String, Lack> {
     let values =
         topic.names().into_iter().map(|name| value(row, name)).collect::<Option<Vec<_>>>().ok_or(Lack::Null)?;
     match last.resolve(topic, values.iter().copied()) {
@@ -157,7 +157,7 @@ fn by_its_words(template: &str, row: &Row<'_>) -> String {
     for part in parts {
         let (inside, literal) = part.split_once('}').unwrap();
         let mut words = inside.split('|').map(str::trim);
-        let value = value(row, Name::ColumnOrRole(words.next().unwrap())).unwrap();
+        let value = value(row, TopicInput::ColumnOrRole(words.next().unwrap())).unwrap();
         let start = std::str::from_utf8(value).unwrap().to_owned();
         topic += &words.fold(start, |text, filter| match filter {
             "lower" => text.to_lowercase(),

@@ -76,7 +76,7 @@ pub enum CommandError {
         /// The server process that reads it.
         pid: Option<u32>,
         /// What is known of it.
-        reading: Option<Box<catalog::Session>>,
+        reading: Option<Box<catalog::ServerSession>>,
     },
     /// Nobody can be asked.
     #[error("{what} asks first, and standard input is no terminal")]
@@ -467,7 +467,7 @@ fn in_use_hint(pid: Option<u32>) -> String {
     )
 }
 
-fn reader(pid: Option<u32>, reading: Option<&catalog::Session>) -> String {
+fn reader(pid: Option<u32>, reading: Option<&catalog::ServerSession>) -> String {
     match (reading, pid) {
         (Some(reading), _) => session(reading),
         (None, Some(pid)) => format!("process {pid}"),

@@ -6,7 +6,7 @@ use crate::given::percent_encoded;
 pub(super) use crate::given::shell_quoted;
 pub(super) use crate::given::units::{bytes, number};
 use crate::outbox::TableName;
-use crate::pg::catalog::Session;
+use crate::pg::catalog::ServerSession;
 use std::time::Duration;
 
 /// The name that publication and slot have when none is given.
@@ -27,7 +27,7 @@ pub(super) fn duration(duration: Duration) -> String {
 }
 
 /// A session: who it is and what it has been doing for how long. Never what it says.
-pub(super) fn session(session: &Session) -> String {
+pub(super) fn session(session: &ServerSession) -> String {
     let mut facts = Vec::new();
     facts.extend(session.user.as_ref().map(|user| format!("user {user}")));
     facts.extend(session.application.as_ref().map(|name| format!("application {name}")));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_session_is_described_by_what_may_be_seen_of_it() {
-        let mut seen = Session {
+        let mut seen = ServerSession {
             pid: 7,
             user: Some("app".to_owned()),
             application: Some("psql".to_owned()),

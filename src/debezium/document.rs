@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 
 use super::error::DebeziumError;
-use super::keys::{Keys, Value};
+use super::keys::{KeyValue, Keys};
 use super::places::Places;
-use super::properties::{self, Entry};
+use super::properties::{self, PropertyEntry};
 use crate::given::{Foreign, Origin, shown};
 
 /// What ran the Debezium configuration.
@@ -98,7 +98,7 @@ pub(super) fn variables(file: &Path, bytes: &[u8]) -> Result<Keys, DebeziumError
     Ok(keys(file, properties_of(file, &properties::decode(bytes))?))
 }
 
-fn properties_of(file: &Path, text: &str) -> Result<Vec<Entry>, DebeziumError> {
+fn properties_of(file: &Path, text: &str) -> Result<Vec<PropertyEntry>, DebeziumError> {
     properties::parse(text)
         .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))
 }
@@ -147,7 +147,7 @@ fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
                 ));
             }
         };
-        keys.insert(key.clone(), Value { text, origin: origin(file, line, key) });
+        keys.insert(key.clone(), KeyValue { text, origin: origin(file, line, key) });
     }
     Ok(keys)
 }
@@ -160,10 +160,10 @@ fn line_of(text: &str, key: &str) -> usize {
 }
 
 /// Entries by their names; those of several profiles once for each.
-fn keys(file: &Path, entries: Vec<Entry>) -> Keys {
+fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
     let mut keys = Keys::default();
-    for Entry { key, value, line } in entries {
-        let value = Value { text: value, origin: origin(file, line, &key) };
+    for PropertyEntry { key, value, line } in entries {
+        let value = KeyValue { text: value, origin: origin(file, line, &key) };
         match key.strip_prefix('%').and_then(|rest| rest.split_once('.')) {
             None => keys.insert(key, value),
             Some((profiles, name)) => {

@@ -217,7 +217,7 @@ fn matching(text: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::Value;
+    use super::super::keys::KeyValue;
     use super::*;
     use crate::given::Origin;
     use proptest::prelude::*;
@@ -230,7 +230,7 @@ mod tests {
         let mut keys = Keys::default();
         for (key, text) in [("other.key", "x-${HOST}"), ("circle", "${circle}"), ("config.providers.aws.class", "a.B")]
         {
-            keys.insert(key.to_owned(), Value { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
+            keys.insert(key.to_owned(), KeyValue { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
         let places = Places::new(keys.clone(), None, &environment);
         let surroundings = Surroundings::new(platform, &environment, &places, &[&keys], false);

@@ -6,12 +6,12 @@ use crate::given::Origin;
 
 /// A key's value, and where it stands. No `Debug`: it may be a secret.
 #[derive(Clone)]
-pub(super) struct Value {
+pub(super) struct KeyValue {
     pub(super) text: String,
     pub(super) origin: Origin,
 }
 
-impl Value {
+impl KeyValue {
     /// `true` and `false` in any case, as Java reads them; anything else is false there, and `None` here.
     pub(super) fn boolean(&self) -> Option<bool> {
         match self.text.trim().to_ascii_lowercase().as_str() {
@@ -24,24 +24,24 @@ impl Value {
 
 /// A set of keys. Whoever understands one takes it out: what is left at the end has no counterpart.
 #[derive(Clone, Default)]
-pub(super) struct Keys(BTreeMap<String, Value>);
+pub(super) struct Keys(BTreeMap<String, KeyValue>);
 
 impl Keys {
     /// A later value of a key takes an earlier one's place.
-    pub(super) fn insert(&mut self, key: String, value: Value) {
+    pub(super) fn insert(&mut self, key: String, value: KeyValue) {
         self.0.insert(key, value);
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+    pub(super) fn get(&self, key: &str) -> Option<&KeyValue> {
         self.0.get(key)
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+    pub(super) fn take(&mut self, key: &str) -> Option<KeyValue> {
         self.0.remove(key)
     }
 
     /// Takes a key whose empty value means that it is not given.
-    pub(super) fn take_filled(&mut self, key: &str) -> Option<Value> {
+    pub(super) fn take_filled(&mut self, key: &str) -> Option<KeyValue> {
         self.take(key).filter(|value| !value.text.trim().is_empty())
     }
 
@@ -63,11 +63,11 @@ impl Keys {
         self
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &KeyValue)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut KeyValue)> {
         self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 }

@@ -12,19 +12,19 @@
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
 
 use super::error::DebeziumError;
-use super::keys::{Keys, Value};
+use super::keys::{KeyValue, Keys};
 use crate::given::Origin;
 use crate::pg::source::Environment;
 
 /// All places, the strongest first.
 #[derive(Default)]
 pub(super) struct Places {
-    places: Vec<Place>,
+    places: Vec<KeyPlace>,
     /// Active profiles, the strongest last.
     profiles: Vec<String>,
 }
 
-struct Place {
+struct KeyPlace {
     keys: Keys,
     /// Names are variables'.
     is_of_variables: bool,
@@ -55,11 +55,12 @@ impl Places {
     pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
         let mut variables = Keys::default();
         for (name, text) in &environment.variables {
-            variables.insert(name.clone(), Value { text: text.clone(), origin: Origin::foreign(name) });
+            variables.insert(name.clone(), KeyValue { text: text.clone(), origin: Origin::foreign(name) });
         }
-        let of_variables = std::iter::once(variables).chain(dot_env).map(|keys| Place { keys, is_of_variables: true });
+        let of_variables =
+            std::iter::once(variables).chain(dot_env).map(|keys| KeyPlace { keys, is_of_variables: true });
         let mut places = Self {
-            places: of_variables.chain(std::iter::once(Place { keys: files, is_of_variables: false })).collect(),
+            places: of_variables.chain(std::iter::once(KeyPlace { keys: files, is_of_variables: false })).collect(),
             profiles: Vec::new(),
         };
         places.profiles = places.active();
@@ -79,7 +80,7 @@ impl Places {
     }
 
     /// The value that counts.
-    pub(super) fn find(&self, name: &str) -> Option<&Value> {
+    pub(super) fn find(&self, name: &str) -> Option<&KeyValue> {
         self.places.iter().find_map(|place| {
             let of_profiles = self.profiles.iter().rev().find_map(|profile| place.find(&format!("%{profile}.{name}")));
             of_profiles.or_else(|| place.find(name))
@@ -130,7 +131,7 @@ impl Places {
     }
 
     /// The names of keys that a variable gives, its own and one with dots, unless a file has the key in mixed case.
-    fn of_variable(&self, name: &str, value: &Value, of_files: &[String]) -> Vec<String> {
+    fn of_variable(&self, name: &str, value: &KeyValue, of_files: &[String]) -> Vec<String> {
         let is_option = |word: &str| {
             ["debezium", "quarkus", "smallrye", "mp"].iter().any(|of| word.starts_with(&format!("-D{of}.")))
         };
@@ -161,8 +162,8 @@ fn is_in_any_form(dotted: &str) -> bool {
 /// What Debezium Server runs with where nobody says otherwise.
 const DEFAULT_PROFILE: &str = "prod";
 
-impl Place {
-    fn find(&self, name: &str) -> Option<&Value> {
+impl KeyPlace {
+    fn find(&self, name: &str) -> Option<&KeyValue> {
         if !self.is_of_variables {
             return self.keys.get(name);
         }

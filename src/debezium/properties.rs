@@ -8,7 +8,7 @@ use std::str::Chars;
 
 /// One entry. No `Debug`: it may be a secret.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct PropertyEntry {
     pub(super) key: String,
     pub(super) value: String,
     /// Its first line, from 1.
@@ -33,7 +33,7 @@ pub(super) fn decode(bytes: &[u8]) -> String {
 }
 
 /// Reads the entries.
-pub(super) fn parse(text: &str) -> Result<Vec<Entry>, BadEscape> {
+pub(super) fn parse(text: &str) -> Result<Vec<PropertyEntry>, BadEscape> {
     logical_lines(text).into_iter().map(|(line, text)| entry(&text, line)).collect()
 }
 
@@ -68,7 +68,7 @@ const fn is_blank(character: char) -> bool {
 }
 
 /// The key ends at the first `=`, `:` or blank that no backslash stands before.
-fn entry(line: &str, number: usize) -> Result<Entry, BadEscape> {
+fn entry(line: &str, number: usize) -> Result<PropertyEntry, BadEscape> {
     let mut escaped = false;
     let end = line.find(|character| {
         let ends = !escaped && (is_blank(character) || matches!(character, '=' | ':'));
@@ -79,7 +79,7 @@ fn entry(line: &str, number: usize) -> Result<Entry, BadEscape> {
     let rest = rest.trim_start_matches(is_blank);
     let value = rest.strip_prefix(['=', ':']).unwrap_or(rest).trim_start_matches(is_blank);
     let unescaped = |text| unescape(text).ok_or(BadEscape { line: number });
-    Ok(Entry { key: unescaped(key)?, value: unescaped(value)?, line: number })
+    Ok(PropertyEntry { key: unescaped(key)?, value: unescaped(value)?, line: number })
 }
 
 /// `None`: a `\u` is not well-formed.

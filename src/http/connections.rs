@@ -1,12 +1,12 @@
 //! The connections that are open, and which of them ends when there is no place for another.
 //!
 //! In: accepted sockets, an answer for a request. Out: one answer for each connection.
-//! Invariants: at most [`Limits::connections`] are open. A client has [`Limits::head`] to send the head of its request, and
-//! [`Limits::life`] until it has read the answer. When all places are taken, a new connection ends the oldest one that has not sent its head;
+//! Invariants: at most [`HttpLimits::connections`] are open. A client has [`HttpLimits::head`] to send the head of its request, and
+//! [`HttpLimits::life`] until it has read the answer. When all places are taken, a new connection ends the oldest one that has not sent its head;
 //! if each has, the oldest of all. So clients that send nothing, or half a request, cannot keep a probe out.
 //! It knows nothing about paths.
 
-use super::{Limits, MAX_HEAD_BYTES, Reply};
+use super::{HttpLimits, MAX_HEAD_BYTES, Reply};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,12 +21,12 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// Whether the head of the request is there, and the number of the connection: in the order in which connections are ended.
-type Place = (bool, u64);
+type ConnectionRank = (bool, u64);
 
 /// The connections of all listeners.
 #[derive(Debug)]
 pub(super) struct Connections {
-    limits: Limits,
+    limits: HttpLimits,
     free: Arc<Semaphore>,
     open: Mutex<Open>,
 }
@@ -35,11 +35,11 @@ pub(super) struct Connections {
 struct Open {
     /// Connections accepted so far.
     accepted: u64,
-    tasks: BTreeMap<Place, AbortHandle>,
+    tasks: BTreeMap<ConnectionRank, AbortHandle>,
 }
 
 impl Connections {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: HttpLimits) -> Self {
         Self { limits, free: Arc::new(Semaphore::new(limits.connections)), open: Mutex::default() }
     }
 
@@ -55,7 +55,7 @@ impl Connections {
         let mut open = self.open();
         open.accepted += 1;
         let number = open.accepted;
-        let connection = Connection { of: Arc::clone(self), number, _permit: permit };
+        let connection = ServedConnection { of: Arc::clone(self), number, _permit: permit };
         let task = tasks.spawn(connection.converse(stream, answer));
         open.tasks.insert((false, number), task);
     }
@@ -90,19 +90,19 @@ impl Connections {
 }
 
 /// One connection, whose place is free again once it is dropped.
-struct Connection {
+struct ServedConnection {
     of: Arc<Connections>,
     number: u64,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Connection {
+impl ServedConnection {
     /// One request, one answer.
     async fn converse<A>(self, stream: TcpStream, answer: A)
     where
         A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
     {
-        let Limits { head, life, .. } = self.of.limits;
+        let HttpLimits { head, life, .. } = self.of.limits;
         let service = service_fn(|request: Request<Incoming>| {
             self.of.head_is_there(self.number);
             let reply = answer(&request);
@@ -125,7 +125,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         let mut open = self.of.open();
         drop((open.tasks.remove(&(false, self.number)), open.tasks.remove(&(true, self.number))));

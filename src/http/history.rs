@@ -96,7 +96,7 @@ pub(super) struct Point {
 
 /// A topic's share.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Topic {
+pub(super) struct TopicRate {
     /// Its name.
     pub(super) name: String,
     /// Records acknowledged a second, over the last minute.
@@ -107,7 +107,7 @@ pub(super) struct Topic {
 
 /// Something that went wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(super) struct NotedProblem {
     /// When it was noticed, or noticed once more after another one.
     pub(super) at: Instant,
     /// For people.
@@ -130,7 +130,7 @@ pub(super) struct History {
     /// Of the last look, where that is no point.
     last_topics: Option<(Instant, BTreeMap<String, u64>)>,
     /// Each text once, the one noticed last at the end.
-    problems: VecDeque<Problem>,
+    problems: VecDeque<NotedProblem>,
     /// The text that the last look found.
     standing: Option<String>,
     /// Rows that the last look found not published.
@@ -167,7 +167,7 @@ impl History {
         let rows = if all == 1 { "row was" } else { "rows were" };
         let text = format!("{all} {rows} not published since the start: {}", reasons.join(", "));
         self.problems.retain(|problem| !problem.is_of_rows);
-        push_bounded(&mut self.problems, Problem { at: now, text, state, is_of_rows: true }, PROBLEMS);
+        push_bounded(&mut self.problems, NotedProblem { at: now, text, state, is_of_rows: true }, PROBLEMS);
     }
 
     fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
@@ -189,7 +189,7 @@ impl History {
     fn notice(&mut self, text: Option<String>, state: State, now: Instant) {
         if let Some(text) = text.clone().filter(|_| text != self.standing) {
             self.problems.retain(|problem| problem.text != text);
-            let problem = Problem { at: now, text, state, is_of_rows: false };
+            let problem = NotedProblem { at: now, text, state, is_of_rows: false };
             push_bounded(&mut self.problems, problem, PROBLEMS);
         } else if text.is_some()
             && state != State::Streaming
@@ -236,15 +236,19 @@ impl History {
     }
 
     /// Every topic, the busiest of the last minute first.
-    pub(super) fn topics(&self) -> Vec<Topic> {
+    pub(super) fn topics(&self) -> Vec<TopicRate> {
         let Some((to, totals)) = self.last_topics.as_ref().or_else(|| self.topics.back()) else { return Vec::new() };
         let is_of_the_minute = |(at, _): &&(Instant, _)| to.saturating_duration_since(*at) <= WINDOW;
         let Some((from, before)) = self.topics.iter().find(is_of_the_minute) else { return Vec::new() };
-        let mut topics: Vec<Topic> = totals
+        let mut topics: Vec<TopicRate> = totals
             .iter()
             .map(|(name, &total)| {
                 let earlier = before.get(name).copied().unwrap_or_default();
-                Topic { name: name.clone(), rate: per_second(earlier, total, *from, *to).unwrap_or_default(), total }
+                TopicRate {
+                    name: name.clone(),
+                    rate: per_second(earlier, total, *from, *to).unwrap_or_default(),
+                    total,
+                }
             })
             .collect();
         topics.sort_by(|one, other| other.rate.total_cmp(&one.rate).then(other.total.cmp(&one.total)));
@@ -252,7 +256,7 @@ impl History {
     }
 
     /// The last problems, the newest first.
-    pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
+    pub(super) fn problems(&self) -> impl Iterator<Item = &NotedProblem> {
         self.problems.iter().rev()
     }
 }

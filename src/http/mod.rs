@@ -3,7 +3,7 @@
 //! In: addresses, the figures. Out: `/`, `/metrics`, `/livez` (also `/healthz`), `/readyz`, `/status`. It changes nothing
 //! and reads no request body.
 //! Invariant: a client costs little and not for long. A connection carries one request, whose head is bounded in bytes and time, and it ends
-//! after [`Limits::life`]. Clients that are slow on purpose cannot keep others out: `connections.rs` says which connection ends when all
+//! after [`HttpLimits::life`]. Clients that are slow on purpose cannot keep others out: `connections.rs` says which connection ends when all
 //! places are taken.
 //! A listener on loopback answers only requests for this machine, so that no website can read it through a browser: `host.rs`.
 //! It runs on the control thread's runtime, so the relay thread never waits for it.
@@ -59,7 +59,7 @@ pub enum Address {
 
 /// What one client may cost.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct HttpLimits {
     /// Connections served at a time.
     pub connections: usize,
     /// From accepting a connection to the end of the request's head.
@@ -68,7 +68,7 @@ pub struct Limits {
     pub life: Duration,
 }
 
-impl Default for Limits {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self { connections: 64, head: Duration::from_secs(2), life: Duration::from_secs(10) }
     }
@@ -89,7 +89,7 @@ pub struct BindError {
 pub struct Server {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
-    limits: Limits,
+    limits: HttpLimits,
 }
 
 impl Server {
@@ -98,7 +98,7 @@ impl Server {
     ///
     /// # Errors
     /// An address is taken or not allowed, or none exists here.
-    pub fn bind(address: &Address, limits: Limits) -> Result<Self, BindError> {
+    pub fn bind(address: &Address, limits: HttpLimits) -> Result<Self, BindError> {
         let listeners = match address {
             Address::These(addresses) => listen_at_these(addresses)?,
             Address::Every(port) => vec![listen_everywhere(*port)?],

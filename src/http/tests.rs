@@ -19,7 +19,7 @@ struct Running {
 }
 
 impl Running {
-    fn start(metrics: Metrics, limits: Limits) -> Self {
+    fn start(metrics: Metrics, limits: HttpLimits) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (tell, told) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
@@ -41,7 +41,7 @@ impl Running {
         metrics.set_state(State::Streaming);
         metrics.turned(now);
         metrics.status_sent(now);
-        Self::start(metrics, Limits::default())
+        Self::start(metrics, HttpLimits::default())
     }
 
     fn connect(&self) -> Client {
@@ -97,7 +97,7 @@ fn every_route_answers() {
 fn a_relay_that_does_not_stream_is_live_and_not_ready_and_says_why() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
     metrics.last_error(Some("connection refused".to_owned()));
-    let server = Running::start(metrics, Limits::default());
+    let server = Running::start(metrics, HttpLimits::default());
     check(&server.get("/livez"), "200", &[]);
     check(&server.get("/readyz"), "503", &["connecting: connection refused\n"]);
 }
@@ -173,7 +173,7 @@ fn slow_clients_do_not_block_others() {
 #[test]
 fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-    let server = Running::start(metrics, Limits { connections: 2, head: LONG, life: Duration::from_millis(300) });
+    let server = Running::start(metrics, HttpLimits { connections: 2, head: LONG, life: Duration::from_millis(300) });
     let mut silent = server.connect();
     let mut half = server.connect();
     half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
@@ -196,7 +196,7 @@ fn is_cut(client: &mut Client) {
 #[test]
 fn a_request_whose_head_takes_too_long_is_cut() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-    let server = Running::start(metrics, Limits { connections: 2, head: Duration::from_millis(300), life: LONG });
+    let server = Running::start(metrics, HttpLimits { connections: 2, head: Duration::from_millis(300), life: LONG });
     let (mut silent, mut half) = (server.connect(), server.connect());
     half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
     is_cut(&mut silent);
@@ -206,7 +206,7 @@ fn a_request_whose_head_takes_too_long_is_cut() {
 #[test]
 fn the_oldest_connection_without_a_head_goes_when_there_is_no_place() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-    let server = Running::start(metrics, Limits { connections: 3, head: LONG, life: LONG });
+    let server = Running::start(metrics, HttpLimits { connections: 3, head: LONG, life: LONG });
     let mut halves: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     for half in &mut halves {
         half.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
@@ -273,7 +273,7 @@ fn a_taken_port_is_named_with_the_flag_that_fixes_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
     for address in [Address::These(vec![server.address]), Address::Every(server.address.port())] {
-        let error = Server::bind(&address, Limits::default()).unwrap_err();
+        let error = Server::bind(&address, HttpLimits::default()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(&format!(":{}", server.address.port())), "{text}");
         assert!(text.contains("--http :PORT") && text.contains("--http off"), "{text}");
@@ -287,9 +287,9 @@ fn an_address_of_another_machine_is_left_out_if_one_is_left() {
     let _inside = runtime.enter();
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
-    let server = Server::bind(&Address::These(vec![elsewhere, here]), Limits::default()).unwrap();
+    let server = Server::bind(&Address::These(vec![elsewhere, here]), HttpLimits::default()).unwrap();
     assert_eq!(server.addresses().len(), 1);
-    let error = Server::bind(&Address::These(vec![elsewhere]), Limits::default()).unwrap_err();
+    let error = Server::bind(&Address::These(vec![elsewhere]), HttpLimits::default()).unwrap_err();
     assert_eq!(error.address, elsewhere);
 }
 
@@ -297,7 +297,7 @@ fn an_address_of_another_machine_is_left_out_if_one_is_left() {
 fn every_address_includes_loopback() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let server = Server::bind(&Address::Every(0), Limits::default()).unwrap();
+    let server = Server::bind(&Address::Every(0), HttpLimits::default()).unwrap();
     let port = server.addresses()[0].port();
     assert!(Client::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
 }

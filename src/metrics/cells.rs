@@ -58,20 +58,20 @@ impl Stamp {
 
 /// Records acknowledged by topic. A topic keeps its place for the life of the process.
 #[derive(Debug)]
-pub(super) struct Topics {
+pub(super) struct TopicCounters {
     /// At most [`MAX_TOPICS`], each with its place.
     places: Mutex<HashMap<String, u16>>,
     /// By place; the last one counts the others.
     acknowledged: [AtomicU64; MAX_TOPICS + 1],
 }
 
-impl Default for Topics {
+impl Default for TopicCounters {
     fn default() -> Self {
         Self { places: Mutex::default(), acknowledged: [const { AtomicU64::new(0) }; MAX_TOPICS + 1] }
     }
 }
 
-impl Topics {
+impl TopicCounters {
     #[allow(clippy::cast_possible_truncation, reason = "the table has 101 places")]
     const OTHER_PLACE: u16 = MAX_TOPICS as u16;
 

@@ -23,7 +23,7 @@ pub use unpublished::WalEnd;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTime;
-use cells::{Latency, Stamp, Tally, Topics, lock};
+use cells::{Latency, Stamp, Tally, TopicCounters, lock};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -146,7 +146,7 @@ pub struct Metrics {
     /// The latest that `oldest_commit` has ever been.
     stream_time: AtomicI64,
     unpublished: Mutex<Unpublished>,
-    topics: Topics,
+    topics: TopicCounters,
     event_bytes: AtomicU64,
     last_ack: Stamp,
     latency: Latency,
@@ -191,7 +191,7 @@ impl Metrics {
             oldest_commit: AtomicI64::new(i64::MIN),
             stream_time: AtomicI64::new(i64::MIN),
             unpublished: Mutex::default(),
-            topics: Topics::default(),
+            topics: TopicCounters::default(),
             event_bytes: AtomicU64::new(0),
             last_ack: Stamp::never(),
             latency: Latency::default(),

@@ -12,7 +12,7 @@
 use super::fault::{BadReason, RowError};
 use super::json;
 use super::kind::Kind;
-use super::record::{CONTENT_TYPE, Draft, Row, Value};
+use super::record::{CONTENT_TYPE, Draft, RecordValue, Row};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
 use crate::sink::destination::EventBinding;
@@ -139,7 +139,7 @@ impl<'a> Row<'a> {
         payload: Piece<'a>,
         arena: &mut Arena,
         out: &mut Vec<u8>,
-    ) -> Result<Option<Value<'a>>, RowError> {
+    ) -> Result<Option<RecordValue<'a>>, RowError> {
         if events.mode != Mode::Structured {
             return Ok(None);
         }
@@ -163,7 +163,7 @@ impl<'a> Row<'a> {
         }
         self.push_data(payload, arena, out)?;
         out.push(b'}');
-        Ok(Some(Value::Enveloped))
+        Ok(Some(RecordValue::Enveloped))
     }
 
     /// JSON as it is, bytes as base64, everything else as a string.

@@ -31,7 +31,7 @@ pub enum RowError {
         row: usize,
     },
     /// A value came in a binary form that is not understood here: the connection must ask for text
-    /// ([`Plan::binary_safe`](super::Plan::binary_safe) said so, or a column's type changed since).
+    /// ([`TablePlan::binary_safe`](super::TablePlan::binary_safe) said so, or a column's type changed since).
     #[error(
         "column \"{column}\" of table {table} came in the binary form of the type with oid {type_id}: text is needed"
     )]

@@ -61,7 +61,7 @@ impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> Visitor<'de> for Members<F> {
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = map.next_key()? {
+        while let Some(MemberName(name)) = map.next_key()? {
             let value = Member::of(map.next_value()?).map_err(A::Error::custom)?;
             (self.0)(name, value);
         }
@@ -71,7 +71,7 @@ impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> Visitor<'de> for Members<F> {
 
 /// A member's name; borrows unless it is escaped.
 #[derive(Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Appends a column's bytes to `out` as a JSON value: JSON as it is, numbers and booleans bare, bytea in base64, all else
 /// quoted. `None` is null.

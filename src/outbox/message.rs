@@ -8,11 +8,11 @@ use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
 use super::kind::Kind;
-use super::plan::{self, Lack, Plan, PlanColumn, PlanError, Role};
+use super::plan::{self, Lack, PlanColumn, PlanError, Role, TablePlan};
 use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
-use crate::pgoutput::{Column, LogicalMessage};
-use crate::route::Topic;
+use crate::pgoutput::{LogicalMessage, TupleValue};
+use crate::route::TopicRule;
 use std::borrow::Cow;
 
 /// The object's members; the last of a name comes first.
@@ -48,8 +48,13 @@ pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
 }
 
 /// The plan for these members.
-pub(super) fn plan(table: String, members: &Members<'_>, mapping: &Mapping, topic: &Topic) -> Result<Plan, BadReason> {
-    let plan = Plan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)?;
+pub(super) fn plan(
+    table: String,
+    members: &Members<'_>,
+    mapping: &Mapping,
+    topic: &TopicRule,
+) -> Result<TablePlan, BadReason> {
+    let plan = TablePlan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)?;
     // A message has no types: nothing is to be asked for, and all columns are texts.
     plan.connected(None, mapping, &Details::default()).map_err(missing)
 }
@@ -65,11 +70,11 @@ fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
 }
 
 /// The members' values, in the plan's order.
-pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<Column<'m>> {
+pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<TupleValue<'m>> {
     let column = |member: &'m Member<'_>| match member {
-        Member::Null => Column::Null,
-        Member::Text(text) => Column::Text(text.as_bytes()),
-        Member::Json(text) => Column::Text(text.as_bytes()),
+        Member::Null => TupleValue::Null,
+        Member::Text(text) => TupleValue::Text(text.as_bytes()),
+        Member::Json(text) => TupleValue::Text(text.as_bytes()),
     };
     members.iter().map(|(_, member)| column(member)).collect()
 }

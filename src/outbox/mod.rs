@@ -1,7 +1,7 @@
 //! What a change of an outbox table becomes.
 //!
 //! ```text
-//!  Relation ──► Plan, kept per relation ─┐
+//!  Relation ──► TablePlan, kept per relation ┐
 //!  Insert's Tuple ───────────────────────┴─► Record, for the caller
 //!  LogicalMessage ──► its JSON object as a row ──► Record
 //! ```
@@ -39,14 +39,14 @@ pub(crate) use json::push_base64;
 use kind::Domains;
 pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
-pub use plan::{Cause, Lack, Plan, PlanError, Role, Within};
+pub use plan::{Cause, Lack, PlanError, Role, TablePlan, Within};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::{DataType, LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
-use crate::route::{Topic, TopicError};
+use crate::route::{TopicError, TopicRule};
 use crate::sink::Record;
 use std::collections::BTreeMap;
 
@@ -54,13 +54,13 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Outbox {
     mapping: Mapping,
-    topic: Topic,
+    topic: TopicRule,
     /// Which tables it is.
     tables: Tables,
     /// Where the catalogue was found to have a table that cannot be mapped, and why: see [`Outbox::unmappable_from`].
     unmappable: Option<(Lsn, PlanError)>,
     /// By the latest Relation message of each on this connection.
-    relations: BTreeMap<RelationId, Entry>,
+    relations: BTreeMap<RelationId, RelationEntry>,
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
     /// says, and such values may come again.
     text_only: bool,
@@ -71,31 +71,31 @@ pub struct Outbox {
     /// The WAL's end before it was asked: the details hold for what committed before this, and later DDL may have changed them.
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
-    readings: Vec<Reading>,
+    readings: Vec<TableReading>,
     scratch: record::Scratch,
 }
 
 /// How a table is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
+pub struct TableReading {
     /// `schema.table`.
     pub table: String,
-    /// Role and column: see [`Plan::roles`].
+    /// Role and column: see [`TablePlan::roles`].
     pub columns: Vec<(String, String)>,
     /// Its records have no key, and nobody said that none is meant.
     pub lacks_key: bool,
 }
 
 #[derive(Debug)]
-enum Entry {
+enum RelationEntry {
     NotListed,
     /// Announced, and the last look at the publication may not hold any more, or did not know it: whether it is listed shows
     /// once a row comes. The partitions of a table that is published as their root are announced without ever sending one.
     Unsettled(Unsettled),
-    Listed(Box<Plan>),
+    Listed(Box<TablePlan>),
     /// Neither named by `--table` nor in the publication any more, and yet of an outbox's shape: as likely as not a partition
     /// that was detached or dropped since. Its rows are bad rows, so that none is skipped in silence.
-    Gone(Box<Plan>),
+    Gone(Box<TablePlan>),
 }
 
 /// A table that the last look at the publication does not settle.
@@ -107,7 +107,7 @@ struct Unsettled {
     /// The look knew it, and that it was not covered: so much holds for rows from before the look.
     known: bool,
     /// The look knew it by the name that it has since, and covered it: how rows from before the look are read.
-    earlier: Option<Box<Plan>>,
+    earlier: Option<Box<TablePlan>>,
 }
 
 /// Where a row stands.
@@ -123,7 +123,7 @@ pub struct RowContext {
 
 /// What became of a row or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome<T> {
+pub enum RowOutcome<T> {
     /// The record was built, and the closure returned this.
     Record(T),
     /// Another table's row, or a message with another prefix.
@@ -174,7 +174,7 @@ impl Outbox {
     /// # Errors
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
-        let topic = Topic::new(&mapping.topic, mapping.addresses)?;
+        let topic = TopicRule::new(&mapping.topic, mapping.addresses)?;
         let (tables, unmappable) = (Tables::new(tables), None);
         let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
         let (details, details_as_of, text_only) = (Details::default(), Lsn::ZERO, false);
@@ -258,18 +258,19 @@ impl Outbox {
             self.domains.listed(&table.domains);
         }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
-        let plans: Vec<Plan> = covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
+        let plans: Vec<TablePlan> =
+            covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.alike(&plans)?;
-        Ok(!self.text_only && plans.iter().any(Plan::uses_bytea) && plans.iter().all(Plan::binary_safe))
+        Ok(!self.text_only && plans.iter().any(TablePlan::uses_bytea) && plans.iter().all(TablePlan::binary_safe))
     }
 
     /// Sees that the envelopes of all tables have the same members, where that is asked for.
-    fn alike(&self, plans: &[Plan]) -> Result<(), PlanError> {
+    fn alike(&self, plans: &[TablePlan]) -> Result<(), PlanError> {
         let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
-        let members = |plan: &Plan| format!("{} has {:?}", plan.table(), plan.envelope_names);
+        let members = |plan: &TablePlan| format!("{} has {:?}", plan.table(), plan.envelope_names);
         match plans.iter().find(|plan| plan.envelope_names != first.envelope_names) {
             Some(other) => Err(PlanError::EnvelopesDiffer { one: members(first), other: members(other) }),
             None => Ok(()),
@@ -277,13 +278,13 @@ impl Outbox {
     }
 
     /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are named by their table.
-    pub fn readings(&self) -> &[Reading] {
+    pub fn readings(&self) -> &[TableReading] {
         &self.readings
     }
 
-    fn reading(&self, table: &PublishedTable, plan: &Plan) -> Reading {
+    fn reading(&self, table: &PublishedTable, plan: &TablePlan) -> TableReading {
         let lacks_key = plan.column(Role::Key).is_none() && self.mapping.key_column.as_deref() != Some("");
-        Reading { table: TableName::of_whole(table).to_string(), columns: plan.roles(), lacks_key }
+        TableReading { table: TableName::of_whole(table).to_string(), columns: plan.roles(), lacks_key }
     }
 
     /// The catalogue has a table that cannot be mapped, and had it at `position`. What was committed before that comes with the
@@ -309,8 +310,8 @@ impl Outbox {
         self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
-    fn mapped(&self, relation: &Relation) -> Result<Plan, PlanError> {
-        Plan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
+    fn mapped(&self, relation: &Relation) -> Result<TablePlan, PlanError> {
+        TablePlan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
     }
 
     /// Takes a type that is not built in. It comes before the shapes of the tables that have it.
@@ -326,19 +327,21 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
-            Standing::Covered => Entry::Listed(Box::new(self.mapped(relation)?)),
+            Standing::Covered => RelationEntry::Listed(Box::new(self.mapped(relation)?)),
             Standing::Renamed => {
                 let earlier = Some(Box::new(self.mapped(relation)?));
-                Entry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
+                RelationEntry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
             }
-            Standing::Beside => Entry::NotListed,
+            Standing::Beside => RelationEntry::NotListed,
             Standing::Apart => {
                 let unsettled = self.unsettled(relation, true);
                 // What is attached has every column of the table that it becomes part of.
-                if unsettled.mappable { Entry::Unsettled(unsettled) } else { Entry::NotListed }
+                if unsettled.mappable { RelationEntry::Unsettled(unsettled) } else { RelationEntry::NotListed }
             }
-            Standing::Unknown => Entry::Unsettled(self.unsettled(relation, false)),
-            Standing::Gone => self.plain(relation).map_or(Entry::NotListed, |plan| Entry::Gone(Box::new(plan))),
+            Standing::Unknown => RelationEntry::Unsettled(self.unsettled(relation, false)),
+            Standing::Gone => {
+                self.plain(relation).map_or(RelationEntry::NotListed, |plan| RelationEntry::Gone(Box::new(plan)))
+            }
         };
         self.relations.insert(id, entry);
         Ok(())
@@ -349,8 +352,8 @@ impl Outbox {
     }
 
     /// The plan of a table, if it has an outbox's shape.
-    fn plain(&self, relation: &Relation) -> Option<Plan> {
-        Plan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
+    fn plain(&self, relation: &Relation) -> Option<TablePlan> {
+        TablePlan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
     }
 
     /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.
@@ -360,14 +363,14 @@ impl Outbox {
     #[cold]
     fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
-        let Entry::Unsettled(Unsettled { name, mappable, known, earlier }) = entry else { return Ok(()) };
+        let RelationEntry::Unsettled(Unsettled { name, mappable, known, earlier }) = entry else { return Ok(()) };
         let is_older = self.tables.is_older(position);
         if let Some(plan) = earlier.take_if(|_| is_older) {
-            *entry = Entry::Listed(plan);
+            *entry = RelationEntry::Listed(plan);
             return Ok(());
         }
         if *known && is_older {
-            *entry = Entry::NotListed;
+            *entry = RelationEntry::NotListed;
             return Ok(());
         }
         let error = RowError::NewTable(format!("{}.{}", name.0, name.1));
@@ -379,20 +382,20 @@ impl Outbox {
     #[cold]
     fn gone(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
         let id = self.shown_id(relation, tuple, context);
-        let table = self.plan(relation).map_or("?", Plan::table).to_owned();
+        let table = self.plan(relation).map_or("?", TablePlan::table).to_owned();
         Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
     }
 
     /// The plan of a relation whose rows are published, or would be.
-    pub fn plan(&self, relation: RelationId) -> Option<&Plan> {
+    pub fn plan(&self, relation: RelationId) -> Option<&TablePlan> {
         match self.relations.get(&relation) {
-            Some(Entry::Listed(plan) | Entry::Gone(plan)) => Some(plan),
-            Some(Entry::NotListed | Entry::Unsettled(_)) | None => None,
+            Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) => Some(plan),
+            Some(RelationEntry::NotListed | RelationEntry::Unsettled(_)) | None => None,
         }
     }
 
     /// The topic with `<column>` in the place of values: what a table's rows will go to, as long as none is there.
-    pub fn topic_example(&self, plan: &Plan) -> String {
+    pub fn topic_example(&self, plan: &TablePlan) -> String {
         let names: Vec<String> = plan.topic_columns().map(|name| format!("<{name}>")).collect();
         let mut topic = String::new();
         self.topic.render(|at| names.get(at).map_or("", String::as_str), &mut topic);
@@ -404,7 +407,7 @@ impl Outbox {
     /// # Errors
     /// What it lacks.
     pub fn could_read(&self, relation: &Relation) -> Result<(), PlanError> {
-        Plan::new(relation, &self.mapping, &self.topic, &self.domains).map(drop)
+        TablePlan::new(relation, &self.mapping, &self.topic, &self.domains).map(drop)
     }
 
     /// The names that a payload's column may have.
@@ -426,15 +429,15 @@ impl Outbox {
         tuple: &Tuple<'_>,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Outcome<T>, RowError> {
+    ) -> Result<RowOutcome<T>, RowError> {
         let plan = match self.relations.get(&relation) {
-            Some(Entry::Listed(plan)) => plan,
-            Some(Entry::NotListed) => return Ok(Outcome::NotPublished),
-            Some(Entry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
-            Some(Entry::Unsettled(_)) | None => {
+            Some(RelationEntry::Listed(plan)) => plan,
+            Some(RelationEntry::NotListed) => return Ok(RowOutcome::NotPublished),
+            Some(RelationEntry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
+            Some(RelationEntry::Unsettled(_)) | None => {
                 self.settle(relation, context.final_lsn)?;
-                let Some(Entry::Listed(plan)) = self.relations.get(&relation) else {
-                    return Ok(Outcome::NotPublished);
+                let Some(RelationEntry::Listed(plan)) = self.relations.get(&relation) else {
+                    return Ok(RowOutcome::NotPublished);
                 };
                 plan
             }
@@ -448,7 +451,7 @@ impl Outbox {
         };
         scratch.return_columns(columns);
         self.text_only |= matches!(made, Err(RowError::BinaryForm { .. }));
-        made.map(Outcome::Record)
+        made.map(RowOutcome::Record)
     }
 
     /// What an update asks for, in the transaction that commits at `final_lsn`.
@@ -457,11 +460,11 @@ impl Outbox {
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
     pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<Updated, RowError> {
         match self.relations.get(&relation) {
-            Some(Entry::Listed(_) | Entry::Gone(_)) => Ok(self.on_update()),
-            Some(Entry::NotListed) => Ok(Updated::NotPublished),
-            Some(Entry::Unsettled(_)) | None => {
+            Some(RelationEntry::Listed(_) | RelationEntry::Gone(_)) => Ok(self.on_update()),
+            Some(RelationEntry::NotListed) => Ok(Updated::NotPublished),
+            Some(RelationEntry::Unsettled(_)) | None => {
                 self.settle(relation, final_lsn)?;
-                let is_listed = matches!(self.relations.get(&relation), Some(Entry::Listed(_)));
+                let is_listed = matches!(self.relations.get(&relation), Some(RelationEntry::Listed(_)));
                 Ok(if is_listed { self.on_update() } else { Updated::NotPublished })
             }
         }
@@ -494,7 +497,7 @@ impl Outbox {
 
     /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
-        let Some(Entry::Listed(plan) | Entry::Gone(plan)) = self.relations.get(&relation) else {
+        let Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) = self.relations.get(&relation) else {
             return None;
         };
         let columns = self.scratch.columns(plan, tuple).ok()?;
@@ -516,12 +519,12 @@ impl Outbox {
         message: &LogicalMessage<'_>,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Outcome<T>, RowError> {
+    ) -> Result<RowOutcome<T>, RowError> {
         if !self.wants_message(message.prefix) {
-            return Ok(Outcome::NotPublished);
+            return Ok(RowOutcome::NotPublished);
         }
         if !message.transactional {
-            return Ok(Outcome::Ignored(Ignored::NonTransactionalMessage));
+            return Ok(RowOutcome::Ignored(Ignored::NonTransactionalMessage));
         }
         let Self { mapping, topic, scratch, .. } = self;
         let table = format!("message {:?}", message.prefix);
@@ -535,7 +538,7 @@ impl Outbox {
             None => row.with_record(scratch, take),
             Some(connect) => row.with_connect_record(connect, scratch, take),
         }
-        .map(Outcome::Record)
+        .map(RowOutcome::Record)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::record::{Draft, Row};
 use super::value::{Arena, Booleans, Piece};
-use super::{Entry, Outbox, Outcome, RowContext, RowError, message};
+use super::{Outbox, RelationEntry, RowContext, RowError, RowOutcome, message};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::route::LastTopic;
 use crate::sink::{Content, Header, Record};
@@ -21,15 +21,15 @@ impl Outbox {
         tuple: &Tuple<'_>,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Outcome<T>, RowError> {
-        let Some(Entry::Listed(plan) | Entry::Gone(plan)) = self.relations.get(&relation) else {
-            return Ok(Outcome::NotPublished);
+    ) -> Result<RowOutcome<T>, RowError> {
+        let Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) = self.relations.get(&relation) else {
+            return Ok(RowOutcome::NotPublished);
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let made = Row { plan, columns: &columns, mapping, topic, context }.with_partial_record(take);
         scratch.return_columns(columns);
-        Ok(Outcome::Record(made))
+        Ok(RowOutcome::Record(made))
     }
 
     /// The same of a logical message: one that is no JSON object, or lacks what it needs, is its content and nothing else.
@@ -38,7 +38,7 @@ impl Outbox {
         message: &LogicalMessage<'_>,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Outcome<T> {
+    ) -> RowOutcome<T> {
         let Self { mapping, topic, .. } = self;
         let content = Record {
             topic: "",
@@ -49,12 +49,14 @@ impl Outbox {
             partition: None,
             content: Content::Unknown,
         };
-        let Ok(mut members) = message::members(message) else { return Outcome::Record(take(&content)) };
+        let Ok(mut members) = message::members(message) else { return RowOutcome::Record(take(&content)) };
         message::complete(&mut members, mapping);
         let table = format!("message {:?}", message.prefix);
-        let Ok(plan) = message::plan(table, &members, mapping, topic) else { return Outcome::Record(take(&content)) };
+        let Ok(plan) = message::plan(table, &members, mapping, topic) else {
+            return RowOutcome::Record(take(&content));
+        };
         let row = Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        Outcome::Record(row.with_partial_record(take))
+        RowOutcome::Record(row.with_partial_record(take))
     }
 }
 

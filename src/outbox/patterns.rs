@@ -12,11 +12,11 @@ use crate::route::{self, TopicProblem};
 /// Which tables are captured. The default captures every one.
 #[derive(Debug, Clone, Default)]
 pub struct TablePatterns {
-    parts: Vec<Part>,
+    parts: Vec<PatternPart>,
 }
 
 #[derive(Debug, Clone)]
-struct Part {
+struct PatternPart {
     list: List,
     expressions: Vec<(String, Regex)>,
 }
@@ -52,7 +52,7 @@ impl List {
     }
 }
 
-impl Part {
+impl PatternPart {
     fn captures(&self, name: &str) -> bool {
         self.expressions.iter().any(|(_, regex)| regex.is_match(name)) != self.list.excludes()
     }
@@ -70,7 +70,7 @@ impl TablePatterns {
         };
         let expressions = split(text).into_iter().map(compiled).collect::<Result<Vec<_>, _>>()?;
         if !expressions.is_empty() {
-            self.parts.push(Part { list, expressions });
+            self.parts.push(PatternPart { list, expressions });
         }
         Ok(())
     }

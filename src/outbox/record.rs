@@ -13,13 +13,13 @@ use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
 use super::kind::{BPCHAR, Kind};
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
 use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId};
-use crate::pgoutput::{Column, Tuple};
-use crate::route::{LastTopic, NoTopic, Topic};
+use crate::pgoutput::{Tuple, TupleValue};
+use crate::route::{LastTopic, NoTopic, TopicRule};
 use crate::sink::{Content, Header, Record, emptied};
 use std::borrow::Cow;
 use std::io::Write;
@@ -42,7 +42,7 @@ pub(super) struct Scratch {
     #[cfg(feature = "debezium")]
     pub(super) schemas: EnvelopeSchemas,
     topic: LastTopic,
-    columns: Vec<Column<'static>>,
+    columns: Vec<TupleValue<'static>>,
     pub(super) topic_values: Vec<Piece<'static>>,
     pub(super) drafts: Vec<Draft<'static>>,
     headers: Vec<Header<'static>>,
@@ -56,8 +56,8 @@ impl Scratch {
     }
 
     /// The row's columns, as many as the plan has.
-    pub(super) fn columns<'a>(&mut self, plan: &Plan, tuple: &Tuple<'a>) -> Result<Vec<Column<'a>>, RowError> {
-        let mut columns: Vec<Column<'a>> = std::mem::take(&mut self.columns);
+    pub(super) fn columns<'a>(&mut self, plan: &TablePlan, tuple: &Tuple<'a>) -> Result<Vec<TupleValue<'a>>, RowError> {
+        let mut columns: Vec<TupleValue<'a>> = std::mem::take(&mut self.columns);
         for column in tuple.columns() {
             columns.push(column?);
         }
@@ -75,7 +75,7 @@ impl Scratch {
     }
 
     /// Takes back what [`Scratch::columns`] gave, for its room.
-    pub(super) fn return_columns(&mut self, columns: Vec<Column<'_>>) {
+    pub(super) fn return_columns(&mut self, columns: Vec<TupleValue<'_>>) {
         self.columns = emptied(columns);
         for bytes in [&mut self.arena, &mut self.envelope] {
             if bytes.capacity() > KEPT_BYTES {
@@ -95,10 +95,10 @@ pub(super) struct Draft<'a> {
 /// A row with everything that says what becomes of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) columns: &'a [Column<'a>],
+    pub(super) plan: &'a TablePlan,
+    pub(super) columns: &'a [TupleValue<'a>],
     pub(super) mapping: &'a Mapping,
-    pub(super) topic: &'a Topic,
+    pub(super) topic: &'a TopicRule,
     pub(super) context: &'a RowContext,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Row<'a> {
         self,
         parts: Parts<'a>,
         key: Piece<'a>,
-        value: Value<'a>,
+        value: RecordValue<'a>,
         scratch: &mut Scratch,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<T, RowError> {
@@ -139,9 +139,9 @@ impl<'a> Row<'a> {
         let mut list: Vec<Header<'_>> = std::mem::take(headers);
         list.extend(parts.headers.iter().map(|draft| Header { name: &draft.name, value: draft.value.bytes(arena) }));
         let (value, content) = match value {
-            Value::Bare(piece) => (piece.bytes(arena), self.kind(self.plan.payload).content()),
-            Value::Enveloped => (Some(envelope.as_slice()), Content::Json),
-            Value::Framed => (Some(envelope.as_slice()), Content::Bytes),
+            RecordValue::Bare(piece) => (piece.bytes(arena), self.kind(self.plan.payload).content()),
+            RecordValue::Enveloped => (Some(envelope.as_slice()), Content::Json),
+            RecordValue::Framed => (Some(envelope.as_slice()), Content::Bytes),
         };
         let key = key.bytes(arena);
         let taken = take(&Record { topic, key, value, headers: &list, timestamp_millis, partition, content });
@@ -154,7 +154,7 @@ impl<'a> Row<'a> {
     /// The text of a column; a bytea's bytes.
     #[inline]
     pub(super) fn piece(self, index: usize, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
-        let column = self.columns.get(index).copied().unwrap_or(Column::Null);
+        let column = self.columns.get(index).copied().unwrap_or(TupleValue::Null);
         value::piece(column, self.kind(index), booleans, arena).map_err(|error| self.value_error(index, error))
     }
 
@@ -209,10 +209,10 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    fn value(self, id: Piece<'a>, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<Value<'a>, RowError> {
+    fn value(self, id: Piece<'a>, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<RecordValue<'a>, RowError> {
         let payload = self.piece(self.plan.payload, Booleans::Letters, arena)?;
         if self.mapping.tombstone_on_empty_payload && self.blank(payload.bytes(arena)) {
-            return Ok(Value::Bare(Piece::Null));
+            return Ok(RecordValue::Bare(Piece::Null));
         }
         if let Some(schema) = &self.mapping.schema_id {
             return self.framed(schema, payload, arena, envelope);
@@ -223,7 +223,7 @@ impl<'a> Row<'a> {
             return Ok(value);
         }
         if self.plan.envelope.is_empty() {
-            return Ok(Value::Bare(payload));
+            return Ok(RecordValue::Bare(payload));
         }
         envelope.clear();
         envelope.extend(b"{\"payload\":");
@@ -235,7 +235,7 @@ impl<'a> Row<'a> {
             self.push_member(*index, arena, envelope)?;
         }
         envelope.push(b'}');
-        Ok(Value::Enveloped)
+        Ok(RecordValue::Enveloped)
     }
 
     /// A zero, the schema's number in four bytes, the most significant first, and the payload. Null stays null.
@@ -245,12 +245,12 @@ impl<'a> Row<'a> {
         payload: Piece<'a>,
         arena: &mut Arena,
         out: &mut Vec<u8>,
-    ) -> Result<Value<'a>, RowError> {
+    ) -> Result<RecordValue<'a>, RowError> {
         if payload == Piece::Null {
-            return Ok(Value::Bare(Piece::Null));
+            return Ok(RecordValue::Bare(Piece::Null));
         }
         let number = match (schema, self.plan.schema_id) {
-            (SchemaId::Registry, _) => return Ok(Value::Bare(payload)),
+            (SchemaId::Registry, _) => return Ok(RecordValue::Bare(payload)),
             (SchemaId::Number(number), _) => *number,
             (SchemaId::Column(_), index) => self.schema_number(index.unwrap_or_default(), arena)?,
         };
@@ -258,7 +258,7 @@ impl<'a> Row<'a> {
         out.push(0);
         out.extend(number.to_be_bytes());
         out.extend(payload.bytes(arena).unwrap_or_default());
-        Ok(Value::Framed)
+        Ok(RecordValue::Framed)
     }
 
     fn schema_number(self, index: usize, arena: &mut Arena) -> Result<u32, RowError> {
@@ -454,7 +454,7 @@ pub(super) struct Parts<'a> {
 
 /// A record's value before the arena is at rest.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Value<'a> {
+pub(super) enum RecordValue<'a> {
     Bare(Piece<'a>),
     /// It is JSON, and lies in the envelope's room.
     Enveloped,

@@ -6,8 +6,8 @@
 //! Specification: PostgreSQL manual, sections 8.4 "Binary Data Types" and 54.9.
 
 use super::kind::Kind;
-use crate::pgoutput::Column;
-use crate::wire::{DecodeError, Fault, Reader};
+use crate::pgoutput::TupleValue;
+use crate::wire::{DecodeError, DecodeFault, Reader};
 use std::io::Write;
 
 /// The bytes that a row's values were decoded to. Emptied before each row; keeps its room.
@@ -73,14 +73,14 @@ impl From<DecodeError> for ValueError {
 /// The server sent what it never sends for this type, or a binary form that is not understood.
 #[inline]
 pub(super) fn piece<'a>(
-    column: Column<'a>,
+    column: TupleValue<'a>,
     kind: Kind,
     booleans: Booleans,
     arena: &mut Arena,
 ) -> Result<Piece<'a>, ValueError> {
     match column {
-        Column::Null => Ok(Piece::Null),
-        Column::Text(text) => match kind {
+        TupleValue::Null => Ok(Piece::Null),
+        TupleValue::Text(text) => match kind {
             Kind::Bytea => Ok(bytea(text, arena)?),
             Kind::Bool if booleans == Booleans::Words => Ok(boolean(text == b"t", booleans)),
             Kind::Bool
@@ -97,14 +97,14 @@ pub(super) fn piece<'a>(
             | Kind::Custom
             | Kind::Other => Ok(Piece::Borrowed(text)),
         },
-        Column::Binary(bytes) => binary(bytes, kind, booleans, arena),
-        Column::Unchanged => Err(unchanged().into()),
+        TupleValue::Binary(bytes) => binary(bytes, kind, booleans, arena),
+        TupleValue::Unchanged => Err(unchanged().into()),
     }
 }
 
 #[cold]
 fn unchanged() -> DecodeError {
-    Reader::new("Insert", b"u").error(Fault::UnknownTag { what: "column kind in a new row", byte: b'u' })
+    Reader::new("Insert", b"u").error(DecodeFault::UnknownTag { what: "column kind in a new row", byte: b'u' })
 }
 
 const fn boolean(value: bool, booleans: Booleans) -> Piece<'static> {
@@ -138,7 +138,7 @@ fn binary<'a>(bytes: &'a [u8], kind: Kind, booleans: Booleans, arena: &mut Arena
 fn jsonb(mut reader: Reader<'_>) -> Result<Piece<'_>, ValueError> {
     match reader.u8()? {
         1 => Ok(Piece::Borrowed(reader.rest())),
-        byte => Err(reader.error(Fault::UnknownTag { what: "jsonb version", byte }).into()),
+        byte => Err(reader.error(DecodeFault::UnknownTag { what: "jsonb version", byte }).into()),
     }
 }
 
@@ -182,10 +182,10 @@ fn hex(text: &[u8], digits: &[u8], arena: &mut Arena) -> Result<Piece<'static>, 
     }
     if seen > 15 {
         let byte = digits.iter().copied().find(|digit| !digit.is_ascii_hexdigit()).unwrap_or_default();
-        return Err(Reader::new("bytea", text).error(Fault::UnknownTag { what: "hex digit", byte }));
+        return Err(Reader::new("bytea", text).error(DecodeFault::UnknownTag { what: "hex digit", byte }));
     }
     if !odd.is_empty() {
-        return Err(Reader::new("bytea", text).error(Fault::Truncated { wanted: 2, left: 1 }));
+        return Err(Reader::new("bytea", text).error(DecodeFault::Truncated { wanted: 2, left: 1 }));
     }
     Ok(Piece::Decoded(start, arena.len()))
 }
@@ -213,7 +213,7 @@ fn escaped_bytea(text: &[u8], arena: &mut Arena) -> Result<Piece<'static>, Decod
             byte = match *reader.take(1)? {
                 [b'\\'] => b'\\',
                 [high @ b'0'..=b'3'] => (high - b'0') << 6 | octal(&mut reader)? << 3 | octal(&mut reader)?,
-                _ => return Err(reader.error(Fault::UnknownTag { what: "bytea escape", byte })),
+                _ => return Err(reader.error(DecodeFault::UnknownTag { what: "bytea escape", byte })),
             };
         }
         arena.push(byte);
@@ -224,7 +224,7 @@ fn escaped_bytea(text: &[u8], arena: &mut Arena) -> Result<Piece<'static>, Decod
 fn octal(reader: &mut Reader<'_>) -> Result<u8, DecodeError> {
     match reader.u8()? {
         digit @ b'0'..=b'7' => Ok(digit - b'0'),
-        byte => Err(reader.error(Fault::UnknownTag { what: "octal digit", byte })),
+        byte => Err(reader.error(DecodeFault::UnknownTag { what: "octal digit", byte })),
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[track_caller]
-    fn check(column: Column<'_>, kind: Kind, booleans: Booleans, expected: Option<&[u8]>) {
+    fn check(column: TupleValue<'_>, kind: Kind, booleans: Booleans, expected: Option<&[u8]>) {
         let mut arena = b"before".to_vec();
         let piece = piece(column, kind, booleans, &mut arena).unwrap();
         assert_eq!(piece.bytes(&arena), expected);
@@ -242,15 +242,15 @@ mod tests {
 
     #[track_caller]
     fn text(text: &[u8], kind: Kind, expected: &[u8]) {
-        check(Column::Text(text), kind, Booleans::Words, Some(expected));
+        check(TupleValue::Text(text), kind, Booleans::Words, Some(expected));
     }
 
     #[track_caller]
     fn binary(bytes: &[u8], kind: Kind, expected: &[u8]) {
-        check(Column::Binary(bytes), kind, Booleans::Words, Some(expected));
+        check(TupleValue::Binary(bytes), kind, Booleans::Words, Some(expected));
     }
 
-    fn fails(column: Column<'_>, kind: Kind) -> bool {
+    fn fails(column: TupleValue<'_>, kind: Kind) -> bool {
         piece(column, kind, Booleans::Words, &mut Vec::new()).is_err()
     }
 
@@ -258,15 +258,15 @@ mod tests {
     fn text_is_taken_as_it_is_without_a_copy() {
         let bytes = br#"{"a": 1.50}"#;
         for kind in [Kind::Text, Kind::Json, Kind::Jsonb, Kind::Int4, Kind::Uuid, Kind::Other, Kind::Custom] {
-            let piece = piece(Column::Text(bytes), kind, Booleans::Words, &mut Vec::new()).unwrap();
+            let piece = piece(TupleValue::Text(bytes), kind, Booleans::Words, &mut Vec::new()).unwrap();
             assert_eq!(piece, Piece::Borrowed(bytes));
         }
     }
 
     #[test]
     fn null_is_null_in_every_type() {
-        check(Column::Null, Kind::Bytea, Booleans::Words, None);
-        check(Column::Null, Kind::Text, Booleans::Letters, None);
+        check(TupleValue::Null, Kind::Bytea, Booleans::Words, None);
+        check(TupleValue::Null, Kind::Text, Booleans::Letters, None);
     }
 
     #[test]
@@ -274,8 +274,8 @@ mod tests {
         text(b"t", Kind::Bool, b"true");
         text(b"f", Kind::Bool, b"false");
         binary(&[1], Kind::Bool, b"true");
-        check(Column::Text(b"t"), Kind::Bool, Booleans::Letters, Some(b"t"));
-        check(Column::Binary(&[0]), Kind::Bool, Booleans::Letters, Some(b"f"));
+        check(TupleValue::Text(b"t"), Kind::Bool, Booleans::Letters, Some(b"t"));
+        check(TupleValue::Binary(&[0]), Kind::Bool, Booleans::Letters, Some(b"f"));
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         for malformed in
             [br"\x0".as_slice(), br"\x0g", br"\x/0", br"\x0`", br"a\4", br"a\", br"a\08", br"\37", br"\400"]
         {
-            assert!(fails(Column::Text(malformed), Kind::Bytea), "{}", String::from_utf8_lossy(malformed));
+            assert!(fails(TupleValue::Text(malformed), Kind::Bytea), "{}", String::from_utf8_lossy(malformed));
         }
     }
 
@@ -310,20 +310,20 @@ mod tests {
 
     #[test]
     fn a_binary_form_of_the_wrong_size_or_of_another_type_is_an_error() {
-        assert!(fails(Column::Binary(&[1, 2, 3]), Kind::Int4));
-        assert!(fails(Column::Binary(&[1, 2, 3, 4, 5]), Kind::Int4));
-        assert!(fails(Column::Binary(&[0; 15]), Kind::Uuid));
-        assert!(fails(Column::Binary(b"\x02{}"), Kind::Jsonb));
-        assert!(fails(Column::Binary(b""), Kind::Jsonb));
+        assert!(fails(TupleValue::Binary(&[1, 2, 3]), Kind::Int4));
+        assert!(fails(TupleValue::Binary(&[1, 2, 3, 4, 5]), Kind::Int4));
+        assert!(fails(TupleValue::Binary(&[0; 15]), Kind::Uuid));
+        assert!(fails(TupleValue::Binary(b"\x02{}"), Kind::Jsonb));
+        assert!(fails(TupleValue::Binary(b""), Kind::Jsonb));
         for kind in [Kind::Timestamp, Kind::Timestamptz, Kind::Number, Kind::Custom, Kind::Other] {
-            let outcome = piece(Column::Binary(&[0; 8]), kind, Booleans::Words, &mut Vec::new());
+            let outcome = piece(TupleValue::Binary(&[0; 8]), kind, Booleans::Words, &mut Vec::new());
             assert!(matches!(outcome, Err(ValueError::BinaryForm)), "{kind:?}");
         }
     }
 
     #[test]
     fn a_value_that_was_not_sent_is_never_taken_for_null() {
-        assert!(fails(Column::Unchanged, Kind::Text));
+        assert!(fails(TupleValue::Unchanged, Kind::Text));
     }
 
     proptest! {

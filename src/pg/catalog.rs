@@ -315,7 +315,7 @@ pub fn grants_replication_by_role(connection: &mut Connection) -> Result<bool, E
 
 /// A session. What our role may not see of it is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub struct ServerSession {
     /// The server process.
     pub pid: u32,
     /// Its role.
@@ -340,7 +340,7 @@ const SESSION: &str = "a.pid, a.usename, nullif(a.application_name, ''), pg_cata
 ///
 /// # Errors
 /// The connection broke.
-pub fn session(connection: &mut Connection, pid: Option<u32>) -> Result<Option<Session>, Error> {
+pub fn session(connection: &mut Connection, pid: Option<u32>) -> Result<Option<ServerSession>, Error> {
     let Some(pid) = pid else { return Ok(None) };
     let rows =
         connection.query(&format!("SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = {pid}"))?;
@@ -351,7 +351,7 @@ pub fn session(connection: &mut Connection, pid: Option<u32>) -> Result<Option<S
 ///
 /// # Errors
 /// The connection broke.
-pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Session>, Error> {
+pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<ServerSession>, Error> {
     let rows = connection.query(&format!(
         "SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a WHERE a.pid = ANY (pg_catalog.pg_blocking_pids({pid}))"
     ))?;
@@ -363,7 +363,7 @@ pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<Session>, E
 ///
 /// # Errors
 /// The connection broke.
-pub fn writers_older_than(connection: &mut Connection, age: Duration) -> Result<Vec<Session>, Error> {
+pub fn writers_older_than(connection: &mut Connection, age: Duration) -> Result<Vec<ServerSession>, Error> {
     let rows = connection.query(&format!(
         "SELECT {SESSION} FROM pg_catalog.pg_stat_activity AS a
           WHERE a.backend_xid IS NOT NULL AND a.xact_start < pg_catalog.clock_timestamp() - interval '{} s'
@@ -373,10 +373,10 @@ pub fn writers_older_than(connection: &mut Connection, age: Duration) -> Result<
     Ok(rows.iter().filter_map(parse_session).collect())
 }
 
-fn parse_session(row: &Row) -> Option<Session> {
+fn parse_session(row: &Row) -> Option<ServerSession> {
     let text = |index| row.text(index).map(str::to_owned);
     let age = |index| row.parse::<i64>(index).map(|seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)));
-    Some(Session {
+    Some(ServerSession {
         pid: row.parse(0)?,
         user: text(1),
         application: text(2),

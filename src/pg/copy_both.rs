@@ -6,7 +6,7 @@
 use super::connection::{broke, identifier, server_error};
 use super::error::Error;
 use super::frame::{Frame, FrameError, ReadBuffer};
-use super::stream::Stream;
+use super::stream::ServerStream;
 use crate::lsn::Lsn;
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
@@ -85,7 +85,7 @@ const LONG_ROW_PATIENCE: Duration = Duration::from_micros(200);
 /// A connection in copy-both mode: changes come, status updates go.
 #[derive(Debug)]
 pub struct ReplicationStream {
-    pub(super) stream: Stream,
+    pub(super) stream: ServerStream,
     pub(super) buffer: ReadBuffer,
     pub(super) backend_pid: u32,
 }

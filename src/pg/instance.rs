@@ -76,7 +76,7 @@ pub struct Sighting {
 
 /// What proves that a slot is the one that was seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Proof {
+pub enum SlotProof {
     /// It is where it was, or further back.
     NotMoved,
     /// `restart_lsn` is older than the sighting.
@@ -104,24 +104,24 @@ pub struct Witness {
 
 impl Sighting {
     /// What proves that `now` is the slot that was seen as `self`. `None`: nothing does.
-    pub fn proves(&self, now: &Self, witness: Witness) -> Option<Proof> {
+    pub fn proves(&self, now: &Self, witness: Witness) -> Option<SlotProof> {
         let confirmed = now.confirmed?;
         if confirmed <= witness.read.max(self.confirmed.unwrap_or_default()) {
-            return Some(Proof::NotMoved);
+            return Some(SlotProof::NotMoved);
         }
         if now.restart_lsn < self.written.max(witness.seen) {
-            return Some(Proof::Older);
+            return Some(SlotProof::Older);
         }
         if now.reader.is_some() && now.reader == self.reader {
-            return Some(Proof::HeldThroughout);
+            return Some(SlotProof::HeldThroughout);
         }
         if self.promoted && now.synced {
-            return Some(Proof::Synced);
+            return Some(SlotProof::Synced);
         }
         if self.is_counted_on(now, witness) {
-            return Some(Proof::Counted);
+            return Some(SlotProof::Counted);
         }
-        now.reader.filter(|_| !self.is_refuted(now)).map(|_| Proof::TakenOver)
+        now.reader.filter(|_| !self.is_refuted(now)).map(|_| SlotProof::TakenOver)
     }
 
     /// Whether somebody has read the slot. Where no marker says where it was made, the server's count of its transactions does.
@@ -298,7 +298,7 @@ pub(crate) mod tests {
     }
 
     #[track_caller]
-    fn check(before: &Sighting, now: &Sighting, expected: Option<Proof>) {
+    fn check(before: &Sighting, now: &Sighting, expected: Option<SlotProof>) {
         assert_eq!(before.proves(now, READ), expected);
     }
 
@@ -328,23 +328,23 @@ pub(crate) mod tests {
 
     #[test]
     fn what_does_not_move_or_begins_before_the_sighting_is_the_same_slot() {
-        check(&slot(500, 900), &slot(500, 900), Some(Proof::NotMoved));
-        check(&slot(500, 800), &slot(500, 900), Some(Proof::NotMoved));
-        check(&slot(500, 900), &Sighting { transactions: None, ..slot(999, 2000) }, Some(Proof::Older));
+        check(&slot(500, 900), &slot(500, 900), Some(SlotProof::NotMoved));
+        check(&slot(500, 800), &slot(500, 900), Some(SlotProof::NotMoved));
+        check(&slot(500, 900), &Sighting { transactions: None, ..slot(999, 2000) }, Some(SlotProof::Older));
         let shown = slot(500, 900).proves(&created_again(), Witness { seen: Lsn::new(1041), ..READ });
-        assert_eq!(shown, Some(Proof::Older), "the server showed 1041 while the slot was held");
+        assert_eq!(shown, Some(SlotProof::Older), "the server showed 1041 while the slot was held");
     }
 
     #[test]
     fn another_relay_is_known_by_what_it_decoded_or_by_holding_the_slot() {
-        check(&slot(500, 900), &slot(1040, 2000), Some(Proof::Counted));
+        check(&slot(500, 900), &slot(1040, 2000), Some(SlotProof::Counted));
         let unread = Sighting { transactions: Some(0), ..slot(500, 900) };
-        check(&unread, &Sighting { transactions: Some(1), ..slot(1040, 2000) }, Some(Proof::Counted));
+        check(&unread, &Sighting { transactions: Some(1), ..slot(1040, 2000) }, Some(SlotProof::Counted));
         let crashed = Sighting { transactions: Some(0), counted_since: Some(8), reader: Some(9), ..slot(1040, 2000) };
-        check(&slot(500, 900), &crashed, Some(Proof::TakenOver));
+        check(&slot(500, 900), &crashed, Some(SlotProof::TakenOver));
         check(&slot(500, 900), &crashed.clone().less(Some(9)), None);
         let held = Sighting { reader: Some(9), ..crashed };
-        check(&Sighting { reader: Some(9), ..slot(500, 900) }, &held, Some(Proof::HeldThroughout));
+        check(&Sighting { reader: Some(9), ..slot(500, 900) }, &held, Some(SlotProof::HeldThroughout));
     }
 
     #[test]
@@ -356,7 +356,7 @@ pub(crate) mod tests {
     fn a_slot_without_transactions_is_handed_over_only_while_it_is_watched() {
         let held = Sighting { reader: Some(9), transactions: Some(0), ..slot(500, 900) };
         check(&held, &created_again(), None);
-        assert_eq!(held.proves(&created_again(), Witness { watching: true, ..READ }), Some(Proof::Counted));
+        assert_eq!(held.proves(&created_again(), Witness { watching: true, ..READ }), Some(SlotProof::Counted));
         let read = Sighting { transactions: Some(1), ..held };
         assert_eq!(read.proves(&created_again(), Witness { watching: true, ..READ }), None);
     }
@@ -367,9 +367,9 @@ pub(crate) mod tests {
         let there = slot(720, 800);
         let there_read = Witness { read: Lsn::new(700), ..READ };
         assert_eq!(before.proves(&there, there_read), None);
-        assert_eq!(before.proves(&slot(500, 800), there_read), Some(Proof::Older));
+        assert_eq!(before.proves(&slot(500, 800), there_read), Some(SlotProof::Older));
         let synced = Sighting { synced: true, ..there };
-        assert_eq!(before.proves(&synced, there_read), Some(Proof::Synced));
+        assert_eq!(before.proves(&synced, there_read), Some(SlotProof::Synced));
     }
 
     #[test]

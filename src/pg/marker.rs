@@ -6,7 +6,7 @@
 //! A third says since when the slot has carried every row of every table that the publication has now: later than the second where tables
 //! were added, or where the slot was there before anybody marked it. A fourth says where the cluster was when the slot was marked, so that
 //! a later slot of the same name does not pass for it ([`Anchor`]). A fifth has the snapshot that meets the slot exactly: what it sees is in no
-//! slot, what it does not see is in this one ([`Taken`]). `setup --apply` alone can write that, since the server gives it only once.
+//! slot, what it does not see is in this one ([`SlotSnapshot`]). `setup --apply` alone can write that, since the server gives it only once.
 //! A shard's publication has a line that says which one it is, and while rows move between sets of shards one more ([`Moving`]).
 
 use super::instance::Anchor;
@@ -96,7 +96,7 @@ pub(crate) fn moving_to(comment: Option<&str>, moving: Option<Moving>) -> Option
 
 /// The snapshot that meets a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct SlotSnapshot {
     /// How many rows of the publication's tables had been updated by then, as the server counts them.
     pub(crate) updates: u64,
     /// As `pg_current_snapshot()` writes it: no blank is in it.
@@ -168,17 +168,17 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
 }
 
 /// The snapshot that meets `slot`; `None`: it was not written down.
-pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<Taken> {
+pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
         let words = line.strip_prefix(SNAPSHOT)?.strip_prefix(slot)?.strip_prefix(' ')?;
         let (updates, snapshot) = words.split_once(' ')?;
-        Some(Taken { updates: updates.parse().ok()?, snapshot: snapshot.to_owned() })
+        Some(SlotSnapshot { updates: updates.parse().ok()?, snapshot: snapshot.to_owned() })
     })
 }
 
 /// The line that has it, to be added to a comment.
-pub(crate) fn taken_line(slot: &str, taken: &Taken) -> String {
+pub(crate) fn taken_line(slot: &str, taken: &SlotSnapshot) -> String {
     format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
 }
 
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn the_snapshot_is_read_back_and_goes_with_the_mark() {
-        let taken = Taken { updates: 5, snapshot: "10:20:10,14".to_owned() };
+        let taken = SlotSnapshot { updates: 5, snapshot: "10:20:10,14".to_owned() };
         let comment = marked(Some("events"), "orders", true, "781") + &taken_line("orders", &taken);
         assert_eq!(super::taken(Some(&comment), "orders"), Some(taken));
         assert_eq!(super::taken(Some(&comment), "order"), None);

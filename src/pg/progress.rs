@@ -20,7 +20,7 @@ const LOCK: u32 = 0x6669_6c6c;
 
 /// How far the backfill of one slot has come.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Progress {
+pub struct BackfillProgress {
     /// The snapshot before which rows are meant.
     pub snapshot: String,
     /// Rows that were dealt with, of all tables: the number of the last one.
@@ -53,7 +53,7 @@ pub struct TableProgress {
 ///
 /// # Errors
 /// The connection broke.
-pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>, Error> {
+pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<BackfillProgress>, Error> {
     let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
     Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
 }
@@ -64,7 +64,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<Progress>,
 /// The connection broke.
 pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Result<Option<u32>, Error> {
     let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
-    let is_open = |progress: &Progress| {
+    let is_open = |progress: &BackfillProgress| {
         progress.snapshot == snapshot && progress.tables.values().any(|table| !table.done && table.rows > 0)
     };
     let open = found.iter().find(|note| serde_json::from_str(&note.text).is_ok_and(|progress| is_open(&progress)));
@@ -75,7 +75,7 @@ pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Re
 ///
 /// # Errors
 /// The connection broke, or the server takes no writes.
-pub fn write(connection: &mut Connection, slot: &str, progress: &Progress) -> Result<(), Error> {
+pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgress) -> Result<(), Error> {
     let prefix = format!("{PREFIX}{slot} ");
     let text = format!("{prefix}{}", serde_json::to_string(progress).unwrap_or_default());
     connection.query("BEGIN")?;

@@ -6,7 +6,7 @@
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTime;
-use crate::wire::{DecodeError, Fault, Reader};
+use crate::wire::{DecodeError, DecodeFault, Reader};
 
 /// One message from the walsender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,9 @@ impl<'a> ReplicationMessage<'a> {
                 reader.end()?;
                 Ok(Self::PrimaryKeepalive(PrimaryKeepalive { wal_end, reply_requested }))
             }
-            byte => Err(Reader::new("CopyData", body).error(Fault::UnknownTag { what: "replication message", byte })),
+            byte => {
+                Err(Reader::new("CopyData", body).error(DecodeFault::UnknownTag { what: "replication message", byte }))
+            }
         }
     }
 }

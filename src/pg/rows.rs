@@ -20,7 +20,7 @@ pub struct Rows {
 
 /// What has come.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<T> {
+pub enum NextRow<T> {
     /// A row.
     Row(T),
     /// Nothing yet.
@@ -89,13 +89,13 @@ impl Rows {
         &mut self,
         patience: Duration,
         take: impl FnOnce(&mut Values<'_>) -> Result<T, DecodeError>,
-    ) -> Result<Next<T>, Error> {
+    ) -> Result<NextRow<T>, Error> {
         let mut patience = patience;
         loop {
             let Some(frame) = self.connection.buffer.frame()? else {
                 let read = self.connection.stream.read(&mut self.connection.buffer, patience);
                 if read.map_err(broke("reading rows"))? == 0 {
-                    return Ok(Next::Nothing);
+                    return Ok(NextRow::Nothing);
                 }
                 // The rest of a row that has begun comes at once.
                 patience = patience.min(Duration::from_millis(1));
@@ -106,14 +106,14 @@ impl Rows {
                 b'D' => {
                     let taken = take(&mut Values::new(frame.body)?)?;
                     self.connection.buffer.consume(length);
-                    return Ok(Next::Row(taken));
+                    return Ok(NextRow::Row(taken));
                 }
                 b'Z' => {
                     self.connection.buffer.consume(length);
                     let doing = self.running.take().unwrap_or_default();
                     return match self.refusal.take() {
                         Some(error) => Err(Error::Server { doing, error: Box::new(error) }),
-                        None => Ok(Next::End),
+                        None => Ok(NextRow::End),
                     };
                 }
                 b'E' => self.refusal = Some(server_error(frame.body)?),
@@ -134,11 +134,11 @@ impl Rows {
         while self.is_running() {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.next(left, |_| Ok(()))? {
-                Next::Row(()) if !left.is_zero() => {}
-                Next::Row(()) | Next::Nothing => {
+                NextRow::Row(()) if !left.is_zero() => {}
+                NextRow::Row(()) | NextRow::Nothing => {
                     return Err(broke("reading rows")(std::io::ErrorKind::TimedOut.into()));
                 }
-                Next::End => return Ok(()),
+                NextRow::End => return Ok(()),
             }
         }
         Ok(())

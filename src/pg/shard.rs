@@ -106,12 +106,12 @@ pub struct Hashed {
 }
 
 /// A column, and `pg_type.oid` of its type.
-pub type Column<'a> = (&'a str, u32);
+pub type ShardColumn<'a> = (&'a str, u32);
 
 impl Hashed {
     /// The key, or where that is null the id. `None`: a row filter cannot take a key of this type as bytes. An id of such a type is left
     /// out: rows without a key then share a shard.
-    pub fn new(key: Option<Column<'_>>, id: Option<Column<'_>>) -> Option<Self> {
+    pub fn new(key: Option<ShardColumn<'_>>, id: Option<ShardColumn<'_>>) -> Option<Self> {
         let key = match key {
             Some(column) => Some(bytes(column)?),
             None => None,
@@ -124,7 +124,7 @@ impl Hashed {
 /// As SQL, the bytes of a column's text form, or of a bytea itself. A cast through text is no function that a row filter takes, and neither
 /// is `convert_to`, so the type's own output function is called. `decode` reads a backslash as the beginning of an escape: in texts they
 /// are doubled first.
-fn bytes((name, type_id): Column<'_>) -> Option<String> {
+fn bytes((name, type_id): ShardColumn<'_>) -> Option<String> {
     const BYTEA: u32 = 17;
     const TEXT: u32 = 25;
     const VARCHAR: u32 = 1043;

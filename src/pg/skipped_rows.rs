@@ -4,7 +4,7 @@
 //! Written only when a row is skipped.
 //!
 //! Invariant: a row is skipped only once it is written down here, or once it is written down that rows are missing here: their
-//! number is bounded, and an id that cannot be compared is not skipped. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
+//! number is bounded, and an id that cannot be compared is not listed. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
 //! would be the more usual place; a server lets only superusers store one that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
@@ -19,7 +19,7 @@ const MOST_ROWS: usize = 100;
 /// So many characters of an id are compared: a longer one is shown cut off.
 pub(crate) const COMPARED: usize = 64;
 
-/// The advisory lock that relays of one role take, one after the other: "skipped" and "rows" in ASCII.
+/// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
 const LOCK: u64 = 0x6b65_7074_726f_7773;
 
 /// What was skipped of one slot's rows.

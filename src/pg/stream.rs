@@ -216,7 +216,7 @@ const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
 /// A connection's bytes, which says goodbye when it is dropped, so that Postgres counts and logs no session as abandoned.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ServerStream {
     transport: Transport,
     /// The login is over: before that, Terminate has no place.
     in_session: bool,
@@ -229,7 +229,7 @@ enum Transport {
     Tls(Box<Tls>),
 }
 
-impl Drop for Stream {
+impl Drop for ServerStream {
     fn drop(&mut self) {
         let last: &[u8] = if self.in_session { &TERMINATE } else { &[] };
         // Whether it still arrives changes nothing for us.
@@ -243,7 +243,7 @@ impl Drop for Stream {
     }
 }
 
-impl Stream {
+impl ServerStream {
     pub(super) fn plain(socket: Socket) -> Self {
         Self { transport: Transport::Plain(socket), in_session: false }
     }
@@ -305,10 +305,10 @@ impl Stream {
         }
     }
 
-    /// As [`Stream::read`], but nothing within the whole time is an error.
+    /// As [`ServerStream::read`], but nothing within the whole time is an error.
     ///
     /// # Errors
-    /// `TimedOut`, or as [`Stream::read`].
+    /// `TimedOut`, or as [`ServerStream::read`].
     pub(super) fn read_some(&mut self, buffer: &mut ReadBuffer, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -68,7 +68,7 @@ fn string(out: &mut Vec<u8>, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Begin, Column, Commit, Message, RelationColumn};
+    use super::super::{Begin, Commit, Message, RelationColumn, TupleValue};
     use super::*;
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -104,7 +104,7 @@ mod tests {
             }
         });
         let Ok(Message::Insert { relation: 16_400, new }) = Message::decode(&row) else { panic!("{row:?}") };
-        let columns: Vec<Column<'_>> = new.columns().map(Result::unwrap).collect();
-        assert_eq!(columns, [Column::Text(b"a"), Column::Null, Column::Text(b"")]);
+        let columns: Vec<TupleValue<'_>> = new.columns().map(Result::unwrap).collect();
+        assert_eq!(columns, [TupleValue::Text(b"a"), TupleValue::Null, TupleValue::Text(b"")]);
     }
 }

@@ -14,7 +14,7 @@
 pub mod encode;
 
 use crate::lsn::Lsn;
-use crate::wire::{DecodeError, Fault, Reader};
+use crate::wire::{DecodeError, DecodeFault, Reader};
 
 /// A table's object identifier, as Relation announces it.
 pub type RelationId = u32;
@@ -183,7 +183,7 @@ pub struct Tuple<'a> {
 
 /// One value of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Column<'a> {
+pub enum TupleValue<'a> {
     /// SQL null.
     Null,
     /// A TOASTed value that the update did not change and that the WAL does not hold. Never in an insert.
@@ -221,24 +221,24 @@ pub struct Columns<'a> {
 
 impl<'a> Columns<'a> {
     #[inline]
-    fn column(&mut self) -> Result<Column<'a>, DecodeError> {
+    fn column(&mut self) -> Result<TupleValue<'a>, DecodeError> {
         self.left -= 1;
         let kind = self.reader.u8()?;
         Ok(match kind {
-            b'n' => Column::Null,
-            b'u' => Column::Unchanged,
+            b'n' => TupleValue::Null,
+            b'u' => TupleValue::Unchanged,
             b't' | b'b' => {
                 let length = self.reader.length()?;
                 let value = self.reader.take(length)?;
-                if kind == b't' { Column::Text(value) } else { Column::Binary(value) }
+                if kind == b't' { TupleValue::Text(value) } else { TupleValue::Binary(value) }
             }
-            byte => return Err(self.reader.error(Fault::UnknownTag { what: "column kind", byte })),
+            byte => return Err(self.reader.error(DecodeFault::UnknownTag { what: "column kind", byte })),
         })
     }
 }
 
 impl<'a> Iterator for Columns<'a> {
-    type Item = Result<Column<'a>, DecodeError>;
+    type Item = Result<TupleValue<'a>, DecodeError>;
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
@@ -273,7 +273,10 @@ impl<'a> Message<'a> {
             b'Y' => data_type(bytes),
             b'T' => Ok(Message::Truncate),
             b'A' => Ok(Message::StrayStreamAbort),
-            byte => Err(Reader::new("pgoutput message", bytes).error(Fault::UnknownTag { what: "message kind", byte })),
+            byte => {
+                Err(Reader::new("pgoutput message", bytes)
+                    .error(DecodeFault::UnknownTag { what: "message kind", byte }))
+            }
         }
     }
 }
@@ -305,7 +308,7 @@ fn insert(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     let relation = reader.u32()?;
     match reader.u8()? {
         b'N' => Ok(Message::Insert { relation, new: tuple(&mut reader)? }),
-        byte => Err(reader.error(Fault::UnknownTag { what: "tuple kind", byte })),
+        byte => Err(reader.error(DecodeFault::UnknownTag { what: "tuple kind", byte })),
     }
 }
 
@@ -319,7 +322,7 @@ fn update(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     }
     match kind {
         b'N' => Ok(Message::Update { relation, new: tuple(&mut reader)? }),
-        byte => Err(reader.error(Fault::UnknownTag { what: "tuple kind", byte })),
+        byte => Err(reader.error(DecodeFault::UnknownTag { what: "tuple kind", byte })),
     }
 }
 
@@ -342,7 +345,7 @@ fn skip_tuple(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
                 let length = reader.length()?;
                 reader.take(length)?;
             }
-            byte => return Err(reader.error(Fault::UnknownTag { what: "column kind", byte })),
+            byte => return Err(reader.error(DecodeFault::UnknownTag { what: "column kind", byte })),
         }
     }
     Ok(())

@@ -51,7 +51,7 @@ fn whole(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     Ok(message)
 }
 
-fn walked<'a>(message: &Message<'a>) -> Vec<Column<'a>> {
+fn walked<'a>(message: &Message<'a>) -> Vec<TupleValue<'a>> {
     let (Message::Insert { new, .. } | Message::Update { new, .. }) = message else { panic!("a row is wanted") };
     new.columns().map(Result::unwrap).collect()
 }
@@ -69,7 +69,7 @@ fn check<'a>(bytes: &'a Bytes, expected: Option<&Message<'a>>) -> Message<'a> {
     }
     let mut longer = bytes.0.clone();
     longer.push(0);
-    assert_eq!(whole(&longer).unwrap_err().fault, Fault::Trailing(1));
+    assert_eq!(whole(&longer).unwrap_err().fault, DecodeFault::Trailing(1));
     message
 }
 
@@ -151,7 +151,7 @@ fn an_empty_schema_means_pg_catalog() {
 fn insert_has_a_row_of_nulls_texts_and_binaries() {
     let bytes = insert_bytes();
     let message = check(&bytes, None);
-    let expected = [Column::Text(b"text"), Column::Null, Column::Binary(&[0, 255]), Column::Text(b"")];
+    let expected = [TupleValue::Text(b"text"), TupleValue::Null, TupleValue::Binary(&[0, 255]), TupleValue::Text(b"")];
     assert_eq!(walked(&message), expected);
     let Message::Insert { relation, new } = message else { panic!("an insert is wanted") };
     assert_eq!((relation, new.len(), new.is_empty()), (16_390, 4, false));
@@ -167,7 +167,7 @@ fn a_row_without_columns_is_a_row() {
 fn update_has_the_new_row_whatever_it_says_of_the_old_one() {
     for old in [None, Some(b'K'), Some(b'O')] {
         let bytes = update_bytes(old);
-        assert_eq!(walked(&check(&bytes, None)), [Column::Unchanged, Column::Text(b"new")]);
+        assert_eq!(walked(&check(&bytes, None)), [TupleValue::Unchanged, TupleValue::Text(b"new")]);
     }
 }
 
@@ -207,7 +207,7 @@ fn kinds_that_may_carry_or_end_rows_unknown_to_this_protocol_are_errors() {
     // Two-phase: b, P, K, r, p. Streamed: S, E, c. The rest does not exist.
     for kind in (0..=u8::MAX).filter(|kind| !b"BCOYRIUDTMA".contains(kind)) {
         let error = Message::decode(&[kind, 0, 0, 0, 0]).unwrap_err();
-        assert_eq!(error.fault, Fault::UnknownTag { what: "message kind", byte: kind });
+        assert_eq!(error.fault, DecodeFault::UnknownTag { what: "message kind", byte: kind });
         assert_eq!(error.offset, 0);
     }
     assert!(Message::decode(&[]).is_err());
@@ -218,37 +218,37 @@ fn an_error_names_the_message_and_the_place() {
     let error = whole(&insert_bytes().0[..12]).unwrap_err();
     assert_eq!(error.to_string(), "malformed TupleData: 4 bytes wanted, 3 left at offset 1 of 4 bytes: 74000000");
     let error = Message::decode(&Bytes::of(b'I').u32(1).u8(b'K').u16(0).0).unwrap_err();
-    assert_eq!((error.message, error.fault), ("Insert", Fault::UnknownTag { what: "tuple kind", byte: b'K' }));
+    assert_eq!((error.message, error.fault), ("Insert", DecodeFault::UnknownTag { what: "tuple kind", byte: b'K' }));
 }
 
 #[test]
 fn an_unknown_column_kind_is_an_error() {
     let bytes = Bytes::of(b'I').u32(1).u8(b'N').u16(1).u8(b'x');
-    assert_eq!(whole(&bytes.0).unwrap_err().fault, Fault::UnknownTag { what: "column kind", byte: b'x' });
+    assert_eq!(whole(&bytes.0).unwrap_err().fault, DecodeFault::UnknownTag { what: "column kind", byte: b'x' });
 }
 
 #[test]
 fn a_negative_length_is_an_error_in_a_row_and_in_a_message() {
     let row = Bytes::of(b'I').u32(1).u8(b'N').u16(1).u8(b't').u32(u32::MAX);
-    assert_eq!(whole(&row.0).unwrap_err().fault, Fault::Negative(-1));
+    assert_eq!(whole(&row.0).unwrap_err().fault, DecodeFault::Negative(-1));
     let message = Bytes::of(b'M').u8(1).u64(1).string("p").u32(u32::MAX);
-    assert_eq!(whole(&message.0).unwrap_err().fault, Fault::Negative(-1));
+    assert_eq!(whole(&message.0).unwrap_err().fault, DecodeFault::Negative(-1));
 }
 
 #[test]
 fn a_count_that_the_bytes_do_not_bear_out_takes_no_room() {
     let relation = Bytes::of(b'R').u32(1).string("s").string("t").u8(b'd').u16(u16::MAX);
-    assert!(matches!(whole(&relation.0).unwrap_err().fault, Fault::Truncated { .. }));
+    assert!(matches!(whole(&relation.0).unwrap_err().fault, DecodeFault::Truncated { .. }));
     let row = Bytes::of(b'I').u32(1).u8(b'N').u16(u16::MAX);
-    assert!(matches!(whole(&row.0).unwrap_err().fault, Fault::Truncated { .. }));
+    assert!(matches!(whole(&row.0).unwrap_err().fault, DecodeFault::Truncated { .. }));
 }
 
 #[test]
 fn names_must_be_utf8_and_end() {
     let relation = Bytes::of(b'R').u32(1).u8(0xFF).u8(0).string("t").u8(b'd').u16(0);
-    assert_eq!(whole(&relation.0).unwrap_err().fault, Fault::NotUtf8);
+    assert_eq!(whole(&relation.0).unwrap_err().fault, DecodeFault::NotUtf8);
     let message = Bytes::of(b'M').u8(1).u64(1).u8(b'p');
-    assert_eq!(whole(&message.0).unwrap_err().fault, Fault::Unterminated);
+    assert_eq!(whole(&message.0).unwrap_err().fault, DecodeFault::Unterminated);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_walk_ends_at_its_first_error() {
     let bytes = Bytes::of(b'I').u32(1).u8(b'N').u16(3).u8(b'n').u8(b'x').u8(b'n');
     let Ok(Message::Insert { new, .. }) = Message::decode(&bytes.0) else { panic!("an insert is wanted") };
     let mut columns = new.columns();
-    assert_eq!(columns.next(), Some(Ok(Column::Null)));
+    assert_eq!(columns.next(), Some(Ok(TupleValue::Null)));
     assert!(matches!(columns.next(), Some(Err(_))));
     assert_eq!(columns.next(), None);
 }
@@ -303,10 +303,10 @@ proptest! {
             None => bytes.u8(b'n'),
             Some((text, value)) => bytes.value(if *text { b't' } else { b'b' }, value),
         });
-        let read = |column: Column<'_>| match column {
-            Column::Text(value) => Some((true, value.to_vec())),
-            Column::Binary(value) => Some((false, value.to_vec())),
-            Column::Null | Column::Unchanged => None,
+        let read = |column: TupleValue<'_>| match column {
+            TupleValue::Text(value) => Some((true, value.to_vec())),
+            TupleValue::Binary(value) => Some((false, value.to_vec())),
+            TupleValue::Null | TupleValue::Unchanged => None,
         };
         let message = whole(&bytes.0).unwrap();
         prop_assert_eq!(walked(&message).into_iter().map(read).collect::<Vec<_>>(), values);

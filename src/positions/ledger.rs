@@ -5,7 +5,7 @@
 //!           ▲ holds flush_lsn back        ▲ done, waits      ▲ rows are still coming
 //! ```
 //!
-//! In: begin, row, enqueued, commit, delivered, keepalive. Out: what of a transaction is new ([`Verdict`]), and `flush_lsn`, the one
+//! In: begin, row, enqueued, commit, delivered, keepalive. Out: what of a transaction is new ([`BeginVerdict`]), and `flush_lsn`, the one
 //! position that may be confirmed: the `end_lsn` of the last transaction before which, itself included, everything is delivered.
 //! Reports may come in any order. Reads no clock.
 //! If a report does not prove delivery yet (the destination's transaction may still be aborted), it counts in two steps: after
@@ -21,7 +21,7 @@
 //! release builds: a wrong position loses rows for good; a crash is fixed by a restart, since the slot replays.
 
 use super::position::Position;
-use super::resume::{Missing, Resume, Verdict};
+use super::resume::{BeginVerdict, Missing, Resume};
 use crate::lsn::Lsn;
 use crate::pgoutput::{Begin, PgTime};
 use crate::sink::Token;
@@ -48,7 +48,7 @@ pub struct Ledger {
     /// Everything that commits before this is delivered.
     flush_lsn: Lsn,
     /// Records in flight by when they were enqueued, oldest first; the front is never empty unless it is alone.
-    ages: VecDeque<Age>,
+    ages: VecDeque<TickAge>,
     /// The tick of the front age, modulo 2^16.
     first_tick: u16,
     /// Records in flight whose transaction was closed because another relay had delivered it.
@@ -72,7 +72,7 @@ struct Transaction {
 }
 
 #[derive(Debug)]
-struct Age {
+struct TickAge {
     since: Instant,
     /// Where its first record stands.
     from: Position,
@@ -159,10 +159,10 @@ impl Ledger {
     ///
     /// # Panics
     /// When another one is open.
-    pub fn begin(&mut self, begin: &Begin) -> Result<Verdict, OutOfOrder> {
+    pub fn begin(&mut self, begin: &Begin) -> Result<BeginVerdict, OutOfOrder> {
         let Begin { final_lsn, commit_time, .. } = *begin;
         let verdict = self.resume.begin(final_lsn).map_err(OutOfOrder::Missing)?;
-        if verdict == Verdict::Take {
+        if verdict == BeginVerdict::Take {
             if final_lsn < self.flush_lsn {
                 return Err(OutOfOrder::Confirmed);
             }
@@ -198,9 +198,9 @@ impl Ledger {
     pub fn tick(&mut self, now: Instant, from: Position) {
         let full = self.ages.len() >= MOST_TICKS;
         match self.ages.back_mut() {
-            Some(age) if age.in_flight == 0 => *age = Age { since: now, from, in_flight: 0 },
+            Some(age) if age.in_flight == 0 => *age = TickAge { since: now, from, in_flight: 0 },
             Some(age) if full || now.saturating_duration_since(age.since) < TICK => {}
-            Some(_) | None => self.ages.push_back(Age { since: now, from, in_flight: 0 }),
+            Some(_) | None => self.ages.push_back(TickAge { since: now, from, in_flight: 0 }),
         }
     }
 
@@ -378,7 +378,7 @@ impl Ledger {
         self.oldest_age().map(|age| age.from)
     }
 
-    fn oldest_age(&self) -> Option<&Age> {
+    fn oldest_age(&self) -> Option<&TickAge> {
         self.ages.iter().find(|age| age.in_flight > 0)
     }
 

@@ -13,4 +13,4 @@ mod tests;
 pub use feedback::{Due, Feedback, Reached};
 pub use ledger::{Keep, Ledger, OutOfOrder, Settled};
 pub use position::{ParsePositionError, Position};
-pub use resume::{Missing, Verdict};
+pub use resume::{BeginVerdict, Missing};

@@ -37,7 +37,7 @@ struct Half {
 
 /// What to do with a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum BeginVerdict {
     /// It is new.
     Take,
     /// Its first `rows` rows are in hand (possibly 0); it is still open.
@@ -69,16 +69,16 @@ impl Resume {
     ///
     /// # Errors
     /// It commits after one that was interrupted and has not come again.
-    pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<Verdict, Missing> {
+    pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<BeginVerdict, Missing> {
         if final_lsn < self.whole {
-            return Ok(Verdict::AlreadyReceived);
+            return Ok(BeginVerdict::AlreadyReceived);
         }
         match self.half {
-            Some(half) if half.final_lsn == final_lsn => Ok(Verdict::Continue { rows: half.rows }),
+            Some(half) if half.final_lsn == final_lsn => Ok(BeginVerdict::Continue { rows: half.rows }),
             Some(half) => Err(Missing { expected: half.final_lsn, came: final_lsn }),
             None => {
                 self.half = Some(Half { final_lsn, rows: 0 });
-                Ok(Verdict::Take)
+                Ok(BeginVerdict::Take)
             }
         }
     }
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn a_transaction_that_was_enqueued_whole_is_passed_over_and_its_neighbour_is_not() {
         let mut resume = Resume::new(lsn(100));
-        assert_eq!(resume.begin(lsn(100)), Ok(Verdict::Take));
+        assert_eq!(resume.begin(lsn(100)), Ok(BeginVerdict::Take));
         resume.commit(lsn(148));
-        assert_eq!(resume.begin(lsn(100)), Ok(Verdict::AlreadyReceived));
-        assert_eq!(resume.begin(lsn(148)), Ok(Verdict::Take), "the next commit record starts where this one ends");
+        assert_eq!(resume.begin(lsn(100)), Ok(BeginVerdict::AlreadyReceived));
+        assert_eq!(resume.begin(lsn(148)), Ok(BeginVerdict::Take), "the next commit record starts where this one ends");
     }
 
     #[test]
@@ -149,11 +149,11 @@ mod tests {
         resume.begin(lsn(200)).unwrap();
         resume.row();
         resume.row();
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Continue { rows: 2 }));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::Continue { rows: 2 }));
         resume.row();
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Continue { rows: 3 }));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::Continue { rows: 3 }));
         resume.commit(lsn(248));
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::AlreadyReceived));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::AlreadyReceived));
     }
 
     #[test]
@@ -169,8 +169,8 @@ mod tests {
         resume.begin(lsn(200)).unwrap();
         resume.row();
         resume.raise(lsn(248));
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::AlreadyReceived));
-        assert_eq!(resume.begin(lsn(300)), Ok(Verdict::Take));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::AlreadyReceived));
+        assert_eq!(resume.begin(lsn(300)), Ok(BeginVerdict::Take));
     }
 
     #[test]
@@ -179,9 +179,9 @@ mod tests {
         resume.begin(lsn(200)).unwrap();
         resume.commit(lsn(248));
         resume.forget(lsn(100), None);
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Take));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::Take));
         resume.commit(lsn(248));
         resume.forget(lsn(100), Some(Position { final_lsn: lsn(200), ordinal: 7 }));
-        assert_eq!(resume.begin(lsn(200)), Ok(Verdict::Continue { rows: 7 }));
+        assert_eq!(resume.begin(lsn(200)), Ok(BeginVerdict::Continue { rows: 7 }));
     }
 }

@@ -20,7 +20,7 @@ fn at(final_lsn: u64) -> Position {
 
 fn begin(ledger: &mut Ledger, final_lsn: u64) {
     let begun = ledger.begin(&Begin { final_lsn: Lsn::new(final_lsn), commit_time: PgTime(0), xid: 1 });
-    assert_eq!(begun, Ok(Verdict::Take));
+    assert_eq!(begun, Ok(BeginVerdict::Take));
 }
 
 /// One whole transaction; the tokens of its records.
@@ -308,9 +308,9 @@ impl Pair {
         let Some(skip) = taken else {
             let begin = Begin { final_lsn: Self::lsn(transaction), commit_time: PgTime(0), xid: 1 };
             let skip = match self.ledger.begin(&begin).unwrap() {
-                Verdict::Take => 0,
-                Verdict::Continue { rows } => rows,
-                Verdict::AlreadyReceived => u64::MAX,
+                BeginVerdict::Take => 0,
+                BeginVerdict::Continue { rows } => rows,
+                BeginVerdict::AlreadyReceived => u64::MAX,
             };
             self.next = (transaction, 0, Some(skip));
             return;

@@ -4,7 +4,7 @@ use crate::positions::Position;
 
 /// What becomes of one row that cannot be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Action {
+pub enum BadRowAction {
     /// The relay stops, with nothing after it confirmed.
     #[default]
     Stop,
@@ -18,9 +18,9 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BadRows {
     /// Unless something else is said of the row.
-    pub action: Action,
+    pub action: BadRowAction,
     /// Said of single rows.
-    pub at: Vec<(Position, Action)>,
+    pub at: Vec<(Position, BadRowAction)>,
     /// Where dead letters go: a name that Kafka allows.
     pub dead_letter_topic: String,
     /// `walrelay dead-letters` can read them there.
@@ -29,12 +29,12 @@ pub struct BadRows {
 
 impl BadRows {
     /// The action of the row at `position`, if it is bad.
-    pub fn action(&self, position: Position) -> Action {
+    pub fn action(&self, position: Position) -> BadRowAction {
         self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.action, |(_, action)| *action)
     }
 
     /// Whether any bad row may be passed.
     pub fn let_any_pass(&self) -> bool {
-        self.action != Action::Stop || !self.at.is_empty()
+        self.action != BadRowAction::Stop || !self.at.is_empty()
     }
 }

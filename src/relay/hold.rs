@@ -8,7 +8,7 @@
 //!
 //! | answer | means |
 //! |---|---|
-//! | our walsender | proven, from the moment when the question was sent, for as long as the server waits for us: [`Slot::proof`] |
+//! | our walsender | proven, from the moment when the question was sent, for as long as the server waits for us: [`HeldSlot::proof`] |
 //! | nobody, where we left it | proven for [`BELIEVED_FREE`]: whoever takes the slot sends nothing for so long, nor before a second after its release ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
 //! | another, or it stands further than we confirmed | taken over: see below |
 //! | another server, or one that was started again | closed, if anything is in flight |
@@ -72,7 +72,7 @@ pub enum Holder {
 
 /// An answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct HolderAnswer {
     /// When the question was sent, by [`Clock::since_boot`].
     pub asked: Duration,
     /// Who holds the slot.
@@ -86,11 +86,11 @@ pub trait AskHolder: Send {
     fn ask(&mut self, now: Duration);
 
     /// An answer that has come; a question that failed has none.
-    fn answer(&mut self) -> Option<Answer>;
+    fn answer(&mut self) -> Option<HolderAnswer>;
 }
 
 /// A slot that was taken.
-pub struct Slot {
+pub struct HeldSlot {
     /// Who can be asked.
     pub asks: Box<dyn AskHolder>,
     /// Our walsender.
@@ -107,13 +107,13 @@ pub struct Slot {
     pub log_end: Option<Lsn>,
 }
 
-impl std::fmt::Debug for Slot {
+impl std::fmt::Debug for HeldSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Slot").field("walsender", &self.walsender).finish_non_exhaustive()
+        f.debug_struct("HeldSlot").field("walsender", &self.walsender).finish_non_exhaustive()
     }
 }
 
-impl Slot {
+impl HeldSlot {
     /// How long an answer that the slot is ours proves it.
     fn proof(&self) -> Duration {
         self.patience.map_or(LONGEST_PROOF, |patience| (patience / 2).min(LONGEST_PROOF))
@@ -134,7 +134,7 @@ enum Others {
 /// What is known of the slot. Without one, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
-    slot: Option<Slot>,
+    slot: Option<HeldSlot>,
     /// The stream is open.
     streaming: bool,
     /// Records may leave until then.
@@ -163,7 +163,7 @@ pub(super) struct Hold {
 
 /// What a turn brings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum HoldVerdict {
     Holds,
     /// Another relay may have the slot: nothing in flight may leave.
     Unproven(&'static str),
@@ -184,7 +184,7 @@ struct Unconfirmed {
 }
 
 impl Hold {
-    pub(super) fn taken(&mut self, mut slot: Slot) {
+    pub(super) fn taken(&mut self, mut slot: HeldSlot) {
         // A second that was not over when the slot was lost goes on.
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
@@ -204,9 +204,9 @@ impl Hold {
     }
 
     /// Whether no other relay was seen until `taken` was ours; with something in flight, whether none can have been there.
-    fn held_until(&mut self, taken: &Slot, stands_at: Lsn, in_flight: bool) -> bool {
+    fn held_until(&mut self, taken: &HeldSlot, stands_at: Lsn, in_flight: bool) -> bool {
         let Some(slot) = &mut self.slot else { return true };
-        while let Some(Answer { asked, holder }) = slot.asks.answer() {
+        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
             match holder {
                 Holder::Walsender(pid) if pid == slot.walsender => self.until = self.until.max(asked + BELIEVED_FREE),
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed => {
@@ -223,17 +223,17 @@ impl Hold {
     }
 
     /// Looks at what is known.
-    fn look(&mut self, now: Duration, unconfirmed: Unconfirmed) -> Verdict {
-        let Some(slot) = &mut self.slot else { return Verdict::Holds };
+    fn look(&mut self, now: Duration, unconfirmed: Unconfirmed) -> HoldVerdict {
+        let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
         let proof = slot.proof();
-        let mut verdict = Verdict::Holds;
+        let mut verdict = HoldVerdict::Holds;
         if self.streaming && (now >= self.turned + BELIEVED_FREE || now < slot.sends_from) {
             let sure = self.doubt.map_or(self.turned, |(sure, _)| sure);
             self.doubt = Some((sure, now));
         }
         self.doubt = self.doubt.filter(|(_, since)| now < *since + DOUBTS);
         self.turned = now;
-        while let Some(Answer { asked, holder }) = slot.asks.answer() {
+        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
             let proven = match holder {
                 Holder::Walsender(pid) if pid == slot.walsender => {
                     self.doubt = match self.doubt {
@@ -246,33 +246,33 @@ impl Hold {
                     self.until = self.until.min(asked + BELIEVED_FREE);
                     // Why it ended is in the socket, which is read first, where there is room for what it holds.
                     if asked >= *self.gone.get_or_insert(asked) + ASKS_EVERY {
-                        verdict = Verdict::ServerStops;
+                        verdict = HoldVerdict::ServerStops;
                     }
                     continue;
                 }
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed => BELIEVED_FREE,
                 Holder::NotAccepting if self.streaming => {
-                    verdict = Verdict::ServerStops;
+                    verdict = HoldVerdict::ServerStops;
                     continue;
                 }
                 Holder::NotAccepting => continue,
-                Holder::Walsender(_) => return Verdict::TakenOver("another relay holds the slot"),
-                Holder::Nobody(_) => return Verdict::TakenOver("another relay has moved the slot"),
-                Holder::Unknown => return Verdict::Unproven("the slot is gone, or another server answers"),
+                Holder::Walsender(_) => return HoldVerdict::TakenOver("another relay holds the slot"),
+                Holder::Nobody(_) => return HoldVerdict::TakenOver("another relay has moved the slot"),
+                Holder::Unknown => return HoldVerdict::Unproven("the slot is gone, or another server answers"),
             };
             self.until = self.until.max(asked + proven);
             self.free |= !self.streaming && matches!(holder, Holder::Nobody(_));
         }
         let is_proven = now < self.until;
         let is_quiet = self.streaming && !unconfirmed.old && self.doubt.is_none() && self.gone.is_none();
-        if is_proven && is_quiet && verdict == Verdict::Holds {
+        if is_proven && is_quiet && verdict == HoldVerdict::Holds {
             self.until = self.until.max(now + proof.min(UNASKED));
         }
         // With nothing in flight there is time to ask: the process stood still.
         let since = if is_proven { None } else { Some(self.unproven.unwrap_or(now)) };
         self.unproven = since.filter(|_| self.streaming);
         if !is_proven && (unconfirmed.in_flight || self.unproven.is_some_and(|since| now >= since + GIVES_UP)) {
-            return Verdict::Unproven("nothing proves that no other relay holds the slot");
+            return HoldVerdict::Unproven("nothing proves that no other relay holds the slot");
         }
         let asks = if self.streaming {
             unconfirmed.old || !is_proven || self.doubt.is_some() || self.gone.is_some()
@@ -289,7 +289,7 @@ impl Hold {
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// The slot is ours.
-    pub fn holds(&mut self, slot: Slot) {
+    pub fn holds(&mut self, slot: HeldSlot) {
         self.sink.alone_from(slot.log_end.unwrap_or(Lsn::new(u64::MAX)));
         self.hold.taken(slot);
     }
@@ -301,7 +301,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether what is not confirmed is known to be the newest, though there was no stream until `taken` was ours, where the slot
     /// `stands_at`. It was asked on while that one was taken.
-    pub fn held_until(&mut self, taken: &Slot, stands_at: Lsn) -> bool {
+    pub fn held_until(&mut self, taken: &HeldSlot, stands_at: Lsn) -> bool {
         let in_flight = self.awaits_sink();
         let asked = (in_flight || self.is_unfinished()) && self.hold.others == Others::Unseen;
         !asked || self.hold.held_until(taken, stands_at, in_flight)
@@ -335,12 +335,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = self.oldest_unanswered().is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
         let is_bounded = in_flight || self.hold.streaming;
         match self.hold.look(now, Unconfirmed { any, in_flight, old }) {
-            Verdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),
-            Verdict::TakenOver(why) if is_bounded || any && self.hold.others == Others::Unseen => {
+            HoldVerdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),
+            HoldVerdict::TakenOver(why) if is_bounded || any && self.hold.others == Others::Unseen => {
                 return Err(Box::new(StreamEnd::SlotTaken(why)));
             }
-            Verdict::ServerStops => return Err(Box::new(StreamEnd::ServerStops)),
-            Verdict::Unproven(_) | Verdict::TakenOver(_) | Verdict::Holds => {}
+            HoldVerdict::ServerStops => return Err(Box::new(StreamEnd::ServerStops)),
+            HoldVerdict::Unproven(_) | HoldVerdict::TakenOver(_) | HoldVerdict::Holds => {}
         }
         if self.hold.slot.is_some() {
             self.sink.hold_until(is_bounded.then_some(self.hold.until));
@@ -410,7 +410,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Server {
         asked: Arc<Mutex<Vec<Duration>>>,
-        answers: Arc<Mutex<VecDeque<Answer>>>,
+        answers: Arc<Mutex<VecDeque<HolderAnswer>>>,
     }
 
     impl AskHolder for Server {
@@ -418,7 +418,7 @@ mod tests {
             self.asked.lock().unwrap().push(now);
         }
 
-        fn answer(&mut self) -> Option<Answer> {
+        fn answer(&mut self) -> Option<HolderAnswer> {
             self.answers.lock().unwrap().pop_front()
         }
     }
@@ -432,7 +432,7 @@ mod tests {
     fn taken(patience: Option<Duration>) -> (Hold, Server) {
         let (mut hold, server) = (Hold::default(), Server::default());
         let asks = Box::new(server.clone());
-        hold.taken(Slot {
+        hold.taken(HeldSlot {
             asks,
             walsender: 7,
             since: ms(1000),
@@ -446,7 +446,7 @@ mod tests {
     }
 
     fn answer(server: &Server, asked: u64, holder: Holder) {
-        server.answers.lock().unwrap().push_back(Answer { asked: ms(asked), holder });
+        server.answers.lock().unwrap().push_back(HolderAnswer { asked: ms(asked), holder });
     }
 
     /// Whether records are in flight, and for longer than a second.
@@ -460,7 +460,7 @@ mod tests {
     fn nothing_is_asked_while_records_are_answered_within_a_second() {
         let (mut hold, server) = taken(None);
         for now in (1000..60_000).step_by(100) {
-            assert_eq!(hold.look(ms(now), in_flight(now % 200 == 0, false)), Verdict::Holds);
+            assert_eq!(hold.look(ms(now), in_flight(now % 200 == 0, false)), HoldVerdict::Holds);
         }
         assert!(server.asked.lock().unwrap().is_empty());
         assert_eq!(hold.until, ms(61_900));
@@ -470,14 +470,14 @@ mod tests {
     fn an_old_record_is_asked_for_four_times_a_second_and_leaves_only_while_the_answers_say_so() {
         let (mut hold, server) = taken(Some(ms(10_000)));
         for now in (1000..2000).step_by(50) {
-            assert_eq!(hold.look(ms(now), in_flight(true, true)), Verdict::Holds);
+            assert_eq!(hold.look(ms(now), in_flight(true, true)), HoldVerdict::Holds);
         }
         assert_eq!(*server.asked.lock().unwrap(), [ms(1000), ms(1250), ms(1500), ms(1750)]);
         answer(&server, 1750, Holder::Walsender(7));
-        assert_eq!(hold.look(ms(2900), in_flight(true, true)), Verdict::Holds);
+        assert_eq!(hold.look(ms(2900), in_flight(true, true)), HoldVerdict::Holds);
         assert_eq!(hold.until, ms(6750), "half of what the server waits for us, from the question on");
-        assert_eq!(hold.look(ms(6700), in_flight(true, true)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(6750), in_flight(true, true)), Verdict::Unproven(_)));
+        assert_eq!(hold.look(ms(6700), in_flight(true, true)), HoldVerdict::Holds);
+        assert!(matches!(hold.look(ms(6750), in_flight(true, true)), HoldVerdict::Unproven(_)));
     }
 
     #[test]
@@ -486,20 +486,20 @@ mod tests {
         hold.look(ms(1000), in_flight(true, false));
         hold.ended(ms(1100));
         assert_eq!(hold.until, ms(1600));
-        assert_eq!(hold.look(ms(1101), in_flight(true, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(1101), in_flight(true, false)), HoldVerdict::Holds);
         assert_eq!(*server.asked.lock().unwrap(), [ms(1101)]);
         answer(&server, 1400, Holder::Nobody(AT));
-        assert_eq!(hold.look(ms(1500), in_flight(true, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(1500), in_flight(true, false)), HoldVerdict::Holds);
         assert_eq!(hold.until, ms(1900));
         answer(&server, 1750, Holder::Nobody(Lsn::new(101)));
-        assert!(matches!(hold.look(ms(1800), in_flight(true, false)), Verdict::TakenOver(_)));
+        assert!(matches!(hold.look(ms(1800), in_flight(true, false)), HoldVerdict::TakenOver(_)));
     }
 
     #[test]
     fn what_was_in_flight_goes_on_under_a_slot_that_was_free_until_it_was_taken() {
         let again = |since: u64| {
             let (asks, patience) = (Box::new(Server::default()), None);
-            Slot {
+            HeldSlot {
                 asks,
                 walsender: 9,
                 since: ms(since),
@@ -517,11 +517,11 @@ mod tests {
         assert!(hold.held_until(&again(1900), AT, false), "nothing is in flight, and nobody was seen");
         assert!(!hold.held_until(&again(1750), Lsn::new(101), false), "another relay has moved the slot");
         assert!(
-            !hold.held_until(&Slot { released: Some(ms(1901)), ..again(2000) }, AT, false),
+            !hold.held_until(&HeldSlot { released: Some(ms(1901)), ..again(2000) }, AT, false),
             "another relay has held the slot"
         );
         hold.restarted = true;
-        assert!(hold.held_until(&Slot { released: Some(ms(1901)), ..again(2000) }, AT, false));
+        assert!(hold.held_until(&HeldSlot { released: Some(ms(1901)), ..again(2000) }, AT, false));
         answer(&server, 1500, Holder::Walsender(8));
         assert!(!hold.held_until(&again(1750), AT, false));
     }
@@ -531,11 +531,11 @@ mod tests {
         let (mut hold, server) = taken(None);
         hold.ended(ms(1000));
         for now in (1000..60_000).step_by(1000) {
-            assert_eq!(hold.look(ms(now), ACKNOWLEDGED), Verdict::Holds, "the server is away");
+            assert_eq!(hold.look(ms(now), ACKNOWLEDGED), HoldVerdict::Holds, "the server is away");
         }
         assert_eq!(server.asked.lock().unwrap().len(), 59);
         answer(&server, 60_000, Holder::Nobody(Lsn::new(101)));
-        assert!(matches!(hold.look(ms(60_000), ACKNOWLEDGED), Verdict::TakenOver(_)));
+        assert!(matches!(hold.look(ms(60_000), ACKNOWLEDGED), HoldVerdict::TakenOver(_)));
     }
 
     #[test]
@@ -543,7 +543,7 @@ mod tests {
         let (mut hold, server) = taken(None);
         let again = |sends_from: Duration| {
             let (asks, patience) = (Box::new(server.clone()), None);
-            Slot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from, log_end: None }
+            HeldSlot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from, log_end: None }
         };
         hold.taken(again(ms(2000)));
         hold.taken(again(Duration::ZERO));
@@ -554,7 +554,7 @@ mod tests {
     fn after_a_standstill_turns_prove_nothing_until_an_answer_says_that_it_is_ours() {
         let (mut hold, server) = taken(None);
         hold.look(ms(1000), in_flight(true, false));
-        assert_eq!(hold.look(ms(1600), in_flight(true, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(1600), in_flight(true, false)), HoldVerdict::Holds);
         assert_eq!((hold.until, server.asked.lock().unwrap().len()), (ms(3000), 1));
         answer(&server, 1600, Holder::Walsender(7));
         hold.look(ms(1700), in_flight(true, false));
@@ -568,10 +568,10 @@ mod tests {
     fn a_stream_whose_walsender_is_gone_is_let_go() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::Nobody(AT));
-        assert_eq!(hold.look(ms(1200), in_flight(true, false)), Verdict::Holds, "the socket may say why");
+        assert_eq!(hold.look(ms(1200), in_flight(true, false)), HoldVerdict::Holds, "the socket may say why");
         assert_eq!(hold.until, ms(1600));
         answer(&server, 1350, Holder::Nobody(AT));
-        assert_eq!(hold.look(ms(1400), in_flight(true, false)), Verdict::ServerStops);
+        assert_eq!(hold.look(ms(1400), in_flight(true, false)), HoldVerdict::ServerStops);
         assert_eq!(hold.until, ms(1600));
     }
 
@@ -579,36 +579,36 @@ mod tests {
     fn another_holder_another_server_and_silence_close() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::Walsender(8));
-        assert!(matches!(hold.look(ms(1200), in_flight(true, true)), Verdict::TakenOver(_)));
+        assert!(matches!(hold.look(ms(1200), in_flight(true, true)), HoldVerdict::TakenOver(_)));
         answer(&server, 1200, Holder::Unknown);
-        assert!(matches!(hold.look(ms(1300), in_flight(true, true)), Verdict::Unproven(_)));
+        assert!(matches!(hold.look(ms(1300), in_flight(true, true)), HoldVerdict::Unproven(_)));
         let (mut hold, _) = taken(None);
         hold.ended(ms(1000));
-        assert!(matches!(hold.look(ms(1500), in_flight(true, false)), Verdict::Unproven(_)), "it was frozen");
+        assert!(matches!(hold.look(ms(1500), in_flight(true, false)), HoldVerdict::Unproven(_)), "it was frozen");
     }
 
     #[test]
     fn a_server_that_accepts_nobody_beside_our_stream_is_let_go() {
         let (mut hold, server) = taken(None);
         answer(&server, 1100, Holder::NotAccepting);
-        assert_eq!(hold.look(ms(1200), in_flight(true, true)), Verdict::ServerStops);
+        assert_eq!(hold.look(ms(1200), in_flight(true, true)), HoldVerdict::ServerStops);
         hold.ended(ms(1200));
         answer(&server, 1300, Holder::NotAccepting);
-        assert_eq!(hold.look(ms(1400), in_flight(true, true)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(1700), in_flight(true, true)), Verdict::Unproven(_)));
+        assert_eq!(hold.look(ms(1400), in_flight(true, true)), HoldVerdict::Holds);
+        assert!(matches!(hold.look(ms(1700), in_flight(true, true)), HoldVerdict::Unproven(_)));
     }
 
     #[test]
     fn a_process_that_stood_still_asks_before_it_takes_a_row() {
         let (mut hold, server) = taken(None);
         hold.look(ms(1000), in_flight(false, false));
-        assert_eq!(hold.look(ms(90_000), in_flight(false, false)), Verdict::Holds);
+        assert_eq!(hold.look(ms(90_000), in_flight(false, false)), HoldVerdict::Holds);
         assert!(hold.until < ms(90_000), "no turn proves anything by itself now");
         assert_eq!(*server.asked.lock().unwrap(), [ms(90_000)]);
         answer(&server, 90_000, Holder::Walsender(7));
         hold.look(ms(90_010), in_flight(false, false));
         assert!(hold.until > ms(90_010));
-        assert_eq!(hold.look(ms(200_000), in_flight(false, false)), Verdict::Holds);
-        assert!(matches!(hold.look(ms(205_000), in_flight(false, false)), Verdict::Unproven(_)), "nobody answers");
+        assert_eq!(hold.look(ms(200_000), in_flight(false, false)), HoldVerdict::Holds);
+        assert!(matches!(hold.look(ms(205_000), in_flight(false, false)), HoldVerdict::Unproven(_)), "nobody answers");
     }
 }

@@ -76,7 +76,7 @@ pub enum What {
 
 /// How the record that goes alone fares.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum AloneReport {
     /// There is none.
     Nobody,
     /// It is in flight.
@@ -150,14 +150,14 @@ impl Isolation {
     }
 
     /// How the one that is alone fares, now that the row at `position` comes.
-    pub fn report(&mut self, position: Position) -> Report {
+    pub fn report(&mut self, position: Position) -> AloneReport {
         if self.awaits() {
-            return Report::Awaited;
+            return AloneReport::Awaited;
         }
         match self.alone.take() {
             // Another relay may have dealt with its row meanwhile: then that does not come again.
-            Some(alone) if alone.position == position => Report::Delivered(alone),
-            Some(_) | None => Report::Nobody,
+            Some(alone) if alone.position == position => AloneReport::Delivered(alone),
+            Some(_) | None => AloneReport::Nobody,
         }
     }
 
@@ -264,11 +264,11 @@ mod tests {
         let mut isolation = Isolation::default();
         isolation.suspect(at(10, 0), at(20, 0));
         isolation.enqueued(alone(at(10, 0), What::Record));
-        assert_eq!(isolation.report(at(10, 0)), Report::Awaited);
+        assert_eq!(isolation.report(at(10, 0)), AloneReport::Awaited);
         isolation.delivered();
         assert_eq!(isolation.guilty(), None);
-        assert_eq!(isolation.report(at(10, 0)), Report::Delivered(alone(at(10, 0), What::Record)));
-        assert_eq!(isolation.report(at(10, 1)), Report::Nobody);
+        assert_eq!(isolation.report(at(10, 0)), AloneReport::Delivered(alone(at(10, 0), What::Record)));
+        assert_eq!(isolation.report(at(10, 1)), AloneReport::Nobody);
     }
 
     #[test]

@@ -27,9 +27,9 @@ mod sink_transaction;
 mod stream_end;
 mod topics;
 
-pub use bad_rows::{Action, BadRows};
+pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};
-pub use hold::{ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, Holder, SUCCESSOR_WAITS, Slot};
+pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, SUCCESSOR_WAITS};
 pub use isolation::Isolation;
 pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
@@ -52,7 +52,7 @@ use sink_transaction::SinkTransaction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use topics::Topics;
+use topics::TopicStates;
 
 /// A record that was refused for its topic's sake is tried again after this time.
 const RETRY_TOPIC: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub struct Relay<S, C> {
     ledger: Ledger,
     isolation: Isolation,
     transaction: SinkTransaction,
-    topics: Topics,
+    topics: TopicStates,
     refusals: Refusals,
     hold: Hold,
     /// What lanes of the sink wait for, and since when; whether it was logged.
@@ -139,7 +139,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             limits,
             ledger: Ledger::new(Lsn::ZERO),
             isolation: Isolation::default(),
-            topics: Topics::default(),
+            topics: TopicStates::default(),
             refusals: Refusals::default(),
             hold: Hold::default(),
             lanes_blocked: None,
@@ -444,7 +444,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
-            FailureClass::Topic if self.bad_rows.action(alone.position) != Action::Stop => {
+            FailureClass::Topic if self.bad_rows.action(alone.position) != BadRowAction::Stop => {
                 if self.topics.failed(&alone.topic, TOPIC_WITHIN, &self.metrics, now) {
                     self.topics.give_up(&alone.topic, failure, now);
                     self.isolation.reject(alone, failure.clone());

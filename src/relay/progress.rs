@@ -69,7 +69,7 @@ pub enum ProgressMismatch {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct StoredProgress {
     timeline: u32,
     end_lsn: String,
     source: String,
@@ -94,7 +94,8 @@ impl Identity {
 
     /// What is kept once everything that commits before `end_lsn` is published.
     pub fn value(&self, end_lsn: Lsn) -> String {
-        let kept = Kept { timeline: self.timeline, end_lsn: end_lsn.to_string(), source: self.source.clone() };
+        let kept =
+            StoredProgress { timeline: self.timeline, end_lsn: end_lsn.to_string(), source: self.source.clone() };
         // Strings and a number: nothing that JSON cannot say.
         serde_json::to_string(&kept).unwrap_or_default()
     }
@@ -109,7 +110,7 @@ impl Identity {
             return self.no_other_was_here(kept).map(|()| None);
         };
         let unreadable = || ProgressMismatch::Unreadable { key: key.clone(), value: value.clone() };
-        let found: Kept = serde_json::from_str(value).map_err(|_| unreadable())?;
+        let found: StoredProgress = serde_json::from_str(value).map_err(|_| unreadable())?;
         let end_lsn: Lsn = found.end_lsn.parse().map_err(|_| unreadable())?;
         if found.timeline == self.timeline {
             return if end_lsn > self.flushed {
@@ -129,7 +130,7 @@ impl Identity {
     fn no_other_was_here(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
         for (key, value) in kept {
             let system = key.split('/').next().unwrap_or_default();
-            let theirs: Option<Kept> = serde_json::from_str(value).ok();
+            let theirs: Option<StoredProgress> = serde_json::from_str(value).ok();
             if key.ends_with(&format!("/{}", self.slot)) && theirs.is_some_and(|kept| kept.source == self.source) {
                 return Err(ProgressMismatch::OtherCluster { before: system.to_owned() });
             }

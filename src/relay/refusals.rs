@@ -12,7 +12,7 @@
 //! acknowledged. Other lanes continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
-use super::Action;
+use super::BadRowAction;
 use super::isolation::Alone;
 use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
@@ -168,11 +168,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // The record is gone: neither a stop nor a dead letter brings it to where it should be.
         let is_dropped = refused.failure.reason == DUPLICATE;
-        let action = if is_dropped { Action::Skip } else { self.bad_rows.action(position) };
+        let action = if is_dropped { BadRowAction::Skip } else { self.bad_rows.action(position) };
         let now = self.clock.now();
         let is_decided = match refused.failure.class {
             FailureClass::Row => true,
-            FailureClass::Topic if action == Action::Stop => false,
+            FailureClass::Topic if action == BadRowAction::Stop => false,
             FailureClass::Topic => {
                 let topic = refused.record.topic();
                 let given_up = self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now);
@@ -190,17 +190,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    fn decide(&mut self, position: Position, action: Action, refused: Refused) {
+    fn decide(&mut self, position: Position, action: BadRowAction, refused: Refused) {
         let Refused { id, tag, record, failure } = refused;
         let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
         let stage = match action {
-            Action::Skip => Stage::Skipped { at: self.clock.now() },
+            BadRowAction::Skip => Stage::Skipped { at: self.clock.now() },
             // It is a dead-letter record, of a row of which no more is known.
             _ if record.topic() == self.bad_rows.dead_letter_topic => {
                 Stage::Stop { dead_letter_refused: Some(failure) }
             }
-            Action::Stop => Stage::Stop { dead_letter_refused: None },
-            Action::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
+            BadRowAction::Stop => Stage::Stop { dead_letter_refused: None },
+            BadRowAction::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
         };
         let is_row = matches!(tag.origin.source, Source::Table(_));
         self.refusals.cases.insert(position, Case { row, is_row, id, token: tag.token, record, stage });

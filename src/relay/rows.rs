@@ -9,12 +9,12 @@
 //! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided. While a dead-letter record is
 //! in flight nothing else is, so no later record of its key overtakes it and the position cannot pass it.
 
-use super::Action;
-use super::isolation::{Alone, Rejected, Report, What};
+use super::BadRowAction;
+use super::isolation::{Alone, AloneReport, Rejected, What};
 use super::oversized::{Oversized, oversized};
-use super::session::{Session, Step, Turn, Wait, disconnected, position};
+use super::session::{FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::{BadRowAt, Clock, ProtocolError, Relay, StreamEnd};
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, Outcome, Plan, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, RowOutcome, TablePlan, Updated};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::positions::Position;
@@ -68,7 +68,7 @@ impl Change<'_> {
         outbox: &mut Outbox,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Outcome<T>, RowError> {
+    ) -> Result<RowOutcome<T>, RowError> {
         match self {
             Self::Row { relation, new } => outbox.row(*relation, new, context, take),
             Self::Message(message) => outbox.message(message, context, take),
@@ -81,7 +81,7 @@ impl Change<'_> {
         outbox: &mut Outbox,
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
-    ) -> Result<Outcome<T>, RowError> {
+    ) -> Result<RowOutcome<T>, RowError> {
         match self {
             Self::Row { relation, new } => outbox.partial_record(*relation, new, context, take),
             Self::Message(message) => Ok(outbox.partial_message_record(message, context, take)),
@@ -99,15 +99,15 @@ impl Change<'_> {
 }
 
 fn table(outbox: &Outbox, relation: RelationId) -> String {
-    outbox.plan(relation).map_or("?", Plan::table).to_owned()
+    outbox.plan(relation).map_or("?", TablePlan::table).to_owned()
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// A row or message comes.
-    pub(super) fn take_row(&mut self, change: &Change<'_>, session: &mut Session) -> Turn<Step> {
+    pub(super) fn take_row(&mut self, change: &Change<'_>, session: &mut Session) -> Turn<FrameStep> {
         let Some(context) = session.row_context(change.name())? else {
             session.next_row();
-            return Ok(Step::Done);
+            return Ok(FrameStep::Done);
         };
         if self.isolation.concerns(position(&context))
             && let Some(step) = self.with_care(change, &context, session)?
@@ -131,13 +131,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Books what became of a row, or leaves it where it is.
     fn dealt_with(
         &mut self,
-        outcome: Result<Outcome<Enqueue>, RowError>,
+        outcome: Result<RowOutcome<Enqueue>, RowError>,
         change: &Change<'_>,
         context: &RowContext,
         session: &mut Session,
-    ) -> Turn<Step> {
+    ) -> Turn<FrameStep> {
         match outcome {
-            Ok(Outcome::Record(Enqueue::Taken)) => {
+            Ok(RowOutcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
                 session.flush_timing.enqueued();
                 self.transaction.enqueued(|| self.clock.now());
@@ -146,10 +146,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     return Ok(self.goes_alone(What::Record, row, context));
                 }
             }
-            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => {}
-            Ok(Outcome::Record(Enqueue::Full)) => return Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => return self.not_taken(failure, change, context, session),
-            Ok(Outcome::Record(Enqueue::Bad(failure))) => {
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => {}
+            Ok(RowOutcome::Record(Enqueue::Full)) => return Ok(FrameStep::Wait(WaitCause::ForRoom)),
+            Ok(RowOutcome::Record(Enqueue::Blocked(failure))) => {
+                return self.not_taken(failure, change, context, session);
+            }
+            Ok(RowOutcome::Record(Enqueue::Bad(failure))) => {
                 let row = change.bad(&mut self.outbox, context, refusal(failure));
                 return self.bad_row(row, change, context, session);
             }
@@ -160,26 +162,31 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// The row needs nothing more.
-    fn done(&mut self, session: &mut Session) -> Step {
+    fn done(&mut self, session: &mut Session) -> FrameStep {
         self.ledger.row_done();
         session.next_row();
-        Step::Done
+        FrameStep::Done
     }
 
-    fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> Step {
+    fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> FrameStep {
         let topic = self.topics.last().to_owned();
         let token = self.ledger.token(self.topics.number(&topic, &self.metrics));
         self.isolation.enqueued(Alone { position: position(context), row, what, topic, token });
-        Step::Wait(Wait::Alone)
+        FrameStep::Wait(WaitCause::Alone)
     }
 
     /// What is known of the row already; `None`: it is to be enqueued as any other.
     #[cold]
-    fn with_care(&mut self, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Option<Step>> {
+    fn with_care(
+        &mut self,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<Option<FrameStep>> {
         let position = position(context);
         match self.isolation.report(position) {
-            Report::Awaited => return Ok(Some(Step::Wait(Wait::Alone))),
-            Report::Delivered(alone) => {
+            AloneReport::Awaited => return Ok(Some(FrameStep::Wait(WaitCause::Alone))),
+            AloneReport::Delivered(alone) => {
                 if let What::DeadLetter { bare } = alone.what {
                     if bare && let Change::Row { .. } = change {
                         self.tell_lost(&alone.row)?;
@@ -188,10 +195,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 return Ok(Some(self.done(session)));
             }
-            Report::Nobody => {}
+            AloneReport::Nobody => {}
         }
         if let Some(failure) = self.isolation.paused(position, self.clock.now()) {
-            return Ok(Some(Step::Wait(Wait::Blocked(failure))));
+            return Ok(Some(FrameStep::Wait(WaitCause::Blocked(failure))));
         }
         if let Some(rejected) = self.isolation.rejected(position) {
             let row = rejected.row.clone();
@@ -201,7 +208,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(None);
         }
         if self.sink.in_flight().records > 0 {
-            return Ok(Some(Step::Wait(Wait::ForRoom)));
+            return Ok(Some(FrameStep::Wait(WaitCause::ForRoom)));
         }
         if self.isolation.passed(position) {
             tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
@@ -211,21 +218,27 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The row will never be published as it is: its action is what the settings say.
     #[cold]
-    fn bad_row(&mut self, row: BadRow, change: &Change<'_>, context: &RowContext, session: &mut Session) -> Turn<Step> {
+    fn bad_row(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
         let position = position(context);
         match self.bad_rows.action(position) {
-            Action::Stop => Ok(self.stop_at(row, None, position, session)),
-            Action::Skip => {
+            BadRowAction::Stop => Ok(self.stop_at(row, None, position, session)),
+            BadRowAction::Skip => {
                 if let Change::Row { .. } = change {
                     self.tell_lost(&row)?;
                 }
                 Ok(self.skip(&row, position, session))
             }
-            Action::DeadLetter => self.send_dead_letter(row, change, context, session),
+            BadRowAction::DeadLetter => self.send_dead_letter(row, change, context, session),
         }
     }
 
-    fn skip(&mut self, row: &BadRow, position: Position, session: &mut Session) -> Step {
+    fn skip(&mut self, row: &BadRow, position: Position, session: &mut Session) -> FrameStep {
         self.count_bad_row(row, position, "skip");
         self.done(session)
     }
@@ -256,7 +269,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         change: &Change<'_>,
         context: &RowContext,
         session: &mut Session,
-    ) -> Turn<Step> {
+    ) -> Turn<FrameStep> {
         let position = position(context);
         let (bare, refused) = match self.isolation.rejected(position) {
             Some(Rejected { bare, dead_letter_refused, .. }) => (*bare, dead_letter_refused.clone()),
@@ -266,26 +279,26 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(self.stop_at(row, refused, position, session));
         }
         if self.sink.in_flight().records > 0 {
-            return Ok(Step::Wait(Wait::ForRoom));
+            return Ok(FrameStep::Wait(WaitCause::ForRoom));
         }
         let (mut bare, mut outcome) = (bare, self.offer_dead_letter(&row, bare, change, context));
-        if !bare && matches!(outcome, Ok(Outcome::Record(Enqueue::Bad(_)))) {
+        if !bare && matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) {
             (bare, outcome) = (true, self.offer_dead_letter(&row, true, change, context));
         }
         match outcome {
-            Ok(Outcome::Record(Enqueue::Taken)) => {
+            Ok(RowOutcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
                 session.flush_timing.enqueued();
                 self.transaction.enqueued(|| self.clock.now());
                 Ok(self.goes_alone(What::DeadLetter { bare }, row, context))
             }
-            Ok(Outcome::Record(Enqueue::Full)) => Ok(Step::Wait(Wait::ForRoom)),
-            Ok(Outcome::Record(Enqueue::Bad(failure))) => Ok(self.stop_at(row, Some(failure), position, session)),
-            Ok(Outcome::Record(Enqueue::Blocked(failure))) => {
+            Ok(RowOutcome::Record(Enqueue::Full)) => Ok(FrameStep::Wait(WaitCause::ForRoom)),
+            Ok(RowOutcome::Record(Enqueue::Bad(failure))) => Ok(self.stop_at(row, Some(failure), position, session)),
+            Ok(RowOutcome::Record(Enqueue::Blocked(failure))) => {
                 self.dead_letter_not_taken(row, failure, position, session)
             }
             // It was one a moment ago.
-            Ok(Outcome::NotPublished | Outcome::Ignored(_)) => Ok(self.done(session)),
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.done(session)),
             Err(error) => broken(error, position),
         }
     }
@@ -296,7 +309,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         failure: Failure,
         position: Position,
         session: &mut Session,
-    ) -> Turn<Step> {
+    ) -> Turn<FrameStep> {
         let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
         if failure.class == FailureClass::Topic
             && self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now)
@@ -312,7 +325,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         bare: bool,
         change: &Change<'_>,
         context: &RowContext,
-    ) -> Result<Outcome<Enqueue>, RowError> {
+    ) -> Result<RowOutcome<Enqueue>, RowError> {
         let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
         let (error, place) = (row.reason.to_string(), position(context).to_string());
         let dead_letter = DeadLetter {
@@ -347,8 +360,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         change: &Change<'_>,
         context: &RowContext,
         session: &mut Session,
-    ) -> Turn<Step> {
-        let may_pass = self.bad_rows.action(position(context)) != Action::Stop;
+    ) -> Turn<FrameStep> {
+        let may_pass = self.bad_rows.action(position(context)) != BadRowAction::Stop;
         if failure.class == FailureClass::Topic && may_pass {
             let topic = self.topics.last().to_owned();
             let now = self.clock.now();
@@ -363,13 +376,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Why nothing is taken, the reports of what is in flight say, which may come a little later: only they tell that a record
     /// was refused.
-    fn wait_for(&self, failure: Failure, session: &Session) -> Turn<Step> {
+    fn wait_for(&self, failure: Failure, session: &Session) -> Turn<FrameStep> {
         let waited = session.blocked_since(FailureClass::Client);
         let long = waited.is_some_and(|since| self.since(since) >= REPORTS_WITHIN);
         if failure.class == FailureClass::Client && (long || self.sink.in_flight().records == 0) {
             return Err(Box::new(StreamEnd::SinkFailed(failure)));
         }
-        Ok(Step::Wait(Wait::Blocked(failure)))
+        Ok(FrameStep::Wait(WaitCause::Blocked(failure)))
     }
 
     fn since(&self, at: Instant) -> Duration {
@@ -383,11 +396,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         dead_letter_refused: Option<Failure>,
         position: Position,
         session: &mut Session,
-    ) -> Step {
+    ) -> FrameStep {
         let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
         let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
         session.bad_row = Some(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }));
-        Step::Wait(Wait::ForEnd)
+        FrameStep::Wait(WaitCause::ForEnd)
     }
 
     /// An update publishes nothing.
@@ -416,7 +429,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn ignore_update(&mut self, relation: RelationId, warn: bool) {
         self.metrics.ignored(Ignored::Update.label(), 1);
         if warn && !std::mem::replace(&mut self.warned_of_update, true) {
-            let table = self.outbox.plan(relation).map_or("?", Plan::table);
+            let table = self.outbox.plan(relation).map_or("?", TablePlan::table);
             tracing::warn!(
                 table,
                 "outbox row updated; updates publish nothing (walrelay_ignored_total counts them, --on-update changes it)"
@@ -426,8 +439,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// A frame above `--max-row` comes: `Done` when the stream can get past it.
     #[cold]
-    pub(super) fn take_oversized(&mut self, front: &[u8], error: FrameError, session: &mut Session) -> Turn<Step> {
-        let Some(found) = oversized(front) else { return Ok(Step::Wait(Wait::ForBytes)) };
+    pub(super) fn take_oversized(&mut self, front: &[u8], error: FrameError, session: &mut Session) -> Turn<FrameStep> {
+        let Some(found) = oversized(front) else { return Ok(FrameStep::Wait(WaitCause::ForBytes)) };
         match found {
             Oversized::Insert(relation) => {
                 let published = |outbox: &mut Outbox, context: &RowContext| {
@@ -446,15 +459,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if self.outbox.wants_message(prefix) {
                     self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
                 }
-                Ok(Step::Done)
+                Ok(FrameStep::Done)
             }
             Oversized::Update(relation) => {
                 self.take_update(relation, None, session)?;
-                Ok(if session.is_at_its_end() { Step::Wait(Wait::ForEnd) } else { Step::Done })
+                Ok(if session.is_at_its_end() { FrameStep::Wait(WaitCause::ForEnd) } else { FrameStep::Done })
             }
-            Oversized::Delete => Ok(Step::Done),
+            Oversized::Delete => Ok(FrameStep::Done),
             // What came before it is delivered first.
-            Oversized::Unknown if self.sink.in_flight().records > 0 => Ok(Step::Wait(Wait::ForRoom)),
+            Oversized::Unknown if self.sink.in_flight().records > 0 => Ok(FrameStep::Wait(WaitCause::ForRoom)),
             Oversized::Unknown => Err(disconnected(error.into())),
         }
     }
@@ -466,10 +479,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         published: impl FnOnce(&mut Outbox, &RowContext) -> Result<Option<String>, RowError>,
         error: &FrameError,
         session: &mut Session,
-    ) -> Turn<Step> {
+    ) -> Turn<FrameStep> {
         let Some(context) = session.row_context(message)? else {
             session.next_row();
-            return Ok(Step::Done);
+            return Ok(FrameStep::Done);
         };
         let position = position(&context);
         let table = match published(&mut self.outbox, &context) {
@@ -483,17 +496,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         let row = BadRow { table, id: None, reason };
         Ok(match self.bad_rows.action(position) {
-            Action::Skip => {
+            BadRowAction::Skip => {
                 self.tell_lost(&row)?;
                 self.skip(&row, position, session)
             }
-            Action::Stop | Action::DeadLetter => self.stop_at(row, None, position, session),
+            BadRowAction::Stop | BadRowAction::DeadLetter => self.stop_at(row, None, position, session),
         })
     }
 }
 
 /// What is wrong is the connection's, not the row's.
-fn broken(error: RowError, position: Position) -> Turn<Step> {
+fn broken(error: RowError, position: Position) -> Turn<FrameStep> {
     match error {
         RowError::Undecodable(error) => Err(disconnected(error.into())),
         // A column's type has changed: whether values should come in binary form is decided again. So is which tables

@@ -11,7 +11,7 @@ use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, Message, Relation};
-use crate::positions::{Due, Feedback, OutOfOrder, Position, Verdict};
+use crate::positions::{BeginVerdict, Due, Feedback, OutOfOrder, Position};
 use crate::sink::{Failure, FailureClass, Sink};
 use std::time::{Duration, Instant};
 
@@ -85,15 +85,15 @@ enum Open {
 }
 
 /// What became of a frame.
-pub(super) enum Step {
+pub(super) enum FrameStep {
     /// It has been dealt with.
     Done,
     /// It stays, until the sink has room, takes the topic, or the stream ends.
-    Wait(Wait),
+    Wait(WaitCause),
 }
 
 /// Why no frame is taken now.
-pub(super) enum Wait {
+pub(super) enum WaitCause {
     /// There is none.
     ForBytes,
     /// The sink is full.
@@ -229,7 +229,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let takes = self.owns_sink(session)? && self.may_send();
         let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
         self.take_reports(Reported::WhileStreaming)?;
-        self.commit(matches!(wait, Wait::ForEnd))?;
+        self.commit(matches!(wait, WaitCause::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
         self.end_if_due(upstream, session, &wait)?;
@@ -237,24 +237,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// No row is taken before the sink is ours; a stop need not wait for that.
-    fn taking_over(&mut self) -> Wait {
-        if self.stop_requested() && !self.ledger.is_open() { Wait::ForEnd } else { Wait::ForRoom }
+    fn taking_over(&mut self) -> WaitCause {
+        if self.stop_requested() && !self.ledger.is_open() { WaitCause::ForEnd } else { WaitCause::ForRoom }
     }
 
-    fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<Wait> {
+    fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<WaitCause> {
         let first = session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.whole(), ordinal: 0 });
         self.ledger.tick(now, first);
         loop {
             if self.is_ending(session) {
-                return Ok(Wait::ForEnd);
+                return Ok(WaitCause::ForEnd);
             }
             let frame = match upstream.frame() {
                 Ok(Some(frame)) => frame,
-                Ok(None) => return Ok(Wait::ForBytes),
+                Ok(None) => return Ok(WaitCause::ForBytes),
                 Err(error @ FrameError::TooLarge { length, .. }) => {
                     match self.take_oversized(upstream.buffer().front(), error, session)? {
-                        Step::Done => upstream.buffer_mut().discard(length),
-                        Step::Wait(wait) => return Ok(wait),
+                        FrameStep::Done => upstream.buffer_mut().discard(length),
+                        FrameStep::Wait(wait) => return Ok(wait),
                     }
                     continue;
                 }
@@ -262,11 +262,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             };
             let length = frame.len();
             match self.take_frame(&frame, session)? {
-                Step::Done => {
+                FrameStep::Done => {
                     session.brought.message();
                     upstream.buffer_mut().consume(length);
                 }
-                Step::Wait(wait) => return Ok(wait),
+                FrameStep::Wait(wait) => return Ok(wait),
             }
         }
     }
@@ -276,7 +276,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.ledger.is_open())
     }
 
-    fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<Step> {
+    fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<FrameStep> {
         match frame.tag {
             b'd' => self.take_copy_data(frame.body, session),
             b'E' => {
@@ -285,14 +285,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             b'N' => take_notice(frame.body, session),
             // ParameterStatus
-            b'S' => Ok(Step::Done),
+            b'S' => Ok(FrameStep::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
             b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
             tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),
         }
     }
 
-    fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<Step> {
+    fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<FrameStep> {
         match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
             ReplicationMessage::XLogData(data) => {
                 session.flush_timing.sent(data.sent_at);
@@ -309,17 +309,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     session.feedback.requested();
                 }
                 if self.is_wanting_at(keepalive.wal_end, session) {
-                    return Ok(Step::Wait(Wait::ForEnd));
+                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
                 }
                 // What was delivered and not yet looked at must not hold the position back.
                 self.take_reports(Reported::WhileStreaming)?;
                 self.ledger.keepalive(keepalive.wal_end);
-                Ok(Step::Done)
+                Ok(FrameStep::Done)
             }
         }
     }
 
-    fn take_message(&mut self, message: Message<'_>, session: &mut Session) -> Turn<Step> {
+    fn take_message(&mut self, message: Message<'_>, session: &mut Session) -> Turn<FrameStep> {
         match message {
             Message::Insert { relation, new } => return self.take_row(&Change::Row { relation, new }, session),
             Message::LogicalMessage(message) if message.transactional => {
@@ -331,10 +331,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
             }
             Message::Begin(begin) if self.ledger.is_full() || self.must_commit_first(begin.final_lsn) => {
-                return Ok(Step::Wait(Wait::ForRoom));
+                return Ok(FrameStep::Wait(WaitCause::ForRoom));
             }
             Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
-                return Ok(Step::Wait(Wait::ForEnd));
+                return Ok(FrameStep::Wait(WaitCause::ForEnd));
             }
             Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
@@ -343,14 +343,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.ask_again(&relation, session)?;
                 if let Err(error) = self.outbox.relation(&relation) {
                     session.unmappable = Some(Box::new(error));
-                    return Ok(Step::Wait(Wait::ForEnd));
+                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
                 }
             }
             Message::Type(data_type) => self.outbox.data_type(data_type),
             Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
             Message::Delete { .. } | Message::Truncate | Message::Origin | Message::StrayStreamAbort => {}
         }
-        Ok(Step::Done)
+        Ok(FrameStep::Done)
     }
 
     /// Asks the catalogue of a table that DDL may have changed since it was asked last. A type that this transaction made shows a
@@ -396,9 +396,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session.flush_timing.began(begin.commit_time);
         let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
-            Verdict::AlreadyReceived => Open::AlreadyReceived,
-            Verdict::Continue { rows } => Open::Taken { context, skip: rows },
-            Verdict::Take => Open::Taken { context, skip: 0 },
+            BeginVerdict::AlreadyReceived => Open::AlreadyReceived,
+            BeginVerdict::Continue { rows } => Open::Taken { context, skip: rows },
+            BeginVerdict::Take => Open::Taken { context, skip: 0 },
         });
         Ok(())
     }
@@ -446,11 +446,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &Wait) -> Turn<()> {
+    fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &WaitCause) -> Turn<()> {
         self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
         let uncommitted = self.transaction.is_open() && !self.ledger.is_open();
-        if matches!(wait, Wait::ForEnd) && in_flight == 0 && !uncommitted {
+        if matches!(wait, WaitCause::ForEnd) && in_flight == 0 && !uncommitted {
             self.keep_what_is_whole()?;
             if let Some(mut row) = session.bad_row.take() {
                 self.metrics.bad_row(row.row.reason.label());
@@ -481,16 +481,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Err(Box::new(StreamEnd::Stalled))
     }
 
-    fn wait<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: Wait, now: Instant) -> Turn<()> {
+    fn wait<U: Upstream>(
+        &mut self,
+        upstream: &mut U,
+        session: &mut Session,
+        wait: WaitCause,
+        now: Instant,
+    ) -> Turn<()> {
         let was_blocked = session.blocked.take();
         match wait {
-            Wait::ForBytes => {
+            WaitCause::ForBytes => {
                 unblocked(was_blocked.as_ref());
                 return self.wait_for_bytes(upstream, session, now);
             }
-            Wait::ForRoom | Wait::Alone | Wait::ForEnd => {
+            WaitCause::ForRoom | WaitCause::Alone | WaitCause::ForEnd => {
                 unblocked(was_blocked.as_ref());
-                let alone = matches!(wait, Wait::Alone) && !session.flush_timing.is_empty();
+                let alone = matches!(wait, WaitCause::Alone) && !session.flush_timing.is_empty();
                 if alone || session.flush_timing.is_stale(now) {
                     self.flush_sink(session);
                 }
@@ -498,7 +504,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.clock.pause(WAIT_FULL);
                 }
             }
-            Wait::Blocked(failure) => {
+            WaitCause::Blocked(failure) => {
                 let blocked = self.blocked(failure, was_blocked);
                 self.transaction.blocked(blocked.since, now);
                 session.blocked = Some(blocked);
@@ -555,17 +561,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
 /// NoticeResponse. A walsender has few. One says that it waits for a standby. One says that it skips rows for want of the publication at
 /// that place in the log, which servers before version 18 refuse to do: so do we.
-fn take_notice(body: &[u8], session: &mut Session) -> Turn<Step> {
+fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
     let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
     if notice.is_of_standby_slots() {
         session.withheld(&notice);
-        return Ok(Step::Done);
+        return Ok(FrameStep::Done);
     }
     if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
         return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
     }
     tracing::warn!(%notice, "Postgres notice");
-    Ok(Step::Done)
+    Ok(FrameStep::Done)
 }
 
 /// What was reported as blocked continues.

@@ -4,7 +4,7 @@ use super::*;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
-use crate::relay::{Answer, AskHolder, Slot};
+use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
 use crate::sink::{Enqueue, InFlight, Initialized, Owner, Record, Tag, Token};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -575,7 +575,7 @@ struct Nobody;
 impl AskHolder for Nobody {
     fn ask(&mut self, _now: Duration) {}
 
-    fn answer(&mut self) -> Option<Answer> {
+    fn answer(&mut self) -> Option<HolderAnswer> {
         None
     }
 }
@@ -584,7 +584,7 @@ impl AskHolder for Nobody {
 fn a_relay_that_may_not_send_yet_is_not_ready() {
     let mut stage = Stage::new();
     let since = stage.clock.since_boot();
-    let slot = Slot {
+    let slot = HeldSlot {
         asks: Box::new(Nobody),
         walsender: 7,
         since,

@@ -22,7 +22,7 @@ const OTHERS: &str = "other";
 
 /// Topics that fail.
 #[derive(Debug, Default)]
-pub(super) struct Topics {
+pub(super) struct TopicStates {
     /// The metrics' number of the topic asked for last: mostly the next one's, too.
     last: String,
     number: u16,
@@ -38,7 +38,7 @@ struct Failing {
     given_up: Option<(Instant, Failure)>,
 }
 
-impl Topics {
+impl TopicStates {
     /// The metrics' number of a topic.
     #[inline]
     pub(super) fn number(&mut self, topic: &str, metrics: &Metrics) -> u16 {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn a_topic_is_waited_for_once_and_then_tried_now_and_then() {
         let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "gone".into() };
-        let (mut topics, start) = (Topics::default(), Instant::now());
+        let (mut topics, start) = (TopicStates::default(), Instant::now());
         let metrics = Metrics::new("s", "p", start);
         let patience = Duration::from_secs(30);
         let mut failed = |seconds| topics.failed("orders", patience, &metrics, start + Duration::from_secs(seconds));
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_topic_that_has_taken_a_record_since_is_waited_for_again() {
-        let (mut topics, start) = (Topics::default(), Instant::now());
+        let (mut topics, start) = (TopicStates::default(), Instant::now());
         let metrics = Metrics::new("s", "p", start);
         let (orders, invoices) = (metrics.topic("orders"), metrics.topic("invoices"));
         let after = |seconds| start + Duration::from_secs(seconds);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn topics_that_share_a_number_are_not_taken_for_one_another() {
-        let (mut topics, start) = (Topics::default(), Instant::now());
+        let (mut topics, start) = (TopicStates::default(), Instant::now());
         let metrics = Metrics::new("s", "p", start);
         let numbers: Vec<u16> = (0..200).map(|n| metrics.topic(&format!("t{n}"))).collect();
         assert_eq!(numbers[150], numbers[151]);

@@ -20,18 +20,18 @@ pub(super) struct JavaRegex {
     /// Anchored at both ends.
     whole: Regex,
     first: Regex,
-    replacement: Vec<Part>,
+    replacement: Vec<ReplacementPart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum ReplacementPart {
     Literal(String),
     Group(usize),
 }
 
 impl JavaRegex {
     pub(super) fn new(regex: &str, replacement: &str) -> Result<Self, TopicError> {
-        let pattern = Translation::of(regex)?;
+        let pattern = Translator::of(regex)?;
         let first = compile(regex, &pattern)?;
         let whole = compile(regex, &format!(r"\A(?:{pattern})\z"))?;
         let replacement = parse_replacement(replacement, &first)?;
@@ -40,7 +40,7 @@ impl JavaRegex {
 
     /// Matches whole texts alone, in whatever case.
     pub(super) fn whole_ignoring_case(regex: &str) -> Result<Regex, TopicError> {
-        compile(regex, &format!(r"(?i)\A(?:{})\z", Translation::of(regex)?))
+        compile(regex, &format!(r"(?i)\A(?:{})\z", Translator::of(regex)?))
     }
 
     pub(super) fn render(&self, value: &str, out: &mut String) {
@@ -52,9 +52,9 @@ impl JavaRegex {
         out.push_str(value.get(..matched.start).unwrap_or_default());
         for part in &self.replacement {
             match part {
-                Part::Literal(text) => out.push_str(text),
+                ReplacementPart::Literal(text) => out.push_str(text),
                 // A group that took no part is empty.
-                Part::Group(group) => out.push_str(captures.get(*group).map_or("", |group| group.as_str())),
+                ReplacementPart::Group(group) => out.push_str(captures.get(*group).map_or("", |group| group.as_str())),
             }
         }
         out.push_str(value.get(matched.end..).unwrap_or_default());
@@ -71,7 +71,7 @@ fn compile(given: &str, pattern: &str) -> Result<Regex, TopicError> {
     })
 }
 
-fn parse_replacement(text: &str, regex: &Regex) -> Result<Vec<Part>, TopicError> {
+fn parse_replacement(text: &str, regex: &Regex) -> Result<Vec<ReplacementPart>, TopicError> {
     let error = |at, problem| TopicError::new(REPLACEMENT_FLAG, text, at, problem);
     let mut parts = Vec::new();
     let mut rest = text.char_indices().peekable();
@@ -81,17 +81,19 @@ fn parse_replacement(text: &str, regex: &Regex) -> Result<Vec<Part>, TopicError>
                 Some((_, escaped)) => push_literal(&mut parts, escaped),
                 None => return Err(error(at, TopicProblem::LoneBackslash)),
             },
-            '$' => parts.push(Part::Group(group(text, &mut rest, regex).map_err(|problem| error(at, problem))?)),
+            '$' => {
+                parts.push(ReplacementPart::Group(group(text, &mut rest, regex).map_err(|problem| error(at, problem))?))
+            }
             _ => push_literal(&mut parts, character),
         }
     }
     Ok(parts)
 }
 
-fn push_literal(parts: &mut Vec<Part>, character: char) {
+fn push_literal(parts: &mut Vec<ReplacementPart>, character: char) {
     match parts.last_mut() {
-        Some(Part::Literal(text)) => text.push(character),
-        _ => parts.push(Part::Literal(character.to_string())),
+        Some(ReplacementPart::Literal(text)) => text.push(character),
+        _ => parts.push(ReplacementPart::Literal(character.to_string())),
     }
 }
 
@@ -129,7 +131,7 @@ fn numbered(first: u32, rest: &mut Peekable<CharIndices<'_>>, groups: usize) -> 
 }
 
 /// One pass over a Java expression.
-struct Translation<'p> {
+struct Translator<'p> {
     java: &'p str,
     rest: Peekable<CharIndices<'p>>,
     /// How many `[` are open.
@@ -140,7 +142,7 @@ struct Translation<'p> {
     out: String,
 }
 
-impl<'p> Translation<'p> {
+impl<'p> Translator<'p> {
     fn of(java: &'p str) -> Result<String, TopicError> {
         let rest = java.char_indices().peekable();
         let mut pass = Self { java, rest, depth: 0, quantified: false, previous: '\0', out: String::new() };

@@ -1,7 +1,7 @@
 //! Which topic a row goes to.
 //!
 //! ```text
-//!  setting ──► Topic::new ──► names() ──► the table's plan says which columns they are
+//!  setting ──► TopicRule::new ──► names() ──► the table's plan says which columns they are
 //!  a row's values for them ──► LastTopic::resolve ──► a checked topic name
 //! ```
 //!
@@ -52,52 +52,52 @@ impl Default for TopicSetting {
 
 /// How topics are made, understood once.
 #[derive(Debug, Clone)]
-pub struct Topic {
-    form: Form,
+pub struct TopicRule {
+    form: TopicForm,
     rule: &'static Rule,
 }
 
 #[derive(Debug, Clone)]
-enum Form {
+enum TopicForm {
     Template(Template),
     Regex(JavaRegex),
 }
 
-/// A value that a [`Topic`] needs from each row.
+/// A value that a [`TopicRule`] needs from each row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name<'t> {
+pub enum TopicInput<'t> {
     /// The column of this name or, if the table has none, the role.
     ColumnOrRole(&'t str),
     /// The role `route`, whatever the columns are called.
     Route,
 }
 
-impl Topic {
+impl TopicRule {
     /// Understands the setting; `rule`: what may come out.
     ///
     /// # Errors
     /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
     pub fn new(setting: &TopicSetting, rule: &'static Rule) -> Result<Self, TopicError> {
         let form = match setting {
-            TopicSetting::Template(text) => Form::Template(Template::new(text, rule)?),
-            TopicSetting::Regex { regex, replacement } => Form::Regex(JavaRegex::new(regex, replacement)?),
+            TopicSetting::Template(text) => TopicForm::Template(Template::new(text, rule)?),
+            TopicSetting::Regex { regex, replacement } => TopicForm::Regex(JavaRegex::new(regex, replacement)?),
         };
         Ok(Self { form, rule })
     }
 
-    /// The values that it needs, each once, in the order in which [`Topic::render`] asks for them.
-    pub fn names(&self) -> Vec<Name<'_>> {
+    /// The values that it needs, each once, in the order in which [`TopicRule::render`] asks for them.
+    pub fn names(&self) -> Vec<TopicInput<'_>> {
         match &self.form {
-            Form::Template(template) => template.names().map(Name::ColumnOrRole).collect(),
-            Form::Regex(_) => vec![Name::Route],
+            TopicForm::Template(template) => template.names().map(TopicInput::ColumnOrRole).collect(),
+            TopicForm::Regex(_) => vec![TopicInput::Route],
         }
     }
 
-    /// Appends the topic to `out`. `value` gives the text for a place in [`Topic::names`].
+    /// Appends the topic to `out`. `value` gives the text for a place in [`TopicRule::names`].
     pub fn render<'v>(&self, value: impl Fn(usize) -> &'v str, out: &mut String) {
         match &self.form {
-            Form::Template(template) => template.render(value, out),
-            Form::Regex(regex) => regex.render(value(0), out),
+            TopicForm::Template(template) => template.render(value, out),
+            TopicForm::Regex(regex) => regex.render(value(0), out),
         }
     }
 }
@@ -105,18 +105,18 @@ impl Topic {
 /// The last topic, and the values that gave it. Holds only names that the topic's [`Rule`] allows.
 #[derive(Debug, Clone, Default)]
 pub struct LastTopic {
-    /// In the order of [`Topic::names`]; meaningful only while `name` is not empty.
+    /// In the order of [`TopicRule::names`]; meaningful only while `name` is not empty.
     values: Vec<String>,
     /// Empty: none yet.
     name: String,
 }
 
 impl LastTopic {
-    /// The topic for `values`, in the order of [`Topic::names`].
+    /// The topic for `values`, in the order of [`TopicRule::names`].
     ///
     /// # Errors
     /// There is no such topic name.
-    pub fn resolve<'v, V>(&mut self, topic: &Topic, values: V) -> Result<&str, NoTopic>
+    pub fn resolve<'v, V>(&mut self, topic: &TopicRule, values: V) -> Result<&str, NoTopic>
     where
         V: ExactSizeIterator<Item = &'v [u8]> + Clone,
     {
@@ -133,7 +133,7 @@ impl LastTopic {
             && self.values.iter().zip(values).all(|(last, value)| last.as_bytes() == value)
     }
 
-    fn render<'v>(&mut self, topic: &Topic, values: impl Iterator<Item = &'v [u8]>) -> Result<(), NoTopic> {
+    fn render<'v>(&mut self, topic: &TopicRule, values: impl Iterator<Item = &'v [u8]>) -> Result<(), NoTopic> {
         self.name.clear();
         self.values.clear();
         for (name, value) in values.enumerate() {
@@ -148,7 +148,7 @@ impl LastTopic {
 /// Why a row's values give no topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoTopic {
-    /// The value for this place in [`Topic::names`] is not UTF-8.
+    /// The value for this place in [`TopicRule::names`] is not UTF-8.
     NotUtf8 {
         /// The place.
         name: usize,

@@ -12,11 +12,11 @@ const FLAG: &str = "--topic";
 pub(super) struct Template {
     /// Each once.
     names: Vec<String>,
-    parts: Vec<Part>,
+    parts: Vec<TemplatePart>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum TemplatePart {
     Literal(String),
     /// `name` is a place in [`Template::names`].
     Value {
@@ -64,8 +64,8 @@ impl Template {
     pub(super) fn render<'v>(&self, value: impl Fn(usize) -> &'v str, out: &mut String) {
         for part in &self.parts {
             match part {
-                Part::Literal(text) => out.push_str(text),
-                Part::Value { name, filters } => match filters.split_first() {
+                TemplatePart::Literal(text) => out.push_str(text),
+                TemplatePart::Value { name, filters } => match filters.split_first() {
                     None => out.push_str(value(*name)),
                     Some((first, rest)) => {
                         let start = first.apply(value(*name));
@@ -78,8 +78,8 @@ impl Template {
 
     fn push_literal(&mut self, character: char) {
         match self.parts.last_mut() {
-            Some(Part::Literal(text)) => text.push(character),
-            _ => self.parts.push(Part::Literal(character.to_string())),
+            Some(TemplatePart::Literal(text)) => text.push(character),
+            _ => self.parts.push(TemplatePart::Literal(character.to_string())),
         }
     }
 
@@ -147,7 +147,7 @@ impl<'t> Parser<'t> {
         }
         let (name, filters) = self.pieces(inside, start)?;
         let name = self.template.name(name);
-        self.template.parts.push(Part::Value { name, filters });
+        self.template.parts.push(TemplatePart::Value { name, filters });
         self.at = start + end + 1;
         Ok(())
     }

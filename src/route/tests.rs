@@ -1,15 +1,15 @@
 use super::*;
 use proptest::prelude::*;
 
-fn template(text: &str) -> Result<Topic, TopicError> {
-    Topic::new(&TopicSetting::Template(text.to_owned()), &TOPICS)
+fn template(text: &str) -> Result<TopicRule, TopicError> {
+    TopicRule::new(&TopicSetting::Template(text.to_owned()), &TOPICS)
 }
 
-fn regex(regex: &str, replacement: &str) -> Result<Topic, TopicError> {
-    Topic::new(&TopicSetting::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() }, &TOPICS)
+fn regex(regex: &str, replacement: &str) -> Result<TopicRule, TopicError> {
+    TopicRule::new(&TopicSetting::Regex { regex: regex.to_owned(), replacement: replacement.to_owned() }, &TOPICS)
 }
 
-fn rendered(topic: &Topic, values: &[&str]) -> String {
+fn rendered(topic: &TopicRule, values: &[&str]) -> String {
     let mut out = String::new();
     topic.render(|name| values[name], &mut out);
     out
@@ -18,7 +18,7 @@ fn rendered(topic: &Topic, values: &[&str]) -> String {
 #[track_caller]
 fn check(text: &str, values: &[(&str, &str)], expected: &str) {
     let topic = template(text).unwrap();
-    let names: Vec<_> = values.iter().map(|(name, _)| Name::ColumnOrRole(name)).collect();
+    let names: Vec<_> = values.iter().map(|(name, _)| TopicInput::ColumnOrRole(name)).collect();
     assert_eq!(topic.names(), names);
     assert_eq!(rendered(&topic, &values.iter().map(|(_, value)| *value).collect::<Vec<_>>()), expected);
 }

@@ -1,18 +1,18 @@
 //! What becomes of rows that cannot be published.
 //!
-//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`Action`] of a row by its place. Which rows are bad, and that
+//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
 use super::error::ConfigError;
 use super::read::Reader;
 use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
-use crate::relay::{Action, BadRows};
+use crate::relay::{BadRowAction, BadRows};
 use crate::route::Rule;
 use crate::sink::destination::Kind;
 
-const ACTIONS: [(&str, Action); 3] =
-    [("stop", Action::Stop), ("dead-letter", Action::DeadLetter), ("skip", Action::Skip)];
+const ACTIONS: [(&str, BadRowAction); 3] =
+    [("stop", BadRowAction::Stop), ("dead-letter", BadRowAction::DeadLetter), ("skip", BadRowAction::Skip)];
 
 /// What one row's action may look like, for messages.
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
@@ -46,12 +46,12 @@ fn default_topic(slot: &str, addresses: &Rule) -> String {
     if addresses.check(&usual).is_err() && addresses.check(&other).is_ok() { other } else { usual }
 }
 
-fn row_at(given: &Given) -> Result<(Position, Action), SettingError> {
+fn row_at(given: &Given) -> Result<(Position, BadRowAction), SettingError> {
     let parsed =
         given.text.trim().split_once('=').and_then(|(at, action)| Some((at.trim().parse().ok()?, action.trim())));
     let Some((position, text)) = parsed else { return Err(given.invalid(ROW_AT, None)) };
     let action =
-        ACTIONS.iter().find(|(name, action)| *name == text && *action != Action::Stop).map(|(_, action)| *action);
+        ACTIONS.iter().find(|(name, action)| *name == text && *action != BadRowAction::Stop).map(|(_, action)| *action);
     action.map(|action| (position, action)).ok_or_else(|| {
         let near = nearest(text, ["dead-letter", "skip"]).map(|action| format!("{position}={action}"));
         given.invalid(ROW_AT, near)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::debezium::DebeziumError;
 use crate::given::{Origin, SettingError};
-use crate::pg::source::{Place, SourceError};
+use crate::pg::source::{SourceError, SourcePlace};
 use crate::supervise::chain;
 
 /// Settings that are wrong. Nothing was contacted.
@@ -83,7 +83,7 @@ impl ConfigError {
     /// An error about the source, whose connection string was given at `text`.
     pub(super) fn source(source: SourceError, text: Option<&Origin>) -> Self {
         let origin = match (&source.place, text) {
-            (Place::Text, Some(origin)) => origin.to_string(),
+            (SourcePlace::Text, Some(origin)) => origin.to_string(),
             (place, _) => place.to_string(),
         };
         Self::Source { origin, source }

@@ -4,7 +4,7 @@
 //! *each* acquisition: the cluster and its timeline, publication, tables, the slot's state and position; any may have changed
 //! since the last.
 
-use super::Target;
+use super::StreamTarget;
 use super::error::RunError;
 use super::holder::SlotHolder;
 use super::publication::look_again;
@@ -13,14 +13,14 @@ use super::slot_identity::SlotIdentity;
 use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::{Outbox, PlanError, Reading};
+use crate::outbox::{Outbox, PlanError, TableReading};
 use crate::pg::catalog;
 use crate::pg::instance::Witness;
 use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, FreeSlot, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
-use crate::relay::{BELIEVED_FREE, Clock, Identity, Relay, SUCCESSOR_WAITS, Slot as Held};
+use crate::relay::{BELIEVED_FREE, Clock, HeldSlot as Held, Identity, Relay, SUCCESSOR_WAITS};
 use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ const LEFT_OVER: u32 = 10;
 
 /// What is known of the server.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownServer {
     /// The cluster that this process began with.
     pub(super) system: Option<SystemIdentity>,
     /// The running server that the replication connection reaches: see [`server::started_at`].
@@ -52,19 +52,19 @@ pub(super) struct Known {
     /// What was seen of it.
     slot_identity: SlotIdentity,
     /// How its tables are read, as last reported.
-    readings: Vec<Reading>,
+    readings: Vec<TableReading>,
     /// The publication's tables, as the last look found them. It stands in while a lock keeps the server from listing them again.
     listed: Option<Vec<PublishedTable>>,
 }
 
-impl Known {
+impl KnownServer {
     /// A connection for questions, to the server that the replication connection reaches.
-    fn beside(&self, target: &Target, purpose: Purpose) -> Result<Connection, Error> {
+    fn beside(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
         server::open_beside(&target.source, purpose, &self.started_at)
     }
 
     /// Says which column is which, whenever that is new.
-    fn tell_readings(&mut self, readings: &[Reading]) {
+    fn tell_readings(&mut self, readings: &[TableReading]) {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
             let columns: Vec<String> =
                 reading.columns.iter().map(|(role, column)| format!("{role}={column}")).collect();
@@ -83,8 +83,8 @@ impl Known {
 
 /// Takes the slot.
 pub(super) fn acquire(
-    target: &Target,
-    known: &mut Known,
+    target: &StreamTarget,
+    known: &mut KnownServer,
     relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
 ) -> Result<Acquired<ReplicationStream>, NotAcquired> {
@@ -115,7 +115,7 @@ pub(super) fn acquire(
 /// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
 /// not its own yet, or cannot decode at all. `was_standby`: it was one when it refused, and may have been promoted since. Then the next
 /// attempt tells.
-fn is_failing_over(target: &Target, was_standby: bool, error: &RunError) -> bool {
+fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -> bool {
     let refused = matches!(error, RunError::Postgres(error) if error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials());
     let by_standby = refused || matches!(error, RunError::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
@@ -124,8 +124,8 @@ fn is_failing_over(target: &Target, was_standby: bool, error: &RunError) -> bool
 
 /// `None`: rows from before may be under way in the relays of another set of shards, so that this one must not read yet.
 fn take(
-    target: &Target,
-    known: &mut Known,
+    target: &StreamTarget,
+    known: &mut KnownServer,
     relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
 ) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
@@ -166,7 +166,7 @@ fn take(
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let (stream, since, Taken { released, sends_from, log_end }) =
+    let (stream, since, TakenSlot { released, sends_from, log_end }) =
         start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
     tell_identity(target, known, mark.comment.as_deref(), relay)?;
     let own = stream.backend_pid();
@@ -190,7 +190,7 @@ fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
 /// Sees that it is the server that it was; how far its log goes.
 fn identify(
     connection: &mut Connection,
-    known: &mut Known,
+    known: &mut KnownServer,
     relay: &mut Relay<impl Sink, impl Clock>,
 ) -> Result<Lsn, RunError> {
     let found = server::identify_system(connection)?;
@@ -230,8 +230,8 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
 /// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
 /// waited for long.
 fn tell_identity(
-    target: &Target,
-    known: &Known,
+    target: &StreamTarget,
+    known: &KnownServer,
     comment: Option<&str>,
     relay: &mut Relay<impl Sink, impl Clock>,
 ) -> Result<(), RunError> {
@@ -301,7 +301,7 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
 }
 
 /// Sees that the slot is one that can be read. Compared before any waiting for it.
-fn look_at_slot(connection: &mut Connection, target: &Target, known: &mut Known) -> Result<(), RunError> {
+fn look_at_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
         let mark = catalog::publication_mark(connection, &target.publication)?;
@@ -361,10 +361,10 @@ fn start(
     mut connection: Connection,
     slot: &str,
     options: &PluginOptions<'_>,
-    target: &Target,
-    (known, relay): (&mut Known, &mut Relay<impl Sink, impl Clock>),
+    target: &StreamTarget,
+    (known, relay): (&mut KnownServer, &mut Relay<impl Sink, impl Clock>),
     metrics: &Metrics,
-) -> Result<(ReplicationStream, Duration, Taken), NotAcquired> {
+) -> Result<(ReplicationStream, Duration, TakenSlot), NotAcquired> {
     let (mut waits, mut held) = (0_u32, None);
     loop {
         let free = match target.temporary_slot {
@@ -377,7 +377,7 @@ fn start(
                 let Free { released, waits_until, log_end } = free;
                 let taken = relay.clock().since_boot();
                 let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
-                return Ok((stream, since, Taken { released, sends_from, log_end }));
+                return Ok((stream, since, TakenSlot { released, sends_from, log_end }));
             }
             Err((back, error)) => (back, error),
         };
@@ -425,7 +425,7 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
 }
 
 /// A slot that was taken: what of [`Held`] is known by then.
-struct Taken {
+struct TakenSlot {
     released: Option<Duration>,
     sends_from: Duration,
     log_end: Option<Lsn>,
@@ -465,8 +465,8 @@ fn released(
 
 /// The slot's position, read once nobody else can move it, nor drop it.
 fn confirmed_position(
-    target: &Target,
-    known: &mut Known,
+    target: &StreamTarget,
+    known: &mut KnownServer,
     witness: (Witness, Option<u32>),
 ) -> Result<(Lsn, Option<u32>), RunError> {
     let mut control = known.beside(target, Purpose::Control)?;
@@ -480,7 +480,7 @@ fn confirmed_position(
 
 /// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
 /// the WAL. `None`: neither, or nobody can be asked.
-pub(super) fn publication_gone(target: &Target, known: &Known, error: &Error) -> Option<RunError> {
+pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error: &Error) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;
     if error.code != sqlstate::UNDEFINED_OBJECT && !passes_over {
@@ -498,7 +498,7 @@ pub(super) fn publication_gone(target: &Target, known: &Known, error: &Error) ->
 ///
 /// # Errors
 /// It cannot be taken.
-pub(super) fn use_slot(target: &Target, known: &Known, lsn: Lsn) -> Result<ReplicationStream, Error> {
+pub(super) fn use_slot(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<ReplicationStream, Error> {
     let connection = known.beside(target, Purpose::Replication)?;
     let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
     connection.start_replication(&target.slot, lsn, &options, target.max_row).map_err(|(_, error)| error)
@@ -508,7 +508,7 @@ pub(super) fn use_slot(target: &Target, known: &Known, lsn: Lsn) -> Result<Repli
 ///
 /// # Errors
 /// The server cannot be asked.
-pub(super) fn has_confirmed(target: &Target, known: &Known, lsn: Lsn) -> Result<bool, Error> {
+pub(super) fn has_confirmed(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<bool, Error> {
     let mut control = known.beside(target, Purpose::Control)?;
     Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
 }

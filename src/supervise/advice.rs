@@ -4,7 +4,7 @@
 //! In: an error that ends a run, and what was asked for. Out: the same error, with a hint that can be followed as it is. Reads only;
 //! where nobody can be asked, the error's own hint stands.
 
-use super::Target;
+use super::StreamTarget;
 use super::error::{REPUBLISH_PAGE, RunError, not_sent};
 use crate::given::{nearest, shell_quoted};
 use crate::outbox::{Cause, Outbox, PlanError, TableName};
@@ -206,7 +206,7 @@ impl Surroundings {
 }
 
 /// The same error, with what the database shows to fix it.
-pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunError {
+pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -> RunError {
     if let RunError::Postgres(pg::Error::LoginRefused { error: refusal, .. }) = &error
         && let Some(hint) = login_hint(refusal, target)
     {
@@ -224,7 +224,7 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
         Err(pg::Error::LoginRefused { error: refusal, .. })
             if may_not(&error) && refusal.code == sqlstate::INSUFFICIENT_PRIVILEGE =>
         {
-            let Target { source, .. } = target;
+            let StreamTarget { source, .. } = target;
             let (database, user) = (identifier(&source.dbname), identifier(&source.user));
             let hint = format!(
                 "GRANT CONNECT ON DATABASE {database} TO {user}; (or a login trigger refuses the role: SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login';)"
@@ -244,7 +244,7 @@ pub(super) fn advised(target: &Target, outbox: &Outbox, error: RunError) -> RunE
 }
 
 /// What lets the relay in again, where the code of the refusal says it.
-fn login_hint(refusal: &pg::ServerError, target: &Target) -> Option<String> {
+fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<String> {
     let is_closed = refusal.code == sqlstate::NOT_IN_PREREQUISITE_STATE && refusal.hint.is_empty();
     is_closed.then(|| format!("ALTER DATABASE {} ALLOW_CONNECTIONS true;", identifier(&target.source.dbname)))
 }
@@ -275,7 +275,7 @@ fn may_not(error: &RunError) -> bool {
 
 fn hint(
     connection: &mut Connection,
-    target: &Target,
+    target: &StreamTarget,
     outbox: &Outbox,
     error: &RunError,
 ) -> Result<Option<Found>, pg::Error> {
@@ -295,12 +295,12 @@ fn hint(
 }
 
 /// What became of a publication or slot that is gone, where rows are shared out: a slot alone is never made again.
-fn of_shards(connection: &mut Connection, target: &Target, error: &RunError) -> Result<Option<Found>, pg::Error> {
+fn of_shards(connection: &mut Connection, target: &StreamTarget, error: &RunError) -> Result<Option<Found>, pg::Error> {
     // A publication may also be dropped between two questions about it.
     if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. } | RunError::NoTables { .. }) {
         return Ok(None);
     }
-    let Target { publication, slot, shard, .. } = target;
+    let StreamTarget { publication, slot, shard, .. } = target;
     let whole = |name| shard.map_or(Some(name), |shard| shard.whole(name));
     let Some(names) = whole(publication).zip(whole(slot)) else { return Ok(None) };
     let own = catalog::publication_mark(connection, publication)?.comment;
@@ -342,7 +342,7 @@ fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> Strin
 /// to send them. Where they would not, what is meant is among all of them.
 fn widened(
     connection: &mut Connection,
-    target: &Target,
+    target: &StreamTarget,
     outbox: &Outbox,
     error: &PlanError,
 ) -> Result<Option<Box<PlanError>>, pg::Error> {

@@ -4,10 +4,10 @@
 //! an idle one does not hold up the server's shutdown, as an idle plain one does. It takes a walsender of `max_wal_senders` while it is
 //! open, and it is closed a few seconds after the last question.
 
-use super::Target;
+use super::StreamTarget;
 use crate::lsn::Lsn;
 use crate::pg::{Connection, Error, Purpose, literal, server, sqlstate};
-use crate::relay::{ASKS_EVERY, Answer, AskHolder, Holder};
+use crate::relay::{ASKS_EVERY, AskHolder, Holder, HolderAnswer};
 use crate::sink::hold::since_boot;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -29,7 +29,7 @@ const MOST_ANSWERS: usize = 256;
 #[derive(Debug)]
 pub(super) struct SlotHolder {
     questions: SyncSender<()>,
-    answers: Receiver<Answer>,
+    answers: Receiver<HolderAnswer>,
 }
 
 impl SlotHolder {
@@ -37,7 +37,7 @@ impl SlotHolder {
     ///
     /// # Errors
     /// The operating system gives no thread.
-    pub(super) fn start(target: &Target, started_at: &str) -> Result<Self, Error> {
+    pub(super) fn start(target: &StreamTarget, started_at: &str) -> Result<Self, Error> {
         let ((questions, asked), (answering, answers)) = (sync_channel(1), sync_channel(MOST_ANSWERS));
         let (target, started_at) = (target.clone(), started_at.to_owned());
         let asking = move || Asking { target, started_at, connection: None }.run(&asked, &answering);
@@ -53,20 +53,20 @@ impl AskHolder for SlotHolder {
         let _asked = self.questions.try_send(()).is_ok();
     }
 
-    fn answer(&mut self) -> Option<Answer> {
+    fn answer(&mut self) -> Option<HolderAnswer> {
         self.answers.try_recv().ok()
     }
 }
 
 /// The thread's end.
 struct Asking {
-    target: Target,
+    target: StreamTarget,
     started_at: String,
     connection: Option<Connection>,
 }
 
 impl Asking {
-    fn run(&mut self, asked: &Receiver<()>, answering: &SyncSender<Answer>) {
+    fn run(&mut self, asked: &Receiver<()>, answering: &SyncSender<HolderAnswer>) {
         let mut left = 0;
         loop {
             match asked.recv_timeout(if left > 0 { ASKS_EVERY } else { KEPT }) {
@@ -80,12 +80,12 @@ impl Asking {
             }
             let asked = since_boot();
             match self.ask() {
-                Ok(holder) => tell(answering, Answer { asked, holder }),
+                Ok(holder) => tell(answering, HolderAnswer { asked, holder }),
                 Err(error) => {
                     tracing::debug!(%error, "who holds the slot cannot be asked");
                     self.connection = None;
                     if let Some(holder) = said_by(&error) {
-                        tell(answering, Answer { asked, holder });
+                        tell(answering, HolderAnswer { asked, holder });
                     }
                 }
             }
@@ -113,7 +113,7 @@ impl Asking {
 }
 
 /// A relay that looks at no answer for a minute finds the oldest ones, which prove nothing.
-fn tell(answering: &SyncSender<Answer>, answer: Answer) {
+fn tell(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
     let _full = answering.try_send(answer).is_err();
 }
 

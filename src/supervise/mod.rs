@@ -61,7 +61,7 @@ const STALLED_LOOK: Duration = Duration::from_millis(500);
 
 /// What to read.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct StreamTarget {
     /// The server and database.
     pub source: Source,
     /// The publication.

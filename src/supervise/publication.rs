@@ -3,7 +3,7 @@
 //! In: a control connection, what to read, what the last look found. Out: the outbox told of its tables, or why no stream can begin. It
 //! takes no slot and touches no row.
 
-use super::Target;
+use super::StreamTarget;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TableName, TypeDetail};
@@ -15,7 +15,7 @@ use crate::pgoutput::PublishedTable;
 /// does not if the stream has announced a table that it lacks: then the lock is waited for.
 pub(super) fn look_again(
     control: &mut Connection,
-    target: &Target,
+    target: &StreamTarget,
     (flushed, last): (Lsn, &mut Option<Vec<PublishedTable>>),
     outbox: &mut Outbox,
 ) -> Result<(bool, Option<PlanError>), RunError> {
@@ -62,7 +62,7 @@ fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable])
 /// As [`look_at_publication`], where a table that cannot be mapped now ends it.
 pub(crate) fn look_at_tables(
     connection: &mut Connection,
-    target: &Target,
+    target: &StreamTarget,
     outbox: &mut Outbox,
 ) -> Result<(), RunError> {
     let (_, _, unmappable) = look_at_publication(connection, target, None, outbox)?;
@@ -74,7 +74,7 @@ pub(crate) fn look_at_tables(
 ///
 /// # Errors
 /// The server cannot be asked.
-pub(crate) fn unpublished(connection: &mut Connection, target: &Target) -> Result<Option<RunError>, Error> {
+pub(crate) fn unpublished(connection: &mut Connection, target: &StreamTarget) -> Result<Option<RunError>, Error> {
     match published(connection, target) {
         Ok(_) => Ok(None),
         Err(RunError::Postgres(error)) => Err(error),
@@ -83,7 +83,7 @@ pub(crate) fn unpublished(connection: &mut Connection, target: &Target) -> Resul
 }
 
 /// The publication's tables, once they are what is asked for.
-fn published(connection: &mut Connection, target: &Target) -> Result<Vec<PublishedTable>, RunError> {
+fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<PublishedTable>, RunError> {
     let publication = target.publication.clone();
     let missing =
         || RunError::NoPublication { publication: publication.clone(), database: target.source.dbname.clone() };
@@ -111,7 +111,7 @@ fn published(connection: &mut Connection, target: &Target) -> Result<Vec<Publish
 /// whether values should come in binary form; and what is wrong with a table as it is now.
 fn look_at_publication(
     connection: &mut Connection,
-    target: &Target,
+    target: &StreamTarget,
     at: Option<Lsn>,
     outbox: &mut Outbox,
 ) -> Result<(Vec<PublishedTable>, bool, Option<PlanError>), RunError> {
@@ -143,7 +143,7 @@ fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<
 }
 
 /// What the catalogue says of types and columns, and where the log ended before it was asked.
-pub(crate) fn details_now(target: &Target) -> Result<(Details, Lsn), Error> {
+pub(crate) fn details_now(target: &StreamTarget) -> Result<(Details, Lsn), Error> {
     let connection = &mut Connection::open(&target.source, Purpose::Control)?;
     let as_of = server::wal_end(connection)?;
     Ok((details(connection, &target.publication)?, as_of))

@@ -3,8 +3,8 @@
 //! In: a relay, whose positions say where to begin. Out: a stream of a slot that is ours, and what the server says of that slot.
 //! Postgres is one implementer, the simulation's server the other: so what is decided between two streams runs in both.
 
-use super::Target;
-use super::acquire::{self, Known};
+use super::StreamTarget;
+use super::acquire::{self, KnownServer};
 use super::advice;
 use super::error::RunError;
 use crate::check_finding::CHECK;
@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
 use crate::pg::{Error, ReplicationStream, Upstream};
-use crate::relay::{Clock, Relay, Slot};
+use crate::relay::{Clock, HeldSlot, Relay};
 use crate::sink::Sink;
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ pub struct Acquired<U> {
     /// The slot's confirmed position, read after it was ours.
     pub confirmed: Lsn,
     /// For as long as it is ours; `None`: nobody else can take it.
-    pub slot: Option<Slot>,
+    pub slot: Option<HeldSlot>,
 }
 
 /// Why there is no stream.
@@ -106,14 +106,14 @@ impl<E: Into<RunError>> From<E> for NotAcquired {
 /// A slot of Postgres.
 #[derive(Debug)]
 pub struct PgServer {
-    target: Target,
-    known: Known,
+    target: StreamTarget,
+    known: KnownServer,
 }
 
 impl PgServer {
     /// One that has not been reached yet.
-    pub fn new(target: Target) -> Self {
-        Self { target, known: Known::default() }
+    pub fn new(target: StreamTarget) -> Self {
+        Self { target, known: KnownServer::default() }
     }
 }
 
@@ -129,7 +129,7 @@ impl Server for PgServer {
     }
 
     fn streams(&mut self, stream: &ReplicationStream, from: Lsn) {
-        let Target { slot, publication, .. } = &self.target;
+        let StreamTarget { slot, publication, .. } = &self.target;
         tracing::info!(slot, publication, %from, walsender = stream.backend_pid(), "streaming");
     }
 

@@ -7,7 +7,7 @@
 //! The first look comes before the slot is taken: a relay that takes it, finds it new and leaves would look to the next one as a
 //! relay that has worked.
 
-use super::Target;
+use super::StreamTarget;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::pg::instance::{self, Agreement, Sighting, Witness};
@@ -24,7 +24,7 @@ impl SlotIdentity {
     pub(super) fn look(
         &mut self,
         connection: &mut Connection,
-        target: &Target,
+        target: &StreamTarget,
         (witness, own): (Witness, Option<u32>),
     ) -> Result<(Lsn, Option<u32>), RunError> {
         let Some(now) = instance::sight(connection, &target.slot)? else {
@@ -52,7 +52,7 @@ impl SlotIdentity {
     }
 }
 
-fn compare(target: &Target, last: &Sighting, now: &Sighting, witness: Witness) -> Result<(), RunError> {
+fn compare(target: &StreamTarget, last: &Sighting, now: &Sighting, witness: Witness) -> Result<(), RunError> {
     if let Some(proof) = last.proves(now, witness) {
         tracing::debug!(slot = target.slot, ?proof, "the slot is the one that was seen before");
         return Ok(());
@@ -71,7 +71,7 @@ fn compare(target: &Target, last: &Sighting, now: &Sighting, witness: Witness) -
 }
 
 /// Sees that the slot is the one that the setup marker is for. While another relay reads the slot, that one has seen to it.
-fn check_marker(connection: &mut Connection, target: &Target, now: &Sighting) -> Result<(), RunError> {
+fn check_marker(connection: &mut Connection, target: &StreamTarget, now: &Sighting) -> Result<(), RunError> {
     let (publication, slot) = (&target.publication, &target.slot);
     let mark = catalog::publication_mark(connection, publication)?;
     let Err(error) = agrees(publication, slot, mark.comment.as_deref(), now) else { return Ok(()) };

@@ -11,7 +11,7 @@ use std::time::Instant;
 fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
     let source = Source::resolve(Some("postgres://u@127.0.0.1:1/d"), &Environment::default()).unwrap().source;
     let (slot, publication) = ("s".to_owned(), "p".to_owned());
-    let target = Target {
+    let target = StreamTarget {
         source,
         publication,
         slot,

@@ -5,7 +5,7 @@ use crate::dice::Dice;
 use crate::lanes::Mutant;
 use crate::postgres::Manner;
 use std::time::Duration;
-use walrelay::relay::Action;
+use walrelay::relay::BadRowAction;
 use walrelay::relay::Limits;
 
 /// What goes on and what goes wrong: each once in so many steps, 0 for never.
@@ -40,7 +40,7 @@ pub(crate) struct Nature {
     /// Once in so many rows: one that no record can be made of.
     pub(crate) bad_route: u64,
     /// What becomes of them.
-    pub(crate) bad_rows: Action,
+    pub(crate) bad_rows: BadRowAction,
     /// A topic is missing; a right to write is.
     pub(crate) missing: u64,
     pub(crate) forbidden: u64,
@@ -123,9 +123,9 @@ impl Nature {
             0 => 0,
             _ => most_often * dice.between(1, 8),
         };
-        let bad_rows = dice.pick(&[Action::Stop, Action::DeadLetter, Action::Skip]);
+        let bad_rows = dice.pick(&[BadRowAction::Stop, BadRowAction::DeadLetter, BadRowAction::Skip]);
         // A good row may be skipped when its topic is gone for long: only dead letters say which.
-        let topics = u64::from(bad_rows != Action::Skip);
+        let topics = u64::from(bad_rows != BadRowAction::Skip);
         let exactly_once = dice.one_in(3);
         Self {
             commit: dice.between(1, 12),

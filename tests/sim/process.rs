@@ -22,8 +22,8 @@ use walrelay::outbox::TableName;
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
 use walrelay::relay::{
-    ASKS_EVERY, Answer, AskHolder, BELIEVED_FREE, BadRowAt, Clock, Holder, Identity, Relay, SUCCESSOR_WAITS, Slot,
-    StreamEnd,
+    ASKS_EVERY, AskHolder, BELIEVED_FREE, BadRowAt, Clock, HeldSlot, Holder, HolderAnswer, Identity, Relay,
+    SUCCESSOR_WAITS, StreamEnd,
 };
 use walrelay::sink::Sink;
 use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
@@ -193,7 +193,7 @@ impl Server for SimServer {
             world.log(&format_args!("the slot is taken, released {released:?}, sends from {sends_from:?}"));
         });
         let stream = SimStream::new(&self.shared);
-        let slot = Slot {
+        let slot = HeldSlot {
             asks: Box::new(SimAsks::new(&self.shared, timeline)),
             walsender: u32::try_from(machine).unwrap(),
             since: now,
@@ -286,13 +286,13 @@ impl AskHolder for SimAsks {
     }
 
     /// What is answered is what is true now, though it was asked before.
-    fn answer(&mut self) -> Option<Answer> {
+    fn answer(&mut self) -> Option<HolderAnswer> {
         let now = self.shared.since_boot();
         while self.next <= now.min(self.until) {
             let asked = self.next;
             self.next += ASKS_EVERY;
             if let Some(holder) = self.holder() {
-                return Some(Answer { asked, holder });
+                return Some(HolderAnswer { asked, holder });
             }
         }
         None

@@ -8,7 +8,7 @@ use crate::process::{Outcome, Process};
 use crate::wal::BAD_ROUTE;
 use crate::world::{Counts, World};
 use std::time::Duration;
-use walrelay::relay::Action;
+use walrelay::relay::BadRowAction;
 use walrelay::relay::BadRowAt;
 use walrelay::sink::Sink as _;
 
@@ -174,9 +174,9 @@ impl World {
         let position = row.position;
         if local || dice.one_in(3) {
             // As the hint says.
-            let action = dice.pick(&[Action::DeadLetter, Action::Skip]);
+            let action = dice.pick(&[BadRowAction::DeadLetter, BadRowAction::Skip]);
             decided.push((position, action));
-            if action == Action::Skip {
+            if action == BadRowAction::Skip {
                 truth.excused.insert(number);
             }
             return;

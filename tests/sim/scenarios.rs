@@ -9,7 +9,7 @@ use crate::wal::Piece;
 use crate::world::World;
 use std::time::Duration;
 use walrelay::lsn::Lsn;
-use walrelay::relay::Action;
+use walrelay::relay::BadRowAction;
 
 /// A world in which only the script acts, until it calms down.
 fn world() -> Shared {
@@ -421,7 +421,7 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
     let shared = world();
     let until = Duration::from_secs(45);
     shared.with(|world| {
-        world.nature.bad_rows = Action::DeadLetter;
+        world.nature.bad_rows = BadRowAction::DeadLetter;
         // Topics may fail here, though the dice make no other one missing.
         world.nature.missing = u64::MAX;
         world.broker.missing.insert("outbox.event.order".to_owned(), until);
@@ -447,7 +447,7 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
 fn a_second_search_in_a_transaction_repeats_nothing_of_what_the_first_one_has_delivered() {
     let shared = world_of_small_reads();
     shared.with(|world| {
-        world.nature.bad_rows = Action::DeadLetter;
+        world.nature.bad_rows = BadRowAction::DeadLetter;
         world.nature.client.as_mut().expect("settings").room = 2000;
         world.broker.partitions = 1;
         world.broker.rules.refused.extend([150, 180]);

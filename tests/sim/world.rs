@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use walrelay::lsn::Lsn;
 use walrelay::positions::Position;
-use walrelay::relay::Action as RowAction;
+use walrelay::relay::BadRowAction as RowAction;
 use walrelay::sink::Record;
 
 /// With nothing broken any more, everything is delivered and confirmed within this time.

@@ -21,7 +21,7 @@ use crate::commands::error::CommandError;
 use crate::lsn::Lsn;
 use crate::pg::frame::ReadBuffer;
 use crate::pg::replication::{StandbyStatusUpdate, push_xlog_data};
-use crate::pg::rows::{Next, Values};
+use crate::pg::rows::{NextRow, Values};
 use crate::pg::{self, Recovery, Upstream};
 use crate::pgoutput::{PgTime, encode};
 use crate::relay::{Clock as _, SystemClock};
@@ -265,8 +265,8 @@ impl Feed {
         let now = SystemClock.wall();
         let next = self.reader.next(patience, |values| transaction((out, row), of, values, number, now, announce))?;
         match next {
-            Next::Nothing => Ok(false),
-            Next::Row(key) => {
+            NextRow::Nothing => Ok(false),
+            NextRow::Row(key) => {
                 self.announced = Some(*part);
                 self.sent.push_back(Sent { number, part: *part, key: key.clone() });
                 *last = Some(key);
@@ -277,7 +277,7 @@ impl Feed {
                 }
                 Ok(true)
             }
-            Next::End => {
+            NextRow::End => {
                 let place = self.behind_page()?;
                 self.state = State::Between(place);
                 Ok(true)

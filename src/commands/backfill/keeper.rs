@@ -8,7 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::commands::progress::Progress as Bar;
 use crate::outbox::TableName;
-use crate::pg::progress::{self, Progress};
+use crate::pg::progress::{self, BackfillProgress};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery};
 use crate::supervise::chain;
@@ -26,7 +26,7 @@ pub(super) struct Keeper {
     source: Source,
     slot: String,
     connection: Option<Connection>,
-    progress: Progress,
+    progress: BackfillProgress,
     /// In the order of the parts.
     tables: Vec<TableName>,
     /// What is in `progress` and not written down yet.
@@ -54,7 +54,7 @@ impl Keeper {
         connection: Connection,
         source: &Source,
         slot: &str,
-        progress: Progress,
+        progress: BackfillProgress,
         tables: Vec<TableName>,
         total: u64,
     ) -> Self {

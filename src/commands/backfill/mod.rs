@@ -27,7 +27,7 @@ use super::target::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
-use crate::pg::progress::{self, Progress};
+use crate::pg::progress::{self, BackfillProgress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
@@ -111,7 +111,7 @@ struct Job {
     asked: Asked,
     tables: Vec<TableName>,
     parts: Vec<Part>,
-    progress: Progress,
+    progress: BackfillProgress,
     /// How many rows are expected.
     total: u64,
 }

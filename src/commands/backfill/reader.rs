@@ -10,7 +10,7 @@ use super::proof::Proof;
 use crate::commands::error::CommandError;
 use crate::commands::setup::Held;
 use crate::commands::target::OutboxPlace;
-use crate::pg::rows::{Next, Rows, Values};
+use crate::pg::rows::{NextRow, Rows, Values};
 use crate::pg::{self, Connection, Purpose};
 use crate::wire::DecodeError;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl Reader {
         &mut self,
         patience: Duration,
         take: impl FnOnce(&mut Values<'_>) -> Result<T, DecodeError>,
-    ) -> Result<Next<T>, CommandError> {
+    ) -> Result<NextRow<T>, CommandError> {
         let rows = self.rows.as_mut().ok_or(pg::Error::Ended)?;
         Ok(rows.next(patience, take)?)
     }
@@ -134,7 +134,7 @@ impl Reader {
             let next = rows.next(Duration::from_secs(30), |values| {
                 Ok(values.value()?.and_then(|text| std::str::from_utf8(text).ok()?.parse::<u32>().ok()))
             })?;
-            if let Next::Row(value) = next {
+            if let NextRow::Row(value) = next {
                 found = value;
             }
         }

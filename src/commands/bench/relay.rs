@@ -14,7 +14,7 @@ use crate::route::TopicSetting;
 use crate::sink::Sink;
 use crate::sink::destination::Delivery;
 use crate::sink::null::NullSink;
-use crate::supervise::{PgServer, RunError, Supervisor, Target};
+use crate::supervise::{PgServer, RunError, StreamTarget, Supervisor};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -106,7 +106,7 @@ impl Running {
         let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<Acknowledged>::default());
         let mut source = request.source.clone();
         source.application_name.get_or_insert_with(|| format!("walrelay/{name}"));
-        let target = Target {
+        let target = StreamTarget {
             source,
             publication: name.to_owned(),
             slot: name.to_owned(),

@@ -7,7 +7,7 @@
 use super::service::{MARKS, Service};
 use crate::commands::AGE_COLUMNS;
 use crate::outbox::{Outbox, TableName};
-use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, Session};
+use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession};
 use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
@@ -53,7 +53,7 @@ pub(super) struct Facts {
     /// Its tables.
     pub(super) tables: Vec<TableFacts>,
     /// What holds the slot back.
-    pub(super) holders: Vec<Session>,
+    pub(super) holders: Vec<ServerSession>,
     /// The same, prepared.
     pub(super) prepared: Vec<PreparedTransaction>,
     /// What there is beside what was asked for.
@@ -123,7 +123,7 @@ pub(super) struct SlotFacts {
     /// Its row.
     pub(super) slot: Slot,
     /// Who reads it.
-    pub(super) reader: Option<Session>,
+    pub(super) reader: Option<ServerSession>,
     /// Beside the server's state at that moment.
     pub(super) sighting: Option<Sighting>,
     /// Bytes that decoding has written to disk for it, since its statistics began.

@@ -25,9 +25,9 @@ use super::run;
 use crate::check_finding::Level;
 use crate::outbox::Outbox;
 use crate::pg::{Connection, marker};
-use crate::relay::Action;
+use crate::relay::BadRowAction;
 use crate::relay::transactional_id;
-use crate::route::{Topic, TopicSetting};
+use crate::route::{TopicRule, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
 use facts::Place;
 pub use report::{Report, TableReport};
@@ -98,7 +98,7 @@ fn topics_begin(config: &run::Request) -> &str {
 
 /// The topic of every row, whatever there is in the tables; `None`: it depends on the row.
 fn only_topic(config: &run::Request) -> Option<String> {
-    let topic = Topic::new(&config.mapping.topic, config.mapping.addresses).ok()?;
+    let topic = TopicRule::new(&config.mapping.topic, config.mapping.addresses).ok()?;
     let mut name = String::new();
     topic.names().is_empty().then(|| topic.render(|_| "", &mut name))?;
     Some(name)
@@ -107,7 +107,8 @@ fn only_topic(config: &run::Request) -> Option<String> {
 /// The topic of bad rows, where that is their action.
 fn dead_letter_topic(config: &run::Request) -> Option<&str> {
     let wanted = &config.bad_rows;
-    let any = wanted.action == Action::DeadLetter || wanted.at.iter().any(|(_, action)| *action == Action::DeadLetter);
+    let any = wanted.action == BadRowAction::DeadLetter
+        || wanted.at.iter().any(|(_, action)| *action == BadRowAction::DeadLetter);
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 

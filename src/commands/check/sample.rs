@@ -5,7 +5,7 @@
 
 use super::facts::TableFacts;
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, Outbox, Outcome, PlanError, RowContext, RowError};
+use crate::outbox::{BadReason, Outbox, PlanError, RowContext, RowError, RowOutcome};
 use crate::pgoutput::{Message, PgTime, Relation};
 use std::collections::BTreeSet;
 
@@ -63,7 +63,7 @@ fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample
         sample.topics.insert(record.topic.to_owned());
     });
     match taken {
-        Ok(Outcome::Record(()) | Outcome::NotPublished | Outcome::Ignored(_)) => {}
+        Ok(RowOutcome::Record(()) | RowOutcome::NotPublished | RowOutcome::Ignored(_)) => {}
         Err(RowError::Bad(bad)) => {
             let name_is_invalid = matches!(bad.reason, BadReason::InvalidTopic { .. });
             sample.bad.push(Unpublishable { text: bad.reason.to_string(), name_is_invalid });

@@ -11,9 +11,9 @@ use crate::commands::output::{bytes, number, shell_quoted};
 use crate::commands::run;
 use crate::commands::target::publishing_again;
 use crate::outbox::TableName;
-use crate::outbox::{Outbox, Plan, PlanError, Role};
+use crate::outbox::{Outbox, PlanError, Role, TablePlan};
 use crate::pg::{catalog, identifier, marker, names};
-use crate::relay::Action;
+use crate::relay::BadRowAction;
 use crate::route::TopicSetting;
 use crate::supervise::REPUBLISH_PAGE;
 use std::collections::BTreeSet;
@@ -122,7 +122,7 @@ fn mapped(
 }
 
 /// Why records have no key, and what gives them one.
-fn without_key(config: &run::Request, table: &TableFacts, plan: &Plan) -> (String, String) {
+fn without_key(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> (String, String) {
     let published: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
     let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
@@ -143,7 +143,7 @@ fn without_key(config: &run::Request, table: &TableFacts, plan: &Plan) -> (Strin
 }
 
 /// Columns that the topic is made of and that may be null.
-fn nullable(table: &TableFacts, plan: &Plan) -> Option<Finding> {
+fn nullable(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     let may_be_null = |name: &str| table.columns.iter().any(|have| have.column.name == name && !have.not_null);
     let mut names: Vec<&str> = plan.topic_columns().filter(|name| may_be_null(name)).collect();
     names.extend(plan.column(Role::Id).filter(|name| may_be_null(name)));
@@ -160,7 +160,7 @@ fn nullable(table: &TableFacts, plan: &Plan) -> Option<Finding> {
     )
 }
 
-fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
+fn payload(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     let name = plan.column(Role::Payload)?;
     let column = table.columns.iter().find(|have| have.column.name == name)?;
     (column.column.type_id == JSONB).then(|| {
@@ -175,7 +175,7 @@ fn payload(table: &TableFacts, plan: &Plan) -> Option<Finding> {
 }
 
 /// Rows of one key must be in one shard.
-fn shared_out(config: &run::Request, table: &TableFacts, plan: &Plan) -> Option<Finding> {
+fn shared_out(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     let shard = config.shard?;
     let Some(filter) = &table.filter else {
         let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
@@ -229,11 +229,11 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
         }
     };
     Some(match config.bad_rows.action {
-        Action::Stop => SIDE.fail("rows", text).why("the relay stops before the first of them").fix(fix),
-        Action::DeadLetter => {
+        BadRowAction::Stop => SIDE.fail("rows", text).why("the relay stops before the first of them").fix(fix),
+        BadRowAction::DeadLetter => {
             SIDE.warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
         }
-        Action::Skip => SIDE.warn("rows", text).why("they are counted, and published nowhere").fix(fix),
+        BadRowAction::Skip => SIDE.warn("rows", text).why("they are counted, and published nowhere").fix(fix),
     })
 }
 

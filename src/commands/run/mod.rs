@@ -31,7 +31,7 @@ use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
-use crate::supervise::{self, EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, Supervisor, Target, chain};
+use crate::supervise::{self, EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, StreamTarget, Supervisor, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -195,8 +195,8 @@ pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result
 }
 
 /// What is read.
-pub(super) fn target(config: &Request) -> Target {
-    Target {
+pub(super) fn target(config: &Request) -> StreamTarget {
+    StreamTarget {
         messages: !config.mapping.message_prefixes.is_empty(),
         temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
         source: config.source.clone(),
@@ -353,7 +353,7 @@ impl Control {
 
     fn bind(&self) -> Result<Option<Server>, Error> {
         let Some(address) = &self.listen else { return Ok(None) };
-        let server = Server::bind(address, http::Limits::default())?;
+        let server = Server::bind(address, http::HttpLimits::default())?;
         for address in server.addresses() {
             tracing::info!(%address, "serving /metrics, /livez, /readyz, /status");
         }
@@ -445,7 +445,7 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
 }
 
 /// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
-fn spawn_looks(target: Target, metrics: Arc<Metrics>) -> Result<(), Error> {
+fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), Error> {
     let look = move || {
         let (mut failing, mut publication) = (false, PublicationLook::default());
         loop {
@@ -477,7 +477,7 @@ fn spawn_looks(target: Target, metrics: Arc<Metrics>) -> Result<(), Error> {
 }
 
 /// One look. No other server is asked than the one that the stream comes from, if there is one now.
-fn look(target: &Target, publication: &mut PublicationLook, metrics: &Metrics) -> Result<(), pg::Error> {
+fn look(target: &StreamTarget, publication: &mut PublicationLook, metrics: &Metrics) -> Result<(), pg::Error> {
     let server = metrics.server();
     let mut connection = match &server {
         Some(started_at) => server::open_beside(&target.source, Purpose::Control, started_at)?,
@@ -502,7 +502,7 @@ struct PublicationLook {
 
 impl PublicationLook {
     /// Reports that the publication has lost what is to be published: the server then continues the stream, without those rows.
-    fn look(&mut self, connection: &mut Connection, target: &Target, metrics: &Metrics) -> Result<(), pg::Error> {
+    fn look(&mut self, connection: &mut Connection, target: &StreamTarget, metrics: &Metrics) -> Result<(), pg::Error> {
         let membership = catalog::membership(connection, &target.publication)?;
         if membership.is_some() && self.membership == membership {
             return Ok(());

@@ -21,7 +21,7 @@ use super::shards::{ShardError, has_no_shards, sets, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
-use crate::pg::marker::{self, Taken};
+use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, literal, server};
 use crate::supervise::RunError;
@@ -360,13 +360,13 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
 }
 
 /// What the mark keeps of the snapshot: it is gone with its connection.
-fn taken(connection: &mut Connection, request: &Request, held: &Held) -> Result<Taken, CommandError> {
+fn taken(connection: &mut Connection, request: &Request, held: &Held) -> Result<SlotSnapshot, CommandError> {
     connection.query(&held.begin())?;
     let rows = connection.query("SELECT pg_catalog.pg_current_snapshot()")?;
     let snapshot = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
     let updates = catalog::updates(connection, &request.publication)?;
     connection.query("COMMIT")?;
-    Ok(Taken { updates, snapshot })
+    Ok(SlotSnapshot { updates, snapshot })
 }
 
 fn nothing_to_do(request: &Request, facts: &Facts) -> String {

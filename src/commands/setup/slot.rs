@@ -11,7 +11,7 @@ use super::{Held, Voice, WORD_EVERY, made_at, unlimited};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
-use crate::pg::catalog::{self, PreparedTransaction, Session};
+use crate::pg::catalog::{self, PreparedTransaction, ServerSession};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Row, identifier, literal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -132,7 +132,7 @@ impl Onlooker<'_> {
     }
 }
 
-fn words(waited: Duration, sessions: &[Session], prepared: &[PreparedTransaction]) -> Vec<String> {
+fn words(waited: Duration, sessions: &[ServerSession], prepared: &[PreparedTransaction]) -> Vec<String> {
     let waited = duration(waited);
     let mut lines: Vec<String> = sessions
         .iter()
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn each_transaction_that_holds_the_slot_up_is_named_with_what_ends_it() {
-        let holder = Session {
+        let holder = ServerSession {
             pid: 42,
             user: Some("app".to_owned()),
             application: None,

@@ -125,7 +125,7 @@ struct Found {
     /// The slot beside the server's state at that moment.
     sighting: Option<Sighting>,
     tables: Vec<String>,
-    reader: Option<catalog::Session>,
+    reader: Option<catalog::ServerSession>,
 }
 
 /// What there is to show, and whether a relay could read the slot.

@@ -7,7 +7,7 @@ use super::Request;
 use super::relay::RelayReport;
 use crate::commands::output::{bytes, number, session};
 use crate::lsn::Lsn;
-use crate::pg::catalog::Session;
+use crate::pg::catalog::ServerSession;
 use crate::pg::server::Slot;
 use crate::supervise::RunError;
 use serde::Serialize;
@@ -81,7 +81,7 @@ fn slot_or_nulls<S: serde::Serializer>(slot: &Option<SlotReport>, serializer: S)
 }
 
 impl SlotReport {
-    pub(super) fn new(slot: &Slot, reader: Option<&Session>) -> Self {
+    pub(super) fn new(slot: &Slot, reader: Option<&ServerSession>) -> Self {
         let row = &slot.row;
         let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
         let pid = row.active_pid.map(|pid| format!("process {pid}"));
@@ -113,8 +113,8 @@ impl SlotReport {
 }
 
 /// Whom, not since when: a walsender's one statement began when it connected.
-fn shown_reader(reader: &Session) -> String {
-    session(&Session { state: None, transaction_age: None, statement_age: None, ..reader.clone() })
+fn shown_reader(reader: &ServerSession) -> String {
+    session(&ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() })
 }
 
 impl Report {

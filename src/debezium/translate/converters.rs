@@ -3,19 +3,19 @@
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 
 use super::Translator;
-use crate::debezium::keys::{Keys, Value};
+use crate::debezium::keys::{KeyValue, Keys};
 use crate::debezium::{Note, Severity};
 use crate::outbox::connect::{Converter, Json};
 
 /// A place that a converter serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum RecordPart {
     Key,
     Value,
     Header,
 }
 
-impl Part {
+impl RecordPart {
     const fn name(self) -> &'static str {
         match self {
             Self::Key => "key",
@@ -39,13 +39,13 @@ const BYTES: [&str; 3] =
 
 impl Translator {
     pub(super) fn converters(&mut self) {
-        for part in [Part::Key, Part::Value, Part::Header] {
+        for part in [RecordPart::Key, RecordPart::Value, RecordPart::Header] {
             let converter = if self.is_server() { self.server_converter(part) } else { self.connect_converter(part) };
             let Some(converter) = converter else { continue };
             match part {
-                Part::Key => self.out.connect.key = converter,
-                Part::Value => self.out.connect.value = converter,
-                Part::Header => self.out.connect.header = converter,
+                RecordPart::Key => self.out.connect.key = converter,
+                RecordPart::Value => self.out.connect.value = converter,
+                RecordPart::Header => self.out.connect.header = converter,
             }
         }
         self.out.connect.skip_null_headers = self.is_server();
@@ -55,7 +55,7 @@ impl Translator {
     }
 
     /// Debezium's format, or a class that is named beside it.
-    fn server_converter(&mut self, part: Part) -> Option<Converter> {
+    fn server_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let name = part.name();
         let mut options = self.job.connector.take_below(&format!("{name}.converter."));
         let class = options.take_filled("class");
@@ -65,7 +65,7 @@ impl Translator {
             return self.converter(part, &class, None, options);
         };
         let known = FORMATS.iter().find(|(known, _)| *known == format.text.trim());
-        let headers_take = !matches!((part, known), (Part::Header, Some(("simplestring" | "binary", _))));
+        let headers_take = !matches!((part, known), (RecordPart::Header, Some(("simplestring" | "binary", _))));
         let Some((_, default)) = known.filter(|_| headers_take) else {
             self.refuse(&format, format!("records in the format {:?} cannot be written here", format.text.trim()));
             return None;
@@ -79,7 +79,7 @@ impl Translator {
     }
 
     /// The connector's own, else the worker's; options belong to the file that names the class.
-    fn connect_converter(&mut self, part: Part) -> Option<Converter> {
+    fn connect_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let key = format!("{}.converter", part.name());
         let (own, options) = (self.job.connector.take_filled(&key), self.job.connector.take_below(&format!("{key}.")));
         let (theirs, defaults) = (self.job.worker.take_filled(&key), self.job.worker.take_below(&format!("{key}.")));
@@ -95,7 +95,7 @@ impl Translator {
         if let Some(class) = theirs {
             return self.converter(part, &class.text, Some(&class), defaults);
         }
-        if part == Part::Header {
+        if part == RecordPart::Header {
             return Some(Converter::Simple);
         }
         let text = if self.job.has_worker {
@@ -107,12 +107,18 @@ impl Translator {
         None
     }
 
-    fn converter(&mut self, part: Part, class: &str, named_by: Option<&Value>, mut options: Keys) -> Option<Converter> {
+    fn converter(
+        &mut self,
+        part: RecordPart,
+        class: &str,
+        named_by: Option<&KeyValue>,
+        mut options: Keys,
+    ) -> Option<Converter> {
         let class = self.whole_class(class.trim());
         let converter = match class {
             TEXT => self.text(&mut options),
             JSON => Some(Converter::Json(self.json(&mut options))),
-            SIMPLE if part == Part::Header => Some(Converter::Simple),
+            SIMPLE if part == RecordPart::Header => Some(Converter::Simple),
             class if BYTES.contains(&class) => {
                 let other = self.delegate(part, &mut options);
                 Some(Converter::Bytes { other: other.map(Box::new) })
@@ -150,7 +156,7 @@ impl Translator {
     fn text(&mut self, options: &mut Keys) -> Option<Converter> {
         for key in ["encoding", "converter.encoding"] {
             let encoding = options.take(key);
-            let utf8 = |value: &Value| ["utf-8", "utf8"].contains(&value.text.trim().to_ascii_lowercase().as_str());
+            let utf8 = |value: &KeyValue| ["utf-8", "utf8"].contains(&value.text.trim().to_ascii_lowercase().as_str());
             if let Some(encoding) = encoding.filter(|value| !utf8(value)) {
                 self.refuse(&encoding, "texts are written in UTF-8");
                 return None;
@@ -183,7 +189,7 @@ impl Translator {
         Json { schemas, numeric_decimals: decimals.and_then(|value| self.one_of(&value, &words)).unwrap_or(false) }
     }
 
-    fn delegate(&mut self, part: Part, options: &mut Keys) -> Option<Converter> {
+    fn delegate(&mut self, part: RecordPart, options: &mut Keys) -> Option<Converter> {
         options.take("schemas.enable");
         let class = options.take_filled("delegate.converter.type");
         let inner = options.take_below("delegate.converter.type.");

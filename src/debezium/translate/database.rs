@@ -1,7 +1,7 @@
 //! Where the rows come from: `database.*`, slot, publication, tables.
 
 use super::Translator;
-use crate::debezium::keys::Value;
+use crate::debezium::keys::KeyValue;
 use crate::debezium::{Setting, Severity};
 use crate::given::{Foreign, Origin};
 use crate::outbox::{List, TablePatterns};
@@ -30,7 +30,7 @@ impl Translator {
         }
         match self.job.connector.take("database.tcpKeepAlive") {
             Some(off) if off.boolean() == Some(false) => {
-                parts.push(("keepalives", Value { text: "0".to_owned(), origin: off.origin }));
+                parts.push(("keepalives", KeyValue { text: "0".to_owned(), origin: off.origin }));
             }
             on => self.asks_nothing(on),
         }
@@ -55,7 +55,7 @@ impl Translator {
     }
 
     /// What libpq would refuse without naming the key.
-    fn judge_places(&mut self, parts: &mut [(&str, Value)]) {
+    fn judge_places(&mut self, parts: &mut [(&str, KeyValue)]) {
         for (keyword, value) in parts {
             let text = value.text.trim().to_ascii_lowercase();
             match *keyword {
@@ -69,7 +69,7 @@ impl Translator {
         }
     }
 
-    fn judge_tls(&mut self, parts: &[(&str, Value)]) {
+    fn judge_tls(&mut self, parts: &[(&str, KeyValue)]) {
         if let Some((_, key)) = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text)) {
             self.refuse(key, "Java's drivers read keys in DER, here PEM is wanted: openssl pkcs8 -inform DER -nocrypt");
         }
@@ -119,7 +119,7 @@ impl Translator {
     }
 
     /// A name, or Debezium's default.
-    fn named(&mut self, setting: &'static str, given: Option<Value>, default: &str) {
+    fn named(&mut self, setting: &'static str, given: Option<KeyValue>, default: &str) {
         match given {
             Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
             None => self.set(setting, default, &Origin::foreign(format!("Debezium's default {setting}"))),
@@ -180,7 +180,7 @@ fn of_all(first: &Origin) -> Origin {
     }
 }
 
-fn origin_of(parts: &[(&str, Value)], keyword: &str) -> Option<Origin> {
+fn origin_of(parts: &[(&str, KeyValue)], keyword: &str) -> Option<Origin> {
     parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use super::document::{Job, Platform};
 use super::expressions::Surroundings;
-use super::keys::Value;
+use super::keys::KeyValue;
 use super::{Note, Setting, Severity, Translation};
 use crate::given::Origin;
 use crate::given::is_secret;
@@ -84,33 +84,33 @@ impl Translator {
         self.out.notes.push(Note::new(severity, origin.to_string(), &text));
     }
 
-    fn not_needed(&mut self, value: &Value, text: impl Into<String>) {
+    fn not_needed(&mut self, value: &KeyValue, text: impl Into<String>) {
         self.note(Severity::NotNeeded, &value.origin, text);
     }
 
     /// A key, if it is there, whose value is as good as none.
-    fn asks_nothing(&mut self, value: Option<Value>) {
+    fn asks_nothing(&mut self, value: Option<KeyValue>) {
         if let Some(value) = value {
             self.not_needed(&value, "it asks for nothing");
         }
     }
 
     /// A key, if it is there, that another one makes void.
-    fn overruled(&mut self, value: Option<Value>, by: &str) {
+    fn overruled(&mut self, value: Option<KeyValue>, by: &str) {
         if let Some(value) = value {
             self.not_needed(&value, format!("{by} counts more"));
         }
     }
 
-    fn warn(&mut self, value: &Value, text: impl Into<String>) {
+    fn warn(&mut self, value: &KeyValue, text: impl Into<String>) {
         self.note(Severity::Warning, &value.origin, text);
     }
 
-    fn differs(&mut self, value: &Value, text: impl Into<String>) {
+    fn differs(&mut self, value: &KeyValue, text: impl Into<String>) {
         self.note(Severity::Differs, &value.origin, text);
     }
 
-    fn refuse(&mut self, value: &Value, text: impl Into<String>) {
+    fn refuse(&mut self, value: &KeyValue, text: impl Into<String>) {
         self.note(Severity::Refused, &value.origin, text);
     }
 
@@ -146,7 +146,7 @@ impl Translator {
     }
 
     /// One of some words, in any case. Another one is refused.
-    fn one_of<T: Copy>(&mut self, value: &Value, words: &[(&str, T)]) -> Option<T> {
+    fn one_of<T: Copy>(&mut self, value: &KeyValue, words: &[(&str, T)]) -> Option<T> {
         let text = value.text.trim();
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meant)| *meant);
         if found.is_none() {
@@ -156,7 +156,7 @@ impl Translator {
         found
     }
 
-    fn is_on(&mut self, value: Option<Value>) -> bool {
+    fn is_on(&mut self, value: Option<KeyValue>) -> bool {
         value.is_some_and(|value| self.one_of(&value, &[("true", true), ("false", false)]).unwrap_or(false))
     }
 

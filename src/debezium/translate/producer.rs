@@ -6,12 +6,12 @@ use std::ops::RangeInclusive;
 
 use super::Translator;
 use crate::debezium::jaas::{self, Jaas};
-use crate::debezium::keys::Value;
+use crate::debezium::keys::KeyValue;
 use crate::debezium::{Note, Severity};
 
 /// What becomes of a property.
 #[derive(Clone, Copy)]
-enum Action {
+enum PropertyAction {
     /// librdkafka has the same under this name.
     Becomes(&'static str),
     /// Nothing is lost without it, for this reason.
@@ -20,7 +20,7 @@ enum Action {
     Lost(&'static str),
 }
 
-use Action::{Becomes, Lost, NotNeeded};
+use PropertyAction::{Becomes, Lost, NotNeeded};
 
 const FIXED: &str =
     "fixed here: every record is acknowledged by all in-sync replicas, idempotent and retried indefinitely";
@@ -30,7 +30,7 @@ const OIDC: &str = "Java's way to a token: -X sasl.oauthbearer.* has librdkafka'
 const TLS: &str = "a setting of Java's TLS; OpenSSL's default counts";
 
 /// Java's names. One that ends with a dot stands for all that begin with it.
-const PROPERTIES: [(&str, Action); 71] = [
+const PROPERTIES: [(&str, PropertyAction); 71] = [
     ("acks", NotNeeded(FIXED)),
     ("enable.idempotence", NotNeeded(FIXED)),
     ("retries", NotNeeded(FIXED)),
@@ -167,7 +167,7 @@ impl Translator {
         self.out.notes.push(Note::new(Severity::Warning, "bootstrap.servers".to_owned(), text));
     }
 
-    fn plain_property(&mut self, key: &str, value: &Value) {
+    fn plain_property(&mut self, key: &str, value: &KeyValue) {
         let action = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
         match action.map(|(_, action)| *action) {
             Some(Becomes(name)) => self.becomes(key, name, value),
@@ -178,7 +178,7 @@ impl Translator {
     }
 
     /// A number that Java takes and librdkafka does not becomes the nearest that it takes.
-    fn becomes(&mut self, key: &str, name: &str, value: &Value) {
+    fn becomes(&mut self, key: &str, name: &str, value: &KeyValue) {
         let text = value.text.trim();
         if text.is_empty() && self.is_server() {
             return self.not_needed(value, "Quarkus takes an empty value for none");
@@ -206,12 +206,12 @@ impl Translator {
     fn reconnects(&mut self) {
         let (first, longest) = ("reconnect.backoff.ms", "reconnect.backoff.max.ms");
         let producer = &mut self.job.producer;
-        let number = |value: &Value| value.text.trim().parse::<i64>().ok();
+        let number = |value: &KeyValue| value.text.trim().parse::<i64>().ok();
         let Some(pause) = producer.get(first).filter(|pause| number(pause).is_some()).cloned() else { return };
         match producer.get(longest).cloned() {
             None => producer.insert(longest.to_owned(), pause),
             Some(bound) if number(&bound).is_some_and(|bound| number(&pause).is_some_and(|pause| pause > bound)) => {
-                producer.insert(first.to_owned(), Value { text: bound.text, ..pause });
+                producer.insert(first.to_owned(), KeyValue { text: bound.text, ..pause });
             }
             Some(_) => {}
         }
@@ -282,7 +282,7 @@ impl Translator {
     }
 
     /// Java's names of them are in capitals, and nothing else.
-    fn mechanism(&mut self, named: &Value) {
+    fn mechanism(&mut self, named: &KeyValue) {
         let text = named.text.trim();
         if MECHANISMS.contains(&text) {
             self.property("sasl.mechanism", text, &named.origin);
@@ -294,7 +294,7 @@ impl Translator {
     }
 
     /// What Java logs in with where nobody names a mechanism.
-    fn kerberos(&mut self, mechanism: Option<&Value>) {
+    fn kerberos(&mut self, mechanism: Option<&KeyValue>) {
         let protocol = self.sasl_protocol().filter(|_| mechanism.is_none());
         if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {
             let text =
@@ -304,12 +304,12 @@ impl Translator {
     }
 
     /// `security.protocol`, if it asks for SASL.
-    fn sasl_protocol(&self) -> Option<Value> {
+    fn sasl_protocol(&self) -> Option<KeyValue> {
         let protocol = self.job.producer.get("security.protocol").cloned();
         protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"))
     }
 
-    fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &Value) {
+    fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &KeyValue) {
         let (names, mechanism) = match jaas.module.as_str() {
             "PlainLoginModule" => {
                 ([("username", "sasl.username"), ("password", "sasl.password")].as_slice(), Some("PLAIN"))

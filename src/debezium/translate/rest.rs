@@ -8,7 +8,7 @@ use super::left::{self, CONNECT, When};
 use crate::debezium::Note;
 use crate::debezium::Severity::{self, NotNeeded, Warning};
 use crate::debezium::document::Job;
-use crate::debezium::keys::{Keys, Value};
+use crate::debezium::keys::{KeyValue, Keys};
 use crate::given::nearest;
 
 /// Values that change nothing, of keys of all kinds: Debezium's defaults among them.
@@ -116,7 +116,7 @@ impl Translator {
         }
     }
 
-    fn left(&mut self, value: &Value, when: When, severity: Severity, text: &str) {
+    fn left(&mut self, value: &KeyValue, when: When, severity: Severity, text: &str) {
         let asks = !NOTHING.contains(&value.text.trim().to_ascii_lowercase().as_str());
         let (severity, text) = match when {
             InSchemas if asks && !self.out.connect.writes_schemas() => {
@@ -129,7 +129,7 @@ impl Translator {
         self.note(severity, &value.origin, text);
     }
 
-    fn unknown(&mut self, key: &str, value: &Value) {
+    fn unknown(&mut self, key: &str, value: &KeyValue) {
         let known = left::CONNECTOR.names().chain(KNOWN);
         let meant = nearest(key, known).map(|meant| format!("; {meant} is")).unwrap_or_default();
         self.warn(

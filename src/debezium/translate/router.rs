@@ -3,7 +3,7 @@
 //! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
 
 use super::Translator;
-use crate::debezium::keys::{Keys, Value};
+use crate::debezium::keys::{KeyValue, Keys};
 use crate::given::Origin;
 use crate::given::nearest;
 use crate::outbox::connect::Expand;
@@ -77,7 +77,7 @@ impl Translator {
         }
     }
 
-    fn other_transform(&mut self, name: &str, names: &Value, mut options: Keys) {
+    fn other_transform(&mut self, name: &str, names: &KeyValue, mut options: Keys) {
         let whose = if let Some(kind) = options.take("type") {
             let class = kind.text.trim().to_owned();
             self.differs(
@@ -178,7 +178,7 @@ impl Translator {
         }
         let setting =
             crate::route::TopicSetting::Regex { regex: regex_text.clone(), replacement: replacement_text.clone() };
-        if let Err(error) = route::Topic::new(&setting, &route::TOPICS) {
+        if let Err(error) = route::TopicRule::new(&setting, &route::TOPICS) {
             let origin = regex.filter(|_| error.flag == "--topic-regex").map_or(origin, |regex| regex.origin);
             let text = error.problem.to_string();
             return self.note(
@@ -227,7 +227,7 @@ impl Translator {
     }
 
     /// `COLUMN:PLACEMENT` or `COLUMN:PLACEMENT:ALIAS`.
-    fn placement<'i>(&mut self, list: &Value, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
+    fn placement<'i>(&mut self, list: &KeyValue, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
         let parts = item.split(':').map(str::trim).collect::<Vec<_>>();
         let (column, placement, alias) = match parts.as_slice() {
             [column, placement] | [column, placement, ""] => (*column, *placement, *column),
@@ -250,7 +250,7 @@ impl Translator {
         found.map(|(_, placement)| (*placement, column, alias))
     }
 
-    fn partition(&mut self, list: &Value, column: &str) {
+    fn partition(&mut self, list: &KeyValue, column: &str) {
         if self.is_server() {
             return self.warn(list, format!("Debezium Server's Kafka sink drops the router's partition, so that records went by their keys; they still do, and --partition-column {column} obeys the column"));
         }

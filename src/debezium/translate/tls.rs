@@ -4,7 +4,7 @@
 //! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
 
 use super::Translator;
-use crate::debezium::keys::Value;
+use crate::debezium::keys::KeyValue;
 
 /// A store's format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ enum Format {
 }
 
 /// By its declared type, else by its name: Java opens both of its formats as `JKS`.
-fn format(kind: Option<&Value>, file: &str) -> Format {
+fn format(kind: Option<&KeyValue>, file: &str) -> Format {
     let file = file.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
     match kind.map(|kind| kind.text.trim().to_ascii_uppercase()).as_deref() {
@@ -90,7 +90,7 @@ impl Translator {
         }
     }
 
-    fn key_store_file(&mut self, kind: Option<&Value>, location: &Value, password: Option<Value>) {
+    fn key_store_file(&mut self, kind: Option<&KeyValue>, location: &KeyValue, password: Option<KeyValue>) {
         let file = location.text.trim();
         match format(kind, file) {
             Format::Pem => {

@@ -8,11 +8,11 @@
 mod chart;
 mod words;
 
-use super::history::{History, Mood, Point, Problem, Topic};
+use super::history::{History, Mood, NotedProblem, Point, TopicRate};
 use crate::metrics::{Hint, Metrics, Moment, State, Status};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
-use words::{Age, Count, Name, PerSecond, Size, Text};
+use words::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -55,8 +55,8 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
          <main>\n{main}</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
         icon = view.icon(),
         state = status.state,
-        slot_name = Name(&status.slot),
-        publication = Name(&status.publication),
+        slot_name = BreakableName(&status.slot),
+        publication = BreakableName(&status.publication),
         main = view.main(),
     )
 }
@@ -112,15 +112,15 @@ impl View<'_> {
             (_, _, Some(problem)) => problem,
             (_, _, None) if self.status.in_flight_records > 0 => {
                 let (waiting, lag) = (Count(self.status.in_flight_records), self.metrics.lag(self.now));
-                format!("{waiting} records are not acknowledged, the oldest for {}.", Age(lag.as_secs_f64()))
+                format!("{waiting} records are not acknowledged, the oldest for {}.", ShownSeconds(lag.as_secs_f64()))
             }
             (_, _, None) => String::new(),
         };
         self.told(&reason, self.state)
     }
 
-    fn problem_item(&self, problem: &Problem) -> String {
-        let age = Age(self.now.instant.saturating_duration_since(problem.at).as_secs_f64().max(1.0));
+    fn problem_item(&self, problem: &NotedProblem) -> String {
+        let age = ShownSeconds(self.now.instant.saturating_duration_since(problem.at).as_secs_f64().max(1.0));
         let told = if problem.is_of_rows {
             format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&problem.text))
         } else {
@@ -190,9 +190,9 @@ impl View<'_> {
         let values: Vec<_> = before.chain([(Duration::ZERO, Some(now))]).collect();
         Tile {
             name: "Lag",
-            figure: Age(now).to_string(),
+            figure: ShownSeconds(now).to_string(),
             more: behind,
-            highest: Age(values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max)).to_string(),
+            highest: ShownSeconds(values.iter().filter_map(|(_, value)| *value).fold(0.0, f64::max)).to_string(),
         }
         .render(&values, 1.0)
     }
@@ -246,7 +246,10 @@ impl View<'_> {
     fn facts(&self) -> String {
         let figures = self.metrics.last_slot_figures();
         let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Size(bytes).to_string());
-        let ack = self.status.last_ack_seconds.map_or_else(|| "none yet".to_owned(), |age| format!("{} ago", Age(age)));
+        let ack = self
+            .status
+            .last_ack_seconds
+            .map_or_else(|| "none yet".to_owned(), |age| format!("{} ago", ShownSeconds(age)));
         let bad: u64 = self.metrics.bad_row_totals().values().sum();
         let kept = match figures.safe_wal_bytes {
             Some(safe) => format!("{}; the slot is lost after {} more", size(figures.retained_wal_bytes), Size(safe)),
@@ -272,7 +275,7 @@ impl View<'_> {
 
     fn foot(&self) -> String {
         let Status { version, uptime_seconds, .. } = self.status;
-        format!("<footer><span>walrelay {version}, up for {}</span></footer>\n", Age(*uptime_seconds))
+        format!("<footer><span>walrelay {version}, up for {}</span></footer>\n", ShownSeconds(*uptime_seconds))
     }
 }
 
@@ -304,12 +307,12 @@ impl Tile {
     }
 }
 
-fn topic_row(topic: &Topic, top: f64) -> String {
+fn topic_row(topic: &TopicRate, top: f64) -> String {
     let share = if top > 0.0 { topic.rate / top * 100.0 } else { 0.0 };
     format!(
         "<tr><td class=\"name\">{}</td><td class=\"share\"><svg aria-hidden=\"true\"><rect width=\"{share:.1}%\" height=\"100%\"/></svg></td>\
          <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
-        Name(&topic.name),
+        BreakableName(&topic.name),
         PerSecond(topic.rate),
         Count(topic.total)
     )
@@ -317,7 +320,7 @@ fn topic_row(topic: &Topic, top: f64) -> String {
 
 /// A latency, of which may be known only that it is larger.
 fn at_least(latency: Duration, is_larger: bool) -> String {
-    let age = Age(latency.as_secs_f64());
+    let age = ShownSeconds(latency.as_secs_f64());
     if is_larger { format!("more than {age}") } else { age.to_string() }
 }
 

@@ -24,9 +24,9 @@ fn escape(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 /// A name in HTML that may break between its parts: after a dot or its like, and before a capital. A phone is narrower than many topics.
-pub(super) struct Name<'a>(pub(super) &'a str);
+pub(super) struct BreakableName<'a>(pub(super) &'a str);
 
-impl fmt::Display for Name<'_> {
+impl fmt::Display for BreakableName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = None;
         for character in self.0.chars() {
@@ -46,9 +46,9 @@ impl fmt::Display for Name<'_> {
 }
 
 /// Seconds, in the unit that a person would choose.
-pub(super) struct Age(pub(super) f64);
+pub(super) struct ShownSeconds(pub(super) f64);
 
-impl fmt::Display for Age {
+impl fmt::Display for ShownSeconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             seconds if seconds < 0.0005 => f.write_str("0 s"),
@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_name_breaks_between_its_parts_only() {
-        let shown = ["outbox.event.order-paid", "OrderPlacedV2", "a<b>é", ".", ""].map(|name| Name(name).to_string());
+        let shown =
+            ["outbox.event.order-paid", "OrderPlacedV2", "a<b>é", ".", ""].map(|name| BreakableName(name).to_string());
         assert_eq!(
             shown,
             ["outbox.<wbr>event.<wbr>order-<wbr>paid", "Order<wbr>Placed<wbr>V2", "a&lt;b&gt;é", ".", ""]
@@ -117,7 +118,8 @@ mod tests {
     fn figures_are_shown_in_units_that_people_read() {
         let sizes = [0, 1023, 1024, 1536, 5 << 20, u64::MAX].map(|bytes| Size(bytes).to_string());
         assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "5.0 MiB", "17179869183.9 GiB"]);
-        let ages = [0.0, 0.0042, 0.04, 9.96, 119.0, 600.0, 7_200.0, 864_000.0].map(|seconds| Age(seconds).to_string());
+        let ages = [0.0, 0.0042, 0.04, 9.96, 119.0, 600.0, 7_200.0, 864_000.0]
+            .map(|seconds| ShownSeconds(seconds).to_string());
         assert_eq!(ages, ["0 s", "4.2 ms", "40 ms", "10.0 s", "119 s", "10 min", "2 h", "10 days"]);
         let counts = [0, 999, 1_000, 1_234_567].map(|count| Count(count).to_string());
         assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);

@@ -7,7 +7,7 @@
 
 /// A column's type as far as its default goes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column<'a> {
+pub(super) struct DefaultColumn<'a> {
     pub(super) type_id: u32,
     /// The name of the type if it is an enum itself, and no domain over one.
     pub(super) enum_name: Option<&'a str>,
@@ -18,7 +18,7 @@ pub(super) struct Column<'a> {
 }
 
 /// The value's text; `None`: Debezium takes the column to have no default.
-pub(super) fn text(expression: &str, column: Column<'_>) -> Option<String> {
+pub(super) fn text(expression: &str, column: DefaultColumn<'_>) -> Option<String> {
     if let Some(name) = column.enum_name {
         return of_enum(expression, name);
     }
@@ -104,7 +104,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// With as many digits behind the point as the column has. `None`: no number, one that does not fit, or none of a scale is declared.
-fn decimal(number: &str, column: Column<'_>) -> Option<String> {
+fn decimal(number: &str, column: DefaultColumn<'_>) -> Option<String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = whole.strip_prefix('-').unwrap_or(whole);
     let is_number = !digits.is_empty() && digits.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit());
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const fn of(type_id: u32) -> Column<'static> {
-        Column { type_id, enum_name: None, scale: Some(2), any_scale: false }
+    const fn of(type_id: u32) -> DefaultColumn<'static> {
+        DefaultColumn { type_id, enum_name: None, scale: Some(2), any_scale: false }
     }
 
     #[track_caller]
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_numeric_without_a_scale_has_a_default_as_double_and_text_alone() {
-        let any = |any_scale| Column { scale: None, any_scale, ..of(1700) };
+        let any = |any_scale| DefaultColumn { scale: None, any_scale, ..of(1700) };
         assert_eq!(text("1.50", any(true)).as_deref(), Some("1.50"));
         assert_eq!(text("'-1.5'::numeric", any(true)).as_deref(), Some("-1.5"));
         assert_eq!(text("round(1.5)", any(true)).as_deref(), Some("0"));
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_enums_default_is_the_label_before_the_cast_to_it() {
-        let of = |expression| text(expression, Column { enum_name: Some("My mood"), ..of(20_000) });
+        let of = |expression| text(expression, DefaultColumn { enum_name: Some("My mood"), ..of(20_000) });
         assert_eq!(of("'sad'::\"My mood\"").as_deref(), Some("sad"));
         assert_eq!(of("'it''s'::app.\"My mood\"").as_deref(), Some("it''s"));
         assert_eq!((of("NULL::\"My mood\""), of("f()"), of("'sad'::text")), (None, None, None));
@@ -223,7 +223,7 @@ mod tests {
         #[test]
         fn no_expression_panics(expression in "[a-z'().: 0-9-]{0,30}", type_id in proptest::sample::select(vec![16, 20, 25, 1700, 1184])) {
             let _text = text(&expression, of(type_id));
-            let _enum = text(&expression, Column { enum_name: Some("a"), ..of(type_id) });
+            let _enum = text(&expression, DefaultColumn { enum_name: Some("a"), ..of(type_id) });
         }
     }
 }

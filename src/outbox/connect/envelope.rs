@@ -37,11 +37,11 @@ pub(super) struct EnvelopeField {
 /// Schemas that rows have had.
 #[derive(Debug, Default)]
 pub(in crate::outbox) struct EnvelopeSchemas {
-    known: Vec<Known>,
+    known: Vec<KnownSchema>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownSchema {
     /// The version, or the payload's schema.
     by: Vec<u8>,
     is_version: bool,
@@ -67,12 +67,13 @@ impl EnvelopeSchemas {
         if found.is_none() && self.known.len() < Self::MANY {
             let mut text = Vec::new();
             push(schema, version, route, &mut text);
-            self.known.push(Known { by: by.to_vec(), is_version, fields: schema.fields.clone(), text });
+            self.known.push(KnownSchema { by: by.to_vec(), is_version, fields: schema.fields.clone(), text });
         }
         let last = self.known.len().saturating_sub(1);
         let known = self.known.get(found.unwrap_or(last)).filter(|known| known.by == by);
         // Debezium ends at a row that does not fit the schema that it knows.
-        let fits = |known: &&Known| schema.fields.iter().all(|own| known.fields.iter().any(|field| field.is_of(own)));
+        let fits =
+            |known: &&KnownSchema| schema.fields.iter().all(|own| known.fields.iter().any(|field| field.is_of(own)));
         if let Some(known) = known.filter(fits) {
             out.extend(&known.text);
             return &known.fields;

@@ -22,7 +22,7 @@ pub(super) enum Expanded {
 
 /// A parsed text.
 #[derive(Debug, Clone, PartialEq)]
-enum Node {
+enum JsonNode {
     Null,
     Boolean(bool),
     Int(i32),
@@ -78,15 +78,15 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    fn node(&mut self) -> Option<Node> {
+    fn node(&mut self) -> Option<JsonNode> {
         self.blanks();
         match self.rest.bytes().next()? {
             b'{' => self.object(),
             b'[' => self.list(),
-            b'"' => self.string().map(Node::String),
-            b't' => self.word("true", Node::Boolean(true)),
-            b'f' => self.word("false", Node::Boolean(false)),
-            b'n' => self.word("null", Node::Null),
+            b'"' => self.string().map(JsonNode::String),
+            b't' => self.word("true", JsonNode::Boolean(true)),
+            b'f' => self.word("false", JsonNode::Boolean(false)),
+            b'n' => self.word("null", JsonNode::Null),
             _ => self.number(),
         }
     }
@@ -103,22 +103,22 @@ impl Parser<'_> {
         after.is_some()
     }
 
-    fn word(&mut self, word: &str, node: Node) -> Option<Node> {
+    fn word(&mut self, word: &str, node: JsonNode) -> Option<JsonNode> {
         self.rest = self.rest.strip_prefix(word)?;
         Some(node)
     }
 
-    fn number(&mut self) -> Option<Node> {
+    fn number(&mut self) -> Option<JsonNode> {
         let end = self.rest.find(|c: char| !c.is_ascii_digit() && !"+-.eE".contains(c)).unwrap_or(self.rest.len());
         let (text, after) = self.rest.split_at_checked(end)?;
         self.rest = after;
         if text.contains(['.', 'e', 'E']) {
-            return text.parse().ok().map(Node::Double);
+            return text.parse().ok().map(JsonNode::Double);
         }
         Some(match (text.parse(), text.parse()) {
-            (Ok(int), _) => Node::Int(int),
-            (_, Ok(long)) => Node::Long(long),
-            _ => Node::Huge,
+            (Ok(int), _) => JsonNode::Int(int),
+            (_, Ok(long)) => JsonNode::Long(long),
+            _ => JsonNode::Huge,
         })
     }
 
@@ -134,18 +134,18 @@ impl Parser<'_> {
         serde_json::from_str(text).ok()
     }
 
-    fn list(&mut self) -> Option<Node> {
+    fn list(&mut self) -> Option<JsonNode> {
         let mut items = Vec::new();
         self.rest = self.rest.strip_prefix('[')?;
         while !self.takes(']') {
             items.push(self.node()?);
             self.takes(',');
         }
-        Some(Node::List(items))
+        Some(JsonNode::List(items))
     }
 
-    fn object(&mut self) -> Option<Node> {
-        let mut members = Vec::<(String, Node)>::new();
+    fn object(&mut self) -> Option<JsonNode> {
+        let mut members = Vec::<(String, JsonNode)>::new();
         self.rest = self.rest.strip_prefix('{')?;
         while !self.takes('}') {
             let name = self.string()?;
@@ -158,22 +158,22 @@ impl Parser<'_> {
             self.takes(',');
             self.blanks();
         }
-        Some(Node::Object(members))
+        Some(JsonNode::Object(members))
     }
 }
 
 /// `None`: a member of this kind is left out.
-fn infer(node: &Node, how: Expand) -> Result<Option<Shape>, StaysString> {
+fn infer(node: &JsonNode, how: Expand) -> Result<Option<Shape>, StaysString> {
     Ok(Some(match node {
-        Node::Null => return Ok(how.keep_nulls.then_some(Shape::Bytes)),
-        Node::Boolean(_) => Shape::Boolean,
-        Node::Int(_) => Shape::Int,
-        Node::Long(_) => Shape::Long,
-        Node::Double(_) | Node::Huge => Shape::Double,
-        Node::String(_) => Shape::String,
-        Node::List(items) if items.is_empty() => return Ok(None),
-        Node::List(items) => Shape::List(Box::new(infer_items(items, how)?)),
-        Node::Object(members) => {
+        JsonNode::Null => return Ok(how.keep_nulls.then_some(Shape::Bytes)),
+        JsonNode::Boolean(_) => Shape::Boolean,
+        JsonNode::Int(_) => Shape::Int,
+        JsonNode::Long(_) => Shape::Long,
+        JsonNode::Double(_) | JsonNode::Huge => Shape::Double,
+        JsonNode::String(_) => Shape::String,
+        JsonNode::List(items) if items.is_empty() => return Ok(None),
+        JsonNode::List(items) => Shape::List(Box::new(infer_items(items, how)?)),
+        JsonNode::Object(members) => {
             let mut shapes = Vec::new();
             for (name, member) in members {
                 match infer(member, how)? {
@@ -187,15 +187,15 @@ fn infer(node: &Node, how: Expand) -> Result<Option<Shape>, StaysString> {
 }
 
 /// Items must be of one kind, numbers of one width; objects are taken together.
-fn infer_items(items: &[Node], how: Expand) -> Result<Shape, StaysString> {
-    let present = || items.iter().filter(|item| **item != Node::Null);
+fn infer_items(items: &[JsonNode], how: Expand) -> Result<Shape, StaysString> {
+    let present = || items.iter().filter(|item| **item != JsonNode::Null);
     let Some(first) = present().next() else {
-        return infer(&Node::Null, how)?.ok_or(StaysString);
+        return infer(&JsonNode::Null, how)?.ok_or(StaysString);
     };
     if present().any(|item| kind(item) != kind(first)) {
         return Err(StaysString);
     }
-    if !matches!(first, Node::Object(_)) {
+    if !matches!(first, JsonNode::Object(_)) {
         return infer(first, how)?.ok_or(StaysString);
     }
     let mut merged = Vec::<(String, Shape)>::new();
@@ -213,29 +213,29 @@ fn infer_items(items: &[Node], how: Expand) -> Result<Shape, StaysString> {
 }
 
 /// Kinds that may not stand in one array.
-const fn kind(node: &Node) -> u8 {
+const fn kind(node: &JsonNode) -> u8 {
     match node {
-        Node::Null => 0,
-        Node::Boolean(_) => 1,
-        Node::Int(_) => 2,
-        Node::Long(_) => 3,
-        Node::Double(_) | Node::Huge => 4,
-        Node::String(_) => 5,
-        Node::List(_) => 6,
-        Node::Object(_) => 7,
+        JsonNode::Null => 0,
+        JsonNode::Boolean(_) => 1,
+        JsonNode::Int(_) => 2,
+        JsonNode::Long(_) => 3,
+        JsonNode::Double(_) | JsonNode::Huge => 4,
+        JsonNode::String(_) => 5,
+        JsonNode::List(_) => 6,
+        JsonNode::Object(_) => 7,
     }
 }
 
-fn write(node: &Node, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit> {
+fn write(node: &JsonNode, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit> {
     match (node, shape) {
-        (Node::Null, _) => out.extend(b"null"),
-        (Node::Boolean(value), Shape::Boolean) => out.extend(value.to_string().as_bytes()),
-        (Node::Int(value), Shape::Int) => out.extend(value.to_string().as_bytes()),
-        (Node::Long(value), Shape::Long) => out.extend(value.to_string().as_bytes()),
-        (Node::Double(value), Shape::Double) if !value.is_finite() => push_string(out, &number::float(*value)),
-        (Node::Double(value), Shape::Double) => out.extend(number::float(*value).as_bytes()),
-        (Node::String(text), Shape::String) => push_string(out, text),
-        (Node::List(items), Shape::List(shape)) => {
+        (JsonNode::Null, _) => out.extend(b"null"),
+        (JsonNode::Boolean(value), Shape::Boolean) => out.extend(value.to_string().as_bytes()),
+        (JsonNode::Int(value), Shape::Int) => out.extend(value.to_string().as_bytes()),
+        (JsonNode::Long(value), Shape::Long) => out.extend(value.to_string().as_bytes()),
+        (JsonNode::Double(value), Shape::Double) if !value.is_finite() => push_string(out, &number::float(*value)),
+        (JsonNode::Double(value), Shape::Double) => out.extend(number::float(*value).as_bytes()),
+        (JsonNode::String(text), Shape::String) => push_string(out, text),
+        (JsonNode::List(items), Shape::List(shape)) => {
             out.push(b'[');
             for (at, item) in items.iter().enumerate() {
                 out.extend(if at > 0 { b",".as_slice() } else { b"" });
@@ -243,20 +243,20 @@ fn write(node: &Node, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit> {
             }
             out.push(b']');
         }
-        (Node::Object(members), Shape::Object(shapes)) => write_object(members, shapes, out)?,
+        (JsonNode::Object(members), Shape::Object(shapes)) => write_object(members, shapes, out)?,
         _ => return Err(Misfit),
     }
     Ok(())
 }
 
 /// Members that the shape does not have are left out, those that the object lacks are null.
-fn write_object(members: &[(String, Node)], shapes: &[(String, Shape)], out: &mut Vec<u8>) -> Result<(), Misfit> {
+fn write_object(members: &[(String, JsonNode)], shapes: &[(String, Shape)], out: &mut Vec<u8>) -> Result<(), Misfit> {
     out.push(b'{');
     for (at, (name, shape)) in shapes.iter().enumerate() {
         out.extend(if at > 0 { b",".as_slice() } else { b"" });
         push_string(out, name);
         out.push(b':');
-        let member = members.iter().find(|(known, _)| known == name).map_or(&Node::Null, |(_, member)| member);
+        let member = members.iter().find(|(known, _)| known == name).map_or(&JsonNode::Null, |(_, member)| member);
         write(member, shape, out)?;
     }
     out.push(b'}');

@@ -1,8 +1,8 @@
 //! Records as Debezium's outbox router and Kafka Connect's converters wrote them.
 //!
 //! ```text
-//!  Relation + catalogue ──types──► a Type per column ──Encoder::new──► ConnectPlan, beside the table's Plan
-//!  text of a column ──Type::read──► Value ──Encoder──► bytes of key, header, value
+//!  Relation + catalogue ──types──► a Type per column ──Encoder::new──► ConnectPlan, beside the table's TablePlan
+//!  text of a column ──Type::read──► ConnectValue ──Encoder──► bytes of key, header, value
 //! ```
 //!
 //! Everything that depends on a type, a converter or a mode is decided once per Relation message; a column whose bytes are
@@ -30,14 +30,14 @@ pub use settings::{
 
 use super::details::{ColumnDetail, Details};
 use super::mapping::Mapping;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use crate::pgoutput::Relation;
 pub(super) use envelope::EnvelopeSchemas;
 use envelope::{EnvelopeField, EnvelopeSchema};
-use reader::Reader;
+use reader::TypeReader;
 use row::Written;
 use types::{NoType, Schema, Type};
-use value::Value;
+use value::ConnectValue;
 
 /// Why a table's rows cannot be written as Debezium does: a column, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) struct ConnectPlan {
     /// What stands in the place of a payload that is null, in Postgres' text.
     payload_default: Option<String>,
     /// How the payload reads; `None`: as what Postgres sends.
-    payload_reader: Option<Reader>,
+    payload_reader: Option<TypeReader>,
     /// Debezium makes a text of it.
     payload_is_text: bool,
 }
@@ -83,7 +83,7 @@ enum Encoder {
     /// The text that Postgres sends, a bytea's bytes.
     AsIs { null: Null },
     Write {
-        reader: Reader,
+        reader: TypeReader,
         way: Way,
         null: Null,
         /// A value that Debezium cannot convert ends its task, rather than being a null.
@@ -125,7 +125,7 @@ const NO_TEXT: &str = "of a type for which this converter writes where its bytes
 const OTHER_BYTES: &str = "bytes, but no bytea, which this converter does not take";
 
 /// A column as converters see it.
-struct Column {
+struct ConnectColumn {
     kind: Type,
     optional: bool,
     /// The value that stands for a null, in Postgres' text.
@@ -135,9 +135,9 @@ struct Column {
 }
 
 impl Encoder {
-    fn new(column: &Column, converter: &Converter) -> Result<Self, &'static str> {
+    fn new(column: &ConnectColumn, converter: &Converter) -> Result<Self, &'static str> {
         let kind = &column.kind;
-        let is_bytes = matches!(kind.reader, Reader::Bytes(BinaryMode::Bytes));
+        let is_bytes = matches!(kind.reader, TypeReader::Bytes(BinaryMode::Bytes));
         match converter {
             Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: Null::Nothing }),
             Converter::Bytes { .. } if kind.schema.kind == "bytes" => Err(OTHER_BYTES),
@@ -152,7 +152,7 @@ impl Encoder {
         }
     }
 
-    fn text(column: &Column, way: Way) -> Self {
+    fn text(column: &ConnectColumn, way: Way) -> Self {
         let null = Null::of(column, &way).unwrap_or(Null::Nothing);
         if is_its_text(&column.kind.reader) {
             return Self::AsIs { null };
@@ -160,7 +160,7 @@ impl Encoder {
         Self::Write { reader: column.kind.reader.clone(), way, null, must_convert: column.must_convert }
     }
 
-    fn json(column: &Column, json: Json) -> Self {
+    fn json(column: &ConnectColumn, json: Json) -> Self {
         let reader = column.kind.reader.clone();
         let (way, otherwise) = if json.schemas {
             let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
@@ -174,21 +174,21 @@ impl Encoder {
     }
 
     /// As a member of an envelope, whose schema is the envelope's.
-    fn member(column: &Column, json: Json) -> Self {
+    fn member(column: &ConnectColumn, json: Json) -> Self {
         Self::json(column, Json { schemas: false, ..json })
     }
 }
 
 impl Null {
     /// The default's bytes, where there is one.
-    fn of(column: &Column, way: &Way) -> Option<Self> {
+    fn of(column: &ConnectColumn, way: &Way) -> Option<Self> {
         let mut out = Vec::new();
         let written = row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
         String::from_utf8(out).ok().filter(|_| written == Written::Value).map(Self::Text)
     }
 }
 
-impl Column {
+impl ConnectColumn {
     /// Whether a null is an error where schemas are looked at.
     fn has_no_null(&self) -> bool {
         !self.optional && self.default.is_none()
@@ -206,8 +206,8 @@ impl Column {
 }
 
 /// Booleans are words already where text is asked for as words.
-const fn is_its_text(reader: &Reader) -> bool {
-    reader.is_text() || matches!(reader, Reader::Integer | Reader::Boolean)
+const fn is_its_text(reader: &TypeReader) -> bool {
+    reader.is_text() || matches!(reader, TypeReader::Integer | TypeReader::Boolean)
 }
 
 fn is_java_date(schema: &Schema) -> bool {
@@ -218,13 +218,13 @@ fn is_java_date(schema: &Schema) -> bool {
 
 /// What a plan is made from.
 struct Planner<'a> {
-    plan: &'a Plan,
+    plan: &'a TablePlan,
     relation: Option<&'a Relation>,
     connect: &'a Connect,
     details: &'a Details,
 }
 
-impl Plan {
+impl TablePlan {
     /// Takes out the additional columns of which Debezium makes no field, where the router skips those that are missing.
     pub(super) fn without_left_out(&mut self, relation: Option<&Relation>, connect: &Connect, details: &Details) {
         let Some(relation) = relation.filter(|_| connect.skip_missing) else { return };
@@ -244,7 +244,7 @@ impl Plan {
 impl ConnectPlan {
     /// `relation`: `None` for a logical message, whose columns are all texts.
     pub(super) fn new(
-        plan: &Plan,
+        plan: &TablePlan,
         relation: Option<&Relation>,
         mapping: &Mapping,
         connect: &Connect,
@@ -254,7 +254,7 @@ impl ConnectPlan {
         let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
         let null = if absent.is_empty() { Null::Nothing } else { Null::Text(absent.to_owned()) };
         let payload = planner.column(plan.payload)?;
-        let is_bytes = payload.kind.reader == Reader::Bytes(BinaryMode::Bytes);
+        let is_bytes = payload.kind.reader == TypeReader::Bytes(BinaryMode::Bytes);
         Ok(Self {
             id: planner.encoder(plan.id, &connect.header)?,
             key: plan.key.map_or(Ok(Encoder::Absent { null }), |index| planner.encoder(index, &connect.key))?,
@@ -290,23 +290,25 @@ impl Planner<'_> {
         self.details.columns.get(&(relation.namespace.clone(), relation.name.clone(), name))
     }
 
-    fn column(&self, index: usize) -> Result<Column, NoPlan> {
+    fn column(&self, index: usize) -> Result<ConnectColumn, NoPlan> {
         let kind = self.kind(index)?;
         let detail = self.detail(index);
         let type_id = self.relation.and_then(|relation| relation.columns.get(index)).map_or(0, |column| column.type_id);
-        let scale = if let Reader::Decimal { scale, .. } = kind.reader { scale } else { None };
+        let scale = if let TypeReader::Decimal { scale, .. } = kind.reader { scale } else { None };
         let its = self.details.types.get(&type_id).filter(|detail| detail.labels.is_some());
-        let any_scale = matches!(kind.reader, Reader::Decimal { mode: DecimalMode::Double | DecimalMode::Text, .. });
-        let column = default::Column { type_id, enum_name: its.map(|detail| detail.name.as_str()), scale, any_scale };
+        let any_scale =
+            matches!(kind.reader, TypeReader::Decimal { mode: DecimalMode::Double | DecimalMode::Text, .. });
+        let column =
+            default::DefaultColumn { type_id, enum_name: its.map(|detail| detail.name.as_str()), scale, any_scale };
         let expression = detail.and_then(|detail| detail.default.as_deref());
         let default = expression.and_then(|expression| default::text(expression, column));
         if default.as_deref().is_some_and(|text| default::is_another_time(type_id, text)) {
             return Err(NoPlan { index, why: ANOTHER_TIME });
         }
         let default =
-            default.filter(|text| kind.reader.read(text.as_bytes()).is_some_and(|read| read != Value::Nothing));
+            default.filter(|text| kind.reader.read(text.as_bytes()).is_some_and(|read| read != ConnectValue::Nothing));
         let optional = !detail.is_some_and(|detail| detail.not_null);
-        Ok(Column { kind, optional, default, must_convert: self.connect.fail_on_conversion })
+        Ok(ConnectColumn { kind, optional, default, must_convert: self.connect.fail_on_conversion })
     }
 
     fn encoder(&self, index: usize, converter: &Converter) -> Result<Encoder, NoPlan> {
@@ -335,7 +337,7 @@ impl Planner<'_> {
             Converter::Text => {
                 let member = |(name, index): (&str, usize)| {
                     let column = self.column(index)?;
-                    let column = Column { must_convert: column.must_convert || column.has_no_null(), ..column };
+                    let column = ConnectColumn { must_convert: column.must_convert || column.has_no_null(), ..column };
                     let encoder = Encoder::new(&column, &Converter::Text);
                     Ok((name.to_owned(), encoder.map_err(|why| NoPlan { index, why })?))
                 };
@@ -371,7 +373,7 @@ impl Planner<'_> {
                 Some(Null::Text(default)) => default,
                 Some(Null::Nothing) | None => "null".to_owned(),
             };
-            let nullable = Column { optional: true, default: None, ..column }.schema(json, Some(name));
+            let nullable = ConnectColumn { optional: true, default: None, ..column }.schema(json, Some(name));
             fields.push(EnvelopeField { name: format!("{}:", schema::quoted(name)), null, nullable });
         }
         let named = |name: &Option<String>| {

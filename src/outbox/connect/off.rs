@@ -6,7 +6,7 @@ use super::details::Details;
 use super::fault::RowError;
 use super::mapping::Mapping;
 use super::patterns::TablePatterns;
-use super::plan::Plan;
+use super::plan::TablePlan;
 use super::record::{Row, Scratch};
 use crate::pgoutput::Relation;
 use crate::sink::Record;
@@ -44,7 +44,7 @@ impl Connect {
 
 impl ConnectPlan {
     pub(super) fn new(
-        _: &Plan,
+        _: &TablePlan,
         _: Option<&Relation>,
         _: &Mapping,
         connect: &Connect,
@@ -54,7 +54,7 @@ impl ConnectPlan {
     }
 }
 
-impl Plan {
+impl TablePlan {
     pub(super) fn without_left_out(&mut self, _: Option<&Relation>, connect: &Connect, _: &Details) {
         match *connect {}
     }

@@ -1,6 +1,6 @@
 //! A column's text as a value.
 //!
-//! In: Postgres' text (bytes for bytea), how its type reads. Out: a [`Value`]; [`Value::Nothing`] for what Debezium cannot
+//! In: Postgres' text (bytes for bytea), how its type reads. Out: a [`ConnectValue`]; [`ConnectValue::Nothing`] for what Debezium cannot
 //! convert and leaves out of its record; `None` for what ends its task, or is not known here.
 //! Specification: Debezium's `PostgresValueConverter`, `SpecialValueDecimal`; the arrays of Java's driver.
 
@@ -8,13 +8,13 @@ use super::array::{self, Element};
 use super::number::Decimal;
 use super::special_types;
 use super::temporal::{self, Unit};
-use super::value::Value;
+use super::value::ConnectValue;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
 use std::borrow::Cow;
 
 /// How a type's text (bytes for bytea) reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reader {
+pub(super) enum TypeReader {
     Boolean,
     Integer,
     Float,
@@ -57,68 +57,70 @@ pub(super) enum Reader {
     },
 }
 
-impl Reader {
+impl TypeReader {
     /// Whether the value is the text itself.
     pub(super) const fn is_text(&self) -> bool {
         matches!(self, Self::Text)
     }
 
     /// The value; `None`: it cannot be read.
-    pub(super) fn read<'a>(&self, bytes: &'a [u8]) -> Option<Value<'a>> {
+    pub(super) fn read<'a>(&self, bytes: &'a [u8]) -> Option<ConnectValue<'a>> {
         if let Self::Bytes(mode) = self {
             return Some(binary(bytes, *mode));
         }
         if self.is_text() {
-            return Some(Value::Text(Cow::Borrowed(bytes)));
+            return Some(ConnectValue::Text(Cow::Borrowed(bytes)));
         }
         let text = std::str::from_utf8(bytes).ok()?;
-        let owned = |text: String| Value::Text(Cow::Owned(text.into_bytes()));
+        let owned = |text: String| ConnectValue::Text(Cow::Owned(text.into_bytes()));
         Some(match self {
-            Self::Boolean => Value::Boolean(matches!(text, "t" | "true")),
-            Self::Integer => Value::Integer(text.parse().ok()?),
-            Self::Float => Value::Float(text.parse().ok()?),
-            Self::Double => Value::Double(text.parse().ok()?),
-            Self::Days => Value::Integer(temporal::days(text)?),
-            Self::TimeOfDay(unit) => Value::Integer(temporal::time_of_day(text, *unit)?),
-            Self::Timestamp(unit) => temporal::timestamp(text, *unit)?.map_or(Value::Nothing, Value::Integer),
+            Self::Boolean => ConnectValue::Boolean(matches!(text, "t" | "true")),
+            Self::Integer => ConnectValue::Integer(text.parse().ok()?),
+            Self::Float => ConnectValue::Float(text.parse().ok()?),
+            Self::Double => ConnectValue::Double(text.parse().ok()?),
+            Self::Days => ConnectValue::Integer(temporal::days(text)?),
+            Self::TimeOfDay(unit) => ConnectValue::Integer(temporal::time_of_day(text, *unit)?),
+            Self::Timestamp(unit) => {
+                temporal::timestamp(text, *unit)?.map_or(ConnectValue::Nothing, ConnectValue::Integer)
+            }
             Self::IsoDate => owned(temporal::iso_date(text)?),
             Self::IsoTime => owned(temporal::iso_time(text)?),
             Self::IsoTimestamp => owned(temporal::iso_timestamp(text)?),
             Self::ZonedTimestamp { fraction_digits } => owned(temporal::zoned_timestamp(text, *fraction_digits)?),
             Self::ZonedTime => owned(temporal::zoned_time(text)?),
-            Self::Interval(IntervalMode::Numeric) => Value::Integer(temporal::interval_micros(text)?),
+            Self::Interval(IntervalMode::Numeric) => ConnectValue::Integer(temporal::interval_micros(text)?),
             Self::Interval(IntervalMode::Text) => owned(temporal::interval_text(text)?),
             Self::Decimal { mode, scale } => read_decimal(text, *mode, *scale)?,
             Self::Money { mode, digits } => read_money(text, *mode, *digits)?,
-            Self::Bit => Value::Boolean(matches!(text, "1")),
-            Self::Bits => Value::Bytes(Cow::Owned(special_types::bits(text)?)),
-            Self::Point => special_types::point(text).map(|(x, y)| Value::Point(x, y))?,
-            Self::Hstore(HstoreMode::Map) => Value::Map(special_types::hstore(text)?),
+            Self::Bit => ConnectValue::Boolean(matches!(text, "1")),
+            Self::Bits => ConnectValue::Bytes(Cow::Owned(special_types::bits(text)?)),
+            Self::Point => special_types::point(text).map(|(x, y)| ConnectValue::Point(x, y))?,
+            Self::Hstore(HstoreMode::Map) => ConnectValue::Map(special_types::hstore(text)?),
             Self::Hstore(HstoreMode::Json) => {
-                Value::Text(Cow::Owned(special_types::members_json(&special_types::hstore(text)?)))
+                ConnectValue::Text(Cow::Owned(special_types::members_json(&special_types::hstore(text)?)))
             }
-            Self::Nothing => Value::Nothing,
+            Self::Nothing => ConnectValue::Nothing,
             Self::List { element, required } => read_list(text, element, *required)?,
             Self::Text | Self::Bytes(_) => return None,
         })
     }
 }
 
-fn binary(bytes: &[u8], mode: BinaryMode) -> Value<'_> {
+fn binary(bytes: &[u8], mode: BinaryMode) -> ConnectValue<'_> {
     match mode {
-        BinaryMode::Bytes => Value::Bytes(Cow::Borrowed(bytes)),
-        BinaryMode::Base64 => Value::Text(Cow::Owned(base64(bytes))),
+        BinaryMode::Bytes => ConnectValue::Bytes(Cow::Borrowed(bytes)),
+        BinaryMode::Base64 => ConnectValue::Text(Cow::Owned(base64(bytes))),
         BinaryMode::Base64UrlSafe => {
             let safe = |byte| match byte {
                 b'+' => b'-',
                 b'/' => b'_',
                 other => other,
             };
-            Value::Text(Cow::Owned(base64(bytes).into_iter().map(safe).collect()))
+            ConnectValue::Text(Cow::Owned(base64(bytes).into_iter().map(safe).collect()))
         }
         BinaryMode::Hex => {
             let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-            Value::Text(Cow::Owned(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
+            ConnectValue::Text(Cow::Owned(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
         }
     }
 }
@@ -131,18 +133,18 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// `NaN` and infinities have a form as texts and doubles alone.
-fn read_decimal(text: &str, mode: DecimalMode, scale: Option<i32>) -> Option<Value<'_>> {
+fn read_decimal(text: &str, mode: DecimalMode, scale: Option<i32>) -> Option<ConnectValue<'_>> {
     let special = is_special(text);
     Some(match (mode, scale) {
-        (DecimalMode::Double, _) => Value::Double(text.parse().ok()?),
-        (DecimalMode::Text, _) if special => Value::Text(Cow::Borrowed(special_name(text).as_bytes())),
-        (DecimalMode::Precise, _) if special => Value::Nothing,
-        (DecimalMode::Text, None) => Value::Text(Cow::Borrowed(text.as_bytes())),
+        (DecimalMode::Double, _) => ConnectValue::Double(text.parse().ok()?),
+        (DecimalMode::Text, _) if special => ConnectValue::Text(Cow::Borrowed(special_name(text).as_bytes())),
+        (DecimalMode::Precise, _) if special => ConnectValue::Nothing,
+        (DecimalMode::Text, None) => ConnectValue::Text(Cow::Borrowed(text.as_bytes())),
         (DecimalMode::Text, Some(scale)) => {
-            Value::Text(Cow::Owned(Decimal::parse(text)?.of_scale(scale).plain_text().into_bytes()))
+            ConnectValue::Text(Cow::Owned(Decimal::parse(text)?.of_scale(scale).plain_text().into_bytes()))
         }
-        (DecimalMode::Precise, None) => Value::VariableDecimal(Decimal::parse(text)?.stripped()),
-        (DecimalMode::Precise, Some(scale)) => Value::Decimal(Decimal::parse(text)?.of_scale(scale)),
+        (DecimalMode::Precise, None) => ConnectValue::VariableDecimal(Decimal::parse(text)?.stripped()),
+        (DecimalMode::Precise, Some(scale)) => ConnectValue::Decimal(Decimal::parse(text)?.of_scale(scale)),
     })
 }
 
@@ -159,20 +161,20 @@ fn special_name(text: &str) -> &'static str {
     }
 }
 
-fn read_money<'a>(text: &str, mode: DecimalMode, digits: i32) -> Option<Value<'a>> {
+fn read_money<'a>(text: &str, mode: DecimalMode, digits: i32) -> Option<ConnectValue<'a>> {
     let amount = special_types::money(text)?;
     Some(match mode {
-        DecimalMode::Precise => Value::Decimal(amount.rounded(digits)),
-        DecimalMode::Double => Value::Double(amount.plain_text().parse().ok()?),
-        DecimalMode::Text => Value::Text(Cow::Owned(amount.plain_text().into_bytes())),
+        DecimalMode::Precise => ConnectValue::Decimal(amount.rounded(digits)),
+        DecimalMode::Double => ConnectValue::Double(amount.plain_text().parse().ok()?),
+        DecimalMode::Text => ConnectValue::Text(Cow::Owned(amount.plain_text().into_bytes())),
     })
 }
 
-fn read_list<'a>(text: &'a str, element: &Reader, required: bool) -> Option<Value<'a>> {
+fn read_list<'a>(text: &'a str, element: &TypeReader, required: bool) -> Option<ConnectValue<'a>> {
     let mut items = Vec::new();
     for item in array::elements(text)? {
         let value = match item {
-            Element::Null if required => Value::Nothing,
+            Element::Null if required => ConnectValue::Nothing,
             Element::Null => {
                 items.push(None);
                 continue;
@@ -188,15 +190,15 @@ fn read_list<'a>(text: &'a str, element: &Reader, required: bool) -> Option<Valu
         };
         match (&value, element) {
             // Nanoseconds that 64 bits do not hold.
-            (Value::Nothing, Reader::Timestamp(_)) => items.push(None),
-            (Value::Nothing, _) => return Some(Value::Nothing),
+            (ConnectValue::Nothing, TypeReader::Timestamp(_)) => items.push(None),
+            (ConnectValue::Nothing, _) => return Some(ConnectValue::Nothing),
             _ => items.push(Some(value)),
         }
     }
-    Some(Value::List(items))
+    Some(ConnectValue::List(items))
 }
 
-impl Reader {
+impl TypeReader {
     /// Whether Debezium leaves a list in the place of one value out; of others it writes where it lies in Java's memory.
     const fn has_no_list(&self) -> bool {
         matches!(
@@ -220,17 +222,20 @@ impl Reader {
 
     /// An array's element. Java's driver has times of day to milliseconds there, and midnight at their end as at their
     /// beginning.
-    fn read_item<'a>(&self, text: &'a str) -> Option<Value<'a>> {
-        let owned_text =
-            |text: Option<String>| text.map_or(Value::Nothing, |text| Value::Text(text.into_bytes().into()));
+    fn read_item<'a>(&self, text: &'a str) -> Option<ConnectValue<'a>> {
+        let owned_text = |text: Option<String>| {
+            text.map_or(ConnectValue::Nothing, |text| ConnectValue::Text(text.into_bytes().into()))
+        };
         match self {
-            Self::TimeOfDay(unit) => temporal::time_in_array(text, *unit).map(Value::Integer),
+            Self::TimeOfDay(unit) => temporal::time_in_array(text, *unit).map(ConnectValue::Integer),
             Self::IsoTime => temporal::iso_time_in_array(text).map(|text| owned_text(Some(text))),
-            Self::Days => temporal::days_in_array(text).map(|days| days.map_or(Value::Nothing, Value::Integer)),
+            Self::Days => {
+                temporal::days_in_array(text).map(|days| days.map_or(ConnectValue::Nothing, ConnectValue::Integer))
+            }
             Self::IsoDate => temporal::iso_date_in_array(text).map(owned_text),
             Self::Timestamp(unit) => {
                 let value = temporal::timestamp(&temporal::in_gregorian(text)?, *unit)?;
-                Some(value.map_or(Value::Nothing, Value::Integer))
+                Some(value.map_or(ConnectValue::Nothing, ConnectValue::Integer))
             }
             Self::IsoTimestamp => {
                 temporal::iso_timestamp(&temporal::in_gregorian(text)?).map(|text| owned_text(Some(text)))
@@ -238,7 +243,7 @@ impl Reader {
             Self::ZonedTimestamp { fraction_digits } => {
                 temporal::zoned_timestamp_in_array(text, *fraction_digits).map(owned_text)
             }
-            Self::Decimal { .. } if is_special(text) => Some(Value::Nothing),
+            Self::Decimal { .. } if is_special(text) => Some(ConnectValue::Nothing),
             Self::Bytes(mode) => Some(owned(binary(&unhex(text)?, *mode))),
             Self::Boolean
             | Self::Integer
@@ -266,19 +271,19 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
 }
 
-fn owned<'a>(value: Value<'_>) -> Value<'a> {
+fn owned<'a>(value: ConnectValue<'_>) -> ConnectValue<'a> {
     match value {
-        Value::Boolean(value) => Value::Boolean(value),
-        Value::Integer(value) => Value::Integer(value),
-        Value::Float(value) => Value::Float(value),
-        Value::Double(value) => Value::Double(value),
-        Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
-        Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
-        Value::Decimal(decimal) => Value::Decimal(decimal),
-        Value::VariableDecimal(decimal) => Value::VariableDecimal(decimal),
-        Value::Point(x, y) => Value::Point(x, y),
-        Value::Map(members) => Value::Map(members),
-        Value::Nothing => Value::Nothing,
-        Value::List(items) => Value::List(items.into_iter().map(|item| item.map(owned)).collect()),
+        ConnectValue::Boolean(value) => ConnectValue::Boolean(value),
+        ConnectValue::Integer(value) => ConnectValue::Integer(value),
+        ConnectValue::Float(value) => ConnectValue::Float(value),
+        ConnectValue::Double(value) => ConnectValue::Double(value),
+        ConnectValue::Text(text) => ConnectValue::Text(Cow::Owned(text.into_owned())),
+        ConnectValue::Bytes(bytes) => ConnectValue::Bytes(Cow::Owned(bytes.into_owned())),
+        ConnectValue::Decimal(decimal) => ConnectValue::Decimal(decimal),
+        ConnectValue::VariableDecimal(decimal) => ConnectValue::VariableDecimal(decimal),
+        ConnectValue::Point(x, y) => ConnectValue::Point(x, y),
+        ConnectValue::Map(members) => ConnectValue::Map(members),
+        ConnectValue::Nothing => ConnectValue::Nothing,
+        ConnectValue::List(items) => ConnectValue::List(items.into_iter().map(|item| item.map(owned)).collect()),
     }
 }

@@ -6,29 +6,29 @@
 use std::borrow::Cow;
 
 use super::super::fault::{BadReason, RowError};
-use super::super::record::{Draft, Row, Scratch, Value as Part};
+use super::super::record::{Draft, RecordValue as Part, Row, Scratch};
 use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
-use super::value::{Unwritable, Value};
+use super::value::{ConnectValue, Unwritable};
 use super::{ConnectPlan, Encoder, EnvelopeField, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
 use crate::given::shown;
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
 
 /// Why a column's value has no bytes.
-pub(super) enum Fault {
+pub(super) enum ValueFault {
     Row(RowError),
     Unreadable,
     NotUtf8,
 }
 
-impl From<RowError> for Fault {
+impl From<RowError> for ValueFault {
     fn from(error: RowError) -> Self {
         Self::Row(error)
     }
 }
 
-impl From<Unwritable> for Fault {
+impl From<Unwritable> for ValueFault {
     fn from(unwritable: Unwritable) -> Self {
         match unwritable {
             Unwritable::NotUtf8 => Self::NotUtf8,
@@ -84,7 +84,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, Fault> {
+    fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, ValueFault> {
         let piece = self.piece(index, Booleans::Words, arena)?;
         let (reader, way, null, must_convert) = match encoder {
             Encoder::Write { reader, way, null, must_convert } => (reader, way, null, *must_convert),
@@ -97,7 +97,7 @@ impl<'a> Row<'a> {
         let mut out = Vec::new();
         match write(reader, way, bytes, &mut out)? {
             Written::Value => Ok(Piece::written(arena, |arena| arena.extend(&out))),
-            Written::Nothing if must_convert => Err(Fault::Unreadable),
+            Written::Nothing if must_convert => Err(ValueFault::Unreadable),
             Written::Nothing => Ok(null_piece(null, arena)),
         }
     }
@@ -154,8 +154,8 @@ impl<'a> Row<'a> {
         let Some(reader) = &connect.payload_reader else { return Ok(Some(Cow::Borrowed(bytes))) };
         let fails = self.mapping.connect.as_ref().is_some_and(|connect| connect.fail_on_conversion);
         match reader.read(bytes) {
-            Some(Value::Nothing) if !fails => Ok(default.map(Cow::Borrowed)),
-            None | Some(Value::Nothing) => Err(self.unwritable(index, Fault::Unreadable)),
+            Some(ConnectValue::Nothing) if !fails => Ok(default.map(Cow::Borrowed)),
+            None | Some(ConnectValue::Nothing) => Err(self.unwritable(index, ValueFault::Unreadable)),
             Some(value) if connect.payload_is_text => {
                 let mut text = Vec::new();
                 value.push_java(&mut text).map_err(|why| self.unwritable(index, why.into()))?;
@@ -175,11 +175,11 @@ impl<'a> Row<'a> {
         let Some(how) = expand else { return Ok(None) };
         let payload = self.plan.payload;
         let Some(bytes) = self.payload_text(connect, arena)? else { return Ok(None) };
-        let text = std::str::from_utf8(&bytes).map_err(|_| self.unwritable(payload, Fault::NotUtf8))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| self.unwritable(payload, ValueFault::NotUtf8))?;
         match expand::expand(text, how) {
             Expanded::Json(json) => Ok(Some(json)),
             Expanded::String => Ok(None),
-            Expanded::Broken => Err(self.unwritable(payload, Fault::Unreadable)),
+            Expanded::Broken => Err(self.unwritable(payload, ValueFault::Unreadable)),
         }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Row<'a> {
         let route = self.piece(schema.route, Booleans::Words, arena)?;
         let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
         let route = std::str::from_utf8(route.bytes(arena).unwrap_or_default())
-            .map_err(|_| self.unwritable(schema.route, Fault::NotUtf8))?;
+            .map_err(|_| self.unwritable(schema.route, ValueFault::NotUtf8))?;
         Ok(schemas.push(schema, version.bytes(arena), route, envelope))
     }
 
@@ -258,15 +258,15 @@ impl<'a> Row<'a> {
     }
 
     #[cold]
-    fn unwritable(self, index: usize, fault: Fault) -> RowError {
+    fn unwritable(self, index: usize, fault: ValueFault) -> RowError {
         let mut arena = Arena::new();
         let piece = self.piece(index, Booleans::Words, &mut arena).unwrap_or(Piece::Null);
         let value = shown(piece.bytes(&arena).unwrap_or_default());
         let column = self.plan.column_name(index).to_owned();
         match fault {
-            Fault::Row(error) => error,
-            Fault::Unreadable => self.bad_row(BadReason::Unwritable { column, value }),
-            Fault::NotUtf8 => self.bad_row(BadReason::NotUtf8 { column, value }),
+            ValueFault::Row(error) => error,
+            ValueFault::Unreadable => self.bad_row(BadReason::Unwritable { column, value }),
+            ValueFault::NotUtf8 => self.bad_row(BadReason::NotUtf8 { column, value }),
         }
     }
 }
@@ -286,9 +286,14 @@ pub(super) enum Written {
     Nothing,
 }
 
-pub(super) fn write(reader: &super::Reader, way: &Way, bytes: &[u8], out: &mut Vec<u8>) -> Result<Written, Fault> {
-    let value = reader.read(bytes).ok_or(Fault::Unreadable)?;
-    if value == Value::Nothing {
+pub(super) fn write(
+    reader: &super::TypeReader,
+    way: &Way,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Written, ValueFault> {
+    let value = reader.read(bytes).ok_or(ValueFault::Unreadable)?;
+    if value == ConnectValue::Nothing {
         return Ok(Written::Nothing);
     }
     match way {

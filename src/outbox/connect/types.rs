@@ -1,19 +1,19 @@
 //! What Debezium makes of a column's type.
 //!
 //! In: a type's oid and modifier, what the catalogue says of types that are not built in, the handling modes. Out: a [`Type`],
-//! which has the type's [`Reader`] and its schema; or why there is none.
+//! which has the type's [`TypeReader`] and its schema; or why there is none.
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
 use super::super::details::TypeDetails;
 use super::super::kind::is_custom;
-use super::reader::Reader;
+use super::reader::TypeReader;
 use super::temporal::Unit;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};
 
 /// How a type's text reads, and what its schema says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Type {
-    pub(super) reader: Reader,
+    pub(super) reader: TypeReader,
     pub(super) schema: Schema,
 }
 
@@ -49,12 +49,12 @@ const OTHER_LISTS: [u32; 5] = [1561, 22, 30, 1006, 1013];
 /// Digits of a second where a column does not say.
 const DEFAULT_FRACTION: i32 = 6;
 
-fn typed(reader: Reader, kind: &'static str, name: Option<&'static str>) -> Type {
+fn typed(reader: TypeReader, kind: &'static str, name: Option<&'static str>) -> Type {
     Type { reader, schema: Schema { kind, name, ..Schema::default() } }
 }
 
 fn text(name: Option<&'static str>) -> Type {
-    typed(Reader::Text, "string", name)
+    typed(TypeReader::Text, "string", name)
 }
 
 impl Type {
@@ -114,11 +114,11 @@ fn enumeration(labels: &[String]) -> Type {
         parameters: vec![("allowed", labels.join(","))],
         ..Schema::default()
     };
-    Type { reader: Reader::Text, schema }
+    Type { reader: TypeReader::Text, schema }
 }
 
 fn hstore(mode: HstoreMode) -> Type {
-    let reader = Reader::Hstore(mode);
+    let reader = TypeReader::Hstore(mode);
     match mode {
         HstoreMode::Json => typed(reader, "string", Some("io.debezium.data.Json")),
         HstoreMode::Map => typed(reader, "map", None),
@@ -129,7 +129,7 @@ fn list_of(element: Type) -> Type {
     let required = [ENUM, TSVECTOR].map(Some).contains(&element.schema.name);
     let schema =
         Schema { kind: "array", items: Some(Box::new(element.schema)), items_required: required, ..Schema::default() };
-    Type { reader: Reader::List { element: Box::new(element.reader), required }, schema }
+    Type { reader: TypeReader::List { element: Box::new(element.reader), required }, schema }
 }
 
 /// Element types of the arrays that are read. Java's driver takes those with times through the zone of its machine: here that
@@ -175,37 +175,39 @@ const fn element_of(array: u32) -> Option<u32> {
 fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Type> {
     let fraction = if modifier == -1 { DEFAULT_FRACTION } else { modifier };
     Some(match type_id {
-        16 => typed(Reader::Boolean, "boolean", None),
-        21 => typed(Reader::Integer, "int16", None),
-        23 => typed(Reader::Integer, "int32", None),
-        20 | 26 => typed(Reader::Integer, "int64", None),
-        700 => typed(Reader::Float, "float", None),
-        701 => typed(Reader::Double, "double", None),
+        16 => typed(TypeReader::Boolean, "boolean", None),
+        21 => typed(TypeReader::Integer, "int16", None),
+        23 => typed(TypeReader::Integer, "int32", None),
+        20 | 26 => typed(TypeReader::Integer, "int64", None),
+        700 => typed(TypeReader::Float, "float", None),
+        701 => typed(TypeReader::Double, "double", None),
         18 | 25 | 1042 | 1043 | 650 | 774 | 829 | 869 | 3904 | 3906 | 3908 | 3910 | 3912 | 3926 => text(None),
         114 | 3802 => text(Some("io.debezium.data.Json")),
         142 => text(Some("io.debezium.data.Xml")),
         2950 => text(Some("io.debezium.data.Uuid")),
         3614 => text(Some(TSVECTOR)),
-        17 if modes.binary == BinaryMode::Bytes => typed(Reader::Bytes(modes.binary), "bytes", None),
-        17 => typed(Reader::Bytes(modes.binary), "string", None),
+        17 if modes.binary == BinaryMode::Bytes => typed(TypeReader::Bytes(modes.binary), "bytes", None),
+        17 => typed(TypeReader::Bytes(modes.binary), "string", None),
         1700 => decimal(modifier, modes.decimal),
         790 => money(modes.decimal, modes.money_digits),
         1560 | 1562 => bits(type_id, modifier),
-        600 => typed(Reader::Point, "struct", Some(POINT)),
-        19 => typed(Reader::Nothing, "string", None),
+        600 => typed(TypeReader::Point, "struct", Some(POINT)),
+        19 => typed(TypeReader::Nothing, "string", None),
         1082 => date(modes.time),
         1083 => time_of_day(fraction, modes.time),
         1114 => timestamp(fraction, modes.time),
         1184 => {
             let fraction_digits = usize::try_from(fraction).unwrap_or(0);
-            typed(Reader::ZonedTimestamp { fraction_digits }, "string", Some("io.debezium.time.ZonedTimestamp"))
+            typed(TypeReader::ZonedTimestamp { fraction_digits }, "string", Some("io.debezium.time.ZonedTimestamp"))
         }
-        1266 => typed(Reader::ZonedTime, "string", Some("io.debezium.time.ZonedTime")),
+        1266 => typed(TypeReader::ZonedTime, "string", Some("io.debezium.time.ZonedTime")),
         1186 => match modes.interval {
             IntervalMode::Numeric => {
-                typed(Reader::Interval(modes.interval), "int64", Some("io.debezium.time.MicroDuration"))
+                typed(TypeReader::Interval(modes.interval), "int64", Some("io.debezium.time.MicroDuration"))
             }
-            IntervalMode::Text => typed(Reader::Interval(modes.interval), "string", Some("io.debezium.time.Interval")),
+            IntervalMode::Text => {
+                typed(TypeReader::Interval(modes.interval), "string", Some("io.debezium.time.Interval"))
+            }
         },
         _ => return None,
     })
@@ -213,12 +215,12 @@ fn scalar(type_id: u32, modifier: i32, modes: Modes) -> Option<Type> {
 
 fn date(mode: TimePrecision) -> Type {
     match mode {
-        TimePrecision::Connect => typed(Reader::Days, "int32", Some("org.apache.kafka.connect.data.Date")),
-        TimePrecision::IsoString => text_of(Reader::IsoDate, "io.debezium.time.IsoDate"),
+        TimePrecision::Connect => typed(TypeReader::Days, "int32", Some("org.apache.kafka.connect.data.Date")),
+        TimePrecision::IsoString => text_of(TypeReader::IsoDate, "io.debezium.time.IsoDate"),
         TimePrecision::Adaptive
         | TimePrecision::AdaptiveTimeMicroseconds
         | TimePrecision::Microseconds
-        | TimePrecision::Nanoseconds => typed(Reader::Days, "int32", Some("io.debezium.time.Date")),
+        | TimePrecision::Nanoseconds => typed(TypeReader::Days, "int32", Some("io.debezium.time.Date")),
     }
 }
 
@@ -230,9 +232,9 @@ fn time_of_day(fraction: i32, mode: TimePrecision) -> Type {
         }
         TimePrecision::Connect => (Unit::Millis, "int32", "org.apache.kafka.connect.data.Time"),
         TimePrecision::Nanoseconds => (Unit::Nanos, "int64", "io.debezium.time.NanoTime"),
-        TimePrecision::IsoString => return text_of(Reader::IsoTime, "io.debezium.time.IsoTime"),
+        TimePrecision::IsoString => return text_of(TypeReader::IsoTime, "io.debezium.time.IsoTime"),
     };
-    typed(Reader::TimeOfDay(unit), kind, Some(name))
+    typed(TypeReader::TimeOfDay(unit), kind, Some(name))
 }
 
 fn timestamp(fraction: i32, mode: TimePrecision) -> Type {
@@ -245,12 +247,12 @@ fn timestamp(fraction: i32, mode: TimePrecision) -> Type {
         }
         TimePrecision::Connect => (Unit::Millis, "org.apache.kafka.connect.data.Timestamp"),
         TimePrecision::Nanoseconds => (Unit::Nanos, "io.debezium.time.NanoTimestamp"),
-        TimePrecision::IsoString => return text_of(Reader::IsoTimestamp, "io.debezium.time.IsoTimestamp"),
+        TimePrecision::IsoString => return text_of(TypeReader::IsoTimestamp, "io.debezium.time.IsoTimestamp"),
     };
-    typed(Reader::Timestamp(unit), "int64", Some(name))
+    typed(TypeReader::Timestamp(unit), "int64", Some(name))
 }
 
-fn text_of(reader: Reader, name: &'static str) -> Type {
+fn text_of(reader: TypeReader, name: &'static str) -> Type {
     typed(reader, "string", Some(name))
 }
 
@@ -258,7 +260,7 @@ fn text_of(reader: Reader, name: &'static str) -> Type {
 /// does: -2 is 2046.
 fn decimal(modifier: i32, mode: DecimalMode) -> Type {
     let declared = (modifier >= 4).then(|| ((modifier - 4) >> 16, (modifier - 4) & 0x7FF));
-    let reader = Reader::Decimal { mode, scale: declared.map(|(_, scale)| scale) };
+    let reader = TypeReader::Decimal { mode, scale: declared.map(|(_, scale)| scale) };
     match (mode, declared) {
         (DecimalMode::Double, _) => typed(reader, "double", None),
         (DecimalMode::Text, _) => typed(reader, "string", None),
@@ -276,7 +278,7 @@ fn decimal(modifier: i32, mode: DecimalMode) -> Type {
 }
 
 fn money(mode: DecimalMode, digits: i32) -> Type {
-    let reader = Reader::Money { mode, digits };
+    let reader = TypeReader::Money { mode, digits };
     match mode {
         DecimalMode::Double => typed(reader, "double", None),
         DecimalMode::Text => typed(reader, "string", None),
@@ -296,9 +298,9 @@ fn bits(type_id: u32, modifier: i32) -> Type {
         _ => i32::MAX,
     };
     if length == 1 {
-        return typed(Reader::Bit, "boolean", None);
+        return typed(TypeReader::Bit, "boolean", None);
     }
-    let plain = typed(Reader::Bits, "bytes", Some("io.debezium.data.Bits"));
+    let plain = typed(TypeReader::Bits, "bytes", Some("io.debezium.data.Bits"));
     let parameters = vec![("length", length.to_string())];
     Type { schema: Schema { parameters, ..plain.schema }, ..plain }
 }
@@ -314,7 +316,7 @@ impl Schema {
 
 #[cfg(test)]
 mod tests {
-    use super::super::value::Value;
+    use super::super::value::ConnectValue;
     use super::*;
     use crate::outbox::TypeDetail;
 
@@ -419,7 +421,7 @@ mod tests {
     fn values_that_debezium_cannot_convert_are_nothing() {
         for (type_id, text) in [(1700, "NaN"), (1700, "-Infinity"), (1231, "{1,NaN}"), (19, "x")] {
             let read = of(type_id, -1, Modes::default()).reader.read(text.as_bytes());
-            assert_eq!(read, Some(Value::Nothing), "{text}");
+            assert_eq!(read, Some(ConnectValue::Nothing), "{text}");
         }
         let double = Modes { decimal: DecimalMode::Double, ..Modes::default() };
         check(1700, -1, double, "-Infinity", "-Infinity");
@@ -450,7 +452,7 @@ mod tests {
     fn a_negative_scale_is_a_large_one() {
         // numeric(5,-2)
         let modifier = ((5 << 16) | 0x7FE) + 4;
-        let Value::Decimal(read) = of(1700, modifier, Modes::default()).reader.read(b"12300").unwrap() else {
+        let ConnectValue::Decimal(read) = of(1700, modifier, Modes::default()).reader.read(b"12300").unwrap() else {
             panic!()
         };
         assert_eq!((read.scale(), read.text().len()), (2046, "12300.".len() + 2046));

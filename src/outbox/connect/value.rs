@@ -1,6 +1,6 @@
 //! A column's value as Debezium has it, and the ways in which Java and Kafka Connect write one.
 //!
-//! In: a [`Value`]. Out: bytes. Three ways: Java's `toString` (`StringConverter`), `Values.convertToString`
+//! In: a [`ConnectValue`]. Out: bytes. Three ways: Java's `toString` (`StringConverter`), `Values.convertToString`
 //! (`SimpleHeaderConverter`), and JSON (`JsonConverter`, by Jackson).
 
 use super::super::json::push_base64;
@@ -12,7 +12,7 @@ use std::io::Write;
 
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Value<'a> {
+pub(super) enum ConnectValue<'a> {
     Boolean(bool),
     Integer(i64),
     Float(f32),
@@ -41,7 +41,7 @@ pub(super) enum Unwritable {
 
 type Written = Result<(), Unwritable>;
 
-impl Value<'_> {
+impl ConnectValue<'_> {
     /// As `toString` writes it.
     pub(super) fn push_java(&self, out: &mut Vec<u8>) -> Written {
         match self {
@@ -124,9 +124,9 @@ impl Value<'_> {
 /// In brackets; a null is `null` in all ways.
 fn push_list<'a>(
     out: &mut Vec<u8>,
-    items: &[Option<Value<'a>>],
+    items: &[Option<ConnectValue<'a>>],
     separator: &[u8],
-    push: impl Fn(&mut Vec<u8>, &Value<'a>) -> Written,
+    push: impl Fn(&mut Vec<u8>, &ConnectValue<'a>) -> Written,
 ) -> Written {
     out.push(b'[');
     for (at, item) in items.iter().enumerate() {
@@ -238,13 +238,13 @@ mod tests {
 
     const PLAIN: Json = Json { schemas: false, numeric_decimals: false };
 
-    fn text(text: &str) -> Value<'_> {
-        Value::Text(Cow::Borrowed(text.as_bytes()))
+    fn text(text: &str) -> ConnectValue<'_> {
+        ConnectValue::Text(Cow::Borrowed(text.as_bytes()))
     }
 
     /// Java's text, the simple text and JSON; `-`: there is none.
     #[track_caller]
-    fn check(value: &Value<'_>, expected: [&str; 3]) {
+    fn check(value: &ConnectValue<'_>, expected: [&str; 3]) {
         let written = |write: &dyn Fn(&mut Vec<u8>) -> Written| {
             let mut out = Vec::new();
             write(&mut out).map_or_else(|_| "-".to_owned(), |()| String::from_utf8(out).unwrap())
@@ -259,34 +259,34 @@ mod tests {
 
     #[test]
     fn each_way_writes_each_value() {
-        check(&Value::Boolean(true), ["true"; 3]);
-        check(&Value::Integer(-5), ["-5"; 3]);
-        check(&Value::Float(0.1), ["0.1"; 3]);
-        check(&Value::Double(1e7), ["1.0E7"; 3]);
-        check(&Value::Double(f64::NAN), ["NaN", "NaN", "\"NaN\""]);
+        check(&ConnectValue::Boolean(true), ["true"; 3]);
+        check(&ConnectValue::Integer(-5), ["-5"; 3]);
+        check(&ConnectValue::Float(0.1), ["0.1"; 3]);
+        check(&ConnectValue::Double(1e7), ["1.0E7"; 3]);
+        check(&ConnectValue::Double(f64::NAN), ["NaN", "NaN", "\"NaN\""]);
         check(&text("a\"b"), ["a\"b", "a\"b", "\"a\\\"b\""]);
-        check(&Value::Bytes(Cow::Borrowed(b"foo\xFF")), ["-", "Zm9v/w==", "\"Zm9v/w==\""]);
-        check(&Value::Bytes(Cow::Borrowed(b"")), ["-", "", "\"\""]);
+        check(&ConnectValue::Bytes(Cow::Borrowed(b"foo\xFF")), ["-", "Zm9v/w==", "\"Zm9v/w==\""]);
+        check(&ConnectValue::Bytes(Cow::Borrowed(b"")), ["-", "", "\"\""]);
         let decimal = Decimal::parse("1.50").unwrap();
-        check(&Value::Decimal(decimal.clone()), ["1.50", "1.50", "\"AJY=\""]);
+        check(&ConnectValue::Decimal(decimal.clone()), ["1.50", "1.50", "\"AJY=\""]);
         check(
-            &Value::VariableDecimal(decimal),
+            &ConnectValue::VariableDecimal(decimal),
             ["-", r#"{"scale":2,"value":"AJY="}"#, r#"{"scale":2,"value":"AJY="}"#],
         );
     }
 
     #[test]
     fn each_way_writes_lists() {
-        let list = Value::List(vec![Some(text("a\\\"\n")), None, Some(Value::Integer(1))]);
+        let list = ConnectValue::List(vec![Some(text("a\\\"\n")), None, Some(ConnectValue::Integer(1))]);
         check(&list, ["[a\\\"\n, null, 1]", "[\"a\\\\\\\"\n\",null,1]", "[\"a\\\\\\\"\\n\",null,1]"]);
-        check(&Value::List(vec![]), ["[]"; 3]);
+        check(&ConnectValue::List(vec![]), ["[]"; 3]);
     }
 
     #[test]
     fn decimals_are_numbers_where_that_is_asked_for() {
         let mut out = Vec::new();
         let json = Json { numeric_decimals: true, ..PLAIN };
-        Value::Decimal(Decimal::parse("1.50").unwrap()).push_json(&mut out, json).unwrap();
+        ConnectValue::Decimal(Decimal::parse("1.50").unwrap()).push_json(&mut out, json).unwrap();
         assert_eq!(out, b"1.50");
     }
 
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn text_that_is_no_utf8_has_no_json() {
-        let latin1 = Value::Text(Cow::Borrowed(b"\xE9"));
+        let latin1 = ConnectValue::Text(Cow::Borrowed(b"\xE9"));
         assert_eq!(latin1.push_json(&mut Vec::new(), PLAIN), Err(Unwritable::NotUtf8));
         assert_eq!(latin1.push_java(&mut Vec::new()), Ok(()));
     }

@@ -1,7 +1,7 @@
-//! `Plan`: which column of a table plays which role.
+//! `TablePlan`: which column of a table plays which role.
 //!
 //! ```text
-//!  Relation (or the catalog's names and types) + Mapping + Topic's names ──► Plan: indexes into a row
+//!  Relation (or the catalog's names and types) + Mapping + TopicRule's names ──► TablePlan: indexes into a row
 //! ```
 //!
 //! Created once for each Relation message, so a row costs no look-up by name. Names are compared as the catalog has them,
@@ -18,12 +18,12 @@ use super::kind::{Domains, Kind, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
-use crate::route::{Name, Topic, TopicSetting};
+use crate::route::{TopicInput, TopicRule, TopicSetting};
 use std::fmt;
 
 /// Which column plays which role in one table. Every index is below the number of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct TablePlan {
     pub(super) table: String,
     pub(super) columns: Vec<PlanColumn>,
     pub(super) id: usize,
@@ -35,7 +35,7 @@ pub struct Plan {
     pub(super) partition: Option<usize>,
     pub(super) timestamp: Option<usize>,
     pub(super) schema_id: Option<usize>,
-    /// For each of [`Topic::names`] its column.
+    /// For each of [`TopicRule::names`] its column.
     pub(super) topic: Vec<usize>,
     /// Header name and column.
     pub(super) extra_headers: Vec<(String, usize)>,
@@ -123,7 +123,7 @@ impl fmt::Display for Role {
     }
 }
 
-impl Plan {
+impl TablePlan {
     /// Finds each role's column. A start-up check may build the [`Relation`] from the catalogue: only names and types
     /// are looked at.
     ///
@@ -132,7 +132,7 @@ impl Plan {
     pub(super) fn new(
         relation: &Relation,
         mapping: &Mapping,
-        topic: &Topic,
+        topic: &TopicRule,
         domains: &Domains,
     ) -> Result<Self, PlanError> {
         let table = format!("{}.{}", relation.namespace, relation.name);
@@ -142,16 +142,16 @@ impl Plan {
         Ok(plan)
     }
 
-    /// As [`Plan::new`], whatever the types are.
+    /// As [`TablePlan::new`], whatever the types are.
     pub(super) fn resolve(
         table: String,
         columns: Vec<PlanColumn>,
         mapping: &Mapping,
-        topic: &Topic,
+        topic: &TopicRule,
     ) -> Result<Self, PlanError> {
         let captured = mapping.connect.as_ref().map(|connect| connect.captured());
         let find = Finder { table: &table, columns: &columns, mapping, captured: captured.as_ref() };
-        let mut found = Found::default();
+        let mut found = MissingColumns::default();
         let envelope = find.pairs("--envelope", &mapping.envelope, &mut found);
         let timestamp = match &mapping.timestamp {
             Timestamp::Commit => None,
@@ -192,14 +192,14 @@ impl Plan {
         })
     }
 
-    /// As [`Plan::new`], with what is needed to write records as Debezium does.
+    /// As [`TablePlan::new`], with what is needed to write records as Debezium does.
     ///
     /// # Errors
-    /// As [`Plan::new`]; or a column has no form that Debezium would give it.
+    /// As [`TablePlan::new`]; or a column has no form that Debezium would give it.
     pub(super) fn with_connect(
         relation: &Relation,
         mapping: &Mapping,
-        topic: &Topic,
+        topic: &TopicRule,
         (domains, details): (&Domains, &Details),
     ) -> Result<Self, PlanError> {
         let plan = Self::new(relation, mapping, topic, domains)?;
@@ -260,7 +260,7 @@ impl Plan {
         &self.table
     }
 
-    /// The column of a role; `None`: no column plays it, or it is the route, for which [`Plan::topic_columns`] stands.
+    /// The column of a role; `None`: no column plays it, or it is the route, for which [`TablePlan::topic_columns`] stands.
     pub fn column(&self, role: Role) -> Option<&str> {
         let index = match role {
             Role::Id => Some(self.id),
@@ -273,7 +273,7 @@ impl Plan {
         index.map(|index| self.column_name(index))
     }
 
-    /// The columns that the topic is made of, in the order of [`Topic::names`].
+    /// The columns that the topic is made of, in the order of [`TopicRule::names`].
     pub fn topic_columns(&self) -> impl Iterator<Item = &str> {
         self.topic.iter().map(|index| self.column_name(*index))
     }
@@ -340,12 +340,12 @@ impl PlanColumn {
 
 /// What was found, and what was not.
 #[derive(Default)]
-struct Found {
+struct MissingColumns {
     /// Each once.
     lacks: Vec<Lack>,
 }
 
-impl Found {
+impl MissingColumns {
     fn take(&mut self, found: Result<usize, Lack>) -> Option<usize> {
         self.optional(found.map(Some))
     }
@@ -421,17 +421,17 @@ impl Finder<'_> {
         self.role(role)?.ok_or_else(|| self.no_column_for(role))
     }
 
-    /// Found by name it must be able to hold a JSON object; named by the flag, [`Plan::check_types`] says so.
+    /// Found by name it must be able to hold a JSON object; named by the flag, [`TablePlan::check_types`] says so.
     fn headers(&self) -> Result<Option<usize>, Lack> {
         let found = self.role(Role::Headers)?;
         let by_name = self.setting(Role::Headers).is_none();
         Ok(found.filter(|&index| !by_name || self.columns.get(index).is_some_and(|column| column.kind.may_hold_json())))
     }
 
-    fn topic_name(&self, name: Name<'_>) -> Result<usize, Lack> {
+    fn topic_name(&self, name: TopicInput<'_>) -> Result<usize, Lack> {
         let name = match name {
-            Name::Route => return self.needed(Role::Route),
-            Name::ColumnOrRole(name) => name,
+            TopicInput::Route => return self.needed(Role::Route),
+            TopicInput::ColumnOrRole(name) => name,
         };
         let role = Role::IN_TOPICS.iter().find(|(known, _)| *known == name).map(|(_, role)| *role);
         match (self.named(name), role) {
@@ -457,7 +457,12 @@ impl Finder<'_> {
         self.optional(flag, name.filter(|name| !self.may_lack(name)))
     }
 
-    fn pairs(&self, flag: &'static str, pairs: &[(String, String)], found: &mut Found) -> Vec<(String, usize)> {
+    fn pairs(
+        &self,
+        flag: &'static str,
+        pairs: &[(String, String)],
+        found: &mut MissingColumns,
+    ) -> Vec<(String, usize)> {
         let wanted = pairs.iter().filter(|(_, column)| !self.may_lack(column));
         let pair = |(name, column): &(String, String)| {
             let within = || Within::List { name: name.clone(), list: self.list_of(flag, pairs) };

@@ -24,8 +24,8 @@ fn texts(names: &str) -> Relation {
     relation(&names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, TEXT)).collect::<Vec<_>>())
 }
 
-fn planned(relation: &Relation, mapping: &Mapping) -> Result<Plan, PlanError> {
-    Plan::new(relation, mapping, &Topic::new(&mapping.topic, mapping.addresses).unwrap(), &Domains::default())
+fn planned(relation: &Relation, mapping: &Mapping) -> Result<TablePlan, PlanError> {
+    TablePlan::new(relation, mapping, &TopicRule::new(&mapping.topic, mapping.addresses).unwrap(), &Domains::default())
 }
 
 fn with_topic(template: &str) -> Mapping {

@@ -23,7 +23,7 @@ fn a_topic_that_no_broker_takes_is_a_bad_row_and_the_next_row_goes_on() {
         fault: TopicFault::Character(' ', TOPICS.made_of),
     };
     assert_eq!((bad.reason.label(), &bad.reason), ("invalid_topic", &expected));
-    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(RowOutcome::Record(_))));
     let raw = || Mapping { topic: TopicSetting::Template("{route}".into()), ..defaults() };
     let empty = debezium().with("aggregatetype", Some("")).bad(raw());
     assert!(matches!(empty.reason, BadReason::InvalidTopic { fault: TopicFault::Empty, .. }));

@@ -405,7 +405,7 @@ fn the_catalogue_is_asked_again_of_a_table_that_may_have_changed_since() {
     // An enum's later labels are known from the next connection on.
     assert_eq!(outbox.details.types[&20_000], mood(&["sad"]));
     outbox.relation(&given.relation()).unwrap();
-    let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
+    let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
     assert_eq!(kept.headers_text(), "id=0192 x=sad");
 }
 
@@ -416,7 +416,7 @@ fn an_envelopes_column_that_goes_stays_as_a_null() {
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
     let mut value = |given: &Given| {
         outbox.relation(&given.relation()).unwrap();
-        let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
+        let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
         kept.value_text().unwrap().to_owned()
     };
     let payload = r#""payload":"{\"total\": 1.50}""#;
@@ -435,7 +435,7 @@ fn catalogued(mapping: Mapping, columns: &[(&str, bool, Option<&str>)], given: &
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
     outbox.details(Details { columns: columns.iter().map(detail).collect(), ..Details::default() });
     outbox.relation(&given.relation()).unwrap();
-    let Ok(Outcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
+    let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
     kept
 }
 
@@ -499,7 +499,7 @@ fn a_logical_message_is_a_row_of_texts() {
     let content = br#"{"id": "1", "aggregatetype": "a", "aggregateid": "k", "payload": {"x": 1}}"#;
     let message = LogicalMessage { transactional: true, lsn: Lsn::new(1), prefix: "outbox", content };
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
-    let Ok(Outcome::Record(kept)) = outbox.message(&message, &context(), Kept::of) else { panic!("a record") };
+    let Ok(RowOutcome::Record(kept)) = outbox.message(&message, &context(), Kept::of) else { panic!("a record") };
     assert_eq!((kept.topic.as_str(), kept.value_text()), ("outbox.event.a", Some("\"{\\\"x\\\": 1}\"")));
 }
 

@@ -10,13 +10,13 @@ fn message(content: &str) -> LogicalMessage<'_> {
     LogicalMessage { transactional: true, lsn: Lsn::new(1), prefix: "outbox", content: content.as_bytes() }
 }
 
-fn through(mapping: Mapping, message: &LogicalMessage<'_>) -> Result<Outcome<Kept>, RowError> {
+fn through(mapping: Mapping, message: &LogicalMessage<'_>) -> Result<RowOutcome<Kept>, RowError> {
     Outbox::new(mapping, Vec::new()).unwrap().message(message, &context(), Kept::of)
 }
 
 #[track_caller]
 fn kept(mapping: Mapping, content: &str) -> Kept {
-    let Outcome::Record(kept) = through(mapping, &message(content)).unwrap() else { panic!("a record is wanted") };
+    let RowOutcome::Record(kept) = through(mapping, &message(content)).unwrap() else { panic!("a record is wanted") };
     kept
 }
 
@@ -100,10 +100,10 @@ fn a_message_that_gives_no_record_is_a_bad_row() {
 #[test]
 fn other_prefixes_and_messages_outside_a_transaction_publish_nothing() {
     let other = LogicalMessage { prefix: "other", ..message("{}") };
-    assert_eq!(through(with_prefix(), &other), Ok(Outcome::NotPublished));
-    assert_eq!(through(defaults(), &message("{}")), Ok(Outcome::NotPublished));
+    assert_eq!(through(with_prefix(), &other), Ok(RowOutcome::NotPublished));
+    assert_eq!(through(defaults(), &message("{}")), Ok(RowOutcome::NotPublished));
     let outside = LogicalMessage { transactional: false, ..message("{}") };
-    let ignored = Outcome::Ignored(Ignored::NonTransactionalMessage);
+    let ignored = RowOutcome::Ignored(Ignored::NonTransactionalMessage);
     assert_eq!(through(with_prefix(), &outside), Ok(ignored));
 }
 
@@ -111,6 +111,6 @@ proptest! {
     #[test]
     fn no_content_panics(content in r#"[{}\[\]":,a-dui0-9\\ ]{0,40}"#) {
         let outcome = through(with_prefix(), &message(&content));
-        prop_assert!(matches!(outcome, Ok(Outcome::Record(_)) | Err(RowError::Bad(_))), "{outcome:?}");
+        prop_assert!(matches!(outcome, Ok(RowOutcome::Record(_)) | Err(RowError::Bad(_))), "{outcome:?}");
     }
 }

@@ -153,7 +153,7 @@ impl Given {
     fn through(&self, mapping: Mapping) -> Result<Kept, RowError> {
         let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
         assert_eq!(outbox.relation(&self.relation()), Ok(()));
-        let Outcome::Record(kept) = offer(&mut outbox, &self.insert())? else { panic!("a record is wanted") };
+        let RowOutcome::Record(kept) = offer(&mut outbox, &self.insert())? else { panic!("a record is wanted") };
         Ok(kept)
     }
 
@@ -181,7 +181,7 @@ fn tuple(insert: &[u8]) -> Tuple<'_> {
     new
 }
 
-fn offer(outbox: &mut Outbox, insert: &[u8]) -> Result<Outcome<Kept>, RowError> {
+fn offer(outbox: &mut Outbox, insert: &[u8]) -> Result<RowOutcome<Kept>, RowError> {
     outbox.row(RELATION, &tuple(insert), &context(), Kept::of)
 }
 
@@ -216,7 +216,7 @@ fn the_payload_and_the_key_are_not_copied() {
     let made = outbox.row(RELATION, &tuple(&insert), &context(), |record| {
         [record.key, record.value].map(|bytes| within.contains(&bytes.unwrap().as_ptr()))
     });
-    assert_eq!(made, Ok(Outcome::Record([true, true])));
+    assert_eq!(made, Ok(RowOutcome::Record([true, true])));
 }
 
 #[test]
@@ -514,7 +514,7 @@ fn a_new_shape_takes_effect_at_its_place() {
     outbox.relation(&debezium().relation()).unwrap();
     let wider = debezium_and("headers", JSON, Some("{\"a\":\"b\"}"));
     outbox.relation(&wider.relation()).unwrap();
-    let Ok(Outcome::Record(kept)) = offer(&mut outbox, &wider.insert()) else { panic!("a record") };
+    let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &wider.insert()) else { panic!("a record") };
     assert_eq!(kept.headers_text(), "id=0192 eventType=OrderPlaced a=b");
     let mut without_payload = debezium();
     without_payload.columns.pop();

@@ -14,13 +14,13 @@ fn only_tables_that_are_listed_are_published() {
     };
     assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
     assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
-    assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(Outcome::NotPublished));
+    assert_eq!(offer(&mut outbox, &no_outbox.insert()), Ok(RowOutcome::NotPublished));
     assert_eq!(outbox.update(RELATION, AT), Ok(Updated::NotPublished));
     let parent = [("shop".to_owned(), "events".to_owned())];
     assert!(outbox.published(&published(&no_outbox, &parent)).is_err());
     assert_eq!(outbox.published(&published(&debezium(), &parent)), Ok(false));
     assert_eq!(outbox.relation(&debezium().relation()), Ok(()));
-    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(RowOutcome::Record(_))));
     assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Stop));
 }
 
@@ -47,7 +47,7 @@ fn rows_from_before_a_rename_are_those_of_the_table_that_has_the_name_now() {
     outbox.looks_at(Lsn::new(AT.bytes() + 1));
     outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
     outbox.relation(&earlier.relation()).unwrap();
-    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
     // Renamed after the look: what it is now only another look shows.
     outbox.looks_at(AT);
     outbox.relation(&earlier.relation()).unwrap();
@@ -68,7 +68,7 @@ fn rows_from_before_a_rename_are_captured_by_the_name_that_the_table_has_now() {
     outbox.looks_at(Lsn::new(AT.bytes() + 1));
     outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
     outbox.relation(&earlier.relation()).unwrap();
-    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
 }
 
 /// Publishes `shop.events`, which has no row of its own.
@@ -97,7 +97,7 @@ fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_reported_once
     look_again(&mut outbox, &[]);
     assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
     outbox.relation(&passing.relation()).unwrap();
-    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished));
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(RowOutcome::NotPublished));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
         ("shop.outbox", Some("0192"), BadReason::GoneTable)
     );
     let remains = outbox.partial_record(RELATION, &tuple(&given.insert()), &context(), Kept::of);
-    let Ok(Outcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
+    let Ok(RowOutcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
     assert_eq!((remains.key.as_deref(), remains.value_text()), (Some(&b"order-17"[..]), Some("{\"total\": 1.50}")));
     assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Ignored { warn: true }));
 }
@@ -126,7 +126,7 @@ fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
         outbox.published(&found(&given, true)).unwrap();
         look_again(&mut outbox, later);
         outbox.relation(&given.relation()).unwrap();
-        assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))), "{later:?}");
+        assert!(matches!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::Record(_))), "{later:?}");
         // The same name again, and another table.
         let other = Relation { id: RELATION + 1, ..given.relation() };
         outbox.relation(&other).unwrap();
@@ -144,7 +144,7 @@ fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announ
     assert_eq!(offer(&mut outbox, &given.insert()), new, "attached after the look, or before the row: who knows");
     look_again(&mut outbox, &found(&given, false));
     outbox.relation(&given.relation()).unwrap();
-    assert_eq!(offer(&mut outbox, &given.insert()), Ok(Outcome::NotPublished));
+    assert_eq!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::NotPublished));
     let later = Lsn::new(AT.bytes() + 10);
     assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced again");
     outbox.relation(&given.relation()).unwrap();
@@ -152,7 +152,7 @@ fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announ
     outbox.looks_at(Lsn::new(AT.bytes() + 11));
     outbox.published(&found(&given, true)).unwrap();
     outbox.relation(&given.relation()).unwrap();
-    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::Record(_))));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_partition_of_another_table_may_be_one_of_the_named_table_once_that_is_repla
         &[part_of("events"), PublishedTable { relation: old, ancestors: Vec::new(), domains: Vec::new() }],
     );
     outbox.relation(&given.relation()).unwrap();
-    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(Outcome::Record(_))));
+    assert!(matches!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::Record(_))));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
     let mut outbox = of_events();
     outbox.published(&found(&passing, false)).unwrap();
     outbox.relation(&passing.relation()).unwrap();
-    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(Outcome::NotPublished), "it lacks columns");
+    assert_eq!(offer(&mut outbox, &passing.insert()), Ok(RowOutcome::NotPublished), "it lacks columns");
     let (mut outbox, named) = (of_events(), Relation { id: 1, name: "events".into(), ..debezium().relation() });
     let [beside] = found(&debezium(), false);
     outbox
@@ -200,7 +200,7 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
     outbox.relation(&debezium().relation()).unwrap();
     assert_eq!(
         offer(&mut outbox, &debezium().insert()),
-        Ok(Outcome::NotPublished),
+        Ok(RowOutcome::NotPublished),
         "what is named is no partitioned table"
     );
 }
@@ -215,7 +215,7 @@ fn a_table_that_cannot_be_mapped_now_ends_the_stream_once_everything_from_before
     assert_eq!(outbox.unmappable_at(Lsn::new(AT.bytes() - 1)), None);
     assert_eq!(outbox.unmappable_at(AT), Some(&error));
     outbox.relation(&debezium().relation()).unwrap();
-    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(Outcome::Record(_))), "its shape of then");
+    assert!(matches!(offer(&mut outbox, &debezium().insert()), Ok(RowOutcome::Record(_))), "its shape of then");
     assert_eq!(outbox.relation(&renamed.relation()), Err(error));
     assert_eq!(outbox.published(&found(&debezium(), false)), Ok(false));
     assert_eq!(outbox.unmappable_at(AT), None, "fixed");

@@ -11,7 +11,7 @@ use super::copy_both::{PluginOptions, ReplicationStream};
 use super::error::{Error, Recovery, ServerError, sqlstate};
 use super::frame::{FrameError, ReadBuffer};
 use super::source::{Host, Source, SslMode, TargetSessionAttrs};
-use super::stream::{Socket, Stream, read_answer};
+use super::stream::{ServerStream, Socket, read_answer};
 use super::tls::{self, Tls};
 use crate::lsn::Lsn;
 use crate::wire::{DecodeError, Reader};
@@ -61,7 +61,7 @@ pub enum Purpose {
 /// An open, idle connection.
 #[derive(Debug)]
 pub struct Connection {
-    pub(super) stream: Stream,
+    pub(super) stream: ServerStream,
     pub(super) buffer: ReadBuffer,
     pub(super) host: String,
     backend_pid: u32,
@@ -435,17 +435,17 @@ fn encrypt(
     host: &Host,
     name: &str,
     deadline: Instant,
-) -> Result<Stream, Error> {
-    let Host::Tcp { name: host_name, .. } = host else { return Ok(Stream::plain(socket)) };
+) -> Result<ServerStream, Error> {
+    let Host::Tcp { name: host_name, .. } = host else { return Ok(ServerStream::plain(socket)) };
     if sslmode == SslMode::Disable {
-        return Ok(Stream::plain(socket));
+        return Ok(ServerStream::plain(socket));
     }
     let mut message = BytesMut::new();
     frontend::ssl_request(&mut message);
     io::Write::write_all(&mut socket, &message).map_err(broke("asking for TLS"))?;
     match read_answer(&mut socket, deadline).map_err(broke("asking for TLS"))? {
-        b'S' => Tls::connect(socket, source, host_name, name, deadline).map(Stream::tls),
-        b'N' if source.sslmode == SslMode::Prefer => Ok(Stream::plain(socket)),
+        b'S' => Tls::connect(socket, source, host_name, name, deadline).map(ServerStream::tls),
+        b'N' if source.sslmode == SslMode::Prefer => Ok(ServerStream::plain(socket)),
         b'N' => Err(Error::Tls { host: name.to_owned(), reason: "the server does not do TLS (ssl = off)".to_owned() }),
         // An ErrorResponse, which nobody has vouched for yet: its text is not shown, as with libpq.
         b'E' => {

@@ -7,11 +7,11 @@
 use std::iter::{Enumerate, Peekable};
 use std::str::Chars;
 
-use super::error::Problem;
+use super::error::SourceProblem;
 use super::keywords::{Pair, is_known};
 
 /// Takes the string apart.
-pub(super) fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
+pub(super) fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let mut cursor = Cursor { characters: text.chars().enumerate().peekable(), length: text.chars().count() };
     let mut pairs = Vec::<Pair>::new();
     loop {
@@ -57,12 +57,12 @@ impl Cursor<'_> {
         while self.characters.next_if(|(_, character)| character.is_ascii_whitespace()).is_some() {}
     }
 
-    fn malformed(&mut self, what: &'static str) -> Problem {
+    fn malformed(&mut self, what: &'static str) -> SourceProblem {
         let at = self.characters.peek().map_or(self.length, |(index, _)| *index) + 1;
-        Problem::MalformedKeywords { at, what }
+        SourceProblem::MalformedKeywords { at, what }
     }
 
-    fn keyword(&mut self) -> Result<String, Problem> {
+    fn keyword(&mut self) -> Result<String, SourceProblem> {
         let mut keyword = String::new();
         while let Some((_, character)) = self.characters.next_if(|(_, c)| *c != '=' && !c.is_ascii_whitespace()) {
             keyword.push(character);
@@ -76,7 +76,7 @@ impl Cursor<'_> {
         Ok(keyword)
     }
 
-    fn value(&mut self) -> Result<String, Problem> {
+    fn value(&mut self) -> Result<String, SourceProblem> {
         if self.peek() == Some('\'') {
             self.next();
             return self.quoted_value();
@@ -89,7 +89,7 @@ impl Cursor<'_> {
         Ok(value)
     }
 
-    fn quoted_value(&mut self) -> Result<String, Problem> {
+    fn quoted_value(&mut self) -> Result<String, SourceProblem> {
         let mut value = String::new();
         loop {
             match self.next() {
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn malformed_strings_are_refused_by_place() {
         let malformed = |text: &str| match parse(text) {
-            Err(Problem::MalformedKeywords { at, .. }) => at,
+            Err(SourceProblem::MalformedKeywords { at, .. }) => at,
             other => panic!("{text}: {:?}", other.err()),
         };
         assert_eq!(malformed("host"), 5);

@@ -11,7 +11,7 @@ use crate::secret::SecretError;
 
 /// Where a part of the source came from, for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum SourcePlace {
     /// The connection URI or keyword string itself.
     Text,
     /// A section of a service file.
@@ -24,7 +24,7 @@ pub enum Place {
     Default,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourcePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("the connection string"),
@@ -40,9 +40,9 @@ impl fmt::Display for Place {
 #[error("{problem}")]
 pub struct SourceError {
     /// Where it stands.
-    pub place: Place,
+    pub place: SourcePlace,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: SourceProblem,
 }
 
 impl SourceError {
@@ -54,7 +54,7 @@ impl SourceError {
 
 /// What is wrong with a source's settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum SourceProblem {
     /// An empty connection string.
     #[error("the connection string is empty")]
     Empty,
@@ -191,7 +191,7 @@ pub enum Problem {
     },
 }
 
-impl Problem {
+impl SourceProblem {
     fn hint(&self) -> Option<String> {
         match self {
             Self::Empty | Self::Unrecognized | Self::UnknownScheme(_) | Self::MalformedUri(_) => {

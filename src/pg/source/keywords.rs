@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::environment::Environment;
-use super::error::{Place, Problem, SourceError};
+use super::error::{SourceError, SourcePlace, SourceProblem};
 use crate::given::nearest;
 
 /// A keyword and its value as they stand in a connection string. No `Debug`: it may be the password.
@@ -140,7 +140,7 @@ static KEYWORDS: [Keyword; 52] = [
 /// A value, and where it stands.
 pub(super) struct Parameter {
     pub(super) value: String,
-    pub(super) place: Place,
+    pub(super) place: SourcePlace,
 }
 
 /// The values of keywords that were given, each from the first place that has it.
@@ -151,7 +151,7 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Adds pairs from one place; within it the last of equal keywords counts, before it what was added earlier.
-    pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &Place) -> Result<(), SourceError> {
+    pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &SourcePlace) -> Result<(), SourceError> {
         let mut added = BTreeMap::new();
         for pair in pairs {
             let keyword = known(&pair).map_err(|problem| SourceError { place: place.clone(), problem })?;
@@ -171,7 +171,7 @@ impl Parameters {
         let mut found = Vec::new();
         for keyword in KEYWORDS.iter().filter(|keyword| !self.values.contains_key(keyword.name)) {
             if let Some(value) = environment.variable(keyword.variable) {
-                found.push((Pair::new(keyword.name, value), Place::Variable(keyword.variable)));
+                found.push((Pair::new(keyword.name, value), SourcePlace::Variable(keyword.variable)));
             }
         }
         found.into_iter().try_for_each(|(pair, place)| self.add(vec![pair], &place))
@@ -183,12 +183,12 @@ impl Parameters {
     }
 
     /// Where a keyword's value stands.
-    pub(super) fn place(&self, name: &'static str) -> Place {
-        self.values.get(name).map_or(Place::Default, |parameter| parameter.place.clone())
+    pub(super) fn place(&self, name: &'static str) -> SourcePlace {
+        self.values.get(name).map_or(SourcePlace::Default, |parameter| parameter.place.clone())
     }
 
     /// An error about a keyword's value.
-    pub(super) fn error(&self, name: &'static str, problem: Problem) -> SourceError {
+    pub(super) fn error(&self, name: &'static str, problem: SourceProblem) -> SourceError {
         SourceError { place: self.place(name), problem }
     }
 }
@@ -198,21 +198,21 @@ pub(super) fn is_known(name: &str) -> bool {
     KEYWORDS.iter().any(|keyword| keyword.name == name)
 }
 
-fn known(pair: &Pair) -> Result<&'static Keyword, Problem> {
-    KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| Problem::UnknownKeyword {
+fn known(pair: &Pair) -> Result<&'static Keyword, SourceProblem> {
+    KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| SourceProblem::UnknownKeyword {
         keyword: pair.quotable.then(|| pair.keyword.clone()),
         nearest: nearest(&pair.keyword, KEYWORDS.iter().map(|keyword| keyword.name)),
     })
 }
 
-fn admit(keyword: &Keyword, value: &str) -> Result<(), Problem> {
+fn admit(keyword: &Keyword, value: &str) -> Result<(), SourceProblem> {
     match keyword.standing {
         // Texts end there in the protocol, and what follows would be read as another parameter.
-        _ if value.contains('\0') => Err(Problem::Nul { keyword: keyword.name }),
+        _ if value.contains('\0') => Err(SourceProblem::Nul { keyword: keyword.name }),
         Used | Ignored => Ok(()),
         Only(harmless, _) if value.is_empty() || harmless.contains(&value) => Ok(()),
         Refused(_) if value.is_empty() => Ok(()),
-        Only(_, reason) | Refused(reason) => Err(Problem::Unsupported { keyword: keyword.name, reason }),
+        Only(_, reason) | Refused(reason) => Err(SourceProblem::Unsupported { keyword: keyword.name, reason }),
     }
 }
 
@@ -230,16 +230,16 @@ mod tests {
     fn what_stands_first_wins_between_places_and_last_within_one() {
         let mut parameters = Parameters::default();
         let pairs = |values: [&str; 2]| values.map(|value| Pair::new("host", value)).into();
-        parameters.add(pairs(["a", "b"]), &Place::Text).unwrap();
-        parameters.add(pairs(["c", "d"]), &Place::Service("s".into())).unwrap();
+        parameters.add(pairs(["a", "b"]), &SourcePlace::Text).unwrap();
+        parameters.add(pairs(["c", "d"]), &SourcePlace::Service("s".into())).unwrap();
         assert_eq!(parameters.get("host"), Some("b"));
-        assert_eq!(parameters.place("host"), Place::Text);
-        assert_eq!(parameters.place("port"), Place::Default);
+        assert_eq!(parameters.place("host"), SourcePlace::Text);
+        assert_eq!(parameters.place("port"), SourcePlace::Default);
     }
 
     #[test]
     fn an_unknown_keyword_names_the_nearest() {
-        let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &Place::Text).err().unwrap();
+        let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &SourcePlace::Text).err().unwrap();
         assert_eq!(error.to_string(), "\"sslmod\" is not a connection keyword");
         assert_eq!(error.hint().as_deref(), Some("the nearest keyword is sslmode"));
     }
@@ -248,7 +248,7 @@ mod tests {
     fn what_would_lose_protection_is_refused_with_the_reason() {
         for (name, value) in [("gssencmode", "require"), ("sslcrl", "/x"), ("requirepeer", "postgres"), ("sslsni", "0")]
         {
-            let error = Parameters::default().add(vec![Pair::new(name, value)], &Place::Text).err().unwrap();
+            let error = Parameters::default().add(vec![Pair::new(name, value)], &SourcePlace::Text).err().unwrap();
             assert!(error.to_string().starts_with(&format!("{name} is not supported: ")), "{error}");
         }
     }
@@ -257,7 +257,7 @@ mod tests {
     fn what_changes_nothing_is_ignored() {
         for (name, value) in [("gssencmode", "disable"), ("client_encoding", "auto"), ("replication", "database")] {
             let mut parameters = Parameters::default();
-            parameters.add(vec![Pair::new(name, value)], &Place::Text).unwrap();
+            parameters.add(vec![Pair::new(name, value)], &SourcePlace::Text).unwrap();
             assert!(parameters.values.is_empty(), "{name}");
         }
     }
@@ -267,6 +267,6 @@ mod tests {
         let variables = [("PGREQUIREPEER".to_owned(), "postgres".to_owned())].into();
         let environment = Environment { variables, ..Environment::default() };
         let error = Parameters::default().add_variables(&environment).err().unwrap();
-        assert_eq!(error.place, Place::Variable("PGREQUIREPEER"));
+        assert_eq!(error.place, SourcePlace::Variable("PGREQUIREPEER"));
     }
 }

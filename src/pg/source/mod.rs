@@ -34,7 +34,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::secret::{Secret, SecretError};
 
 pub use environment::Environment;
-pub use error::{Place, Problem, SourceError};
+pub use error::{SourceError, SourcePlace, SourceProblem};
 
 /// A server, a database on it, and whom to log in as.
 #[derive(Debug, Clone)]
@@ -68,12 +68,12 @@ pub struct Source {
     password: Option<SecretString>,
     /// From the password file, for each of `hosts`.
     file_passwords: Vec<Option<SecretString>>,
-    origin: Origin,
+    origin: SourceOrigin,
 }
 
 /// Where a source's settings stand, to be read again.
 #[derive(Clone, Default)]
-struct Origin {
+struct SourceOrigin {
     /// The connection string.
     text: Option<Secret>,
     /// What comes before any password there and elsewhere.
@@ -81,9 +81,12 @@ struct Origin {
     environment: Environment,
 }
 
-impl fmt::Debug for Origin {
+impl fmt::Debug for SourceOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Origin").field("text", &self.text).field("password", &self.password).finish_non_exhaustive()
+        f.debug_struct("SourceOrigin")
+            .field("text", &self.text)
+            .field("password", &self.password)
+            .finish_non_exhaustive()
     }
 }
 
@@ -255,11 +258,12 @@ impl Source {
         password: Option<PasswordSetting>,
         environment: &Environment,
     ) -> Result<Resolved, SourceError> {
-        let read = text.as_ref().map(|text| text.read().map_err(|error| unreadable(Place::Text, error))).transpose()?;
+        let read =
+            text.as_ref().map(|text| text.read().map_err(|error| unreadable(SourcePlace::Text, error))).transpose()?;
         let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
         // What a file holds, nobody sees in a list of processes.
         resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
-        resolved.source.origin = Origin { text, password, environment: environment.clone() };
+        resolved.source.origin = SourceOrigin { text, password, environment: environment.clone() };
         Ok(resolved)
     }
 
@@ -268,9 +272,9 @@ impl Source {
     /// # Errors
     /// As [`Source::resolve_from`]; the password is not to be had.
     pub fn renewed(&self) -> Result<Self, SourceError> {
-        let Origin { text, password, environment } = self.origin.clone();
+        let SourceOrigin { text, password, environment } = self.origin.clone();
         let given = password.as_ref().map(|PasswordSetting { name, secret }| {
-            secret.read().map_err(|error| unreadable(Place::Setting(name), error))
+            secret.read().map_err(|error| unreadable(SourcePlace::Setting(name), error))
         });
         let given = given.transpose()?;
         let mut source = Self::resolve_from(text, password, &environment)?.source;
@@ -305,8 +309,8 @@ impl Source {
     }
 }
 
-fn unreadable(place: Place, error: SecretError) -> SourceError {
-    SourceError { place, problem: Problem::Secret(Box::new(error)) }
+fn unreadable(place: SourcePlace, error: SecretError) -> SourceError {
+    SourceError { place, problem: SourceProblem::Secret(Box::new(error)) }
 }
 
 impl Source {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::environment::Environment;
-use super::error::{Place, Problem, SourceError};
+use super::error::{SourceError, SourcePlace, SourceProblem};
 use super::keywords::{Pair, Parameters};
 use super::{
-    ChannelBinding, ClientCertificate, Host, Keepalives, Origin, Resolved, RootCert, Source, SslMode,
+    ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SourceOrigin, SslMode,
     TargetSessionAttrs, conninfo, passfile, service, uri,
 };
 use crate::given::nearest;
@@ -24,26 +24,27 @@ const DEFAULT_PORT: u16 = 5432;
 
 /// See [`Source::resolve`].
 pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
-    let pairs = text.map_or(Ok(Vec::new()), parse).map_err(|problem| SourceError { place: Place::Text, problem })?;
+    let pairs =
+        text.map_or(Ok(Vec::new()), parse).map_err(|problem| SourceError { place: SourcePlace::Text, problem })?;
     let password_in_text = pairs.iter().any(|pair| pair.keyword == "password" && !pair.value.is_empty());
     let parameters = gather(pairs, environment)?;
     let mut warnings = Vec::new();
-    let source = assemble(&Reader { parameters: &parameters, environment }, &mut warnings)?;
+    let source = assemble(&KeywordReader { parameters: &parameters, environment }, &mut warnings)?;
     Ok(Resolved { source, warnings, password_in_text })
 }
 
 /// A connection string, whichever of its forms it has.
-fn parse(text: &str) -> Result<Vec<Pair>, Problem> {
+fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let text = text.trim();
     if text.is_empty() {
-        return Err(Problem::Empty);
+        return Err(SourceProblem::Empty);
     }
     // A word and a colon begin no keyword string. Read as one, `jdbc:…://app:secret@…?ssl=true` would show its password as a keyword.
     if let Some((scheme, after)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
         return match (scheme.to_ascii_lowercase().as_str(), after.strip_prefix("//")) {
             ("postgres" | "postgresql", Some(after)) => uri::parse(after),
-            (_, None) if !after.contains("://") => Err(Problem::Unrecognized),
-            _ => Err(Problem::UnknownScheme(scheme.to_owned())),
+            (_, None) if !after.contains("://") => Err(SourceProblem::Unrecognized),
+            _ => Err(SourceProblem::UnknownScheme(scheme.to_owned())),
         };
     }
     if text.contains('=') { conninfo::parse(text) } else { database_name(text) }
@@ -55,30 +56,30 @@ fn is_scheme(text: &str) -> bool {
 }
 
 /// A bare database name, as `psql -d` takes it; not what looks like a host or a login.
-fn database_name(text: &str) -> Result<Vec<Pair>, Problem> {
+fn database_name(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let odd = |c: char| c.is_whitespace() || ":/@?;,".contains(c);
-    if text.contains(odd) { Err(Problem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }
+    if text.contains(odd) { Err(SourceProblem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }
 }
 
 /// All places together, in libpq's order: the string, its service, the variables.
 fn gather(pairs: Vec<Pair>, environment: &Environment) -> Result<Parameters, SourceError> {
     let mut parameters = Parameters::default();
-    parameters.add(pairs, &Place::Text)?;
+    parameters.add(pairs, &SourcePlace::Text)?;
     let named = |keyword: &'static str, variable: &'static str| match parameters.get(keyword) {
-        Some(value) => Some((value.to_owned(), Place::Text)),
-        None => environment.variable(variable).map(|value| (value.to_owned(), Place::Variable(variable))),
+        Some(value) => Some((value.to_owned(), SourcePlace::Text)),
+        None => environment.variable(variable).map(|value| (value.to_owned(), SourcePlace::Variable(variable))),
     };
     let file = named("servicefile", "PGSERVICEFILE").map(|(file, _)| file);
     if let Some((service, place)) = named("service", "PGSERVICE") {
         let pairs =
             service::find(&service, file.as_deref(), environment).map_err(|problem| SourceError { place, problem })?;
-        parameters.add(pairs, &Place::Service(service))?;
+        parameters.add(pairs, &SourcePlace::Service(service))?;
     }
     parameters.add_variables(environment)?;
     Ok(parameters)
 }
 
-fn assemble(reader: &Reader<'_>, warnings: &mut Vec<String>) -> Result<Source, SourceError> {
+fn assemble(reader: &KeywordReader<'_>, warnings: &mut Vec<String>) -> Result<Source, SourceError> {
     let user = reader.user()?;
     let dbname = reader.text("dbname").unwrap_or_else(|| user.clone());
     let hosts = reader.hosts()?;
@@ -106,7 +107,7 @@ fn assemble(reader: &Reader<'_>, warnings: &mut Vec<String>) -> Result<Source, S
         dbname,
         password,
         file_passwords,
-        origin: Origin::default(),
+        origin: SourceOrigin::default(),
     })
 }
 
@@ -144,18 +145,18 @@ fn expected(keyword: &'static str) -> &'static str {
 }
 
 /// Reads the values of keywords.
-struct Reader<'a> {
+struct KeywordReader<'a> {
     parameters: &'a Parameters,
     environment: &'a Environment,
 }
 
-impl Reader<'_> {
+impl KeywordReader<'_> {
     fn text(&self, keyword: &'static str) -> Option<String> {
         self.parameters.get(keyword).map(str::to_owned)
     }
 
     fn invalid(&self, keyword: &'static str, value: &str, expected: &'static str) -> SourceError {
-        let problem = Problem::Value { keyword, value: value.to_owned(), expected, nearest: None };
+        let problem = SourceProblem::Value { keyword, value: value.to_owned(), expected, nearest: None };
         self.parameters.error(keyword, problem)
     }
 
@@ -165,7 +166,7 @@ impl Reader<'_> {
             return Ok(*value);
         }
         let nearest = nearest(given, values.iter().map(|(name, _)| *name));
-        let problem = Problem::Value { keyword, value: given.to_owned(), expected: expected(keyword), nearest };
+        let problem = SourceProblem::Value { keyword, value: given.to_owned(), expected: expected(keyword), nearest };
         Err(self.parameters.error(keyword, problem))
     }
 
@@ -196,16 +197,18 @@ impl Reader<'_> {
     fn password(&self) -> Result<Option<SecretString>, SourceError> {
         let Some(given) = self.parameters.get("password") else { return Ok(None) };
         let place = self.parameters.place("password");
-        if matches!(place, Place::Variable(_)) && given.starts_with("@/") {
+        if matches!(place, SourcePlace::Variable(_)) && given.starts_with("@/") {
             let read = Secret::of_value(given).read();
-            return read.map(Some).map_err(|error| SourceError { place, problem: Problem::Secret(Box::new(error)) });
+            return read
+                .map(Some)
+                .map_err(|error| SourceError { place, problem: SourceProblem::Secret(Box::new(error)) });
         }
         Ok(Some(given.into()))
     }
 
     fn user(&self) -> Result<String, SourceError> {
         let user = self.text("user").or_else(|| self.environment.user.clone());
-        user.ok_or(SourceError { place: Place::Default, problem: Problem::NoUser })
+        user.ok_or(SourceError { place: SourcePlace::Default, problem: SourceProblem::NoUser })
     }
 
     fn hosts(&self) -> Result<Vec<Host>, SourceError> {
@@ -215,7 +218,7 @@ impl Reader<'_> {
         let names = names.unwrap_or_else(|| vec![""; count]);
         let addresses = addresses.unwrap_or_else(|| vec![""; count]);
         if addresses.len() != count {
-            let problem = Problem::AddressCount { hosts: count, addresses: addresses.len() };
+            let problem = SourceProblem::AddressCount { hosts: count, addresses: addresses.len() };
             return Err(self.parameters.error("hostaddr", problem));
         }
         let ports = self.ports(count)?;
@@ -230,7 +233,7 @@ impl Reader<'_> {
         match ports.as_slice() {
             [one] => Ok(vec![*one; count]),
             ports if ports.len() == count => Ok(ports.to_vec()),
-            ports => Err(self.parameters.error("port", Problem::PortCount { hosts: count, ports: ports.len() })),
+            ports => Err(self.parameters.error("port", SourceProblem::PortCount { hosts: count, ports: ports.len() })),
         }
     }
 
@@ -245,7 +248,7 @@ impl Reader<'_> {
     fn host(&self, name: &str, address: &str, port: u16) -> Result<Host, SourceError> {
         let is_dir = name.starts_with('/') && address.is_empty();
         if !is_dir && name.contains(|c: char| c.is_whitespace() || c.is_control() || "@;=?#\\".contains(c)) {
-            return Err(self.parameters.error("host", Problem::HostName));
+            return Err(self.parameters.error("host", SourceProblem::HostName));
         }
         if !address.is_empty() {
             let parsed = address.parse::<IpAddr>().map_err(|_| self.invalid("hostaddr", address, "an IP address"))?;
@@ -268,7 +271,7 @@ impl Reader<'_> {
         let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
         let sslmode = self.one_of("sslmode", &SSL_MODES, default)?;
         if system && sslmode < SslMode::VerifyFull && sslmode != SslMode::Disable {
-            let problem = Problem::WeakWithSystemRoots { sslmode: sslmode.name() };
+            let problem = SourceProblem::WeakWithSystemRoots { sslmode: sslmode.name() };
             return Err(self.parameters.error("sslmode", problem));
         }
         Ok(sslmode)
@@ -285,7 +288,7 @@ impl Reader<'_> {
         match self.environment.in_home(".postgresql/root.crt") {
             Some(file) if file.exists() => Ok(RootCert::File(file)),
             looked if sslmode >= SslMode::VerifyCa => {
-                let problem = Problem::NoRootCertificate { sslmode: sslmode.name(), looked };
+                let problem = SourceProblem::NoRootCertificate { sslmode: sslmode.name(), looked };
                 Err(self.parameters.error("sslmode", problem))
             }
             _ => Ok(RootCert::None),
@@ -301,7 +304,7 @@ impl Reader<'_> {
             return Ok(Some(ClientCertificate { certificate, key }));
         }
         let looked = self.environment.in_home(".postgresql/postgresql.key");
-        Err(self.parameters.error("sslcert", Problem::NoClientKey { certificate, looked }))
+        Err(self.parameters.error("sslcert", SourceProblem::NoClientKey { certificate, looked }))
     }
 
     /// The file named, which must exist, or the default one in the home directory, if it does.
@@ -317,7 +320,7 @@ impl Reader<'_> {
         match path.metadata() {
             Ok(_) => Ok(path),
             Err(error) => {
-                let problem = Problem::Unreadable { keyword, path, reason: error.to_string() };
+                let problem = SourceProblem::Unreadable { keyword, path, reason: error.to_string() };
                 Err(self.parameters.error(keyword, problem))
             }
         }

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::environment::Environment;
-use super::error::Problem;
+use super::error::SourceProblem;
 use super::keywords::Pair;
 
 /// Finds the service: in `named` alone if a file is named, else in the user's and then the system's file.
-pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, Problem> {
+pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, SourceProblem> {
     let files = candidates(named, environment);
     for path in &files {
         let Ok(text) = fs::read_to_string(path) else { continue };
@@ -19,7 +19,7 @@ pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment
             return Ok(pairs);
         }
     }
-    Err(Problem::ServiceNotFound { service: service.to_owned(), files })
+    Err(SourceProblem::ServiceNotFound { service: service.to_owned(), files })
 }
 
 fn candidates(named: Option<&str>, environment: &Environment) -> Vec<PathBuf> {
@@ -28,7 +28,7 @@ fn candidates(named: Option<&str>, environment: &Environment) -> Vec<PathBuf> {
     users.into_iter().chain(systems).collect()
 }
 
-fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, Problem> {
+fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, SourceProblem> {
     let mut found = None::<Vec<Pair>>;
     let mut inside = false;
     for (index, line) in text.lines().map(str::trim).enumerate() {
@@ -43,7 +43,8 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
             inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
             found = inside.then(Vec::new);
         } else if let (true, Some(pairs)) = (inside, found.as_mut()) {
-            let wrong = |what: &str| Problem::ServiceFile { path: path.into(), line: index + 1, what: what.to_owned() };
+            let wrong =
+                |what: &str| SourceProblem::ServiceFile { path: path.into(), line: index + 1, what: what.to_owned() };
             let pair = entry(line).map_err(wrong)?;
             if !pairs.iter().any(|earlier| earlier.keyword == pair.keyword) {
                 pairs.push(pair);
@@ -70,7 +71,7 @@ mod tests {
 
     const FILE: &str = "# services\n[other]\nhost=elsewhere\n\n[shop]\nhost=db\nport = 5433\n[shop2]\nservice=x\n";
 
-    fn in_file(text: &str, service: &str) -> Result<Option<Vec<(String, String)>>, Problem> {
+    fn in_file(text: &str, service: &str) -> Result<Option<Vec<(String, String)>>, SourceProblem> {
         let pairs = section(text, service, Path::new("f"))?;
         Ok(pairs.map(|pairs| pairs.into_iter().map(|pair| (pair.keyword, pair.value)).collect()))
     }
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(host("a").as_deref(), Some("home"));
         assert_eq!(host("b").as_deref(), Some("b"));
         assert!(
-            matches!(find("c", None, &environment), Err(Problem::ServiceNotFound { files, .. }) if files.len() == 2)
+            matches!(find("c", None, &environment), Err(SourceProblem::ServiceNotFound { files, .. }) if files.len() == 2)
         );
     }
 }

@@ -108,7 +108,7 @@ fn a_service_comes_before_variables_and_after_the_string() {
     assert_eq!(in_environment(None, &environment).to_string(), "shop as app at service:1");
     assert_eq!(in_environment(Some("port=2"), &environment).to_string(), "shop as app at service:2");
     let error = Source::resolve(Some("service=nowhere"), &environment).unwrap_err();
-    assert_eq!((error.to_string().as_str(), error.place), ("service \"nowhere\" is not defined", Place::Text));
+    assert_eq!((error.to_string().as_str(), error.place), ("service \"nowhere\" is not defined", SourcePlace::Text));
 }
 
 #[test]
@@ -141,9 +141,9 @@ fn hostaddr_is_connected_to_and_host_is_verified() {
     let address = Some("10.0.0.1".parse().unwrap());
     let expected = Host::Tcp { name: "db".into(), port: 5432, address };
     assert_eq!(source("host=db hostaddr=10.0.0.1").hosts, [expected]);
-    assert!(matches!(refused("host=a,b hostaddr=10.0.0.1").problem, Problem::AddressCount { .. }));
-    assert!(matches!(refused("hostaddr=db").problem, Problem::Value { keyword: "hostaddr", .. }));
-    assert_eq!(refused("host=db;hunter2 hostaddr=10.0.0.1").problem, Problem::HostName);
+    assert!(matches!(refused("host=a,b hostaddr=10.0.0.1").problem, SourceProblem::AddressCount { .. }));
+    assert!(matches!(refused("hostaddr=db").problem, SourceProblem::Value { keyword: "hostaddr", .. }));
+    assert_eq!(refused("host=db;hunter2 hostaddr=10.0.0.1").problem, SourceProblem::HostName);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn the_operating_systems_roots_mean_verify_full_and_nothing_weaker() {
     assert_eq!(source.verification(), Verification::ChainAndName);
     assert!(matches!(
         refused("host=db sslrootcert=system sslmode=require").problem,
-        Problem::WeakWithSystemRoots { .. }
+        SourceProblem::WeakWithSystemRoots { .. }
     ));
 }
 
@@ -190,7 +190,7 @@ fn a_root_certificate_in_the_home_directory_makes_require_verify() {
 #[test]
 fn named_certificate_files_must_exist() {
     for text in ["host=db sslrootcert=/no/root", "host=db sslcert=/no/cert sslkey=/no/key"] {
-        assert!(matches!(refused(text).problem, Problem::Unreadable { .. }), "{text}");
+        assert!(matches!(refused(text).problem, SourceProblem::Unreadable { .. }), "{text}");
     }
     assert_eq!(source("host=db sslmode=disable sslrootcert=/no/root").sslrootcert, RootCert::None);
 }
@@ -202,7 +202,7 @@ fn a_client_certificate_needs_its_key() {
     fs::write(&certificate, "").unwrap();
     fs::write(&key, "").unwrap();
     let text = format!("host=db sslcert={}", certificate.display());
-    assert!(matches!(refused(&text).problem, Problem::NoClientKey { .. }));
+    assert!(matches!(refused(&text).problem, SourceProblem::NoClientKey { .. }));
     let text = format!("{text} sslkey={}", key.display());
     assert_eq!(source(&text).client_certificate, Some(ClientCertificate { certificate, key }));
     assert_eq!(source(&format!("{text} sslcertmode=disable")).client_certificate, None);
@@ -215,9 +215,9 @@ fn values_that_are_not_valid_name_keyword_value_and_what_is() {
     assert_eq!(error.to_string(), expected);
     assert_eq!(error.hint().as_deref(), Some("the nearest valid value is require"));
     for text in ["port=x", "port=0", "port=65536", "connect_timeout=soon", "target_session_attrs=rw"] {
-        assert!(matches!(refused(text).problem, Problem::Value { .. }), "{text}");
+        assert!(matches!(refused(text).problem, SourceProblem::Value { .. }), "{text}");
     }
-    assert!(matches!(refused("host=a port=1,2").problem, Problem::PortCount { hosts: 1, ports: 2 }));
+    assert!(matches!(refused("host=a port=1,2").problem, SourceProblem::PortCount { hosts: 1, ports: 2 }));
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_message_is_one_line_of_bounded_length() {
 #[test]
 fn a_variables_error_names_the_variable() {
     let error = Source::resolve(None, &with_variables(&[("PGSSLMODE", "on")])).unwrap_err();
-    assert_eq!(error.place, Place::Variable("PGSSLMODE"));
+    assert_eq!(error.place, SourcePlace::Variable("PGSSLMODE"));
 }
 
 #[test]
@@ -264,12 +264,12 @@ fn other_libraries_urls_are_refused_by_their_scheme_and_show_no_password() {
         ("postgresql+psycopg2://app:hunter2@db/shop", "postgresql+psycopg2"),
         ("mysql://app:hunter2@db/shop", "mysql"),
     ] {
-        assert_eq!(refused(text).problem, Problem::UnknownScheme(scheme.into()), "{text}");
+        assert_eq!(refused(text).problem, SourceProblem::UnknownScheme(scheme.into()), "{text}");
         let shown = everything_shown(text);
         assert!(!shown.contains("hunter2") && shown.contains("expected postgres://"), "{text}: {shown}");
     }
     for text in ["jdbc:postgresql:shop", "jdbc:postgresql:shop?user=app&password=hunter2", "app:hunter2@db?sslmode=x"] {
-        assert_eq!(refused(text).problem, Problem::Unrecognized, "{text}");
+        assert_eq!(refused(text).problem, SourceProblem::Unrecognized, "{text}");
     }
 }
 
@@ -277,7 +277,7 @@ fn other_libraries_urls_are_refused_by_their_scheme_and_show_no_password() {
 fn what_is_no_connection_string_is_not_quoted() {
     for text in ["app:hunter2@db/shop", "db:5432", "app@db", ""] {
         let error = refused(text);
-        assert!(matches!(error.problem, Problem::Unrecognized | Problem::Empty), "{text}: {error}");
+        assert!(matches!(error.problem, SourceProblem::Unrecognized | SourceProblem::Empty), "{text}: {error}");
     }
     for text in ["host=db;password=hunter2", "user=app;Password=hunter2", "host=db@hunter2"] {
         let error = refused(text);
@@ -288,7 +288,7 @@ fn what_is_no_connection_string_is_not_quoted() {
 #[test]
 fn without_any_name_for_the_user_it_is_asked_for() {
     let error = Source::resolve(Some("host=db"), &Environment::default()).unwrap_err();
-    assert_eq!(error.problem, Problem::NoUser);
+    assert_eq!(error.problem, SourceProblem::NoUser);
 }
 
 const SECRET: &str = "hunter2hunter2";

@@ -7,22 +7,22 @@
 //! that messages or logs may show: such a URI is refused, where libpq would take the pieces for a host or a database.
 //! Specification: PostgreSQL manual, section 32.1.1.2 "Connection URIs".
 
-use super::error::Problem;
+use super::error::SourceProblem;
 use super::keywords::Pair;
 use crate::given::percent_decoded;
 
 /// Keywords whose values are free text, and so may have an unescaped `@`.
 const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];
 
-const BAD_PORT: Problem = Problem::MalformedUri("what follows a host's colon is not a port number");
-const BAD_IPV6: Problem = Problem::MalformedUri("an IPv6 address must be in brackets, as in [::1]:5432");
+const BAD_PORT: SourceProblem = SourceProblem::MalformedUri("what follows a host's colon is not a port number");
+const BAD_IPV6: SourceProblem = SourceProblem::MalformedUri("an IPv6 address must be in brackets, as in [::1]:5432");
 
 /// Takes the URI apart.
-pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, Problem> {
+pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, SourceProblem> {
     let (user_info, rest) = split_user_info(after_scheme);
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
     if location.contains('@') {
-        return Err(Problem::UnescapedAt);
+        return Err(SourceProblem::UnescapedAt);
     }
     let (authority, dbname) = location.split_once('/').unwrap_or((location, ""));
     let mut pairs = user_and_password(user_info)?;
@@ -42,20 +42,20 @@ fn split_user_info(after_scheme: &str) -> (&str, &str) {
     }
 }
 
-fn user_and_password(user_info: &str) -> Result<Vec<Pair>, Problem> {
+fn user_and_password(user_info: &str) -> Result<Vec<Pair>, SourceProblem> {
     let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
     Ok([pair("user", user)?, pair("password", password)?].into_iter().flatten().collect())
 }
 
 /// Several hosts become lists with commas, as libpq's keywords have them.
-fn hosts_and_ports(authority: &str) -> Result<Vec<Pair>, Problem> {
+fn hosts_and_ports(authority: &str) -> Result<Vec<Pair>, SourceProblem> {
     let items = authority.split(',').map(host_and_port).collect::<Result<Vec<_>, _>>()?;
     let hosts = items.iter().map(|(host, _)| *host).collect::<Vec<_>>().join(",");
     let ports = items.iter().map(|(_, port)| *port).collect::<Vec<_>>().join(",");
     Ok([pair("host", &hosts)?, pair("port", &ports)?].into_iter().flatten().collect())
 }
 
-fn host_and_port(item: &str) -> Result<(&str, &str), Problem> {
+fn host_and_port(item: &str) -> Result<(&str, &str), SourceProblem> {
     let (host, port) = match item.strip_prefix('[') {
         Some(bracketed) => {
             let (host, after) = bracketed.split_once(']').filter(|(host, _)| !host.is_empty()).ok_or(BAD_IPV6)?;
@@ -71,15 +71,15 @@ fn host_and_port(item: &str) -> Result<(&str, &str), Problem> {
     Ok((host, port))
 }
 
-fn parameter(parameter: &str) -> Result<Pair, Problem> {
-    let no_equals = Problem::MalformedUri("a parameter after the ? has no =");
-    let refused = if parameter.contains('@') { Problem::UnescapedAt } else { no_equals };
+fn parameter(parameter: &str) -> Result<Pair, SourceProblem> {
+    let no_equals = SourceProblem::MalformedUri("a parameter after the ? has no =");
+    let refused = if parameter.contains('@') { SourceProblem::UnescapedAt } else { no_equals };
     let (keyword, value) = parameter.split_once('=').ok_or(refused)?;
     if keyword.contains('@') || (value.contains('@') && !FREE_TEXT.contains(&keyword)) {
-        return Err(Problem::UnescapedAt);
+        return Err(SourceProblem::UnescapedAt);
     }
     if value.contains('=') && !FREE_TEXT.contains(&keyword) {
-        return Err(Problem::MalformedUri("a parameter after the ? has more than one ="));
+        return Err(SourceProblem::MalformedUri("a parameter after the ? has more than one ="));
     }
     let (keyword, value) = (percent_decode(keyword)?, percent_decode(value)?);
     // What JDBC writes, and libpq takes for its users' sake.
@@ -89,13 +89,13 @@ fn parameter(parameter: &str) -> Result<Pair, Problem> {
     Ok(Pair::new(&keyword, &value))
 }
 
-fn pair(keyword: &str, encoded: &str) -> Result<Option<Pair>, Problem> {
+fn pair(keyword: &str, encoded: &str) -> Result<Option<Pair>, SourceProblem> {
     let value = percent_decode(encoded)?;
     Ok((!value.is_empty()).then(|| Pair::new(keyword, &value)))
 }
 
-fn percent_decode(encoded: &str) -> Result<String, Problem> {
-    percent_decoded(encoded).ok_or(Problem::MalformedUri(
+fn percent_decode(encoded: &str) -> Result<String, SourceProblem> {
+    percent_decoded(encoded).ok_or(SourceProblem::MalformedUri(
         "a % is not followed by two hexadecimal digits, or they are not UTF-8 (write % itself as %25)",
     ))
 }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn an_unescaped_at_is_refused_where_it_could_show_a_password() {
         for uri in ["u:p@ss@h/db", "u:p/ss@h/db", "u:1/ss@h/db", "h/a@b", "u:1/p?x@h/db", "u:1/p?a=x@h/db"] {
-            assert_eq!(parse(uri).err(), Some(Problem::UnescapedAt), "{uri}");
+            assert_eq!(parse(uri).err(), Some(SourceProblem::UnescapedAt), "{uri}");
         }
         check("h/db?user=me@corp", &[("host", "h"), ("dbname", "db"), ("user", "me@corp")]);
     }
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn malformed_uris_are_refused() {
         for uri in ["h?x", "[::1", "[]", "[::1]x", "h%4", "h%zz", "h%ff", "h:x", "h:65536", "h?a=b=c"] {
-            assert!(matches!(parse(uri), Err(Problem::MalformedUri(_))), "{uri}");
+            assert!(matches!(parse(uri), Err(SourceProblem::MalformedUri(_))), "{uri}");
         }
     }
 }

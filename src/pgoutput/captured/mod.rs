@@ -1,7 +1,7 @@
 //! Messages that real servers of the majors 14 to 18 sent, decoded whole, cut at every byte, and framed in any pieces.
 //! `captured/capture.sql` says what they come from.
 
-use super::{Column, Message};
+use super::{Message, TupleValue};
 use crate::pg::frame::ReadBuffer;
 use crate::pg::replication::ReplicationMessage;
 
@@ -46,11 +46,11 @@ fn told(message: &Message<'_>) -> String {
 
 fn row(tuple: &super::Tuple<'_>) -> String {
     let value = |column| match column {
-        Column::Null => "null".to_owned(),
-        Column::Unchanged => "unchanged".to_owned(),
-        Column::Text(text) if text.len() > 100 => format!("{} bytes", text.len()),
-        Column::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
-        Column::Binary(_) => panic!("nobody asked for binary"),
+        TupleValue::Null => "null".to_owned(),
+        TupleValue::Unchanged => "unchanged".to_owned(),
+        TupleValue::Text(text) if text.len() > 100 => format!("{} bytes", text.len()),
+        TupleValue::Text(text) => String::from_utf8(text.to_vec()).unwrap(),
+        TupleValue::Binary(_) => panic!("nobody asked for binary"),
     };
     tuple.columns().map(|column| value(column.unwrap())).collect::<Vec<_>>().join(" | ")
 }

@@ -12,7 +12,7 @@ use super::*;
 use crate::lsn::Lsn;
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::positions::Position;
-use crate::relay::Action;
+use crate::relay::BadRowAction;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::{Delivery, EventBinding};
 
@@ -150,8 +150,11 @@ fn every_flag_of_run_ends_where_it_belongs() {
         }
     );
     let at = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
-    assert_eq!(config.bad_rows.at, [(at, Action::Skip)]);
-    assert_eq!((config.bad_rows.action, config.bad_rows.dead_letter_topic.as_str()), (Action::DeadLetter, "dead"));
+    assert_eq!(config.bad_rows.at, [(at, BadRowAction::Skip)]);
+    assert_eq!(
+        (config.bad_rows.action, config.bad_rows.dead_letter_topic.as_str()),
+        (BadRowAction::DeadLetter, "dead")
+    );
     assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce { one_replica: false }));
     assert_eq!(config.http, None);
     assert_eq!(
@@ -298,8 +301,8 @@ fn an_address_is_held_to_its_destinations_rule() {
         let config = run(&[to, &format!("--dead-letter-topic={name}"), "--topic=shop:{route}"]);
         assert_eq!(config.bad_rows.dead_letter_topic, name);
         let rule = config.mapping.addresses;
-        assert!(crate::route::Topic::new(&config.mapping.topic, rule).is_ok());
-        assert!(crate::route::Topic::new(&config.mapping.topic, &TOPICS).is_err());
+        assert!(crate::route::TopicRule::new(&config.mapping.topic, rule).is_ok());
+        assert!(crate::route::TopicRule::new(&config.mapping.topic, &TOPICS).is_err());
     }
     assert!(topics("--to=nats://h", "dead..letters").contains("expected a subject"));
     #[cfg(feature = "aws")]
@@ -310,7 +313,10 @@ fn an_address_is_held_to_its_destinations_rule() {
 fn of_a_bad_row_what_is_said_of_it_alone_counts_first_and_dead_letters_go_to_a_topic_of_the_slot() {
     let config = run(&["-S=shop", "--on-bad-row=skip", "--bad-row-at=0/10:1=dead-letter"]);
     let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
-    assert_eq!((config.bad_rows.action(at(0)), config.bad_rows.action(at(1))), (Action::Skip, Action::DeadLetter));
+    assert_eq!(
+        (config.bad_rows.action(at(0)), config.bad_rows.action(at(1))),
+        (BadRowAction::Skip, BadRowAction::DeadLetter)
+    );
     assert_eq!(config.bad_rows.dead_letter_topic, "shop.dead-letter");
     assert!(!run(&[]).bad_rows.let_any_pass());
     assert!(run(&["--bad-row-at=0/10:1=skip"]).bad_rows.let_any_pass());

@@ -6,7 +6,7 @@
 use super::parts::{Paging, Part, Start};
 use crate::commands::error::CommandError;
 use crate::outbox::TableName;
-use crate::pg::progress::{Progress, TableProgress};
+use crate::pg::progress::{BackfillProgress, TableProgress};
 
 /// Which rows.
 #[derive(Debug, Clone, Copy)]
@@ -22,12 +22,12 @@ pub(super) struct Asked<'a> {
 /// What is left to read, and the progress that it is counted on from.
 pub(super) fn resume(
     asked: &Asked<'_>,
-    before: Option<Progress>,
+    before: Option<BackfillProgress>,
     snapshot: &str,
     tables: &[TableName],
     parts: Vec<Part>,
-) -> Result<(Progress, Vec<Part>), CommandError> {
-    let fresh = || Progress { snapshot: snapshot.to_owned(), ..Progress::default() };
+) -> Result<(BackfillProgress, Vec<Part>), CommandError> {
+    let fresh = || BackfillProgress { snapshot: snapshot.to_owned(), ..BackfillProgress::default() };
     let mut progress = before.filter(|before| before.snapshot == snapshot).unwrap_or_else(fresh);
     let mut left = parts;
     for (at, name) in tables.iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::check_finding::{Finding, Side};
 use crate::commands::output::{bytes, duration, session};
 use crate::commands::run;
 use crate::outbox::OnUpdate;
-use crate::pg::catalog::{self, Session};
+use crate::pg::catalog::{self, ServerSession};
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
 use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
@@ -247,7 +247,7 @@ fn reader(name: &str, found: &SlotFacts) -> Finding {
     let confirmed = found.slot.confirmed_flush_lsn.map_or_else(String::new, |lsn| format!(", confirmed {lsn}"));
     match &found.reader {
         Some(reader) => {
-            let reader = Session { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
+            let reader = ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
             SIDE.ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
                 .why("a relay that is started now waits until that one has ended")
         }

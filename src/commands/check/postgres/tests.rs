@@ -96,8 +96,8 @@ fn answer(code: &str, message: &str) -> pg::Error {
     pg::Error::Server { doing: "connecting".to_owned(), error: Box::new(error) }
 }
 
-fn holder(age: Duration) -> Session {
-    Session {
+fn holder(age: Duration) -> ServerSession {
+    ServerSession {
         pid: 42,
         user: Some("app".to_owned()),
         application: None,

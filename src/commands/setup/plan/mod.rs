@@ -9,7 +9,7 @@ use crate::commands::output::{Told, command};
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::instance::{self, Agreement, Sighting};
-use crate::pg::marker::{self, Taken};
+use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, catalog, identifier, literal};
 use crate::supervise::{RunError, check_slot};
@@ -369,7 +369,7 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
 }
 
 /// Marks the slot; `taken`: the snapshot that meets it, where it was made just now.
-pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&Taken>) -> Option<Step> {
+pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot>) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
     let made = facts.slot.is_none() || !is_marked(request, facts);
