@@ -4,7 +4,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// What a line of the log says where only a look at both sides tells the cause.
+/// The hint of log lines whose cause only a look at both Postgres and the destination can tell.
 pub const CHECK: &str = "walrelay check, with the same flags, says what fixes it";
 
 /// How bad it is.
@@ -19,12 +19,12 @@ pub enum Level {
     Fail,
 }
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The server, the publication, the slot.
     Postgres,
-    /// One of the outbox tables.
+    /// An outbox table.
     Table,
     /// Where records go, by its kind's name: `kafka`.
     Destination(&'static str),
@@ -60,7 +60,7 @@ impl Serialize for Side {
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// The subject.
     pub side: Side,
     /// The table, as `schema.table`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,7 +69,7 @@ pub struct Finding {
     pub check: &'static str,
     /// How bad it is.
     pub level: Level,
-    /// What was found.
+    /// The observation, for people.
     pub finding: String,
     /// Why it matters.
     pub why: Option<String>,
@@ -88,7 +88,7 @@ impl Finding {
         Self { why: Some(why.into()), ..self }
     }
 
-    /// What fixes it.
+    /// Adds the SQL or the command that fixes it.
     #[must_use]
     pub fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: Some(fix.into()), ..self }

@@ -90,9 +90,9 @@ fn perform(invocation: Invocation) -> u8 {
         Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
     };
     match ended {
-        // Whoever read the output has seen enough, as `head` does.
+        // The program that read the output closed it, as `head` does: no error.
         Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-        // Whoever stopped it knows what for.
+        // The user stopped the command: it needs no hint.
         Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_code()),
         Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
         Ok(()) => 0,
@@ -103,7 +103,7 @@ fn perform(invocation: Invocation) -> u8 {
 fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u8 {
     match backfill::backfill(request, held, &mut io::stdout(), typed) {
         Ok(()) => 0,
-        // Whoever stopped it knows what for.
+        // The user stopped the command: it needs no hint.
         Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_code()),
         Err(error) => fail(&error, error.hint().map(|hint| typed.complete(&hint)), error.exit_code()),
     }

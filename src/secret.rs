@@ -62,7 +62,7 @@ pub struct SecretCommand {
     kept: Arc<Mutex<Option<CachedSecret>>>,
 }
 
-/// What a program printed a moment ago.
+/// A secret that a program printed a moment ago.
 #[derive(Debug, Clone)]
 struct CachedSecret {
     since: Instant,

@@ -17,17 +17,17 @@ const SHOWN_BYTES: usize = 48;
 #[error(transparent)]
 pub struct DecodeError(Box<Malformed>);
 
-/// What is wrong with a message.
+/// A malformed message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {message}: {fault} at offset {offset} of {length} bytes: {}", Hex(.head))]
 pub struct Malformed {
-    /// What was being read, by the manual's name: `Insert`, `XLogData`.
+    /// The structure that was being read, by the manual's name: `Insert`, `XLogData`.
     pub message: &'static str,
     /// Where in the message, in bytes from its first.
     pub offset: usize,
     /// How long the message is, in bytes.
     pub length: usize,
-    /// What is wrong there.
+    /// The fault there.
     pub fault: DecodeFault,
     /// The first bytes of the message.
     pub head: Box<[u8]>,
@@ -47,7 +47,7 @@ impl fmt::Debug for DecodeError {
     }
 }
 
-/// What is wrong with a malformed message.
+/// The fault in a malformed message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeFault {
     /// A value runs past the end.
@@ -70,7 +70,7 @@ pub enum DecodeFault {
     /// A tag byte that the manual does not list.
     #[error("unknown {what} {:?}", char::from(*.byte))]
     UnknownTag {
-        /// What the byte stands for.
+        /// The meaning of the byte.
         what: &'static str,
         /// The byte.
         byte: u8,
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

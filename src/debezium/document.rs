@@ -20,7 +20,7 @@ use super::places::Places;
 use super::properties::{self, PropertyEntry};
 use crate::given::{Foreign, Origin, shown};
 
-/// What ran the Debezium configuration.
+/// The program that ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Platform {
     /// Debezium Server with its Kafka sink.
@@ -103,7 +103,8 @@ fn properties_of(file: &Path, text: &str) -> Result<Vec<PropertyEntry>, Debezium
         .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))
 }
 
-/// What Debezium Server reads beside a file that is named, and what is not read here: it would count as much or more.
+/// Returns a file beside `file` that Debezium Server would read as well and walrelay does not. Its keys would count as much as
+/// those of `file`, or more.
 pub(super) fn unread_beside(file: &Path) -> Option<PathBuf> {
     let stem = file.file_stem()?.to_string_lossy().into_owned();
     let yaml = ["yaml", "yml"].map(|extension| format!("{stem}.{extension}"));

@@ -1,4 +1,4 @@
-//! What can be wrong with a Debezium configuration's files before their keys are looked at.
+//! Errors in the files of a Debezium configuration that show before their keys are looked at.
 //!
 //! Invariant: no text here holds a value: any may be a secret.
 
@@ -23,7 +23,7 @@ pub enum DebeziumError {
         file: PathBuf,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault, without the key's value.
         message: String,
     },
     /// The files are not one Debezium configuration.
@@ -31,7 +31,7 @@ pub enum DebeziumError {
     Together {
         /// Why not.
         message: String,
-        /// What to give instead.
+        /// The text to write instead.
         hint: &'static str,
     },
     /// Keys that cannot be carried over.
@@ -52,7 +52,7 @@ fn counted(problems: &[String]) -> String {
 }
 
 impl DebeziumError {
-    /// What fixes it.
+    /// The change that fixes it.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Together { hint, .. } => Some((*hint).to_owned()),

@@ -44,7 +44,7 @@ pub(super) enum Unresolved {
     TooMuch,
 }
 
-/// What surrounds values.
+/// The environment in which expressions in values are resolved.
 pub(super) struct Surroundings<'a> {
     platform: Platform,
     environment: &'a Environment,
@@ -149,7 +149,8 @@ impl<'a> Surroundings<'a> {
         Ok(())
     }
 
-    /// What stands between `${` and `}`: Quarkus asks no config provider, and takes what it would be asked for as a default.
+    /// Resolves the text between `${` and `}`. Quarkus asks no config provider: it takes the name that a provider would be asked
+    /// for as a default.
     fn expression(&self, inside: &str, depth: usize) -> Result<String, Unresolved> {
         if let Some((handler, _)) = inside.split_once("::") {
             return Err(Unresolved::Provider(handler.to_owned()));
@@ -194,7 +195,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Unresolved> {
     fs::read(path).map_err(|error| Unresolved::File { path: path.display().to_string(), reason: error.to_string() })
 }
 
-/// What stands before the first `${…}`, in it, and behind it.
+/// Splits a text at its first `${…}`: the text before it, inside it, and behind it.
 fn first_expression(text: &str) -> Option<(&str, &str, &str)> {
     let (before, behind) = text.split_once("${")?;
     let (inside, after) = behind.split_once('}')?;

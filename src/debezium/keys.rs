@@ -57,7 +57,7 @@ impl Keys {
         taken
     }
 
-    /// Those of `over` take the place of ours.
+    /// Merges `over` into these keys. Where both have a key, the value from `over` counts.
     pub(super) fn overlaid(mut self, over: Self) -> Self {
         self.0.extend(over.0);
         self

@@ -40,7 +40,7 @@ use document::{Document, Job};
 use keys::Keys;
 use places::Places;
 
-/// What a Debezium configuration means here. No `Debug`: values may be secrets.
+/// A Debezium configuration, translated to walrelay's settings. No `Debug`: values may be secrets.
 pub struct Translation {
     /// Settings by the names of flags.
     pub settings: BTreeMap<&'static str, Setting>,
@@ -50,9 +50,9 @@ pub struct Translation {
     pub connect: Connect,
     /// Which tables are captured; empty: all.
     pub tables: TablePatterns,
-    /// What was not carried over, and what is to be known.
+    /// Notes on keys that have no counterpart, and on differences that the user should know.
     pub notes: Vec<Note>,
-    /// What ran the Debezium configuration.
+    /// The program that ran the Debezium configuration.
     pub platform: Platform,
 }
 
@@ -63,20 +63,20 @@ pub struct Setting {
     pub values: Vec<String>,
     /// Whether it is a list.
     pub is_list: bool,
-    /// What may be shown of it; `None`: nothing, it is a secret.
+    /// The value as messages may show it; `None` if it is a secret.
     pub shown: Option<Vec<String>>,
     /// The key that gave it.
     pub origin: Origin,
 }
 
-/// What became of a key that has no counterpart.
+/// A note on a key that has no counterpart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// How much it matters.
     pub severity: Severity,
     /// The key with its place.
     pub origin: String,
-    /// What it would do, and what is done instead.
+    /// The key's effect in Debezium, and walrelay's behaviour instead.
     pub text: String,
 }
 
@@ -159,7 +159,7 @@ impl Translation {
         self.settings.get(name).map(|setting| (&setting.values, &setting.origin))
     }
 
-    /// The same of librdkafka's properties, with their names.
+    /// Returns librdkafka's properties likewise, with their names.
     pub fn properties(&self) -> impl Iterator<Item = (&String, &Vec<String>, &Origin)> {
         self.properties.iter().map(|(name, setting)| (name, &setting.values, &setting.origin))
     }
@@ -188,7 +188,7 @@ impl Translation {
         Err(DebeziumError::Problems { problems: standing.into_iter().map(ToString::to_string).collect(), acceptable })
     }
 
-    /// What to log: notes that matter, and how many do not.
+    /// Returns a line to log for each note that matters.
     pub fn warnings(&self) -> Vec<String> {
         let matters = |note: &&Note| note.severity > Severity::NotNeeded;
         self.notes.iter().filter(matters).map(|note| format!("--from-debezium: {note}")).collect()

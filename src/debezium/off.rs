@@ -7,7 +7,7 @@ use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 
-/// What a Debezium configuration means here.
+/// A Debezium configuration's translation. It has no values in a build without the feature.
 #[derive(Debug)]
 pub enum Translation {}
 
@@ -25,7 +25,7 @@ pub fn read(_: &[PathBuf], _: &Environment) -> Result<Translation, DebeziumError
 }
 
 impl DebeziumError {
-    /// What fixes it.
+    /// The fix: none, since another build is needed.
     pub fn hint(&self) -> Option<String> {
         Some("use a build with it: cargo build --features debezium".to_owned())
     }
@@ -37,7 +37,7 @@ impl Translation {
         match *self {}
     }
 
-    /// The same of librdkafka's properties, with their names.
+    /// As the function of the same name in a build with the feature.
     pub fn properties(&self) -> std::iter::Empty<(&String, &Vec<String>, &Origin)> {
         match *self {}
     }
@@ -60,7 +60,7 @@ impl Translation {
         match *self {}
     }
 
-    /// What to log.
+    /// As the function of the same name in a build with the feature.
     pub fn warnings(&self) -> Vec<String> {
         match *self {}
     }

@@ -36,7 +36,7 @@ const IN_ANY_FORM: [&str; 4] = ["debezium.source.", "debezium.format.", "debeziu
 /// Keys below those that it looks up with their dots alone.
 const WITH_DOTS: [&str; 3] = ["debezium.format.key", "debezium.format.value", "debezium.format.header"];
 
-/// What else is a key where it is a variable. `DEBEZIUM_VERSION` and the like are its image's.
+/// Prefixes of variables that stand for keys. `DEBEZIUM_VERSION` and the like are no keys: the image of Debezium Server sets them.
 const OF_VARIABLES: [&str; 7] = [
     "debezium.source.",
     "debezium.sink.",
@@ -109,7 +109,7 @@ impl Places {
         Ok(keys)
     }
 
-    /// Those of the files, and those that variables stand for.
+    /// The names of all keys: those in the files, and those that variables stand for.
     fn names(&self) -> Vec<String> {
         let of = |is_of_variables| self.places.iter().filter(move |place| place.is_of_variables == is_of_variables);
         let mut names = of(false)
@@ -159,7 +159,7 @@ fn is_in_any_form(dotted: &str) -> bool {
     IN_ANY_FORM.iter().any(|prefix| dotted.starts_with(prefix)) && !WITH_DOTS.contains(&dotted)
 }
 
-/// What Debezium Server runs with where nobody says otherwise.
+/// Debezium Server's profile if the user sets none.
 const DEFAULT_PROFILE: &str = "prod";
 
 impl KeyPlace {
@@ -186,7 +186,7 @@ fn underscored(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
-/// What names that a variable stands for have in common.
+/// Reduces a key's name to the form that all names have in common for which one variable may stand.
 fn plain(name: &str) -> String {
     underscored(name).to_ascii_lowercase()
 }

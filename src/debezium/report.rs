@@ -128,7 +128,7 @@ fn place(setting: &Setting) -> String {
     setting.origin.to_string()
 }
 
-/// What a line says, then behind a `#` where it comes from.
+/// Joins lines: each has its text and then, behind a `#` in a common column, its origin.
 fn aligned(lines: &[(String, String)]) -> String {
     const WIDEST: usize = 60;
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= WIDEST).max().unwrap_or(0);

@@ -58,7 +58,7 @@ fn with_and_without(who: &str, key: &str, value: &str) -> (Translation, Translat
     }
 }
 
-/// What was made of the files, but for notes.
+/// Renders a translation as text, without its notes.
 fn made(translation: &Translation) -> String {
     let settings = translation.settings.iter().map(|(name, setting)| format!("{name}={:?}", setting.values));
     let properties = translation.properties.iter().map(|(name, setting)| format!("{name}={:?}", setting.values));

@@ -15,19 +15,19 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Looks are folded into one point of the chart for so long.
 const POINT_EVERY: Duration = Duration::from_secs(5);
 
-/// What the chart shows.
+/// The length of time that the chart shows.
 pub(super) const SPAN: Duration = Duration::from_mins(15);
 
 /// One point more than [`SPAN`] has, since rates lie between two.
 const POINTS: usize = 181;
 
-/// What "now" means for rates and latencies.
+/// The span over which current rates and latencies are computed.
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// One more than [`WINDOW`] has of [`POINT_EVERY`].
 const TOPIC_LOOKS: usize = 13;
 
-/// What the page says of a blocked relay that has been given no reason.
+/// The page's text for a relay that is blocked without a known reason.
 const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
 
 /// How many different problems are remembered.
@@ -75,7 +75,7 @@ struct Look {
     mood: Mood,
 }
 
-/// What the chart shows of [`POINT_EVERY`].
+/// One point of the chart, for a span of [`POINT_EVERY`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     /// How long ago it ended.
@@ -112,7 +112,7 @@ pub(super) struct NotedProblem {
     pub(super) at: Instant,
     /// For people.
     pub(super) text: String,
-    /// What the relay did about it.
+    /// The relay's state when the problem was noticed.
     pub(super) state: State,
     /// It is about rows that were not published, while the others were.
     pub(super) is_of_rows: bool,
@@ -195,7 +195,7 @@ impl History {
             && state != State::Streaming
             && let Some(problem) = self.problems.iter_mut().rfind(|problem| !problem.is_of_rows)
         {
-            // What it does about the problem may show a moment later than the problem.
+            // The relay's state may change a moment after the problem is noticed.
             problem.state = state;
         }
         self.standing = text;
@@ -207,7 +207,7 @@ impl History {
         per_second(from.events, to.events, from.at, to.at)
     }
 
-    /// What was delivered in the last minute.
+    /// The latencies of transactions that were delivered in the last minute.
     pub(super) fn latencies(&self) -> Latencies {
         self.last_minute().map_or_else(Latencies::default, |(from, to)| to.latencies.since(from.latencies))
     }

@@ -57,7 +57,7 @@ pub enum Address {
     Every(u16),
 }
 
-/// What one client may cost.
+/// Limits on the connections and time that clients may take.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
     /// Connections served at a time.
@@ -202,7 +202,7 @@ async fn watch(site: Arc<Site>) {
 
 type Reply = Response<Full<Bytes>>;
 
-/// What the answers are made from.
+/// The data that answers are made from.
 #[derive(Debug)]
 struct Site {
     metrics: Arc<Metrics>,

@@ -1,4 +1,4 @@
-//! What figures are kept in: moments, counters by label, latencies.
+//! Types that hold figures: moments, counters by label, latencies.
 //!
 //! Each is updated through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
 
@@ -190,7 +190,7 @@ impl Latency {
 pub struct Latencies([u64; LATENCY_BOUNDS_MILLIS.len() + 1]);
 
 impl Latencies {
-    /// Those that came after `earlier`.
+    /// The observations that came after `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let mut counts = self.0;

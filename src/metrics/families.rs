@@ -20,7 +20,7 @@ pub const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost
 /// The `peer` that is no destination.
 const POSTGRES: &str = "postgres";
 
-/// What one answer is made from.
+/// The values that one answer to a scrape is made from.
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub(super) metrics: Arc<Metrics>,
@@ -57,7 +57,7 @@ pub struct Family {
     /// A counter's without `_total`.
     pub(super) name: &'static str,
     pub(super) kind: MetricType,
-    /// What tells its samples apart, beside the slot; a histogram's buckets have `le` besides.
+    /// The label that distinguishes its samples, beside the slot. A histogram's buckets have `le` as well.
     pub label: Option<&'static str>,
     /// One line, without quotes and backslashes.
     pub help: &'static str,

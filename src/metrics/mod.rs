@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Re
 use std::time::{Duration, Instant};
 use unpublished::Unpublished;
 
-/// What the relay is doing.
+/// The relay's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Postgres is being reached.
@@ -74,7 +74,7 @@ impl State {
         }
     }
 
-    /// The same as a sentence for people.
+    /// The state as a sentence for people.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Connecting => "Connecting to Postgres.",
@@ -88,12 +88,12 @@ impl State {
     }
 }
 
-/// What fixes a problem.
+/// The fix for a problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hint {
     /// For people.
     pub text: String,
-    /// What of it can be pasted as it is, in its order.
+    /// The commands in it that can be pasted as they are, in their order.
     pub commands: Vec<String>,
 }
 
@@ -106,7 +106,7 @@ pub enum Peer {
     Destination,
 }
 
-/// What `pg_replication_slots` says about the slot; `None` is unknown.
+/// Figures about the slot from `pg_replication_slots`; `None` is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotFigures {
     /// From `confirmed_flush_lsn` to the server's current WAL position.
@@ -130,7 +130,7 @@ pub struct Metrics {
     publication: String,
     /// The destination's label, and its title.
     destination: (&'static str, &'static str),
-    /// What every [`Stamp`] counts from.
+    /// The moment from which every [`Stamp`] counts.
     start: Instant,
     state: AtomicU8,
     turned: Stamp,
@@ -158,7 +158,7 @@ pub struct Metrics {
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     publication_gap: Mutex<Option<String>>,
-    /// What fixes that, once the relay has stopped for it.
+    /// The fix for the problem for which the relay has stopped.
     hint: Mutex<Option<Hint>>,
     blocked_on: Mutex<Option<String>>,
     /// All that is wrong is that nothing is acknowledged.
@@ -247,7 +247,7 @@ impl Metrics {
         self.only_silent.store(true, Relaxed);
     }
 
-    /// What the relay does.
+    /// The relay's state, as it was set last.
     pub fn state(&self) -> State {
         let place = usize::from(self.state.load(Relaxed));
         State::ALL.get(place).copied().unwrap_or(State::Connecting)
@@ -264,7 +264,7 @@ impl Metrics {
         self.confirmed.store(confirmed.bytes(), Relaxed);
     }
 
-    /// What is handed over and not acknowledged, now.
+    /// Sets the number and bytes of records that are enqueued and not acknowledged.
     pub fn in_flight(&self, records: u64, bytes: u64) {
         self.in_flight_records.store(records, Relaxed);
         self.in_flight_bytes.store(bytes, Relaxed);
@@ -316,12 +316,12 @@ impl Metrics {
         reasons.into_iter().for_each(|reason| self.bad_rows.add(reason, 0));
     }
 
-    /// The same for errors of delivery reports.
+    /// Shows the counters of these reasons for failed delivery reports from the start, at zero.
     pub fn expect_publish_failures(&self, reasons: impl IntoIterator<Item = &'static str>) {
         reasons.into_iter().for_each(|reason| self.publish_failures.add(reason, 0));
     }
 
-    /// The same for what publishes nothing by design.
+    /// Shows the counters of these kinds of ignored changes from the start, at zero.
     pub fn expect_ignored(&self, kinds: impl IntoIterator<Item = &'static str>) {
         kinds.into_iter().for_each(|kind| self.ignored.add(kind, 0));
     }
@@ -373,17 +373,17 @@ impl Metrics {
         self.set_state(State::Stopped);
     }
 
-    /// What fixes the problem for which the relay has stopped.
+    /// The fix for the problem for which the relay has stopped.
     pub fn hint(&self) -> Option<Hint> {
         lock(&self.hint).clone()
     }
 
-    /// What the relay waits for and cannot fix itself, for people; `None` when nothing stands in the way.
+    /// Sets the reason why the relay waits, for people: something that it cannot fix itself. `None` if nothing blocks it.
     pub fn blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
     }
 
-    /// What the server says about the slot.
+    /// Sets the server's figures about the slot.
     pub fn slot_figures(&self, figures: SlotFigures) {
         if let Some(end) = figures.wal_end {
             // The slot's own position also counts what another relay has confirmed.
@@ -404,7 +404,7 @@ impl Metrics {
         *lock(&self.reads_from) = server;
     }
 
-    /// What was set last by [`Metrics::reads_from`].
+    /// The server that [`Metrics::reads_from`] set last.
     pub fn server(&self) -> Option<String> {
         lock(&self.reads_from).clone()
     }
@@ -444,7 +444,7 @@ impl Metrics {
         self.latency.now()
     }
 
-    /// What the server said last about the slot.
+    /// The server's last figures about the slot.
     pub fn last_slot_figures(&self) -> SlotFigures {
         lock(&self.slot_figures).clone()
     }
@@ -458,13 +458,13 @@ impl Metrics {
         Some(self.since_start(now).saturating_sub(stamp.get()?))
     }
 
-    /// What to tell people: the obstacle if there is one, else the last problem, else what the publication lacks.
+    /// The problem to show: the obstacle if there is one, else the last error, else the gap in the publication.
     pub fn problem(&self) -> Option<String> {
         let first = |text: &Mutex<Option<String>>| lock(text).clone();
         first(&self.blocked_on).or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
     }
 
-    /// The same in one text with what fixes it, where that is known.
+    /// The problem and its fix, if that is known, as one text.
     pub fn problem_with_hint(&self) -> Option<String> {
         let text = self.problem()?;
         Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {}", hint.text)))

@@ -1,4 +1,4 @@
-//! What the kernel knows about this process, for the `process_*` metrics that every exporter has.
+//! Reads the kernel's figures about this process, for the `process_*` metrics that every exporter has.
 //!
 //! In: `/proc`. Out: figures, each unknown where the kernel does not tell (there is no `/proc` outside Linux).
 //! Specification: proc(5), "/proc/pid/stat" and "/proc/stat".

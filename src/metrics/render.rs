@@ -258,7 +258,7 @@ mod tests {
         prometheus_protobuf::encode(&registry).unwrap()
     }
 
-    /// What the messages say, as lines for people.
+    /// Prints the protobuf messages as lines for people.
     fn listed(families: &[MetricFamily]) -> String {
         let mut text = String::new();
         for family in families {

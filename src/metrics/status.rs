@@ -34,7 +34,7 @@ pub struct Status {
     pub last_ack_seconds: Option<f64>,
     /// The obstacle or the last problem, for people, with what fixes it.
     pub last_error: Option<String>,
-    /// What fixes it by itself; `None` when that is not known.
+    /// The fix alone; `None` if it is not known.
     pub hint: Option<String>,
     /// Seconds since the start.
     pub uptime_seconds: f64,

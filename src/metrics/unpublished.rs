@@ -22,7 +22,7 @@ pub struct WalEnd {
     pub unix_micros: i64,
 }
 
-/// What is known of rows that wait.
+/// Figures about rows that wait to be published.
 #[derive(Debug, Default)]
 pub(super) struct Unpublished {
     /// Every row that was committed before this is published; microseconds since 1970.

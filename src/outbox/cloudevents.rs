@@ -36,7 +36,7 @@ enum Mode {
     Structured,
 }
 
-/// What headers are called at the destination, and whether their values are percent-encoded there.
+/// The names of headers at the destination, and whether their values are percent-encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Names {
     version: String,
@@ -70,7 +70,7 @@ impl CloudEvents {
     }
 }
 
-/// What every event has, as the row has it.
+/// The attributes that every event has, as they stand in the row.
 #[derive(Clone, Copy)]
 struct Attributes<'a> {
     id: Piece<'a>,

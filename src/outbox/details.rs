@@ -1,10 +1,10 @@
-//! What the catalogue says of types and columns, beyond what a Relation message does.
+//! Details of types and columns that the catalog has and a Relation message lacks.
 //!
 //! In: the answers of two queries. Out: the same by oid and by name. Knows no meaning of them.
 
 use std::collections::HashMap;
 
-/// What the catalogue says of a column, beyond what a Relation message does.
+/// Details of a column that a Relation message lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnDetail {
     /// `NOT NULL`.
@@ -13,7 +13,7 @@ pub struct ColumnDetail {
     pub default: Option<String>,
 }
 
-/// What the catalogue says of published tables.
+/// Details of published tables, from the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
     /// Types that are not built in, by oid.
@@ -22,7 +22,7 @@ pub struct Details {
     pub columns: HashMap<(String, String, String), ColumnDetail>,
 }
 
-/// What the catalogue says of a type that is not built in.
+/// Details of a type that is not built in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeDetail {
     /// `pg_type.oid`.

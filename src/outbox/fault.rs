@@ -25,9 +25,9 @@ pub enum RowError {
     ColumnCount {
         /// `schema.table`.
         table: String,
-        /// What the Relation message announced.
+        /// The number that the Relation message announced.
         relation: usize,
-        /// What the row has.
+        /// The number that the row has.
         row: usize,
     },
     /// A value came in a binary form that is not understood here: the connection must ask for text
@@ -60,14 +60,14 @@ pub struct BadRow {
     pub reason: BadReason,
 }
 
-/// What is said of all bad rows of one kind: in metrics, in hints and in the manual.
+/// The texts for one kind of bad row, in metrics, in hints and in the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadKind {
     /// A label for metrics, from a closed set.
     pub label: &'static str,
-    /// What is wrong.
+    /// The meaning of the label, for people.
     pub meaning: &'static str,
-    /// What to change so that such rows can be published.
+    /// The change after which such rows can be published.
     pub fix: &'static str,
 }
 
@@ -80,12 +80,12 @@ pub enum BadReason {
         /// The column.
         column: String,
     },
-    /// What the topic setting makes of the row is not a topic name.
+    /// The topic setting gives a name that no topic can have.
     #[error("\"{topic}\" is not a topic name: {fault}")]
     InvalidTopic {
-        /// What came out.
+        /// The name.
         topic: String,
-        /// What is wrong with it.
+        /// The fault of that name.
         fault: TopicFault,
     },
     /// The headers column holds something else than a JSON object.
@@ -93,7 +93,7 @@ pub enum BadReason {
     HeadersNotObject {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
     /// The partition column holds no number from 0 to 2^31 - 1.
@@ -101,7 +101,7 @@ pub enum BadReason {
     InvalidPartition {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
     /// The column of the schema's number holds no number from 0 to 2^31 - 1.
@@ -109,7 +109,7 @@ pub enum BadReason {
     InvalidSchemaId {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
     /// The timestamp column holds no time after the first millisecond of 1970.
@@ -117,7 +117,7 @@ pub enum BadReason {
     InvalidTimestamp {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
     /// A value that Debezium has no form for, or that is not known here.
@@ -125,13 +125,13 @@ pub enum BadReason {
     Unwritable {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
     /// A logical message's content is no JSON object.
     #[error("the content is not a JSON object: {value}")]
     NotJson {
-        /// What it is.
+        /// The content.
         value: String,
     },
     /// The id is null, or a logical message has none.
@@ -180,7 +180,7 @@ pub enum BadReason {
     NotUtf8 {
         /// The column.
         column: String,
-        /// What it holds.
+        /// The column's value.
         value: String,
     },
 }
@@ -281,7 +281,7 @@ impl BadReason {
         Self::NOT_UTF8,
     ];
 
-    /// What the topic setting makes of the row, where that is what is wrong.
+    /// The name that the topic setting gave, if that name is the fault.
     pub fn topic(&self) -> Option<&str> {
         if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
     }
@@ -323,7 +323,8 @@ mod tests {
     use super::*;
     use BadReason as Reason;
 
-    /// One of each. The next one after `reason`: a new one does not compile before it has its place here.
+    /// Returns the reason after `reason`, so that tests visit each once. The match does not compile before a new reason has its
+    /// place here.
     fn next(reason: &Reason) -> Option<Reason> {
         let (column, value) = (String::new(), String::new());
         Some(match reason {

@@ -1,4 +1,4 @@
-//! What kind of type a column has, as far as records care.
+//! The kind of a column's type, as far as records need to know it.
 //!
 //! In: `pg_type.oid`, and what the catalogue and the stream say of domains. Out: a [`Kind`], and for people the type's name.
 //! A domain is the type below it in every respect: Postgres writes its values as that type's, in text and in binary form.
@@ -64,7 +64,7 @@ const BUILT_IN: [(u32, &str); 19] = [
     (3802, "jsonb"),
 ];
 
-/// What a value of the type may be used for, and how its binary form reads.
+/// The kind of a type: the uses that its values allow, and the form of its binary values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Bool,
@@ -88,7 +88,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What a column of it holds.
+    /// The content that a column of this kind holds.
     pub(super) const fn content(self) -> Content {
         match self {
             Self::Json | Self::Jsonb => Content::Json,

@@ -23,7 +23,7 @@ pub struct Mapping {
     pub headers_column: Option<String>,
     /// Where a record goes.
     pub topic: TopicSetting,
-    /// What may come out of `topic`. The default is Kafka's.
+    /// The rule that results of `topic` have to follow. The default is Kafka's.
     pub addresses: &'static Rule,
     /// Further headers in this order: name, column. Names may repeat.
     pub headers: Vec<(String, String)>,
@@ -46,7 +46,7 @@ pub struct Mapping {
     pub tombstone_on_empty_payload: bool,
     /// Whether each record carries its position as a header.
     pub position_header: bool,
-    /// What an update of a row does.
+    /// The reaction to an update of a row.
     pub on_update: OnUpdate,
     /// Prefixes of logical messages to publish; empty: none.
     pub message_prefixes: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Mapping {
 /// Where the number of a value's schema stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaId {
-    /// The same for each row: 0 to 2^31 - 1.
+    /// One number for each row: 0 to 2^31 - 1.
     Number(u32),
     /// An integer column.
     Column(String),
@@ -96,7 +96,7 @@ pub enum Timestamp {
     Column(String),
 }
 
-/// What an update of a row does; never does it publish.
+/// The reaction to an update of a row. No update is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUpdate {
     /// Is counted and logged.

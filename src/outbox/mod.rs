@@ -1,4 +1,4 @@
-//! What a change of an outbox table becomes.
+//! Turns changes of outbox tables into records.
 //!
 //! ```text
 //!  Relation ──► TablePlan, kept per relation ┐
@@ -64,9 +64,9 @@ pub struct Outbox {
     /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
     /// says, and such values may come again.
     text_only: bool,
-    /// What is known of domains.
+    /// The known domains.
     domains: Domains,
-    /// What the catalogue said of types and columns, when it was asked last.
+    /// Details of types and columns, from the last query of the catalog.
     details: Details,
     /// The WAL's end before it was asked: the details hold for what committed before this, and later DDL may have changed them.
     details_as_of: Lsn,
@@ -121,7 +121,7 @@ pub struct RowContext {
     pub ordinal: u64,
 }
 
-/// What became of a row or message.
+/// The result for a row or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOutcome<T> {
     /// The record was built, and the closure returned this.
@@ -132,7 +132,7 @@ pub enum RowOutcome<T> {
     Ignored(Ignored),
 }
 
-/// What publishes nothing by design.
+/// A change that publishes nothing by design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignored {
     /// A message with a prefix that is asked for, but outside any transaction: it may come twice, or without its commit.
@@ -154,7 +154,7 @@ impl Ignored {
     }
 }
 
-/// What an update of a row asks for.
+/// The action for an update of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Updated {
     /// Another table's row.
@@ -237,8 +237,8 @@ impl Outbox {
         self.tables.covers_any()
     }
 
-    /// What [`Outbox::published`] is told next was read at this position or behind it. Before it is called: at the beginning of
-    /// all, so that nothing read holds for any row.
+    /// Sets the position of the next look at the publication: whatever [`Outbox::published`] is told next was read there or behind
+    /// it. Before the first call, that is the beginning of the WAL, so that the look holds for no row.
     pub fn looks_at(&mut self, position: Lsn) {
         self.tables.looks_at(position);
     }
@@ -335,7 +335,7 @@ impl Outbox {
             Standing::Beside => RelationEntry::NotListed,
             Standing::Apart => {
                 let unsettled = self.unsettled(relation, true);
-                // What is attached has every column of the table that it becomes part of.
+                // A partition that is attached has every column of its parent.
                 if unsettled.mappable { RelationEntry::Unsettled(unsettled) } else { RelationEntry::NotListed }
             }
             Standing::Unknown => RelationEntry::Unsettled(self.unsettled(relation, false)),
@@ -454,7 +454,7 @@ impl Outbox {
         made.map(RowOutcome::Record)
     }
 
-    /// What an update asks for, in the transaction that commits at `final_lsn`.
+    /// Returns the action for an update in the transaction that commits at `final_lsn`.
     ///
     /// # Errors
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].

@@ -1,4 +1,4 @@
-//! What can be said of a row that gives no record: for the dead-letter topic.
+//! Builds a partial record of a row that gives no record, for the dead-letter topic.
 //!
 //! In: a row or message that is bad in some part. Out: a [`Record`] with the key, the payload as it is in the row, and every header
 //! that can be made; a part that cannot is null or left out, and a topic that cannot is empty. Off the usual path: it may allocate.
@@ -32,7 +32,8 @@ impl Outbox {
         Ok(RowOutcome::Record(made))
     }
 
-    /// The same of a logical message: one that is no JSON object, or lacks what it needs, is its content and nothing else.
+    /// As [`Outbox::partial_record`], of a logical message. If it is no JSON object, or lacks a member that it needs, the record
+    /// has the message's content as its value and nothing else.
     pub fn partial_message_record<T>(
         &mut self,
         message: &LogicalMessage<'_>,

@@ -38,7 +38,7 @@ const KEPT_BYTES: usize = 1 << 20;
 pub(super) struct Scratch {
     pub(super) arena: Arena,
     pub(super) envelope: Vec<u8>,
-    /// What Debezium's router would remember.
+    /// The schemas that Debezium's router would remember.
     #[cfg(feature = "debezium")]
     pub(super) schemas: EnvelopeSchemas,
     topic: LastTopic,
@@ -313,7 +313,7 @@ impl<'a> Row<'a> {
         }));
     }
 
-    /// What comes behind the headers from columns.
+    /// Appends the headers that stand behind those from columns.
     pub(super) fn last_headers(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
         self.constants(self.plan.extra_headers.len(), drafts);
         if self.mapping.content_type_header && self.mapping.cloudevents.is_none() {
@@ -322,7 +322,7 @@ impl<'a> Row<'a> {
         self.position_header(drafts, arena);
     }
 
-    /// What the value is: an envelope is JSON, and nothing is that begins with a schema's number.
+    /// The value's media type. An envelope is JSON; a value that begins with a schema's number is bytes.
     fn media_type(self) -> &'static str {
         let kind = match (&self.mapping.schema_id, self.plan.envelope.is_empty()) {
             (Some(_), _) => Kind::Bytea,
@@ -390,7 +390,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// What goes wrong, off the usual path.
+/// Errors of rows, off the usual path.
 impl Row<'_> {
     /// A bad row, for a reason that names the column.
     #[cold]

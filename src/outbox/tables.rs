@@ -19,14 +19,14 @@ pub(super) struct Tables {
     /// Empty: every table that `patterns` capture.
     named: Vec<TableName>,
     patterns: TablePatterns,
-    /// What the publication holds, and what it was asked for in vain, by schema and name.
+    /// The standing of each table that the publication holds, or was found not to hold, by schema and name.
     published: HashMap<(String, String), Standing>,
     /// Every table that was covered as a partition at some look, by the name that it had. It stays covered under that name,
     /// since its rows may come long after it was detached or dropped.
     partitions: HashSet<(RelationId, (String, String))>,
     /// The tables that the last look found covered. A rename leaves a table its id.
     covered: HashSet<RelationId>,
-    /// What the last look found holds for transactions that commit before this.
+    /// The last look holds for transactions that commit before this position.
     looked_at: Lsn,
     /// The tables whose rows made the publication be looked at again, and whether they have an outbox's shape.
     asked: BTreeMap<(String, String), bool>,
@@ -66,7 +66,7 @@ impl Tables {
         self.patterns = patterns;
     }
 
-    /// What comes next is as of this position, or later.
+    /// Sets the position of the next look: it was read there, or later.
     pub(super) fn looks_at(&mut self, position: Lsn) {
         self.looked_at = position;
     }
@@ -87,7 +87,7 @@ impl Tables {
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {
             true => Standing::Covered,
-            // What it is a partition of may have been renamed since to a name that is asked for.
+            // Its parent may have been renamed since, to a name that `--table` has.
             false if by_parts || !table.ancestors.is_empty() => Standing::Apart,
             false => Standing::Beside,
         };

@@ -36,7 +36,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// What `write` appends to the arena.
+    /// The piece that `write` appends to the arena.
     pub(super) fn written(arena: &mut Arena, write: impl FnOnce(&mut Arena)) -> Self {
         let start = arena.len();
         write(arena);

@@ -185,7 +185,8 @@ pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
     next.saturating_sub(xid) < 2_000_000_000
 }
 
-/// What a publication has, as one word that is another after any change to it but its comment. `None` when there is no such publication.
+/// Returns the publication's definition as one word, which differs after any change to the publication but that of its comment.
+/// `None` if there is no such publication.
 ///
 /// # Errors
 /// The connection broke.
@@ -267,7 +268,7 @@ pub fn publication_mark(connection: &mut Connection, publication: &str) -> Resul
     Ok(rows.first().map(mark).unwrap_or_default())
 }
 
-/// What a role may.
+/// The rights of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a right of its own, as the catalogue has them")]
 pub struct RoleRow {
@@ -320,7 +321,7 @@ pub struct ServerSession {
     pub pid: u32,
     /// Its role.
     pub user: Option<String>,
-    /// What it calls itself; `None` when it does not.
+    /// Its `application_name`; `None` if it has none.
     pub application: Option<String>,
     /// Its address; `None` on a Unix socket.
     pub client: Option<String>,
@@ -392,7 +393,7 @@ fn parse_session(row: &Row) -> Option<ServerSession> {
 pub struct PreparedTransaction {
     /// Its name.
     pub gid: String,
-    /// Who prepared it.
+    /// The role that prepared it.
     pub owner: String,
     /// The database that it belongs to: it can be ended only there.
     pub database: String,

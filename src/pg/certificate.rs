@@ -1,5 +1,5 @@
-//! What libpq accepts in a server's certificate and webpki does not: one that is its own authority, and a name that stands
-//! in the subject alone. Both come out of the manual's shortest recipe (`openssl req -new -x509 … -subj "/CN=…"`).
+//! Accepts server certificates that libpq takes and webpki does not: a certificate that is its own authority, and a host name that
+//! stands in the subject alone. Both come out of the manual's shortest recipe (`openssl req -new -x509 … -subj "/CN=…"`).
 //!
 //! In: a certificate's DER, the time, the host's name. Out: yes or no, and why not. It checks no signature: a certificate that
 //! is byte for byte one of those the user trusts needs none.

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use std::time::{Duration, Instant};
 
-/// What is asked of the output plugin.
+/// The options for the output plugin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PluginOptions<'a> {
     /// The publication.
@@ -41,7 +41,7 @@ impl PluginOptions<'_> {
 /// A stream of frames from a slot, and frames to the server. The relay's loop is written against this, so that a script can stand
 /// in for a server.
 pub trait Upstream {
-    /// What has come, and was not dropped from it yet.
+    /// The bytes that have come and were not consumed yet.
     fn buffer(&self) -> &ReadBuffer;
 
     /// To drop what has been dealt with.

@@ -1,4 +1,4 @@
-//! What can go wrong between us and a Postgres server, and what each case asks for.
+//! Errors between walrelay and a Postgres server, and how walrelay recovers from each.
 //!
 //! What the server refuses is judged by its SQLSTATE:
 //!
@@ -32,7 +32,7 @@ use crate::wire::DecodeError;
 use std::fmt;
 use std::io;
 
-/// What an error asks for.
+/// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Connect again, after a pause.
@@ -59,7 +59,7 @@ pub enum Error {
     /// An established connection broke.
     #[error("the connection to Postgres broke while {doing}")]
     Io {
-        /// What was going on.
+        /// The action under way.
         doing: &'static str,
         /// Why.
         #[source]
@@ -68,7 +68,7 @@ pub enum Error {
     /// The server refused something.
     #[error("{doing}: {error}")]
     Server {
-        /// What was asked.
+        /// The query, or a name for it.
         doing: String,
         /// Its answer.
         error: Box<ServerError>,
@@ -95,13 +95,13 @@ pub enum Error {
     Locked {
         /// `schema.table`.
         table: String,
-        /// Who holds it.
+        /// The session that holds the lock.
         holder: Box<LockHolder>,
     },
     /// A standby is where the primary was.
     #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
     NotPromoted {
-        /// What it cannot do.
+        /// The action that a standby refuses.
         refusal: String,
     },
     /// TLS is wanted and the server has none, or it cannot be set up.
@@ -109,7 +109,7 @@ pub enum Error {
     Tls {
         /// Host and port.
         host: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// A file that TLS needs.
@@ -119,7 +119,7 @@ pub enum Error {
         what: &'static str,
         /// Where it should be.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
     /// The server wants something to prove who we are that we do not have or do not do.
@@ -127,7 +127,7 @@ pub enum Error {
     Authentication {
         /// Host and port.
         host: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
     /// The server asks for the password as it is, over a connection that others can read.
@@ -136,7 +136,7 @@ pub enum Error {
         /// Host and port.
         host: String,
     },
-    /// What the source's settings name cannot be read.
+    /// A file or program that the source's settings name cannot be read.
     #[error("{}", .0.place)]
     Source(#[source] Box<SourceError>),
     /// A question beside the stream reached another server than the stream did.
@@ -152,13 +152,13 @@ pub enum Error {
     WrongSession {
         /// The last host that answered.
         hosts: String,
-        /// What is asked for.
+        /// The setting's value.
         wanted: TargetSessionAttrs,
     },
     /// The server's answer has more bytes than any answer to this question needs.
     #[error("the answer of Postgres is larger than {limit} bytes: {doing}")]
     Oversized {
-        /// What was asked.
+        /// The query, or a name for it.
         doing: String,
         /// The limit.
         limit: usize,
@@ -174,7 +174,7 @@ pub enum Error {
     Unexpected {
         /// The message's tag.
         tag: u8,
-        /// What was going on.
+        /// The action under way.
         doing: &'static str,
     },
 }
@@ -190,7 +190,7 @@ pub struct ServerError {
     pub message: String,
     /// More about it; empty when there is none.
     pub detail: String,
-    /// What to do; empty when there is none.
+    /// The server's hint; empty if it sent none.
     pub hint: String,
     /// The server's function that said so: never translated.
     pub routine: String,
@@ -266,7 +266,7 @@ impl ServerError {
 }
 
 impl Error {
-    /// What to do about it.
+    /// The reaction to it.
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Connect { .. }

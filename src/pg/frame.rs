@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = 5;
 pub struct Frame<'a> {
     /// The kind: `d` for CopyData, `E` for ErrorResponse, …
     pub tag: u8,
-    /// What follows the length.
+    /// The bytes behind the length.
     pub body: &'a [u8],
 }
 
@@ -127,7 +127,7 @@ impl ReadBuffer {
         self.drop_unwanted();
     }
 
-    /// What has been received from the front frame's tag on, and of what follows it.
+    /// The received bytes from the front frame's tag on.
     pub fn front(&self) -> &[u8] {
         self.received()
     }

@@ -74,14 +74,14 @@ pub struct Sighting {
     pub promoted: bool,
 }
 
-/// What proves that a slot is the one that was seen before.
+/// The proof that a slot is the one that was seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotProof {
     /// It is where it was, or further back.
     NotMoved,
     /// `restart_lsn` is older than the sighting.
     Older,
-    /// The same walsender held it.
+    /// One walsender held it at both sightings.
     HeldThroughout,
     /// Slot synchronization brought it over a promotion.
     Synced,
@@ -91,7 +91,7 @@ pub enum SlotProof {
     TakenOver,
 }
 
-/// Who asks.
+/// The relay's own knowledge, as a witness of the slot's past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witness {
     /// All that commits before is delivered.
@@ -103,7 +103,7 @@ pub struct Witness {
 }
 
 impl Sighting {
-    /// What proves that `now` is the slot that was seen as `self`. `None`: nothing does.
+    /// Returns the proof that `now` is the slot that was seen as `self`; `None` if there is none.
     pub fn proves(&self, now: &Self, witness: Witness) -> Option<SlotProof> {
         let confirmed = now.confirmed?;
         if confirmed <= witness.read.max(self.confirmed.unwrap_or_default()) {
@@ -211,7 +211,7 @@ fn parse(server: &Row, slot: &Row) -> Sighting {
     }
 }
 
-/// What the setup marker says of the slot that it is for.
+/// The setup marker's facts about its slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anchor {
     /// The cluster's system identifier.
@@ -238,7 +238,7 @@ pub enum Agreement {
 }
 
 impl Agreement {
-    /// What speaks against a marker; `None`: nothing does.
+    /// Returns the objection to a marker; `None` if there is none.
     pub const fn objection(self) -> Option<&'static str> {
         match self {
             Self::Fits => None,

@@ -13,7 +13,7 @@ use super::error::{Error, sqlstate};
 pub(super) struct Note {
     /// The large object.
     pub(super) place: u32,
-    /// What stands behind the words that were looked for.
+    /// The text behind the prefix.
     pub(super) text: String,
     /// Our role may change it.
     pub(super) own: bool,
@@ -28,7 +28,7 @@ pub(super) enum Of {
     Anybody,
 }
 
-/// What makes a place for a note.
+/// Creates the empty large object for a note.
 const CREATE: &str = "SELECT pg_catalog.lo_create(0)";
 
 /// The right that a role lacks where this error came, if it may not even note anything: an administrator has taken it from all roles.

@@ -31,7 +31,7 @@ pub(super) fn query(connection: &mut Connection, publication: &str, sql: &str) -
     }
 }
 
-/// Who keeps a table of the publication locked, as [`Error::Locked`]. `None`: nobody does any more.
+/// Finds the session that keeps a table of the publication locked, as [`Error::Locked`]; `None` if the lock is gone.
 ///
 /// A session that waits for such a lock keeps the question waiting as well. Then the session that it waits for is meant.
 fn holder(connection: &mut Connection, publication: &str) -> Result<Option<Error>, Error> {
@@ -74,7 +74,7 @@ fn holder(connection: &mut Connection, publication: &str) -> Result<Option<Error
     Ok(rows.first().and_then(locked))
 }
 
-/// Who holds a lock. What our role may not see is `None`.
+/// The session that holds a lock. A field that our role may not see is `None`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LockHolder {
     /// The server process. `None`: a prepared transaction holds it.
@@ -103,7 +103,7 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl LockHolder {
-    /// What ends the lock, as SQL; `None` where nothing is known of the holder.
+    /// Returns the SQL that ends the lock; `None` if nothing is known of the holder.
     pub fn release(&self) -> Option<String> {
         match (self.pid, &self.gid) {
             (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),

@@ -30,7 +30,7 @@ const OAUTHBEARER: &str = "OAUTHBEARER";
 /// The answer to a server that says why it refuses a token (RFC 7628, section 3.2.3): it then fails as others do.
 const TOKEN_GIVEN_UP: &[u8] = b"\x01";
 
-/// How far the authentication has come.
+/// The steps of the authentication.
 enum Exchange {
     /// The server has asked for nothing.
     Unasked,
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// What a server says that only pretends to know the password, message by message; what it got instead of a session.
+    /// A server that pretends to know the password: the messages that it sends, one by one.
     struct Pretender {
         answers: &'static [Answer],
         tls: bool,
@@ -328,7 +328,7 @@ mod tests {
 
         fn say(stream: &mut impl io::Write, tag: u8, body: &[u8]) {
             let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
-            // Who has heard enough is gone.
+            // A client that has heard enough may have closed the connection.
             drop(stream.write_all(&[&[tag], &length[..], body].concat()).and_then(|()| stream.flush()));
         }
 
@@ -353,7 +353,7 @@ mod tests {
         std::sync::Arc::new(config.unwrap())
     }
 
-    /// What a pretender heard that lets nobody in.
+    /// Returns the messages that a pretender received which lets nobody in.
     #[track_caller]
     fn heard_by(pretender: Pretender, parameters: &str) -> String {
         let answers = pretender.answers;
@@ -363,7 +363,7 @@ mod tests {
         heard
     }
 
-    /// What a connection to it comes to, and what it heard.
+    /// Returns the outcome of a connection to the pretender, and the messages that it received.
     fn open(pretender: Pretender, parameters: &str) -> (Result<(), Error>, String) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -12,28 +12,28 @@
 use super::instance::Anchor;
 use super::shard::Shard;
 
-/// What a mark's line begins with.
+/// The prefix of a mark's line.
 const PREFIX: &str = "walrelay slot: ";
 
-/// What a line begins with that says since when a slot is there.
+/// The prefix of the line with the time of a slot's creation.
 const SINCE: &str = "walrelay since: ";
 
-/// What a line begins with that says since when a slot has carried all of its publication.
+/// The prefix of the line that says since when a slot has carried all of its publication.
 const WHOLE: &str = "walrelay whole since: ";
 
-/// What a line begins with that says where the cluster was when a slot was marked.
+/// The prefix of the line with the cluster's identity and position when a slot was marked.
 const AT: &str = "walrelay slot at: ";
 
-/// What a line begins with that has the snapshot which meets a slot.
+/// The prefix of the line with the snapshot that meets a slot.
 const SNAPSHOT: &str = "walrelay snapshot: ";
 
-/// What a line begins with that says which shard a publication is, and its slot.
+/// The prefix of the line with a publication's shard and its slot.
 const SHARD: &str = "walrelay shard: ";
 
-/// What a line begins with that says how far a shard is in a move.
+/// The prefix of the line with a shard's progress in a move.
 const MOVE: &str = "walrelay move: ";
 
-/// How far a publication is in a move of rows from one set of shards to another.
+/// A publication's progress in a move of rows from one set of shards to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moving {
     /// Its relay must not read yet: rows from before the cut may be under way elsewhere.
@@ -79,7 +79,7 @@ pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
     moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(Moving::Waits)).unwrap_or_default()
 }
 
-/// How far a publication is in a move; `None`: there is none.
+/// Reads a publication's progress in a move; `None` if there is no move.
 pub(crate) fn moving(comment: Option<&str>) -> Option<Moving> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
@@ -110,7 +110,7 @@ pub(crate) struct Whole {
     pub(crate) xid: u64,
     /// When that was, in seconds since 1970.
     pub(crate) seconds: u64,
-    /// What the publication had then, in the words of [`super::catalog::membership`]: no blank is in it.
+    /// The publication's definition then, in the words of [`super::catalog::membership`]. It contains no blank.
     pub(crate) members: String,
 }
 

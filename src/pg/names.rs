@@ -1,4 +1,4 @@
-//! What a database has beside what was asked for: names that may have been meant, columns that a publication hides.
+//! Looks for names in a database that the user may have meant, and for columns that a publication hides.
 //!
 //! In: a control connection. Out: names, and the SQL that lists a table again. Reads only.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs"; ALTER PUBLICATION.

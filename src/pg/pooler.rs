@@ -1,10 +1,10 @@
-//! What stands between us and the server: poolers, detected from their address or from what they answer.
+//! Detects a pooler between walrelay and the server, from its address or its answers.
 //!
 //! In: an error of connecting, and the host's name. Out: which pooler it is, and the way past it. Pure.
 
 use super::error::Error;
 
-/// What stands between us and the server.
+/// The pooler between walrelay and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooler {
     /// PgBouncer before 1.23, or one that is told so.

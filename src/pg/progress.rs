@@ -1,4 +1,4 @@
-//! How far a backfill has come, written down where it can be resumed after a crash of anything.
+//! Stores a backfill's progress where it survives a crash of walrelay, of the server and of the machine.
 //!
 //! In: per table, the last row before which all are acknowledged. Out: the same, after a restart. It stands as JSON in a note of the slot
 //! (see `pg::large_object_state`), so that no right on any table is needed.
@@ -12,13 +12,13 @@ use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What the note begins with; the slot, a blank and the JSON follow.
+/// The note's prefix. The slot, a blank and the JSON follow it.
 const PREFIX: &str = "walrelay backfill: ";
 
 /// The advisory lock that backfills of one slot take, one after the other, with the hash of its name: "fill" in ASCII.
 const LOCK: u32 = 0x6669_6c6c;
 
-/// How far the backfill of one slot has come.
+/// The progress of the backfill of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
     /// The snapshot before which rows are meant.
@@ -29,7 +29,7 @@ pub struct BackfillProgress {
     pub tables: BTreeMap<String, TableProgress>,
 }
 
-/// How far it has come in one table.
+/// The progress in one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TableProgress {
     /// Which rows, as SQL.

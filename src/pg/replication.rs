@@ -28,7 +28,7 @@ pub struct XLogData<'a> {
     pub data: &'a [u8],
 }
 
-/// How far the walsender has come.
+/// The walsender's position in the WAL, and its wish for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrimaryKeepalive {
     /// Everything that commits before this has been sent.
@@ -95,7 +95,7 @@ pub struct StandbyStatusUpdate {
 }
 
 impl StandbyStatusUpdate {
-    /// What an encoded one confirms; `None`: it is none.
+    /// Returns the position that an encoded status update confirms; `None` if `frame` is something else.
     pub fn flush_lsn_of(frame: &[u8]) -> Option<Lsn> {
         let body = frame.strip_prefix(b"d").filter(|_| frame.len() == STATUS_UPDATE_BYTES)?;
         let mut reader = Reader::new("StandbyStatusUpdate", body.get(4..)?);

@@ -18,7 +18,7 @@ pub struct Rows {
     refusal: Option<ServerError>,
 }
 
-/// What has come.
+/// The next part of a query's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextRow<T> {
     /// A row.

@@ -21,7 +21,7 @@ pub struct SystemIdentity {
     pub system_identifier: String,
     /// Rises with each promotion.
     pub timeline: u32,
-    /// How far the server's log is written out; on a standby, how far it has got.
+    /// The end of the WAL that the server has flushed; on a standby, of the WAL that it has received.
     pub flushed: Lsn,
 }
 
@@ -258,7 +258,7 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
     Ok(tables)
 }
 
-/// How far the log is written, or replayed on a standby.
+/// Returns the end of the written WAL; on a standby, of the replayed WAL.
 ///
 /// # Errors
 /// The connection broke.

@@ -1,4 +1,4 @@
-//! What deleting and inserting rows of a table meets: its columns, and what fires.
+//! Reads a table's shape, for commands that delete or insert its rows: its columns, and the triggers and rules that fire.
 //!
 //! In: an open [`Connection`] and a table's name. Out: plain values. Reads only, and decides nothing.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".

@@ -25,13 +25,13 @@ use std::str::FromStr;
 /// The most shards: each walsender reads the whole WAL, so more of them only cost more.
 pub const MOST: u8 = 16;
 
-/// What the longest name of a shard has behind the name of the whole, in bytes: `_15_of_16`.
+/// The length in bytes of the longest suffix that a shard's name has behind the common name: `_15_of_16`.
 pub const SUFFIX_BYTES: usize = 9;
 
 /// The first version with row filters: 15.
 pub const SINCE: u32 = 150_000;
 
-/// One of N relays.
+/// A shard: one relay of N.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard {
     count: u8,
@@ -98,7 +98,7 @@ impl FromStr for Shard {
     }
 }
 
-/// What of a table's row is hashed.
+/// The value of a table's row that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hashed {
     /// As SQL, of type bytea, never null.

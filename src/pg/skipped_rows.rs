@@ -22,7 +22,7 @@ pub(crate) const COMPARED: usize = 64;
 /// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
 const LOCK: u64 = 0x6b65_7074_726f_7773;
 
-/// What was skipped of one slot's rows.
+/// The rows of one slot that were skipped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SkippedRows {
     /// The first `COMPARED` characters of each id, each once.
@@ -34,7 +34,8 @@ pub struct SkippedRows {
 impl SkippedRows {
     /// Adds a row; whether that changes anything.
     fn add(&mut self, id: Option<&str>) -> bool {
-        // What is shown of an id has its control characters escaped, and what is no text replaced.
+        // Messages show an id with escapes for control characters and a replacement for bytes that are no text. Such an id cannot
+        // be compared.
         let id = id.filter(|id| !id.contains(['\\', char::REPLACEMENT_CHARACTER]));
         let id = id.map(|id| id.chars().take(COMPARED).collect::<String>());
         match id {
@@ -53,10 +54,10 @@ impl SkippedRows {
     }
 }
 
-/// What the comment begins with; the slot, a blank and the JSON follow.
+/// The comment's prefix. The slot, a blank and the JSON follow it.
 const PREFIX: &str = "walrelay passed over: ";
 
-/// What relays have written down of `slot`, whatever role they had, and the large objects where it stands.
+/// Returns the rows of `slot` that relays of any role have skipped, and the large objects in whose comments they stand.
 ///
 /// # Errors
 /// The connection broke.
@@ -65,7 +66,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
     let notes = notes(connection, slot, Of::Anybody)?;
     let places = notes.iter().map(|(place, _)| *place).collect();
     for (_, note) in notes {
-        // What cannot be understood may name any row.
+        // A note that cannot be understood may name any row.
         skipped.join(note.unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
     }
     Ok((skipped, places))

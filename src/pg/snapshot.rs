@@ -36,7 +36,7 @@ pub struct Snapshot {
     xmin: u64,
     /// None from it on had begun.
     xmax: u64,
-    /// Those between that had not committed.
+    /// The transactions between `xmin` and `xmax` that had not committed.
     open: Vec<u64>,
 }
 

@@ -40,7 +40,7 @@ pub fn relation(out: &mut Vec<u8>, relation: &Relation) {
     }
 }
 
-/// What an Insert of a row with so many columns begins with; [`value`] adds one after the other.
+/// Appends the beginning of an Insert of a row with so many columns. [`value`] then appends one column after the other.
 pub fn insert(out: &mut Vec<u8>, relation: RelationId, columns: usize) {
     out.push(b'I');
     out.extend(relation.to_be_bytes());

@@ -21,7 +21,7 @@ const MOVED_FAR: Duration = Duration::from_millis(10);
 /// that it spares a crash cost two hundredths more at most, and nothing at up to 500 of them a second.
 const FAR: u64 = 50;
 
-/// How far everything is acknowledged.
+/// The progress up to which everything is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
     /// The position to confirm.
@@ -33,7 +33,7 @@ pub struct Reached {
 /// Decides when a status update is due, on one connection.
 #[derive(Debug)]
 pub struct Feedback {
-    /// What the last update said, and when. `None` before the first.
+    /// The progress that the last update reported, and its time. `None` before the first update.
     sent: Option<(Reached, Instant)>,
     /// The server asked and has not been answered.
     reply_requested: bool,
@@ -45,7 +45,7 @@ pub struct Feedback {
     asked: bool,
 }
 
-/// What to do about the connection now.
+/// The action that is due on the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
     /// Nothing.
@@ -75,7 +75,7 @@ impl Feedback {
         self.reply_requested = true;
     }
 
-    /// What is due.
+    /// Returns the action that is due.
     pub fn due(&self, now: Instant, reached: Reached) -> Due {
         match self.silence(now) {
             Due::Nothing if self.status_due(now, reached) => Due::Status,
@@ -110,7 +110,7 @@ impl Feedback {
         self.asked |= asking;
     }
 
-    /// What the last update confirmed.
+    /// The position that the last update confirmed.
     pub fn confirmed(&self) -> Option<Lsn> {
         self.sent.map(|(told, _)| told.flush_lsn)
     }

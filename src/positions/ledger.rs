@@ -53,9 +53,10 @@ pub struct Ledger {
     first_tick: u16,
     /// Records in flight whose transaction was closed because another relay had delivered it.
     orphans: u64,
-    /// What is in hand, in flight or delivered.
+    /// The rows that are already received: in flight or delivered.
     resume: Resume,
-    /// What the server is known to have heard. A status update on a connection that broke since may never have arrived.
+    /// The position that the server is known to have heard. A status update on a connection that broke since may never have
+    /// arrived.
     heard: Lsn,
 }
 
@@ -89,10 +90,10 @@ pub enum OutOfOrder {
     Confirmed,
 }
 
-/// What of what was enqueued is still in hand after a new start of the sink.
+/// The records that still count as received after the sink was recreated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// What was delivered.
+    /// The delivered ones.
     Delivered,
     /// Nothing that is not confirmed: what was reported does not count.
     Nothing,

@@ -19,7 +19,7 @@
 use super::position::Position;
 use crate::lsn::Lsn;
 
-/// What has been enqueued so far.
+/// The position up to which transactions and rows have been enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resume {
     /// `E`: `end_lsn` of the last transaction that was enqueued whole.
@@ -35,7 +35,7 @@ struct Half {
     rows: u64,
 }
 
-/// What to do with a transaction.
+/// The treatment of a transaction that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeginVerdict {
     /// It is new.
@@ -103,8 +103,8 @@ impl Resume {
         self.half = self.half.filter(|half| half.final_lsn >= confirmed);
     }
 
-    /// What was enqueued is given up: everything that commits from `start` on is new again, but for the rows before `delivered`
-    /// of the transaction that this stands in.
+    /// Forgets the enqueued records: everything that commits from `start` on is new again. If `delivered` is given, the rows before
+    /// it in its transaction are not.
     pub(super) fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
         let half = delivered.map(|Position { final_lsn, ordinal }| Half { final_lsn, rows: ordinal });
         *self = Self { whole: start, half };

@@ -1,8 +1,8 @@
-//! What becomes of rows that cannot be published, as settings say it. Which rows are bad is not decided here.
+//! The settings' actions for rows that cannot be published. Other modules decide which rows are bad.
 
 use crate::positions::Position;
 
-/// What becomes of one row that cannot be published.
+/// The action for one row that cannot be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BadRowAction {
     /// The relay stops, with nothing after it confirmed.
@@ -14,7 +14,7 @@ pub enum BadRowAction {
     Skip,
 }
 
-/// What becomes of all of them.
+/// The actions for all bad rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BadRows {
     /// Unless something else is said of the row.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// A live stream's records wait so long at most, when it brings more all the time.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// What is sent so soon after its commit is live, in microseconds.
+/// A row that the walsender sends so soon after its commit is live, in microseconds.
 const LIVE_MICROS: i64 = 50_000;
 
 /// A live stream, or one that has brought little, is idle when nothing has come for so long.

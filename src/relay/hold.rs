@@ -35,10 +35,11 @@ const ASKS_AFTER: Duration = Duration::from_secs(1);
 /// How often it is asked.
 pub const ASKS_EVERY: Duration = Duration::from_millis(250);
 
-/// What a turn of the loop proves by itself while all that is in flight is younger than [`ASKS_AFTER`]. The first answer has so long.
+/// A turn of the loop proves the hold for so long without a question, while every record in flight is younger than [`ASKS_AFTER`].
+/// After the slot is taken, the first answer has so long to come.
 const UNASKED: Duration = Duration::from_secs(2);
 
-/// What gave reason to doubt is forgotten after so long without an answer: a server that has no connection to spare gives none.
+/// A doubt without an answer is forgotten after so long: a server that has no connection to spare gives no answer.
 const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
 
 /// How long a slot that nobody held where we left it is as good as ours.
@@ -47,8 +48,8 @@ pub const BELIEVED_FREE: Duration = Duration::from_millis(500);
 /// A stream's end is noticed within so long of the slot's release, unless the process stands still.
 const NOTICED: Duration = Duration::from_millis(20);
 
-/// What a relay that takes a slot waits for before it sends, from the slot's release on. From the moment when it takes it, it waits for
-/// [`BELIEVED_FREE`] at least: the relay before it may have found the slot free just then, and keep what it has in flight.
+/// A relay that takes a slot sends nothing for so long after the slot's release. It also waits for [`BELIEVED_FREE`] at least after
+/// it took the slot: the relay before it may have found the slot free just then, and keep its records in flight.
 pub const SUCCESSOR_WAITS: Duration = Duration::from_secs(1);
 
 /// How long it is asked in vain, with nothing in flight, before the connection is given up.
@@ -57,7 +58,7 @@ const GIVES_UP: Duration = Duration::from_secs(5);
 /// The longest time for which one answer is believed.
 const LONGEST_PROOF: Duration = Duration::from_secs(15);
 
-/// Who holds the slot.
+/// The holder of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// The walsender with this process id.
@@ -75,7 +76,7 @@ pub enum Holder {
 pub struct HolderAnswer {
     /// When the question was sent, by [`Clock::since_boot`].
     pub asked: Duration,
-    /// Who holds the slot.
+    /// The holder of the slot.
     pub holder: Holder,
 }
 
@@ -91,7 +92,7 @@ pub trait AskHolder: Send {
 
 /// A slot that was taken.
 pub struct HeldSlot {
-    /// Who can be asked.
+    /// The server to ask.
     pub asks: Box<dyn AskHolder>,
     /// Our walsender.
     pub walsender: u32,
@@ -127,11 +128,11 @@ enum Others {
     Unseen,
     /// Another one may have published: what was not confirmed is not known to be the newest.
     Seen,
-    /// The same, and the ledger stands where the slot did then.
+    /// As `Seen`, and the ledger has been set to the slot's position then.
     Heeded,
 }
 
-/// What is known of the slot. Without one, as in commands that hold none, records always leave.
+/// The knowledge about the slot. Without a slot, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
     slot: Option<HeldSlot>,
@@ -161,7 +162,7 @@ pub(super) struct Hold {
     gone: Option<Duration>,
 }
 
-/// What a turn brings.
+/// The result of a look at the hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HoldVerdict {
     Holds,
@@ -172,7 +173,7 @@ enum HoldVerdict {
     ServerStops,
 }
 
-/// What is not confirmed.
+/// The records that are not confirmed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unconfirmed {
     /// Something was not acknowledged, or was acknowledged and not confirmed.

@@ -43,7 +43,7 @@ pub struct Isolation {
 struct Suspects {
     first: Position,
     last: Position,
-    /// One of them was refused on its own.
+    /// The broker refused a suspect that was sent alone.
     found: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Alone {
     pub position: Position,
     /// Which row it is; the reason counts only if it is a dead letter.
     pub row: BadRow,
-    /// What it is.
+    /// Whether it is the row's record or its dead letter.
     pub what: What,
     /// The topic that it goes to.
     pub topic: String,
@@ -62,7 +62,7 @@ pub struct Alone {
     pub token: Token,
 }
 
-/// What goes alone.
+/// The kind of record that is sent alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// The row's own record.
@@ -85,7 +85,7 @@ pub enum AloneReport {
     Delivered(Alone),
 }
 
-/// What is known of a bad row.
+/// The facts about a bad row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The row, and why it is bad.
@@ -97,7 +97,7 @@ pub struct Rejected {
 }
 
 impl Isolation {
-    /// One of the records from `first` to `last` was refused.
+    /// Suspects the records from `first` to `last`: the broker refused at least one of them.
     pub fn suspect(&mut self, first: Position, last: Position) {
         self.suspects = Some(Suspects { first, last, found: false });
         self.settled();
@@ -172,7 +172,7 @@ impl Isolation {
         if self.awaits() { self.alone.take() } else { None }
     }
 
-    /// The same, where it is the record of the row at `position`.
+    /// As [`Isolation::guilty`], if it is the record of the row at `position`.
     pub fn guilty_at(&mut self, position: Position) -> Option<Alone> {
         if self.alone.as_ref().is_some_and(|alone| alone.position == position) { self.guilty() } else { None }
     }
@@ -204,7 +204,7 @@ impl Isolation {
         self.rejected.insert(position, rejected);
     }
 
-    /// What is known of the row at `position`, if it is bad.
+    /// Returns the facts about the row at `position`, if it is bad.
     pub fn rejected(&self, position: Position) -> Option<&Rejected> {
         self.rejected.get(&position)
     }

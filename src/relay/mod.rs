@@ -57,13 +57,13 @@ use topics::TopicStates;
 /// A record that was refused for its topic's sake is tried again after this time.
 const RETRY_TOPIC: Duration = Duration::from_secs(1);
 
-/// What the sink does not take for so long is worth a word.
+/// If the sink does not take a topic for so long, the relay logs it.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// Distance at which what is costly to find out is shown again.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
-/// What bounds the loop.
+/// The loop's times.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// Pause after a short read while rows keep coming; zero for none.
@@ -94,7 +94,7 @@ pub struct Relay<S, C> {
     topics: TopicStates,
     refusals: Refusals,
     hold: Hold,
-    /// What lanes of the sink wait for, and since when; whether it was logged.
+    /// The reason for which lanes of the sink wait, since when they do, and whether that was logged.
     lanes_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
     /// Called with each row that is skipped and whose payload is nowhere else, before it is.
@@ -158,7 +158,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// With what is said of bad rows; else each stops it.
+    /// Sets the actions for bad rows. The default is to stop.
     #[must_use]
     pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
         Self { bad_rows, ..self }
@@ -237,7 +237,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be recreated.
     pub fn start_over(&mut self) -> Result<(), Failure> {
         self.renew_sink()?;
-        // What was reported is aborted with the destination's transaction; and another relay may have sent the same behind us.
+        // With exactly once, the reported records are aborted with the destination's transaction. After a takeover, another relay
+        // may have sent older records of the same keys after ours.
         let nothing = self.transaction.is_on() || self.is_taken_over();
         self.ledger.forget(if nothing { Keep::Nothing } else { Keep::Delivered });
         Ok(())
@@ -251,7 +252,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// What fixes the failure for which the sink cannot be recreated, if its text does not say it.
+    /// The fix for the failure for which the sink cannot be recreated, if the failure's text does not say it.
     pub fn fix(&self) -> Option<String> {
         self.sink.fix()
     }
@@ -530,7 +531,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if problem.is_some() && problem != self.problem {
             self.metrics.last_error(problem.clone());
         }
-        // What a destination with nothing to deliver went through blocks nothing, and only a delivery would end it.
+        // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
         let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
         let reason = blocked.map(str::to_owned).or(lanes).or_else(|| problem.clone().filter(|_| waiting));

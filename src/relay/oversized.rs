@@ -1,4 +1,4 @@
-//! What a message is whose frame is above `--max-row`, by its first bytes.
+//! Reads the kind of a message whose frame is above `--max-row` from its first bytes.
 //!
 //! In: the front of a CopyData frame, as much of it as has come. Out: enough to decide what becomes of it: nothing of a row but
 //! its table is known. Pure.
@@ -10,7 +10,7 @@ use crate::wire::{DecodeError, Reader};
 /// So many bytes are enough for any kind but a message with a longer prefix.
 const HEAD_BYTES: usize = 512;
 
-/// What it is.
+/// The message's kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Oversized<'a> {
     Insert(RelationId),

@@ -13,7 +13,7 @@ const LONG_READ_BYTES: usize = 64 * 1024;
 /// (34) 58 and 73, at 8,450 (4) 9.5 and 12.6.
 const MESSAGES_IN_WINDOW: usize = 45;
 
-/// What the last read brought.
+/// The bytes and messages of the last read.
 #[derive(Debug, Default)]
 pub(super) struct Brought {
     bytes: usize,

@@ -1,4 +1,4 @@
-//! How far the relay has come, as it is kept beside the records for exactly once.
+//! The relay's progress, as the destination stores it beside the records for exactly once.
 //!
 //! ```text
 //!  key    <system identifier>/<slot>
@@ -13,7 +13,7 @@ use crate::lsn::Lsn;
 use crate::sink::{Committed, Owner};
 use serde::{Deserialize, Serialize};
 
-/// Who the server is, and which slot is read.
+/// The identity of the server and the slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Made by initdb.
@@ -92,7 +92,7 @@ impl Identity {
         format!("{}/{}", self.system_identifier, self.slot)
     }
 
-    /// What is kept once everything that commits before `end_lsn` is published.
+    /// The value to store once everything that commits before `end_lsn` is published.
     pub fn value(&self, end_lsn: Lsn) -> String {
         let kept =
             StoredProgress { timeline: self.timeline, end_lsn: end_lsn.to_string(), source: self.source.clone() };
@@ -122,7 +122,7 @@ impl Identity {
         if found.timeline > self.timeline {
             return Err(ProgressMismatch::EarlierTimeline { before: found.timeline, found: self.timeline });
         }
-        // What lies beyond the point where its timeline was left belongs to other transactions now.
+        // Positions beyond the point where that timeline was left belong to other transactions now.
         let left = self.history.iter().find(|(timeline, _)| *timeline == found.timeline);
         Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
     }

@@ -1,4 +1,4 @@
-//! What happens to a row whose record the destination refuses.
+//! Handles rows whose records the destination refuses.
 //!
 //! ```text
 //!  Refused ──► the row's action ──► skip: its lane continues
@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// A dead-letter record that its topic does not take yet is offered again after this time.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 
-/// What could not be determined of a row is tried again after this time.
+/// If `on_lost` fails for a row, the relay calls it again after this time.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// Rows whose records are refused, as long as that is not over.
@@ -223,7 +223,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// What the row holds is in no topic: whoever keeps account of that is informed before. Whether that is done.
+    /// Calls `on_lost` for a table's row before it is skipped: its payload will be in no topic. Returns whether that succeeded.
     fn tell_refused(&mut self, position: Position) -> bool {
         let case = self.refusals.cases.get(&position).filter(|case| case.is_row);
         case.map(|case| case.row.clone()).is_none_or(|row| self.tell_lost(&row).is_ok())

@@ -34,7 +34,7 @@ pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
 /// Bad rows that are all logged; of more, the second power of two.
 const TOLD_BAD_ROWS: u64 = 10;
 
-/// What makes a record.
+/// A change that makes a record.
 #[derive(Clone, Copy)]
 pub(super) enum Change<'a> {
     /// An inserted row.
@@ -175,7 +175,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         FrameStep::Wait(WaitCause::Alone)
     }
 
-    /// What is known of the row already; `None`: it is to be enqueued as any other.
+    /// Handles a row that isolation concerns. `None`: the row is to be enqueued as any other.
     #[cold]
     fn with_care(
         &mut self,
@@ -466,7 +466,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Ok(if session.is_at_its_end() { FrameStep::Wait(WaitCause::ForEnd) } else { FrameStep::Done })
             }
             Oversized::Delete => Ok(FrameStep::Done),
-            // What came before it is delivered first.
+            // Records before it are delivered first.
             Oversized::Unknown if self.sink.in_flight().records > 0 => Ok(FrameStep::Wait(WaitCause::ForRoom)),
             Oversized::Unknown => Err(disconnected(error.into())),
         }
@@ -505,7 +505,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// What is wrong is the connection's, not the row's.
+/// Turns an error that is the connection's, not the row's, into the end of the stream.
 fn broken(error: RowError, position: Position) -> Turn<FrameStep> {
     match error {
         RowError::Undecodable(error) => Err(disconnected(error.into())),

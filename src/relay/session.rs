@@ -28,18 +28,18 @@ const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 /// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
 
-/// What to do about a standby that is waited for.
+/// The hint for a standby that Postgres waits for.
 const STANDBY_HINT: &str =
     "start the standby; or, if it is gone for good, take its slot out of synchronized_standby_slots and reload";
 
-/// What belongs to one connection.
+/// The state of one connection.
 pub(super) struct Session {
     feedback: Feedback,
     /// How long the server may be silent.
     patience: Option<Duration>,
     /// The transaction whose messages are coming.
     open: Option<Open>,
-    /// What was confirmed when the connection began.
+    /// The confirmed position when the connection began.
     began: Lsn,
     /// The highest position that the server has sent.
     received: Lsn,
@@ -55,7 +55,7 @@ pub(super) struct Session {
     pub(super) flush_timing: FlushTiming,
     /// The sink is being taken over.
     pub(super) taking_over: Option<TakingOver>,
-    /// What keeps the server from sending, and how far it had come.
+    /// The reason why the server sends nothing, and the position that it had reached.
     withheld: Option<(String, Lsn)>,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Session {
 pub(super) struct TakingOver {
     /// When it was first asked for on this connection, or answered last.
     since: Instant,
-    /// What that waits for, where it is known.
+    /// The sink's reason to wait, if it is known.
     reason: Option<String>,
 }
 
@@ -75,7 +75,7 @@ struct Blocked {
     told: bool,
 }
 
-/// What to do with the messages of the transaction that is coming.
+/// The treatment of the messages of the open transaction.
 #[derive(Debug, Clone, Copy)]
 enum Open {
     /// All of it is in hand.
@@ -84,7 +84,7 @@ enum Open {
     Taken { context: RowContext, skip: u64 },
 }
 
-/// What became of a frame.
+/// The result of taking a frame.
 pub(super) enum FrameStep {
     /// It has been dealt with.
     Done,
@@ -130,17 +130,17 @@ impl Session {
         self.received
     }
 
-    /// What was confirmed when the connection began.
+    /// The confirmed position when the connection began.
     pub(super) fn began(&self) -> Lsn {
         self.began
     }
 
-    /// What the last status update said.
+    /// The position that the last status update confirmed.
     pub(super) fn told(&self) -> Option<Lsn> {
         self.feedback.confirmed()
     }
 
-    /// What stands in the way for long enough to be reported.
+    /// The obstacle, once it has lasted long enough to be reported.
     pub(super) fn obstacle(&self) -> Option<&str> {
         let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
         let taking_over = || self.taking_over.as_ref()?.reason.as_deref();
@@ -311,7 +311,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if self.is_wanting_at(keepalive.wal_end, session) {
                     return Ok(FrameStep::Wait(WaitCause::ForEnd));
                 }
-                // What was delivered and not yet looked at must not hold the position back.
+                // Delivery reports that have come and were not taken yet must not hold the position back.
                 self.take_reports(Reported::WhileStreaming)?;
                 self.ledger.keepalive(keepalive.wal_end);
                 Ok(FrameStep::Done)
@@ -476,7 +476,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if !oldest.is_some_and(long_ago) {
             return Ok(());
         }
-        // What still waits may wait for long.
+        // Records that still wait may wait for long, so a refused row stops the relay now.
         self.stop_at_refusal()?;
         Err(Box::new(StreamEnd::Stalled))
     }
@@ -516,7 +516,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// What has gathered in the sink leaves.
+    /// Tells the sink to send the records that have gathered in it.
     fn flush_sink(&mut self, session: &mut Session) {
         session.flush_timing.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
     }
@@ -574,7 +574,7 @@ fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
     Ok(FrameStep::Done)
 }
 
-/// What was reported as blocked continues.
+/// Logs that publishing resumed, if it was logged as blocked.
 fn unblocked(was: Option<&Blocked>) {
     if let Some(blocked) = was.filter(|blocked| blocked.told) {
         tracing::info!(was = %blocked.failure, "publishing resumed");

@@ -25,7 +25,7 @@ const MOST_RECORDS: u64 = 10_000;
 /// is to blame for a transaction's age.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// What has gathered.
+/// The destination's open transaction, and the records in it.
 #[derive(Debug, Default)]
 pub(super) struct SinkTransaction {
     /// How long it may be open; `None`: the destination has no transactions.
@@ -34,7 +34,7 @@ pub(super) struct SinkTransaction {
     owned: bool,
     /// Whose the slot is.
     pub(super) identity: Identity,
-    /// What was committed when the slot was taken last, or taken over by another relay.
+    /// The knowledge of what was committed, as of the moment when the slot was taken last, or taken over by another relay.
     pub(super) committed: Committed,
     /// Since when it is open.
     since: Option<Instant>,
@@ -200,7 +200,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The stream is about to end in the middle of a transaction, and the destination's would be given up. Where that holds whole
     /// ones as well, it begins again, and commits those before this one begins: then it holds no other.
     pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
-        // What is whole and not committed is in the ledger, with at least one record each.
+        // Each whole transaction that is not committed is in the ledger, with at least one record.
         let open =
             self.ledger.open_transaction().filter(|_| self.transaction.is_open() && self.ledger.transactions() > 1);
         if open.is_none() {
@@ -272,7 +272,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 mod tests {
     use super::*;
 
-    /// What counts as committed when the slot is taken at that position; `ours`: before which everything that we committed commits.
+    /// Returns what counts as committed when the slot is taken at `confirmed`. Everything that we committed commits before `ours`.
     fn taken(transaction: &mut SinkTransaction, confirmed: u64, ours: u64) -> Committed {
         transaction.taken(Lsn::new(confirmed), Lsn::new(ours));
         transaction.committed

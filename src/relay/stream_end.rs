@@ -43,12 +43,12 @@ pub enum StreamEnd {
     PublicationChanged {
         /// The row that shows it.
         position: Position,
-        /// What was not known.
+        /// The table or type that was not known.
         reason: String,
     },
     /// The server sent what has no place in the stream.
     Protocol(ProtocolError),
-    /// What is kept of the relay's progress belongs to another server, or nothing can be kept of this one's.
+    /// The stored progress belongs to another server, or this server's progress cannot be stored.
     ProgressMismatch(ProgressMismatch),
     /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
     /// and everything before it is delivered.
@@ -90,7 +90,7 @@ pub enum ProtocolError {
     Row {
         /// The row.
         position: Position,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -102,7 +102,7 @@ pub struct BadRowAt {
     pub position: Position,
     /// Where its transaction's predecessor ends: the slot stays here.
     pub confirmed: Lsn,
-    /// What is wrong with it.
+    /// The row, with the reason why it is bad.
     pub row: BadRow,
     /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
     pub dead_letter_refused: Option<(String, Failure)>,

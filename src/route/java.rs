@@ -97,7 +97,7 @@ fn push_literal(parts: &mut Vec<ReplacementPart>, character: char) {
     }
 }
 
-/// What follows a `$`.
+/// Reads the group that follows a `$`.
 fn group(text: &str, rest: &mut Peekable<CharIndices<'_>>, regex: &Regex) -> Result<usize, TopicProblem> {
     match rest.next() {
         Some((at, '{')) => {

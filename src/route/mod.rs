@@ -153,11 +153,11 @@ pub enum NoTopic {
         /// The place.
         name: usize,
     },
-    /// What came out is not a topic name.
+    /// The result is not a topic name.
     Invalid {
-        /// What came out, whole.
+        /// The whole result.
         topic: String,
-        /// What is wrong with it.
+        /// The fault in it.
         fault: TopicFault,
     },
 }
@@ -172,7 +172,7 @@ pub struct TopicError {
     pub text: String,
     /// Where in it, in characters from its first; `None`: the problem itself marks it.
     pub at: Option<usize>,
-    /// What is wrong there.
+    /// The problem there.
     pub problem: TopicProblem,
 }
 
@@ -203,7 +203,7 @@ impl fmt::Display for TopicError {
     }
 }
 
-/// What is wrong with a topic setting.
+/// A problem of a topic setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicProblem {
     /// Nothing is there.
@@ -224,7 +224,7 @@ pub enum TopicProblem {
     /// A filter that does not exist.
     #[error("\"{}\" is not a filter{}: lower and kebab are", shown(name.as_bytes()), did_you_mean(*.nearest))]
     UnknownFilter {
-        /// What was asked for.
+        /// The name that the template has.
         name: String,
         /// The filter that was meant, perhaps.
         nearest: Option<&'static str>,

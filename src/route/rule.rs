@@ -1,4 +1,4 @@
-//! What a destination's addresses may look like: one rule for templates, for what rows make of them, and for dead letters.
+//! The form of a destination's addresses: one rule for templates, for the addresses that rows give, and for dead letters.
 //!
 //! In: a name. Out: whether the destination could have such an address, or what is wrong with it. Whether it has is the
 //! destination's to say.
@@ -7,7 +7,7 @@ use std::fmt;
 
 /// A destination's rule.
 pub struct Rule {
-    /// What is valid, for messages.
+    /// The valid form, for messages.
     pub expected: &'static str,
     /// An address and what it may be made of, for messages: `a topic (letters, digits, '.', '_' and '-' are)`.
     pub made_of: &'static str,
@@ -15,11 +15,11 @@ pub struct Rule {
     pub allows: fn(char) -> bool,
     /// The longest address, in bytes.
     pub longest_bytes: usize,
-    /// What is wrong with an address of allowed characters.
+    /// Finds a fault in an address of allowed characters.
     pub also: fn(&str) -> Option<TopicFault>,
 }
 
-/// What Kafka's brokers take as a topic: `[a-zA-Z0-9._-]{1,249}`, but not `.` or `..`. File names on a broker carry it.
+/// Topics that Kafka's brokers accept: `[a-zA-Z0-9._-]{1,249}`, but not `.` or `..`. A broker's file names contain the topic.
 pub static TOPICS: Rule = Rule {
     expected: "1 to 249 letters, digits, dots, underscores and hyphens",
     made_of: "a topic (letters, digits, '.', '_' and '-' are)",
@@ -67,7 +67,7 @@ impl PartialEq for Rule {
 
 impl Eq for Rule {}
 
-/// What is wrong with an address.
+/// A fault in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFault {
     /// No character at all.

@@ -36,7 +36,7 @@ const SHARD_RETRY: Duration = Duration::from_secs(1);
 /// So many times, before a slot that is in use is taken for another relay's, and not for what is left of an earlier connection.
 const LEFT_OVER: u32 = 10;
 
-/// What is known of the server.
+/// The knowledge about the server, kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct KnownServer {
     /// The cluster that this process began with.
@@ -49,7 +49,7 @@ pub(super) struct KnownServer {
     pub(super) idle_slot_timeout: Option<Duration>,
     /// The slot was there.
     slot_seen: bool,
-    /// What was seen of it.
+    /// The identity of the slot, as it was seen last.
     slot_identity: SlotIdentity,
     /// How its tables are read, as last reported.
     readings: Vec<TableReading>,
@@ -182,7 +182,7 @@ fn take(
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
 
-/// What the relay knows of the slot; `watching`: it has looked at it all the time.
+/// Returns the relay's knowledge of the slot. `watching`: the relay has looked at the slot all the time.
 fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
     Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
 }
@@ -444,7 +444,7 @@ struct Free {
     log_end: Option<Lsn>,
 }
 
-/// What is known of the slot, if it is free; `held`: when another relay was last seen to hold it.
+/// Returns the facts about a slot that nobody reads. `held`: when another relay was last seen to hold it.
 fn released(
     connection: &mut Connection,
     slot: &str,
@@ -478,8 +478,8 @@ fn confirmed_position(
     Ok((confirmed, reader))
 }
 
-/// What a walsender that misses an object says of the publication: it is gone, or it was not there yet at the slot's place in
-/// the WAL. `None`: neither, or nobody can be asked.
+/// Explains the error of a walsender that misses the publication: it is gone, or it did not exist yet at the slot's position in the
+/// WAL. `None` if it is neither, or the server cannot be asked.
 pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error: &Error) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;

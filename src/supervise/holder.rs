@@ -117,7 +117,7 @@ fn tell(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
     let _full = answering.try_send(answer).is_err();
 }
 
-/// What a failure says of the slot's holder.
+/// Returns the slot's holder as far as a failure shows it.
 fn said_by(error: &Error) -> Option<Holder> {
     if matches!(error, Error::OtherServer { .. }) {
         return Some(Holder::Unknown);

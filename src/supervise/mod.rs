@@ -59,7 +59,7 @@ const KEPT_LOOK: Duration = Duration::from_millis(10);
 /// How often the sink is looked at while the connection is closed because it does not move.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
 
-/// What to read.
+/// The server, publication and slot that are read.
 #[derive(Debug, Clone)]
 pub struct StreamTarget {
     /// The server and database.
@@ -216,8 +216,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::ProgressMismatch(ProgressMismatch::OlderCopy { .. } | ProgressMismatch::EarlierTimeline { .. })
         );
         if is_behind && !std::mem::replace(&mut self.was_behind, is_behind) {
-            // What the server said when the slot was taken may be old by the time when the destination answers: another relay may have
-            // published since, from this server or from the one that was promoted.
+            // The server's positions are from when the slot was taken, and may be old by the time when the destination answers:
+            // another relay may have published since, from this server or from the one that was promoted.
             let why = "what was published is ahead of the server as it was";
             return restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err);
         }
@@ -503,7 +503,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         StreamEnd::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
         StreamEnd::SinkFailed(_) | StreamEnd::StartOver(_) => start_over(relay),
         StreamEnd::BadRow(row) => Err(row.into()),
-        // What only a stream comes to.
+        // These come from a stream alone.
         StreamEnd::Stopped
         | StreamEnd::StopTimedOut { .. }
         | StreamEnd::Disconnected(_)

@@ -42,8 +42,8 @@ pub(super) fn look_again(
     }
 }
 
-/// What `table` is called now, by the ids of its rows' tables `before` and `now`: it may be a table that has rows, or one that such a
-/// table is a partition of. `None`: it was not renamed.
+/// Finds the present name of `table`, by the ids of its rows' tables `before` and `now`. It may be a table that has rows, or one of
+/// which such a table is a partition. `None`: it was not renamed.
 fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable]) -> Option<TableName> {
     let names = |table: &PublishedTable| -> Vec<(String, String)> {
         std::iter::once(table.relation.full_name()).chain(table.ancestors.iter().cloned()).collect()
@@ -142,14 +142,14 @@ fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<
     }
 }
 
-/// What the catalogue says of types and columns, and where the log ended before it was asked.
+/// Reads details of types and columns from the catalog, and the end of the WAL before that.
 pub(crate) fn details_now(target: &StreamTarget) -> Result<(Details, Lsn), Error> {
     let connection = &mut Connection::open(&target.source, Purpose::Control)?;
     let as_of = server::wal_end(connection)?;
     Ok((details(connection, &target.publication)?, as_of))
 }
 
-/// What the catalogue says of types and columns.
+/// Reads details of types and columns from the catalog.
 fn details(connection: &mut Connection, publication: &str) -> Result<Details, Error> {
     let types = server::custom_types(connection)?.into_iter().map(|found| {
         let detail = TypeDetail {

@@ -22,7 +22,7 @@ const USED_WITHIN: Duration = Duration::from_millis(300);
 
 /// A server with a slot that is read.
 pub trait Server {
-    /// What the slot sends.
+    /// The stream that the slot sends.
     type Stream: Upstream;
 
     /// Takes the slot, once everything is as it must be.
@@ -63,13 +63,13 @@ pub trait Server {
     /// The cluster's identifier; `None` before it was reached.
     fn system(&self) -> Option<&str>;
 
-    /// What an error of the stream says of the publication.
+    /// Explains an error of the stream by the state of the publication.
     fn publication_gone(&mut self, error: &Error) -> Option<RunError>;
 
-    /// What fixes this error of a server that was never reached: it would come tomorrow as well.
+    /// Returns the fix for this error of a server that was never reached, if the error would also come tomorrow.
     fn remedy(&self, error: &Error) -> Option<&'static str>;
 
-    /// The same error that ends the run, with what the server shows to fix it.
+    /// Adds a fix to the error that ends the run, from a look at the server.
     fn advised(&self, _outbox: &Outbox, error: RunError) -> RunError {
         error
     }
@@ -78,7 +78,7 @@ pub trait Server {
 /// A stream, and what goes with it.
 #[derive(Debug)]
 pub struct Acquired<U> {
-    /// What the slot sends.
+    /// The stream that the slot sends.
     pub stream: U,
     /// The server's patience with us; `None`: it never gives up.
     pub wal_sender_timeout: Option<Duration>,

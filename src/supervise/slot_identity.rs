@@ -13,7 +13,7 @@ use crate::lsn::Lsn;
 use crate::pg::instance::{self, Agreement, Sighting, Witness};
 use crate::pg::{Connection, catalog, identifier, literal, marker};
 
-/// What was seen of the slot.
+/// The slot, as it was seen last.
 #[derive(Debug, Default)]
 pub(super) struct SlotIdentity {
     last: Option<Sighting>,

@@ -1,4 +1,4 @@
-//! What turns columns into bytes.
+//! Translates the configuration of converters, which turn columns into bytes.
 //!
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 

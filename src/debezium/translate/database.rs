@@ -54,7 +54,7 @@ impl Translator {
         }
     }
 
-    /// What libpq would refuse without naming the key.
+    /// Refuses values that libpq would refuse without naming the key.
     fn judge_places(&mut self, parts: &mut [(&str, KeyValue)]) {
         for (keyword, value) in parts {
             let text = value.text.trim().to_ascii_lowercase();

@@ -207,7 +207,7 @@ pub(super) const SERVER: Left = Left {
 };
 
 impl Left {
-    /// What is said of a key, and when; of several names that fit, the longest one's.
+    /// Returns the note for a key, and when it applies. If several names fit, the longest one's counts.
     pub(super) fn find(&self, key: &str) -> Option<(When, Severity, &'static str)> {
         let fits = |name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
         let not_needed = self.not_needed.iter().flat_map(|(text, names)| names.iter().map(move |name| (*name, *text)));

@@ -145,7 +145,7 @@ impl Translator {
         }
     }
 
-    /// One of some words, in any case. Another one is refused.
+    /// Reads a value that has to be one of `words`, in upper or lower case; another one is refused.
     fn one_of<T: Copy>(&mut self, value: &KeyValue, words: &[(&str, T)]) -> Option<T> {
         let text = value.text.trim();
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meant)| *meant);

@@ -9,7 +9,7 @@ use crate::debezium::jaas::{self, Jaas};
 use crate::debezium::keys::KeyValue;
 use crate::debezium::{Note, Severity};
 
-/// What becomes of a property.
+/// The treatment of one property of Java's producer.
 #[derive(Clone, Copy)]
 enum PropertyAction {
     /// librdkafka has the same under this name.
@@ -293,7 +293,7 @@ impl Translator {
         }
     }
 
-    /// What Java logs in with where nobody names a mechanism.
+    /// Java's producer logs in by Kerberos (GSSAPI) if no mechanism is named.
     fn kerberos(&mut self, mechanism: Option<&KeyValue>) {
         let protocol = self.sasl_protocol().filter(|_| mechanism.is_none());
         if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {

@@ -11,7 +11,7 @@ use crate::route;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 
-/// What Kafka Connect takes for it, too.
+/// The short name of the router's class, which Kafka Connect accepts as well.
 const SHORT: &str = "EventRouter";
 
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";

@@ -61,7 +61,7 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
     )
 }
 
-/// What everything on the page is made from.
+/// The data that the page is made from.
 struct View<'a> {
     metrics: &'a Metrics,
     history: &'a History,
@@ -343,11 +343,11 @@ fn hint_with_commands(hint: &Hint) -> String {
     html + &words(rest)
 }
 
-/// What to do about rows that were not published.
+/// Advice on rows that were not published.
 const ROWS_ADVICE: &str = "The log names each of them. <code>walrelay dead-letters</code> lists those that are in the dead-letter topic, \
                            and with <code>--replay</code> publishes them once the cause is fixed.";
 
-/// What to do about a problem with which the relay is in this state; HTML.
+/// Advice for a problem that the relay has in this state, as HTML.
 fn advice(state: State, destination: &str) -> String {
     let text = match state {
         State::Connecting => {

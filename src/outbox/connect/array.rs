@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-/// One of them.
+/// An element of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Element<'a> {
     Null,

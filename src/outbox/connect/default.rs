@@ -1,4 +1,4 @@
-//! What Debezium reads of a column's `DEFAULT`: it stands in schemas, and in the place of a null.
+//! Evaluates a column's `DEFAULT` as Debezium does: the value stands in schemas, and in the place of a null.
 //!
 //! In: an expression as `pg_get_expr` writes it, the column's type. Out: a text, which the type's reader may still refuse: then the
 //! column has no default. Expressions are not evaluated: a literal is itself, under whatever casts, a call of a function is the
@@ -52,7 +52,7 @@ pub(super) fn is_another_time(type_id: u32, text: &str) -> bool {
         || (type_id == 1083 && text.starts_with("24:"))
 }
 
-/// What stands in the first quotes, else the whole expression. `zero` stands for a function's call and for the present time.
+/// Returns the text in the first quotes, else the whole expression. A function's call and the present time give `zero`.
 fn extracted(expression: &str, zero: &str) -> Option<String> {
     const NOW: [&str; 5] = ["current_timestamp", "current_time", "current_date", "localtime", "localtimestamp"];
     if is_call(expression) || NOW.contains(&expression.to_ascii_lowercase().as_str()) {
@@ -72,7 +72,7 @@ fn is_call(expression: &str) -> bool {
     name > 0 && rest.is_some_and(|rest| rest.lines().next().is_some_and(|line| line.contains(')')))
 }
 
-/// What stands in the first quotes; a doubled one is one.
+/// Returns the text in the first quotes, in which a doubled quote is one.
 fn literal(expression: &str) -> Option<String> {
     let (_, mut rest) = expression.split_once('\'')?;
     let mut text = String::new();

@@ -28,7 +28,7 @@ pub(super) struct EnvelopeSchema {
 pub(super) struct EnvelopeField {
     /// The name as JSON, with a colon.
     pub(super) name: String,
-    /// What is written where there is no value.
+    /// The text for a field without a value.
     pub(super) null: String,
     /// Its schema as if it could be null: a row with another one does not fit.
     pub(super) nullable: String,

@@ -10,7 +10,7 @@ use super::value::push_string;
 use crate::outbox::connect::Expand;
 use serde::de::IgnoredAny;
 
-/// What becomes of a text.
+/// The result of expanding a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expanded {
     Json(Vec<u8>),
@@ -35,7 +35,7 @@ enum JsonNode {
     Object(Vec<(String, Self)>),
 }
 
-/// What is inferred from a node.
+/// The schema that is inferred from a node.
 #[derive(Debug, Clone, PartialEq)]
 enum Shape {
     Boolean,
@@ -60,7 +60,8 @@ pub(super) fn expand(text: &str, how: Expand) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::String;
     }
-    // What follows reads well-formed text alone; the depth is bounded here, too. Jackson does not look at what stands behind.
+    // The parser below expects well-formed text, so serde_json checks it first, and with it the depth. As in Jackson, text behind
+    // the value is not looked at.
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     let Some(Ok(_)) = values.next() else { return Expanded::String };
     let Some(node) = (Parser { rest: text }).node() else { return Expanded::String };

@@ -56,7 +56,7 @@ pub(super) struct ConnectPlan {
     value: ValuePlan,
     /// An empty text becomes a tombstone; Java's byte buffers are never empty to it.
     blank_counts: bool,
-    /// What stands in the place of a payload that is null, in Postgres' text.
+    /// The value in the place of a null payload, in Postgres' text form.
     payload_default: Option<String>,
     /// How the payload reads; `None`: as what Postgres sends.
     payload_reader: Option<TypeReader>,
@@ -104,7 +104,7 @@ enum Way {
     },
 }
 
-/// What a null is.
+/// The treatment of nulls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Null {
     /// No bytes at all.
@@ -216,7 +216,7 @@ fn is_java_date(schema: &Schema) -> bool {
     is_one || schema.items.as_ref().is_some_and(|items| is_java_date(items))
 }
 
-/// What a plan is made from.
+/// The inputs of a plan.
 struct Planner<'a> {
     plan: &'a TablePlan,
     relation: Option<&'a Relation>,

@@ -15,7 +15,7 @@ pub struct Connect {
     pub value: Converter,
     /// Makes each header's value.
     pub header: Converter,
-    /// What columns are before a converter sees them.
+    /// The modes that set the type and value of a column before a converter sees it.
     pub modes: Modes,
     /// Whether a payload that is a text with a JSON object or array is written as that; `None`: it stays a text.
     pub expand: Option<Expand>,
@@ -27,7 +27,7 @@ pub struct Connect {
     pub skip_null_headers: bool,
     /// `event.converting.failure.handling.mode=fail`: a value that cannot be converted is no null, it ends the run.
     pub fail_on_conversion: bool,
-    /// What schemas are called (where a converter writes any).
+    /// The names of schemas, where a converter writes any.
     pub schemas: Schemas,
     /// `column.include.list`, `column.exclude.list`, well-formed: a column that is not captured is as if the table had none of
     /// that name. Empty: all are captured.
@@ -79,7 +79,7 @@ impl Connect {
     }
 }
 
-/// What turns a column's value into bytes.
+/// Turns a column's value into bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Converter {
     /// `StringConverter`: Java's `toString`.
@@ -90,7 +90,7 @@ pub enum Converter {
     Json(Json),
     /// `ByteArrayConverter`, `BinaryDataConverter`: bytes as they are.
     Bytes {
-        /// What becomes of values that are no bytes; `None`: there must be none.
+        /// The converter of values that are not bytes; `None`: such a value is an error.
         other: Option<Box<Self>>,
     },
 }
@@ -115,7 +115,7 @@ pub struct Json {
     pub numeric_decimals: bool,
 }
 
-/// What columns become before a converter sees them.
+/// The modes that set the type and value of a column before a converter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modes {
     /// `time.precision.mode`.
@@ -161,7 +161,7 @@ pub enum TimePrecision {
     /// Milliseconds for up to three digits of a second, else microseconds; dates are days.
     #[default]
     Adaptive,
-    /// The same, but times of day are always microseconds.
+    /// As `Adaptive`, but times of day are always microseconds.
     AdaptiveTimeMicroseconds,
     /// Kafka Connect's own types: milliseconds.
     Connect,
@@ -209,14 +209,14 @@ pub enum IntervalMode {
     Text,
 }
 
-/// What to do with members of an expanded JSON payload.
+/// The settings for the members of an expanded JSON payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expand {
     /// `table.json.payload.null.behavior=optional_bytes`: members that are null stay.
     pub keep_nulls: bool,
 }
 
-/// What schemas are called.
+/// The names of schemas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Schemas {
     /// `topic.prefix`.

@@ -177,7 +177,7 @@ pub(super) fn time_in_array(text: &str, unit: Unit) -> Option<i64> {
     Some(unit.of_micros(millis * 1000))
 }
 
-/// The same in ISO 8601.
+/// As `time_in_array`, in ISO 8601.
 pub(super) fn iso_time_in_array(text: &str) -> Option<String> {
     time_in_array(text, Unit::Micros).map(clock_text)
 }
@@ -229,7 +229,7 @@ pub(super) fn days_in_array(text: &str) -> Option<Option<i64>> {
     Some(days_of(year, month, day).map(|days| i64::from(days as i32)))
 }
 
-/// The same in ISO 8601.
+/// As `time_in_array`, in ISO 8601.
 #[allow(clippy::option_option, reason = "as for days")]
 pub(super) fn iso_date_in_array(text: &str) -> Option<Option<String>> {
     let (year, month, day) = date_in_array(text)?;

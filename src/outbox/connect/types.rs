@@ -1,4 +1,4 @@
-//! What Debezium makes of a column's type.
+//! Maps a column's type to the type and schema that Debezium gives it.
 //!
 //! In: a type's oid and modifier, what the catalogue says of types that are not built in, the handling modes. Out: a [`Type`],
 //! which has the type's [`TypeReader`] and its schema; or why there is none.

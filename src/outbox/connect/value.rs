@@ -101,7 +101,7 @@ impl ConnectValue<'_> {
         Ok(())
     }
 
-    /// What all ways write alike.
+    /// Writes the values that have the same form in each way.
     fn push_scalar(&self, out: &mut Vec<u8>) {
         // Writing to a vector does not fail.
         match self {
@@ -207,7 +207,8 @@ pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
     push_escaped(out, text, true);
 }
 
-/// The same; `wide`: characters beyond 16 bits are escaped, too. They are not where Jackson writes into a text.
+/// Appends a JSON string. With `wide`, characters beyond 16 bits are escaped, too. Jackson leaves them as they
+/// are where it writes into a text.
 pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
     out.push(b'"');
     for character in text.chars() {

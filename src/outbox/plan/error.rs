@@ -14,7 +14,7 @@ pub enum PlanError {
     Lacks {
         /// `schema.table`.
         table: String,
-        /// What is missing; at least one.
+        /// The roles and columns that are missing; at least one.
         lacks: Vec<Lack>,
         /// The columns that are there.
         present: Vec<String>,
@@ -28,7 +28,7 @@ pub enum PlanError {
         table: String,
         /// The column.
         column: String,
-        /// What it is, and what helps.
+        /// The column's type as a role sees it, and the remedy.
         why: &'static str,
     },
     /// Tables have different columns for the envelope, of which Debezium would write those of the first row's table.
@@ -50,7 +50,7 @@ pub enum PlanError {
         column: String,
         /// Its type.
         type_name: String,
-        /// What it should be.
+        /// The type that it should have.
         wanted: &'static str,
     },
 }
@@ -96,12 +96,12 @@ pub enum Lack {
         column: String,
         /// The column that was meant, if one comes near.
         meant: Option<String>,
-        /// What else the setting's value has in it.
+        /// The rest of the setting's value.
         within: Within,
     },
 }
 
-/// What a setting's value has in it, beside a column's name.
+/// The text around a column's name in a setting's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Within {
     /// Nothing.
@@ -242,7 +242,7 @@ impl PlanError {
         matches!(self, Self::EnvelopesDiffer { .. })
     }
 
-    /// The same, with why columns do not come that the table has.
+    /// Adds the reason why columns of the table do not arrive.
     #[must_use]
     pub(crate) fn because(mut self, found: Cause) -> Self {
         if let Self::Lacks { cause, .. } = &mut self {

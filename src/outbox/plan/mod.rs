@@ -41,7 +41,7 @@ pub struct TablePlan {
     pub(super) extra_headers: Vec<(String, usize)>,
     /// The member's name as JSON text, and its column.
     pub(super) envelope: Vec<(String, usize)>,
-    /// The same names as they are.
+    /// The names of the columns in `envelope`, not escaped.
     pub(super) envelope_names: Vec<String>,
     /// How Debezium would write it, where that is asked for.
     pub(super) connect: Option<Box<ConnectPlan>>,
@@ -56,7 +56,7 @@ pub(super) struct PlanColumn {
     pub(super) kind: Kind,
 }
 
-/// What a column is for.
+/// The role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Names the event: header `id`.
@@ -73,10 +73,10 @@ pub enum Role {
     Headers,
 }
 
-/// What ids are called beside the names tried.
+/// Names of id columns that are not tried without a flag. A hint proposes such a column.
 const ID_NAMES: [&str; 5] = ["uuid", "guid", "message_id", "messageid", "outbox_id"];
 
-/// What names of columns with a kind of event have in them.
+/// Words in the names of columns that hold a kind of event. A hint proposes such a column.
 const ROUTE_NAMES: [&str; 6] = ["type", "kind", "topic", "stream", "aggregate", "entity"];
 
 impl Role {
@@ -278,7 +278,7 @@ impl TablePlan {
         self.topic.iter().map(|index| self.column_name(*index))
     }
 
-    /// What each column is for, for people: roles first, then what settings ask for.
+    /// The role of each column, for people: the roles first, then the columns that settings name.
     pub fn roles(&self) -> Vec<(String, String)> {
         let roles = [Role::Id, Role::Key, Role::Payload, Role::Type, Role::Headers];
         let found = roles.into_iter().filter_map(|role| Some((role.to_string(), self.column(role)?.to_owned())));
@@ -338,7 +338,7 @@ impl PlanColumn {
     }
 }
 
-/// What was found, and what was not.
+/// Collects the roles for which no column was found.
 #[derive(Default)]
 struct MissingColumns {
     /// Each once.

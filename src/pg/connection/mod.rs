@@ -34,8 +34,8 @@ const LARGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// Largest message of a log-in, and largest result of a question about one thing, in bytes: a comment is the longest of them.
 const SMALL_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// What the text form of values depends on. Defaults of the database and the role reach a walsender, too; what stands in
-/// the start-up packet beats them.
+/// Settings on which the text form of values depends. A database's and a role's defaults reach a walsender as well; settings in the
+/// start-up packet take precedence over them.
 const PINNED: [(&str, &str); 6] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
@@ -49,7 +49,7 @@ const PINNED: [(&str, &str); 6] = [
 /// something else, and so would not get past such a row.
 const NO_ENCODING: &str = "SQL_ASCII";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Ordinary queries.
@@ -84,7 +84,7 @@ impl Row {
         self.text(index)?.parse().ok()
     }
 
-    /// What it takes in memory.
+    /// Its size in memory, in bytes.
     fn bytes(&self) -> usize {
         let values: usize = self.0.iter().map(|value| size_of_val(value) + value.as_ref().map_or(0, String::len)).sum();
         size_of::<Self>() + values
@@ -129,7 +129,7 @@ impl Connection {
         match opened {
             Err(error) if source.sslmode == SslMode::Prefer && may_go_without_tls(&error, host) => {
                 tracing::debug!(%error, "continuing without TLS, as sslmode=prefer allows");
-                // What is wrong with the preferred way says more than that there is no other.
+                // The error of the attempt with TLS says more than the error of the attempt without it.
                 Self::open_host_as(source, host, purpose, SslMode::Disable).map_err(|_| error)
             }
             opened => opened,

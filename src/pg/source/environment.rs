@@ -1,4 +1,4 @@
-//! What surrounds the process: variables, home directory, user name, the server's usual socket directory.
+//! The process's environment: variables, home directory, user name, the server's usual socket directory.
 //!
 //! In: the process, once, through [`Environment::of_process`]; tests write their own. Out: plain data.
 //! Nobody else reads a variable or asks who is running, so that what was typed and what surrounds it decide everything.
@@ -51,7 +51,7 @@ impl Environment {
     }
 }
 
-/// What the password database says of a user.
+/// A user's entry in the password database.
 #[derive(Default)]
 struct Account {
     name: Option<String>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a source's settings, and what to do about it.
+//! Errors in a source's settings, and the hints that fix them.
 //!
 //! Invariant: no text here holds a password, or a piece of a connection string that might be one. What cannot be determined
 //! from a password is described by its place, never quoted. What is quoted is one line, and cut.
@@ -41,7 +41,7 @@ impl fmt::Display for SourcePlace {
 pub struct SourceError {
     /// Where it stands.
     pub place: SourcePlace,
-    /// What is wrong.
+    /// The problem.
     pub problem: SourceProblem,
 }
 
@@ -52,7 +52,7 @@ impl SourceError {
     }
 }
 
-/// What is wrong with a source's settings.
+/// A problem of a source's settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceProblem {
     /// An empty connection string.
@@ -75,7 +75,7 @@ pub enum SourceProblem {
     MalformedKeywords {
         /// The character, counted from 1.
         at: usize,
-        /// What is missing.
+        /// The missing part.
         what: &'static str,
     },
     /// A keyword that libpq does not know either. `None`: not quoted, it may be a piece of a password.
@@ -101,7 +101,7 @@ pub enum SourceProblem {
         keyword: &'static str,
         /// As it was written.
         value: String,
-        /// What is valid.
+        /// The valid values.
         expected: &'static str,
         /// The valid value that was probably meant.
         nearest: Option<&'static str>,
@@ -149,7 +149,7 @@ pub enum SourceProblem {
         path: PathBuf,
         /// Its line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
     /// A secret that is not to be had.

@@ -25,7 +25,7 @@ impl Pair {
     }
 }
 
-/// What becomes of a keyword.
+/// The treatment of a keyword.
 #[derive(Clone, Copy)]
 enum Standing {
     /// Honoured.

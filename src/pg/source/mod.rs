@@ -47,7 +47,7 @@ pub struct Source {
     pub dbname: String,
     /// Whether to use TLS. Unix sockets never do.
     pub sslmode: SslMode,
-    /// What the server's certificate is verified against.
+    /// The certificates against which the server's certificate is verified.
     pub sslrootcert: RootCert,
     /// The client's certificate and its key, shown when the server asks.
     pub client_certificate: Option<ClientCertificate>,
@@ -59,7 +59,7 @@ pub struct Source {
     pub target_session_attrs: TargetSessionAttrs,
     /// Command-line options for the session (`-c name=value`).
     pub options: Option<String>,
-    /// What the session calls itself; `None`: not given.
+    /// The session's `application_name`; `None` if it is not given.
     pub application_name: Option<String>,
     /// TCP keepalives.
     pub keepalives: Keepalives,
@@ -76,7 +76,7 @@ pub struct Source {
 struct SourceOrigin {
     /// The connection string.
     text: Option<Secret>,
-    /// What comes before any password there and elsewhere.
+    /// The password setting, which takes precedence over any password in the connection string and elsewhere.
     password: Option<PasswordSetting>,
     environment: Environment,
 }
@@ -148,7 +148,7 @@ impl SslMode {
     }
 }
 
-/// What the server's certificate is verified against.
+/// The certificates against which the server's certificate is verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootCert {
     /// Nothing: no file was named, and `~/.postgresql/root.crt` does not exist.
@@ -159,7 +159,7 @@ pub enum RootCert {
     System,
 }
 
-/// What is verified about the server's certificate.
+/// The checks of the server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verification {
     /// Nothing.
@@ -233,7 +233,7 @@ pub struct Keepalives {
 pub struct Resolved {
     /// The source.
     pub source: Source,
-    /// What an operator should know: a password file that is not used.
+    /// Warnings for the operator: a password file that is not used.
     pub warnings: Vec<String>,
     /// Whether the connection string itself holds the password.
     pub password_in_text: bool,
@@ -261,13 +261,13 @@ impl Source {
         let read =
             text.as_ref().map(|text| text.read().map_err(|error| unreadable(SourcePlace::Text, error))).transpose()?;
         let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
-        // What a file holds, nobody sees in a list of processes.
+        // A connection string out of a file does not show in a list of processes.
         resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
         resolved.source.origin = SourceOrigin { text, password, environment: environment.clone() };
         Ok(resolved)
     }
 
-    /// The same source, everything read again: files, programs, and what they name.
+    /// Reads the source again: files, programs, and the files that these name.
     ///
     /// # Errors
     /// As [`Source::resolve_from`]; the password is not to be had.
@@ -296,7 +296,7 @@ impl Source {
         self.password.as_ref().or_else(from_file)
     }
 
-    /// What to verify about the server's certificate.
+    /// Returns the checks of the server's certificate.
     ///
     /// As in libpq, `prefer` and `require` with a root certificate's file verify as `verify-ca` does: a user with such a
     /// file means it to be used. (`prefer` then goes on without TLS when verification fails.)

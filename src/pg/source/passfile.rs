@@ -47,8 +47,8 @@ fn socket_host(dir: &Path) -> String {
     if default { "localhost".to_owned() } else { dir.display().to_string() }
 }
 
-/// What stands behind a line's first field, if that matches. A backslash hides what the next character means; a colon needs none
-/// where the text that is wanted has it, too.
+/// Returns the rest of `line` behind its first field, if that field matches. A backslash escapes the next character. A colon that
+/// `wanted` has at the same place needs no backslash.
 fn behind<'l>(line: &'l str, wanted: &str) -> Option<&'l str> {
     if let Some(rest) = line.strip_prefix("*:") {
         return Some(rest);

@@ -135,7 +135,7 @@ pub(super) const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
     ("prefer-standby", TargetSessionAttrs::PreferStandby),
 ];
 
-/// What may be given for a keyword of [`Values`], for messages.
+/// Returns the values that a keyword of [`Values`] may have, for messages.
 fn expected(keyword: &'static str) -> &'static str {
     match keyword {
         "sslmode" => "disable, prefer, require, verify-ca or verify-full",

@@ -39,7 +39,7 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
             if found.is_some() {
                 break;
             }
-            // What stands behind the bracket does not count.
+            // Text behind the bracket does not count.
             inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
             found = inside.then(Vec::new);
         } else if let (true, Some(pairs)) = (inside, found.as_mut()) {

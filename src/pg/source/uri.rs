@@ -82,7 +82,7 @@ fn parameter(parameter: &str) -> Result<Pair, SourceProblem> {
         return Err(SourceProblem::MalformedUri("a parameter after the ? has more than one ="));
     }
     let (keyword, value) = (percent_decode(keyword)?, percent_decode(value)?);
-    // What JDBC writes, and libpq takes for its users' sake.
+    // JDBC writes `ssl=true`; libpq accepts it for users of JDBC.
     if keyword == "ssl" && value == "true" {
         return Ok(Pair::new("sslmode", "require"));
     }
