@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
-    backfill, bare, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
+    backfill, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
     migrations, prune_chaos, screenshots, shards, soak,
 };
 
@@ -50,8 +50,6 @@ enum Command {
     Chaos(chaos::Arguments),
     /// Measure walrelay beside others, end to end: backlogs and steady rates
     Bench(Box<bench::Arguments>),
-    /// Publish rows as fast as a broker takes them, with the windows of the relay and nothing before: what `bench` compares with
-    Bare(bare::Arguments),
     /// Hold the relay against the cases of tests/conformance
     Conformance(conformance::Arguments),
     /// Hold the relay against a real Debezium Server, on the same rows by the same properties
@@ -92,7 +90,6 @@ fn run(command: Command) -> Result<bool> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
-        Command::Bare(arguments) => bare::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),
         Command::ConformanceConnect(arguments) => conformance_connect::run(&arguments),

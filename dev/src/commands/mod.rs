@@ -1,7 +1,6 @@
 //! One file for each command.
 
 pub(crate) mod backfill;
-pub(crate) mod bare;
 pub(crate) mod bench;
 pub(crate) mod chaos;
 pub(crate) mod conformance;

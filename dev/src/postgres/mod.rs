@@ -185,14 +185,6 @@ impl Postgres {
         Ok(format!("postgres://postgres@{sockets}:{}/{database}", server.port))
     }
 
-    /// The folder of its Unix socket.
-    ///
-    /// # Errors
-    /// The server is the user's.
-    pub fn socket_dir(&self) -> Result<&Path> {
-        Ok(&self.own("use the Unix socket of")?.sockets)
-    }
-
     /// Its TCP port on 127.0.0.1.
     ///
     /// # Errors

@@ -112,8 +112,7 @@ pub(super) fn on_a_copy<T>(
     empty(&folder)?;
     let job = Job { ground, loaded, reading, slot: &slot, topic: &topic, folder };
     let measured = run(&job, &topics).and_then(|run| {
-        let writes =
-            name.writes().then(|| verify::verify(ground, &topics, loaded, reading, name.reads())).transpose()?;
+        let writes = name.writes().then(|| verify::verify(ground, &topics, loaded, reading)).transpose()?;
         Ok((run, writes.unwrap_or_default()))
     });
     drop_slot(&mut client, &slot)?;
@@ -161,11 +160,7 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
     let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
-    while name.reads()
-        && !watch.sees_walsender()?
-        && process::is_alive(process.pid())
-        && started.elapsed() < LONGEST_RUN
-    {
+    while !watch.sees_walsender()? && process::is_alive(process.pid()) && started.elapsed() < LONGEST_RUN {
         std::thread::sleep(FIRST_LOOKS);
     }
     let streaming_seconds = watch.walsender.map(|_| started.elapsed().as_secs_f64());

@@ -130,7 +130,7 @@ fn of_case(
     number: &mut usize,
 ) -> Steady {
     let load = case.load(0);
-    let rows = found.iter().filter(|(name, _)| name.writes() && name.reads()).map(|(name, found)| {
+    let rows = found.iter().filter(|(name, _)| name.writes()).map(|(name, found)| {
         let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
         (*name, Vec::new(), missing.or_else(|| name.cannot(&load, &case.reading, ground.kind()).map(str::to_owned)))
     });

@@ -16,11 +16,7 @@ use super::ground::{Job, MESSAGE_PREFIX, PUBLICATION};
 pub(crate) enum Name {
     /// Reads the slot and throws the rows away: what a walsender can give
     PgRecvlogical,
-    /// The yardstick with the hot path alone (`--prototype`)
-    Prototype,
     Walrelay,
-    /// A client with the relay's windows, and nothing before it; not for Kafka
-    Bare,
     /// Another build of it (`--before`)
     Before,
     /// Debezium Server with short polls and large batches
@@ -35,9 +31,7 @@ impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::PgRecvlogical => "pg_recvlogical",
-            Self::Prototype => "prototype",
             Self::Walrelay => "walrelay",
-            Self::Bare => "bare client",
             Self::Before => "the build before",
             Self::DebeziumTuned => "Debezium, tuned",
             Self::Debezium => "Debezium, default settings",
@@ -52,9 +46,6 @@ pub(crate) struct Programs {
     /// The reference; of the path, unless a path is given
     #[arg(long, default_value = "pg_recvlogical")]
     pg_recvlogical: PathBuf,
-    /// The prototype's binary
-    #[arg(long)]
-    prototype: Option<PathBuf>,
     /// The binary of another build of the relay, such as the last release
     #[arg(long)]
     before: Option<PathBuf>,
@@ -88,11 +79,6 @@ impl Name {
         !matches!(self, Self::PgRecvlogical)
     }
 
-    /// Whether it reads the slot.
-    pub(super) const fn reads(self) -> bool {
-        !matches!(self, Self::Bare)
-    }
-
     /// Whether it resumes where it was, once it is started again.
     pub(super) const fn is_relay(self) -> bool {
         matches!(self, Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned)
@@ -102,34 +88,23 @@ impl Name {
     pub(super) fn cannot(self, load: &Load, reading: &Reading, to: Option<brokers::Kind>) -> Option<&'static str> {
         let exactly_once = reading.delivery == Delivery::ExactlyOnce;
         match self {
-            Self::Bare if to.is_none() => Some("not for Kafka"),
-            Self::Bare if to == Some(brokers::Kind::ElasticMq) => Some("not for SQS"),
-            Self::Bare if load.topics > 1 => Some("has one topic"),
             Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned
                 if to == Some(brokers::Kind::ElasticMq) && load.topics > 1 =>
             {
                 Some("one queue")
             }
-            Self::Prototype if to.is_some() => Some("to Kafka only"),
-            Self::Bare | Self::Debezium | Self::DebeziumTuned | Self::Other if reading.nodes > 1 => {
+            Self::Debezium | Self::DebeziumTuned | Self::Other if reading.nodes > 1 => {
                 Some("not configured for a cluster here")
             }
             _ if reading.nodes > 1 && !reading.broker.is_none() => Some("a cluster has no distance here"),
             _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
-            Self::Prototype if reading.way == Way::Tls => Some("does no TLS"),
-            Self::Prototype if load.kind == Kind::Message => Some("reads no messages"),
-            Self::Prototype if load.topics > 1 => Some("has one topic"),
-            Self::Prototype | Self::Debezium | Self::DebeziumTuned | Self::Other if exactly_once => {
-                Some("at least once only")
-            }
+            Self::Debezium | Self::DebeziumTuned | Self::Other if exactly_once => Some("at least once only"),
             Self::Debezium | Self::DebeziumTuned if reading.way == Way::Socket => Some("JDBC has no Unix sockets"),
             Self::Debezium | Self::DebeziumTuned if matches!(load.kind, Kind::Message | Kind::Bytea) => {
                 Some("not configured for it here")
             }
             Self::PgRecvlogical
-            | Self::Prototype
             | Self::Walrelay
-            | Self::Bare
             | Self::Before
             | Self::Debezium
             | Self::DebeziumTuned
@@ -153,15 +128,9 @@ impl Subjects {
         match name {
             Name::PgRecvlogical => version(Command::new(&self.programs.pg_recvlogical).arg("--version")),
             Name::Walrelay => version(Command::new(&self.walrelay).arg("--version")),
-            Name::Bare => Ok("walrelay-dev bare".to_owned()),
             Name::Before => match &self.programs.before {
                 Some(path) => version(Command::new(path).arg("--version")),
                 None => Err("--before names no program".to_owned()),
-            },
-            Name::Prototype => match &self.programs.prototype {
-                Some(path) if path.is_file() => Ok("the hot path alone".to_owned()),
-                Some(path) => Err(format!("there is no {}", path.display())),
-                None => Err("--prototype names no program".to_owned()),
             },
             Name::Debezium | Name::DebeziumTuned => {
                 debezium::look(self.programs.debezium.as_deref(), self.programs.java.as_deref())
@@ -175,9 +144,7 @@ impl Subjects {
         let source = job.ground.url(&job.loaded.database, job.reading)?;
         let mut command = match name {
             Name::PgRecvlogical => self.pg_recvlogical(&source, job),
-            Name::Prototype => self.prototype(job)?,
             Name::Walrelay => walrelay(&self.walrelay, &self.programs.relay, &source, job)?,
-            Name::Bare => bare(job)?,
             Name::Before => {
                 let before = self.programs.before.as_ref().context("--before names no program")?;
                 walrelay(before, &self.programs.relay, &source, job)?
@@ -198,24 +165,6 @@ impl Subjects {
             command.args(["-o", "messages=true"]);
         }
         command
-    }
-
-    fn prototype(&self, job: &Job<'_>) -> Result<Command> {
-        let program = self.programs.prototype.as_ref().context("--prototype names no program")?;
-        let address = match job.reading.way {
-            Way::Tcp | Way::Tls => format!("127.0.0.1:{}", job.ground.postgres_port(job.reading)?),
-            Way::Socket => {
-                let port = job.ground.postgres.port()?;
-                job.ground.postgres.socket_dir()?.join(format!(".s.PGSQL.{port}")).display().to_string()
-            }
-        };
-        let mut command = Command::new(program);
-        command.arg(format!("pg={address}")).arg(format!("database={}", job.loaded.database));
-        command.arg(format!("brokers={}", job.ground.brokers(job.reading))).arg(format!("slot={}", job.slot));
-        command.arg(format!("publication={PUBLICATION}")).arg(format!("topic={}", job.topic));
-        // It would end by itself: it is ended like the others.
-        command.arg(format!("rows={}", u64::MAX)).arg(format!("compression.type={}", job.reading.compression));
-        Ok(command)
     }
 
     fn debezium(&self, job: &Job<'_>, tuning: Tuning) -> Result<Command> {
@@ -240,15 +189,6 @@ impl Subjects {
         command.args(words);
         Ok(command)
     }
-}
-
-fn bare(job: &Job<'_>) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    let Load { rows, keys, payload, .. } = job.loaded.load;
-    let to = job.ground.to(job.reading);
-    command.args(["bare", "--to", &to, "--topic", job.topic, "--rows", &rows.to_string()]);
-    command.args(["--keys", &keys.to_string(), "--payload", &payload.0.to_string()]);
-    Ok(command)
 }
 
 /// The broker of a measurement is alone.
