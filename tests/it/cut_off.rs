@@ -124,7 +124,7 @@ fn cut_and_heal(stage: &mut Stage, leave: impl FnOnce(&mut Relay)) -> Last {
     leave(first);
     wait_log(second, "streaming");
     let took = cut.elapsed();
-    thread::sleep(Duration::from_secs(2));
+    wait_events(second, 4_000);
     writer.stop();
     lane.wait_confirmed();
     let healthy = last(lane);
