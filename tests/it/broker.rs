@@ -76,29 +76,6 @@ fn a_relay_that_waits_for_a_topic_stops_cleanly_before_it() {
     assert_eq!(lane.ids("there"), ["1"]);
 }
 
-#[test]
-#[ignore = "slow"]
-fn a_topic_deleted_under_way_holds_the_slot_and_comes_back() {
-    let (kafka, _) = own::strict_kafka();
-    let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(OUTBOX, "outbox");
-    let topic = lane.topic("order");
-    kafka.create_topic(&topic, 1, &[]).unwrap();
-    let mut relay = lane.streaming(&[]);
-    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
-    lane.wait_confirmed();
-    kafka.delete_topics(&[&topic]).unwrap();
-    wait_until(LONG, "the topic to go", || Ok(!kafka.topics()?.contains(&topic))).unwrap();
-    lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', '1' FROM generate_series(2, 50) AS n");
-    wait_until(LONG, "the topic in /readyz", || Ok(relay.get("/readyz")?.body.contains(&topic)))
-        .unwrap_or_else(|error| panic!("{error}: {:?} {}", relay.get("/readyz"), relay.log()));
-    kafka.create_topic(&topic, 1, &[]).unwrap();
-    let mut found = lane.ids("order");
-    found.dedup();
-    let expected: Vec<String> = (2..=50).map(|n| n.to_string()).collect();
-    assert_eq!(found, expected, "{}", relay.log());
-    assert_eq!(relay.exited().unwrap(), None);
-}
-
 /// Follows the command of a hint.
 fn follow(kafka: &Kafka, text: &str) {
     let command = text.split_once("kafka-topics.sh ").unwrap_or_else(|| panic!("{text}")).1;

@@ -92,15 +92,17 @@ fn partitions_that_are_added_under_load_are_used_and_every_row_is_there_once_and
 }
 
 #[test]
-fn a_topic_that_is_deleted_while_it_is_streamed_to_is_named_within_seconds() {
+fn a_topic_that_is_deleted_while_it_is_streamed_to_is_named_within_seconds_and_comes_back() {
     let (kafka, _) = own::strict_kafka();
     let lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(TABLE, "outbox");
     let topic = lane.topic("order");
     kafka.create_topic(&topic, 1, &[]).unwrap();
-    let relay = lane.streaming(&[]);
+    let mut relay = lane.streaming(&[]);
     lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'p')");
     wait_events(&relay, 1);
     kafka.delete_topics(&[&topic]).unwrap();
+    // Until then the broker takes records for the topic that is deleted.
+    wait_until(LONG, "the topic to go", || Ok(!kafka.topics()?.contains(&topic))).unwrap();
     lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', 'p' FROM generate_series(2, 20) AS n");
     // librdkafka takes 18 s.
     let named = wait_until(Duration::from_secs(10), "the topic to be named", || {
@@ -113,6 +115,7 @@ fn a_topic_that_is_deleted_while_it_is_streamed_to_is_named_within_seconds() {
     let found: Vec<u32> = lane.records("order").iter().map(number).collect();
     assert_eq!(found, (2..=20).collect::<Vec<_>>(), "{}", relay.log());
     wait_until(LONG, "that it is over", || Ok(relay.get("/readyz")?.status == 200)).unwrap();
+    assert_eq!(relay.exited().unwrap(), None);
 }
 
 /// Deletes the topic and creates it again at once.
