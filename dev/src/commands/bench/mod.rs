@@ -16,7 +16,6 @@ mod figure;
 mod ground;
 mod kills;
 mod measure;
-mod plot;
 mod report;
 mod sinks;
 mod steady;
@@ -115,7 +114,7 @@ pub(crate) struct Arguments {
     /// Postgres' major version
     #[arg(long, default_value_t = provision::DEFAULT_POSTGRES)]
     postgres: u32,
-    /// Where the report goes: NAME.md, NAME.json and pictures
+    /// Where the report goes: NAME.md and NAME.json
     #[arg(long, default_value = "benches/results")]
     results: PathBuf,
     /// The report's name
@@ -134,9 +133,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         subjects: arguments.subjects.iter().map(|name| (*name, subjects.look(*name))).collect(),
         tables: Vec::new(),
         kills: Vec::new(),
-        grows: arguments.rows.len() > 1
-            && arguments.loads().len() == arguments.rows.len()
-            && arguments.readings().len() == 1,
         steady: Vec::new(),
         writers: Vec::new(),
     };

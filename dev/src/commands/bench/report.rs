@@ -1,4 +1,4 @@
-//! What was measured, as a table for people, as JSON, and as pictures.
+//! What was measured, as a table for people, and as JSON.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use super::case::{Load, Reading};
 use super::figure::{Figure, figure_of};
 use super::kills::Kills;
 use super::measure::Run;
+use super::steady;
 use super::subject::Name;
 use super::writers::Writers;
-use super::{plot, steady};
 use crate::machine;
 use crate::screen::thousands;
 
@@ -42,8 +42,6 @@ pub(super) struct Report {
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
     pub(super) tables: Vec<Table>,
     pub(super) kills: Vec<Kills>,
-    /// The cases differ in their rows alone.
-    pub(super) grows: bool,
     pub(super) steady: Vec<steady::Steady>,
     pub(super) writers: Vec<Writers>,
 }
@@ -170,68 +168,13 @@ impl Report {
         })
     }
 
-    /// Writes `name.md`, `name.json` and a picture for each case.
+    /// Writes `name.md` and `name.json`.
     pub(super) fn write(&self, folder: &Path, name: &str) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         std::fs::write(folder.join(format!("{name}.md")), self.markdown())?;
         std::fs::write(folder.join(format!("{name}.json")), format!("{:#}\n", self.json()))?;
-        for (what, picture) in self.pictures() {
-            std::fs::write(folder.join(format!("{name}-{what}.svg")), picture)?;
-        }
         Ok(())
     }
-
-    /// A picture of each case, or, of backlogs that grow, of them together; of the steady rates of each reading; of the writers.
-    fn pictures(&self) -> Vec<(String, String)> {
-        let mut pictures = Vec::new();
-        if self.grows {
-            pictures.push(("rows".to_owned(), growth(&self.tables)));
-        } else {
-            let bars = self.tables.iter().enumerate();
-            pictures.extend(bars.map(|(number, table)| (number.to_string(), rates(table))));
-        }
-        let steady = steady::pictures(&self.steady);
-        let alone = steady.len() == 1;
-        let name = |number| if alone { "steady".to_owned() } else { format!("steady-{number}") };
-        pictures.extend(steady.into_iter().enumerate().map(|(number, picture)| (name(number), picture)));
-        let writers = self.writers.iter().enumerate();
-        pictures.extend(writers.map(|(number, writers)| (format!("writers-{number}"), of_writers(writers))));
-        pictures
-    }
-}
-
-/// Each subject's rate; subjects without one are left out.
-fn rates(table: &Table) -> String {
-    let bars: Vec<_> = table
-        .rows
-        .iter()
-        .filter_map(|row| {
-            let (rate, cpu) = (row.figure(|run| run.rows_per_second)?, row.figure(|run| run.tool_cpu)?);
-            let words = format!("{} rows/s, {:.1} CPU-s/M", whole(rate.median), cpu.median);
-            Some((row.subject.to_string(), rate, words))
-        })
-        .collect();
-    plot::bars_of(&table.load.to_string(), &table.reading.to_string(), &bars)
-}
-
-/// The time that a row takes, and the memory, of each size of backlog.
-fn growth(tables: &[Table]) -> String {
-    let bars: Vec<_> = tables
-        .iter()
-        .flat_map(|table| table.rows.iter().map(move |row| (table, row)))
-        .filter_map(|(table, row)| {
-            let (time, peak) = (row.figure(|run| 1e6 / run.rows_per_second)?, row.figure(|run| run.peak_mib)?);
-            let words = format!("{:.2} µs a row, {:.0} MB", time.median, peak.most);
-            Some((format!("{} {}", row.subject, thousands(table.load.rows)), time, words))
-        })
-        .collect();
-    let reading = tables.first().map(|table| table.reading.to_string()).unwrap_or_default();
-    plot::bars_of("Microseconds a row, by the rows of the backlog", &reading, &bars)
-}
-
-/// What the writers got through beside each relay.
-fn of_writers(writers: &Writers) -> String {
-    plot::bars_of(&writers.title(), "transactions a second beside", &writers.bars())
 }
 
 fn markdown_table(table: &Table) -> String {

@@ -22,7 +22,7 @@ use super::case::{Kind, Load, Reading, Size};
 use super::figure::{Figure, figure_of};
 use super::ground::{self, Ground, Job, Loaded};
 use super::subject::{Name, Subjects};
-use super::{measure, plot, verify};
+use super::{measure, verify};
 use crate::screen::{failure, line, percentile, thousands};
 
 /// Rows of so many seconds come first and do not count.
@@ -392,30 +392,8 @@ impl Steady {
         }
         text
     }
-
-    fn bars(&self) -> impl Iterator<Item = (String, Figure, String)> {
-        self.rows.iter().filter_map(|(name, runs, _)| {
-            let at = |place: usize| figure_of(runs.iter().filter_map(|run| run.to_append.get(place).copied()));
-            let (median, most) = (at(0)?.median, at(2)?.median);
-            let words = format!("p50 {median:.1} ms, p99 {most:.1} ms");
-            let label = format!("{name} {}/s", thousands(self.case.rate.into()));
-            Some((label, Figure { median, least: median, most }, words))
-        })
-    }
 }
 
 fn words(Figure { median, least, most }: Figure) -> String {
     format!("{median:.1} ({least:.1}–{most:.1})")
-}
-
-/// A picture for all rates of the same reading and topics: the time that half the rows stay below, and 99 of 100.
-pub(super) fn pictures(all: &[Steady]) -> Vec<String> {
-    let alike = all.chunk_by(|one, next| one.case.reading == next.case.reading && one.case.topics == next.case.topics);
-    let pictures = alike.map(|alike| {
-        let bars: Vec<_> = alike.iter().flat_map(Steady::bars).collect();
-        let reading = alike.first().map(|one| one.case.reading.to_string()).unwrap_or_default();
-        let below = format!("{reading}: p50 as the bar, p99 as the line");
-        plot::bars_of("From the statement to the broker's append, in milliseconds", &below, &bars)
-    });
-    pictures.collect()
 }

@@ -314,17 +314,7 @@ impl Writers {
         format!("{median:.digits$} ({least:.digits$}–{most:.digits$}){ratio}")
     }
 
-    /// A bar for each, of its transactions a second.
-    pub(super) fn bars(&self) -> Vec<(String, Figure, String)> {
-        let bar = |(beside, runs, _): &(Beside, Vec<Run>, Option<String>)| {
-            let figure = figure_of(runs.iter().map(|run| run.written.per_second))?;
-            let commit = figure_of(runs.iter().map(|run| run.written.p50_millis))?;
-            Some((beside.name(), figure, format!("{:.0} tx/s, p50 {:.1} ms", figure.median, commit.median)))
-        };
-        self.rows.iter().filter_map(bar).collect()
-    }
-
-    pub(super) fn title(&self) -> String {
+    fn title(&self) -> String {
         match self.rate {
             0 => format!("{} writers, as fast as they can, {} s a run", pgbench::CLIENTS, self.seconds),
             rate => {
