@@ -32,24 +32,37 @@ pub fn get(port: u16, path: &str) -> Result<Answer> {
 /// # Errors
 /// Nobody answers in time, or it is no HTTP.
 pub fn request(port: u16, method: &str, path: &str, body: &str, patience: Duration) -> Result<Answer> {
+    let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
+    let (status, body) = exchange(port, &format!("{method} {path}"), kind, body.as_bytes(), patience)?;
+    Ok(Answer { status, body: String::from_utf8(body)? })
+}
+
+/// A request on a connection of its own, with these lines of its head: the answer's status and body.
+pub(crate) fn exchange(
+    port: u16,
+    request: &str,
+    head: &str,
+    body: &[u8],
+    patience: Duration,
+) -> Result<(u16, Vec<u8>)> {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut stream = TcpStream::connect_timeout(&address, patience)?;
     stream.set_read_timeout(Some(patience))?;
     // HTTP/1.0: the body ends with the connection, never in chunks.
-    let content = match body.len() {
-        0 => String::new(),
-        length => format!("Content-Type: application/json\r\nContent-Length: {length}\r\n"),
-    };
-    stream.write_all(format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n{content}\r\n{body}").as_bytes())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    parse(&answer).with_context(|| format!("no HTTP answer from {address}: {answer:?}"))
+    let length = body.len();
+    let head =
+        format!("{request} HTTP/1.0\r\nHost: {address}\r\n{head}Content-Length: {length}\r\nConnection: close\r\n\r\n");
+    stream.write_all(&[head.as_bytes(), body].concat())?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    parse(&answer).with_context(|| format!("no HTTP answer from {address}: {:?}", String::from_utf8_lossy(&answer)))
 }
 
-fn parse(answer: &str) -> Option<Answer> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+fn parse(answer: &[u8]) -> Option<(u16, Vec<u8>)> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let (head, body) = answer.split_at_checked(end + 4)?;
+    let status = std::str::from_utf8(head).ok()?.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
+    Some((status, body.to_vec()))
 }
 
 #[cfg(test)]
@@ -58,8 +71,8 @@ mod tests {
 
     #[test]
     fn status_and_body_are_distinguished() {
-        let answer = parse("HTTP/1.0 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nwhy?").unwrap();
-        assert_eq!(answer, Answer { status: 503, body: "why?".to_owned() });
-        assert_eq!(parse("SSH-2.0-OpenSSH"), None);
+        let answer = parse(b"HTTP/1.0 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nwhy?").unwrap();
+        assert_eq!(answer, (503, b"why?".to_vec()));
+        assert_eq!(parse(b"SSH-2.0-OpenSSH"), None);
     }
 }

@@ -37,7 +37,6 @@ pub mod stage;
 pub mod tap;
 pub mod tokens;
 pub mod truth;
-mod wait;
 pub mod witness;
 
 /// The top of the repository.

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
 use crate::brokers::bring::{PYTHON, run, tool};
-use crate::conformance::bytes::hex;
 use crate::consume::Record;
 use crate::provision::say;
 
@@ -92,7 +92,7 @@ fn read(records: &[Record], arguments: &[&str], packages: &Path) -> Result<Vec<V
 }
 
 fn as_json(record: &Record) -> Value {
-    let hex = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(hex);
+    let hex = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(|bytes| HEXLOWER.encode(bytes));
     let headers: Vec<Value> = record.headers.iter().map(|(name, value)| json!([name, hex(value)])).collect();
     json!({"key": hex(&record.key), "value": hex(&record.value), "headers": headers})
 }

@@ -5,14 +5,14 @@
 //! Specification: Amazon SQS API Reference; Smithy, "AWS JSON 1.0 protocol".
 
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+
+use crate::http;
 
 /// How long each read of an answer may take, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -239,20 +239,6 @@ pub(crate) fn post(port: u16, target: &str, body: &[u8]) -> Result<(u16, Vec<u8>
 }
 
 fn post_within(port: u16, target: &str, body: &[u8], patience: Duration) -> Result<(u16, Vec<u8>)> {
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut stream = TcpStream::connect_timeout(&address, patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    let head = format!(
-        "POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\n\
-         Connection: close\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(&[head.as_bytes(), body].concat())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").context("no HTTP answer")?;
-    let head = String::from_utf8_lossy(answer.get(..end).unwrap_or_default()).into_owned();
-    anyhow::ensure!(!head.to_ascii_lowercase().contains("transfer-encoding"), "an answer in chunks");
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
-    Ok((status, answer.split_off(end + 4)))
+    let head = format!("Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\n");
+    http::exchange(port, "POST /", &head, body, patience)
 }

@@ -1,5 +1,6 @@
 //! Bytes in a file of text: as they are where they are UTF-8, else in hex, or as a sum where they are many.
 
+use data_encoding::HEXLOWER;
 use md5::{Digest as _, Md5};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -50,24 +51,7 @@ impl Bytes {
 
 /// In lower-case hex.
 pub(super) fn md5(bytes: &[u8]) -> String {
-    hex(&Md5::digest(bytes))
-}
-
-/// In lower case.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
-        let _infallible = write!(out, "{byte:02x}");
-        out
-    })
-}
-
-/// Reads hex; `None`: it is none.
-pub(super) fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes().chunks(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok().filter(|_| pair.len() == 2))
-        .collect()
+    HEXLOWER.encode(&Md5::digest(bytes))
 }
 
 impl Serialize for Bytes {
@@ -75,7 +59,7 @@ impl Serialize for Bytes {
         let value = match self {
             Self::Whole(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => json!(text),
-                Err(_) => json!({ "hex": hex(bytes) }),
+                Err(_) => json!({ "hex": HEXLOWER.encode(bytes) }),
             },
             Self::Sum { length, md5 } => json!({ "length": length, "md5": md5 }),
         };
@@ -92,7 +76,11 @@ impl<'de> Deserialize<'de> for Bytes {
             return Ok(Self::Whole(text.as_bytes().to_vec()));
         }
         if let Some(hex) = value.get("hex") {
-            return hex.as_str().and_then(unhex).map(Self::Whole).ok_or_else(wrong);
+            return hex
+                .as_str()
+                .and_then(|hex| HEXLOWER.decode(hex.as_bytes()).ok())
+                .map(Self::Whole)
+                .ok_or_else(wrong);
         }
         let length = value.get("length").and_then(Value::as_u64).and_then(|length| usize::try_from(length).ok());
         let md5 = value.get("md5").and_then(Value::as_str);

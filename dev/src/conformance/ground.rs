@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use futures_executor::block_on;
 use postgres::{Client, NoTls};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -19,7 +20,6 @@ use super::oracle;
 use crate::kafka::Kafka;
 use crate::postgres::{Postgres, unique_name};
 use crate::relay::Relay;
-use crate::wait::block_on;
 use crate::{consume, postgres as server, process, provision, run_dir};
 
 /// A deadline that only a failure reaches.

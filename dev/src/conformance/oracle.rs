@@ -7,10 +7,11 @@
 //! name that ends with `:hex` holds hex of the bytes that are meant.
 
 use anyhow::{Context as _, Result, bail};
+use data_encoding::HEXLOWER;
 use postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use super::Bytes;
-use super::bytes::{hex, md5, unhex};
+use super::bytes::md5;
 use super::data::{Record, Sum};
 
 /// What text forms depend on.
@@ -37,7 +38,7 @@ fn record(row: &SimpleQueryRow) -> Result<Record> {
     for (index, column) in row.columns().iter().enumerate() {
         let text = row.try_get(index)?;
         let (name, bytes) = match column.name().strip_suffix(":hex") {
-            Some(name) => (name, text.map(|text| unhex(text).context("it is no hex")).transpose()?),
+            Some(name) => (name, text.map(|text| HEXLOWER.decode(text.as_bytes())).transpose()?),
             None => (column.name(), text.map(|text| text.as_bytes().to_vec())),
         };
         let number = || text.map(str::parse::<i64>).transpose().with_context(|| format!("{name} is no number"));
@@ -64,10 +65,10 @@ fn record(row: &SimpleQueryRow) -> Result<Record> {
 pub(super) fn sum(records: &[Record]) -> Result<Sum> {
     let shown = |bytes: &Option<Bytes>| -> Result<String> {
         let Some(bytes) = bytes else { return Ok("-".to_owned()) };
-        bytes.whole().map(hex).context("a sum over sums")
+        bytes.whole().map(|bytes| HEXLOWER.encode(bytes)).context("a sum over sums")
     };
     let lines = records.iter().map(|record| {
-        Ok(format!("{} {} {}\n", hex(record.topic.as_bytes()), shown(&record.key)?, shown(&record.value)?))
+        Ok(format!("{} {} {}\n", HEXLOWER.encode(record.topic.as_bytes()), shown(&record.key)?, shown(&record.value)?))
     });
     let lines = lines.collect::<Result<String>>()?;
     Ok(Sum { count: records.len(), md5: md5(lines.as_bytes()) })

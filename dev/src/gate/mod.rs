@@ -296,7 +296,7 @@ impl Shared {
 
     /// One of SNS' requests.
     fn query(&self, body: &[u8]) -> Result<(u16, Vec<u8>)> {
-        let form = topics::form(body)?;
+        let form: BTreeMap<String, String> = form_urlencoded::parse(body).into_owned().collect();
         let of_form = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
         if self.state().keys_refused {
             return Ok((403, topics::refusal("InvalidClientTokenId")));

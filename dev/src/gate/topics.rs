@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::brokers::{SqsMessage, field};
@@ -73,28 +72,6 @@ impl Topics {
         let inner = format!("<GetTopicAttributesResult><Attributes>{entries}</Attributes></GetTopicAttributesResult>");
         (200, format!("<GetTopicAttributesResponse>{inner}</GetTopicAttributesResponse>").into_bytes())
     }
-}
-
-/// The fields of a form.
-pub(super) fn form(body: &[u8]) -> Result<BTreeMap<String, String>> {
-    let text = std::str::from_utf8(body)?;
-    text.split('&')
-        .map(|field| {
-            let (name, value) = field.split_once('=').context("a field without a value")?;
-            Ok((name.to_owned(), decoded(value)?))
-        })
-        .collect()
-}
-
-fn decoded(text: &str) -> Result<String> {
-    let mut parts = text.split('%');
-    let mut bytes = parts.next().unwrap_or_default().replace('+', " ").into_bytes();
-    for part in parts {
-        let (digits, rest) = part.split_at_checked(2).context("a digit is missing")?;
-        bytes.push(u8::from_str_radix(digits, 16)?);
-        bytes.extend_from_slice(rest.replace('+', " ").as_bytes());
-    }
-    Ok(String::from_utf8(bytes)?)
 }
 
 /// The batch of a form, in SQS' words.

@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
+use futures_executor::block_on;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
@@ -29,7 +30,6 @@ use rustix::process::Signal;
 
 use crate::process::Guarded;
 use crate::provision;
-use crate::wait::block_on;
 pub(crate) use node::cluster_id;
 use node::{Node, PATIENCE, base_config};
 pub use options::{Member, Options};

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
+use data_encoding::BASE64URL_NOPAD;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
@@ -226,12 +227,9 @@ pub(super) fn base_config(brokers: &str) -> ClientConfig {
     config
 }
 
-/// 16 random bytes as Kafka writes them: base64url without padding, 22 characters, not starting with a dash.
+/// 16 random bytes as Kafka writes them. A name that begins with a dash would be an option of its tools.
 pub(crate) fn cluster_id() -> String {
-    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    let letter = || ALPHABET.get(rand::random_range(0..ALPHABET.len())).copied().map_or('A', char::from);
-    // The last character carries two bits only.
-    (0..21).map(|_| letter()).chain(['A']).collect()
+    BASE64URL_NOPAD.encode(&rand::random::<[u8; 16]>()).replace('-', "A")
 }
 
 fn no_java(error: &std::io::Error) -> anyhow::Error {
