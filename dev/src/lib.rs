@@ -32,6 +32,7 @@ pub mod run_dir;
 pub mod sdk;
 pub mod secure;
 pub mod servers;
+pub mod service;
 pub mod shop;
 pub mod stage;
 pub mod tap;

@@ -4,20 +4,20 @@
 //! which refuses replication connections; 1.23 and later pass them.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::account::{self, Account};
-use crate::brokers::bring::run;
-use crate::process::{self, Guarded, LastWill};
-use crate::provision::{fill, lock, reachable_root, say};
+use crate::process::LastWill;
+use crate::provision::{fill, lock, reachable_root, run, say};
 use crate::run_dir;
+use crate::service::Service;
 
 /// Unpacks it with the libraries that it needs into the first argument.
 const BRING: &str = r#"
@@ -47,8 +47,7 @@ pub struct Front<'a> {
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
-    folder: PathBuf,
-    process: Guarded,
+    _service: Service,
 }
 
 impl PgBouncer {
@@ -64,33 +63,17 @@ impl PgBouncer {
         let folder = run_dir::make(&root.join("run"), "pgbouncer")?;
         let port = run_dir::free_port()?;
         place(&folder, account, port, front)?;
-        let log = File::create(folder.join("log"))?;
         let mut command = Command::new(home.join("usr/sbin/pgbouncer"));
-        command.arg(folder.join("pgbouncer.ini")).env("LD_LIBRARY_PATH", libraries(&home)?);
-        command.current_dir(&folder).stdout(log.try_clone()?).stderr(log);
-        let will = LastWill { ask_first: None, remove: vec![folder.clone()] };
-        let process = Guarded::spawn("pgbouncer", account::switch(&mut command, account), &will)?;
-        let mut started = Self { port, folder, process };
-        let up = process::wait_until(START, "PgBouncer", || {
-            if let Some(status) = started.process.exited()? {
-                bail!("PgBouncer ended with {}", process::code(status));
-            }
-            Ok(TcpStream::connect(("127.0.0.1", port)).is_ok())
-        });
-        up.with_context(|| process::tail(&started.folder.join("log"), 20))?;
-        Ok(started)
+        command.arg(folder.join("pgbouncer.ini")).env("LD_LIBRARY_PATH", libraries(&home)?).current_dir(&folder);
+        let mut service = Service::new("PgBouncer", folder);
+        service.launch(account::switch(&mut command, account), LastWill::default())?;
+        service.wait_until(START, || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
+        Ok(Self { port, _service: service })
     }
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
-    }
-}
-
-impl Drop for PgBouncer {
-    fn drop(&mut self) {
-        drop(self.process.kill_tree());
-        drop(fs::remove_dir_all(&self.folder));
     }
 }
 

@@ -85,11 +85,6 @@ impl Guarded {
         self.child.id()
     }
 
-    /// Its standard output, when the command asked for a pipe; once.
-    pub fn take_stdout(&mut self) -> Option<std::process::ChildStdout> {
-        self.child.stdout.take()
-    }
-
     /// Sends a signal; nothing happens when the child has ended already.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -45,6 +45,9 @@ const CANDIDATE_SCRIPT: &str = "dev/postgres-19";
 
 const POSTGRES_POM: &str = include_str!("../pom/postgres.xml");
 const KAFKA_POM: &str = include_str!("../pom/kafka.xml");
+
+/// Maven puts everything into the folder that it runs in.
+pub(crate) const OUTPUT: (&str, &str) = ("outputDirectory", ".");
 
 /// The oldest Java that Kafka 4 runs on.
 const OLDEST_JAVA: u32 = 17;
@@ -113,25 +116,13 @@ pub fn postgres(major: u32) -> Result<PostgresTools> {
 /// # Errors
 /// A prerequisite is missing, or Maven fails.
 pub fn kafka() -> Result<KafkaTools> {
-    let root = dev_dir();
-    let libs = root.join("tools").join(format!("kafka-{KAFKA_VERSION}"));
-    if !libs.exists() {
-        account::make_passable(&root)?;
-        let _lock = lock(&root)?;
-        fill(&libs, bring_kafka)?;
-    }
-    let run = root.join("run");
+    let libs = tool(&format!("kafka-{KAFKA_VERSION}"), |libs| {
+        say(&format!("Kafka {KAFKA_VERSION}: through Maven"));
+        maven(libs, KAFKA_POM, "dependency:copy-dependencies", &[("kafka.version", KAFKA_VERSION), OUTPUT])
+    })?;
+    let run = dev_dir().join("run");
     account::make_passable(&run)?;
     Ok(KafkaTools { libs, run, java: java() })
-}
-
-/// Checks the prerequisites of what is not there yet.
-///
-/// # Errors
-/// Names the missing one and what to install.
-pub fn prerequisites() -> Result<()> {
-    java_version()?;
-    maven(&["--version"]).map(drop)
 }
 
 /// The Postgres majors that can be brought, oldest first.
@@ -201,31 +192,20 @@ pub(crate) fn fill(folder: &Path, bring: impl FnOnce(&Path) -> Result<()>) -> Re
 
 fn bring_candidate(home: &Path) -> Result<()> {
     say("Postgres 19: out of Debian's experimental suite");
-    let output = Command::new(crate::repository().join(CANDIDATE_SCRIPT)).arg(home).output();
-    succeeded(CANDIDATE_SCRIPT, &output.with_context(|| format!("cannot run {CANDIDATE_SCRIPT}"))?)?;
+    let script = crate::repository().join(CANDIDATE_SCRIPT);
+    run(Command::new(script).arg(home), CANDIDATE_SCRIPT, "bash and apt, of Debian 12 or newer")?;
     wait_runnable(&home.join("bin/postgres"))
 }
 
 fn bring_postgres(version: &str, home: &Path) -> Result<()> {
-    let started = Instant::now();
     say(&format!("Postgres {version}: through Maven"));
-    java_version()?;
     let jar = home.join("jar");
-    let pom = home.join("pom.xml");
-    fs::write(&pom, POSTGRES_POM)?;
-    maven(&[
-        OsStr::new("-f"),
-        pom.as_os_str(),
-        OsStr::new("dependency:unpack-dependencies"),
-        &define("postgres.platform", platform()?.as_ref()),
-        &define("postgres.version", version.as_ref()),
-        &define("outputDirectory", jar.as_os_str()),
-    ])?;
+    fs::create_dir_all(&jar)?;
+    let defined = [("postgres.platform", platform()?), ("postgres.version", version), OUTPUT];
+    maven(&jar, POSTGRES_POM, "dependency:unpack-dependencies", &defined)?;
     unpack(&archive_in(&jar)?, home)?;
     fs::remove_dir_all(&jar)?;
-    wait_runnable(&home.join("bin/postgres"))?;
-    say(&format!("Postgres {version}: there after {:.0} s", started.elapsed().as_secs_f64()));
-    Ok(())
+    wait_runnable(&home.join("bin/postgres"))
 }
 
 /// Waits until a program that was just written can be run: a process that another thread has begun to start meanwhile holds its file
@@ -239,24 +219,6 @@ fn wait_runnable(program: &Path) -> Result<()> {
     })
 }
 
-fn bring_kafka(libs: &Path) -> Result<()> {
-    let started = Instant::now();
-    say(&format!("Kafka {KAFKA_VERSION}: through Maven"));
-    java_version()?;
-    let pom = libs.join("pom.xml");
-    fs::write(&pom, KAFKA_POM)?;
-    maven(&[
-        OsStr::new("-f"),
-        pom.as_os_str(),
-        OsStr::new("dependency:copy-dependencies"),
-        &define("kafka.version", KAFKA_VERSION.as_ref()),
-        &define("outputDirectory", libs.as_os_str()),
-    ])?;
-    say(&format!("Kafka {KAFKA_VERSION}: there after {:.0} s", started.elapsed().as_secs_f64()));
-    Ok(())
-}
-
-/// The binaries' name for this machine.
 fn platform() -> Result<&'static str> {
     match (std::env::consts::OS, std::env::consts::ARCH) {
         ("linux", "x86_64") => Ok("linux-amd64"),
@@ -286,34 +248,39 @@ pub(crate) fn initialize(bin: &Path, data: &Path, account: Option<Account>) -> R
     let mut initdb = Command::new(bin.join("initdb"));
     initdb.arg("-D").arg(data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
     initdb.current_dir("/");
-    let output = account::switch(&mut initdb, account).output().context("cannot run initdb")?;
-    succeeded("initdb", &output)
+    run(account::switch(&mut initdb, account), "initdb", "a whole Postgres")
 }
 
-/// Runs Maven without talk.
-pub(crate) fn maven<A: AsRef<OsStr>>(arguments: &[A]) -> Result<String> {
+/// Runs a goal of Maven's in a folder, by this `pom.xml` and with these values of its properties.
+pub(crate) fn maven(folder: &Path, pom: &str, goal: &str, defined: &[(&str, &str)]) -> Result<()> {
+    java_version()?;
+    fs::write(folder.join("pom.xml"), pom)?;
     let mut command = Command::new("mvn");
-    command.args(["--batch-mode", "--no-transfer-progress", "--quiet", "-Dstyle.color=never"]).args(arguments);
-    let output = command.output().map_err(|error| missing("Maven (mvn)", &error.to_string(), "maven", "maven"))?;
-    succeeded("mvn", &output)?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    command.args(["--batch-mode", "--no-transfer-progress", "--quiet", "-Dstyle.color=never", goal]);
+    command.args(defined.iter().map(|(key, value)| format!("-D{key}={value}"))).current_dir(folder);
+    run(&mut command, "mvn", &missing("Maven (mvn)", "it brings this", "maven", "maven").to_string())
 }
 
-pub(crate) fn define(key: &str, value: &OsStr) -> std::ffi::OsString {
-    let mut argument = std::ffi::OsString::from(format!("-D{key}="));
-    argument.push(value);
-    argument
-}
-
-fn succeeded(program: &str, output: &Output) -> Result<()> {
+/// Runs a command that says little unless it fails.
+pub(crate) fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot run {name}; needed: {needed}"))?;
     if output.status.success() {
         return Ok(());
     }
-    let text = [output.stdout.as_slice(), output.stderr.as_slice()].concat();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let first = lines.get(..lines.len().min(12)).unwrap_or_default();
-    bail!("{program} failed ({}):\n{}", output.status, first.join("\n"))
+    let text = [output.stdout, output.stderr].concat();
+    bail!("{name} failed ({}):\n{}", output.status, String::from_utf8_lossy(&text).trim())
+}
+
+/// A folder of tools, brought unless it is there.
+pub(crate) fn tool(name: &str, bring: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let root = dev_dir();
+    let home = root.join("tools").join(name);
+    if !home.exists() {
+        account::make_passable(&root)?;
+        let _lock = lock(&root)?;
+        fill(&home, bring)?;
+    }
+    Ok(home)
 }
 
 /// The `java` of `JAVA_HOME`, else of the path.
@@ -326,7 +293,7 @@ pub(crate) fn java() -> PathBuf {
 ///
 /// # Errors
 /// There is none, or it is too old; the message says what to install.
-pub fn java_version() -> Result<u32> {
+pub(crate) fn java_version() -> Result<u32> {
     let (debian, fedora) = ("openjdk-17-jdk-headless", "java-17-openjdk-headless");
     let what = format!("Java {OLDEST_JAVA} or newer (java)");
     let output = Command::new(java())

@@ -3,7 +3,6 @@
 //!
 //! In: records as a consumer has them, or a script. Out: what the SDK makes of them. Each is brought through pip, into a folder of its own.
 
-use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,9 +11,9 @@ use anyhow::{Context as _, Result, bail};
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 
-use crate::brokers::bring::{PYTHON, run, tool};
+use crate::brokers::bring::{PYTHON, pip};
 use crate::consume::Record;
-use crate::provision::say;
+use crate::provision::tool;
 
 const VERSION: &str = "1.12.0";
 
@@ -38,8 +37,7 @@ const CONSUMERS: (&str, &str) = (
 /// # Errors
 /// Python is missing, or the SDK cannot be had.
 pub fn provision() -> Result<PathBuf> {
-    let bring = |part: &Path| bring(part, &format!("cloudevents=={VERSION}"));
-    Ok(tool(&format!("cloudevents-{VERSION}"), bring)?.join("packages"))
+    packages(&format!("cloudevents-{VERSION}"), &format!("cloudevents=={VERSION}"))
 }
 
 /// The events in the records: `attributes`, and `data` (JSON) or `data_hex` (bytes).
@@ -56,8 +54,7 @@ pub fn cloudevents(records: &[Record]) -> Result<Vec<Value>> {
 /// The client cannot be had, or refuses a value; the message has its words.
 pub fn confluent(records: &[Record], registry: &str) -> Result<Vec<Value>> {
     let (name, package) = CONFLUENT;
-    let packages = tool(name, |part: &Path| bring(part, package))?.join("packages");
-    read(records, &["-c", CONFLUENT_SCRIPT, registry], &packages)
+    read(records, &["-c", CONFLUENT_SCRIPT, registry], &packages(name, package)?)
 }
 
 /// A command that runs `script` with the clients that the manual's consumers use.
@@ -65,10 +62,9 @@ pub fn confluent(records: &[Record], registry: &str) -> Result<Vec<Value>> {
 /// # Errors
 /// The clients cannot be had.
 pub fn consumer(script: &str) -> Result<Command> {
-    let (name, packages) = CONSUMERS;
-    let packages = tool(name, |part: &Path| bring(part, packages))?.join("packages");
+    let (name, wanted) = CONSUMERS;
     let mut python = Command::new("python3");
-    python.args(["-u", "-c", script]).env("PYTHONPATH", packages);
+    python.args(["-u", "-c", script]).env("PYTHONPATH", packages(name, wanted)?);
     Ok(python)
 }
 
@@ -97,12 +93,7 @@ fn as_json(record: &Record) -> Value {
     json!({"key": hex(&record.key), "value": hex(&record.value), "headers": headers})
 }
 
-fn bring(part: &Path, wanted: &str) -> Result<()> {
-    say(&format!("{wanted} for Python: through pip"));
-    let venv: PathBuf = part.join("venv");
-    run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", PYTHON)?;
-    let mut install = Command::new(venv.join("bin/python"));
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]);
-    run(install.arg(part.join("packages")).args(wanted.split(' ')), "pip", PYTHON)?;
-    fs::remove_dir_all(venv).context("the folder of the venv")
+/// The folder of these packages of Python's.
+fn packages(name: &str, wanted: &str) -> Result<PathBuf> {
+    Ok(tool(name, |part| pip(part, wanted).map(drop))?.join("packages"))
 }

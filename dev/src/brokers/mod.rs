@@ -18,16 +18,16 @@ mod sentinel;
 mod valkey;
 
 use std::fmt::Debug;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::process::{self, Guarded, LastWill};
+use crate::process::LastWill;
+use crate::service::Service;
 use crate::{provision, run_dir};
 
 pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
@@ -136,9 +136,8 @@ fn text(lines: &[String], more: &[String]) -> String {
 pub struct Broker {
     kind: Kind,
     program: Box<dyn Program>,
-    folder: PathBuf,
     port: u16,
-    process: Option<Guarded>,
+    service: Service,
 }
 
 impl Broker {
@@ -150,7 +149,8 @@ impl Broker {
         let program = kind.program()?;
         let run = provision::dev_dir().join("run");
         let folder = run_dir::make(&run, kind.name())?;
-        let mut broker = Self { kind, program, folder, port: run_dir::free_port()?, process: None };
+        let service = Service::new(kind.name(), folder);
+        let mut broker = Self { kind, program, port: run_dir::free_port()?, service };
         broker.configure(more)?;
         broker.start_again()?;
         Ok(broker)
@@ -162,7 +162,7 @@ impl Broker {
     /// They cannot be written.
     pub fn configure(&self, more: &[&str]) -> Result<()> {
         let more: Vec<String> = more.iter().map(|line| (*line).to_owned()).collect();
-        self.program.configure(&self.folder, self.port, &more)
+        self.program.configure(self.folder(), self.port, &more)
     }
 
     /// Which broker it is.
@@ -177,7 +177,7 @@ impl Broker {
 
     /// Where it keeps its configuration, its log and its data.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        self.service.folder()
     }
 
     /// What `--to` takes for it.
@@ -197,13 +197,13 @@ impl Broker {
 
     /// Its process id; `None` while it is down.
     pub fn pid(&self) -> Option<u32> {
-        self.process.as_ref().map(Guarded::pid)
+        self.service.pid()
     }
 
     /// The process that serves; `None` while it is down.
     pub fn server_pid(&self) -> Option<u32> {
         let started = self.pid()?;
-        self.program.server(&self.folder).and_then(|pid| u32::try_from(pid).ok()).or(Some(started))
+        self.program.server(self.folder()).and_then(|pid| u32::try_from(pid).ok()).or(Some(started))
     }
 
     /// Stops it cleanly.
@@ -211,11 +211,8 @@ impl Broker {
     /// # Errors
     /// It does not end in time.
     pub fn stop(&mut self) -> Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.signal(Signal::TERM)?;
-            process.wait(PATIENCE)?;
-            self.program.ended(&self.folder);
-        }
+        let ran = self.service.stop(Signal::TERM, PATIENCE)?;
+        self.tidy(ran);
         Ok(())
     }
 
@@ -224,11 +221,15 @@ impl Broker {
     /// # Errors
     /// It cannot be ended.
     pub fn kill(&mut self) -> Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.kill_tree()?;
-            self.program.ended(&self.folder);
-        }
+        let ran = self.service.kill()?;
+        self.tidy(ran);
         Ok(())
+    }
+
+    fn tidy(&self, ran: bool) {
+        if ran {
+            self.program.ended(self.folder());
+        }
     }
 
     /// SIGSTOP: it hangs, connections stay open.
@@ -248,10 +249,9 @@ impl Broker {
     }
 
     fn signal(&mut self, signal: Signal) -> Result<()> {
-        let Some(process) = self.process.as_mut() else { return Ok(()) };
-        match self.program.server(&self.folder).and_then(Pid::from_raw) {
-            Some(server) => Ok(kill_process(server, signal)?),
-            None => process.signal(signal),
+        match self.program.server(self.folder()).and_then(Pid::from_raw) {
+            Some(server) if self.pid().is_some() => Ok(kill_process(server, signal)?),
+            Some(_) | None => self.service.signal(signal),
         }
     }
 
@@ -260,7 +260,7 @@ impl Broker {
     /// # Errors
     /// It has none, or that fails; the message carries what it says.
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = self.program.control(&self.folder).context("nothing controls it")?;
+        let mut command = self.program.control(self.folder()).context("nothing controls it")?;
         let output = command.args(arguments).output()?;
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said).into_owned();
@@ -273,33 +273,16 @@ impl Broker {
     /// # Errors
     /// It does not start; the message carries the end of its log.
     pub fn start_again(&mut self) -> Result<()> {
-        if self.process.is_some() {
-            return Ok(());
-        }
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = self.program.command(&self.folder, self.port);
-        command.current_dir(&self.folder).stdout(log.try_clone()?).stderr(log);
-        let will = LastWill { ask_first: Some(Signal::TERM), remove: vec![self.folder.clone()] };
-        self.process = Some(Guarded::spawn(self.kind.name(), &mut command, &will)?);
-        self.wait_until_ready()
+        let folder = self.folder().to_owned();
+        let mut command = self.program.command(&folder, self.port);
+        command.current_dir(&folder);
+        self.service.launch(&mut command, LastWill { ask_first: Some(Signal::TERM), ..LastWill::default() })?;
+        self.service.wait_until(PATIENCE, || self.program.answers(&folder, self.port))
     }
 
     /// What it says.
     pub fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    fn wait_until_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.program.answers(&self.folder, self.port) {
-            let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
-            if exited.is_some() || Instant::now() >= deadline {
-                self.process = None;
-                bail!("{} does not start:\n{}", self.kind.name(), process::tail(&self.log(), 15));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        self.service.log()
     }
 
     /// A connection to Valkey.
@@ -335,9 +318,8 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         // Its data goes with it, so there is nothing to stop cleanly for.
-        self.process = None;
-        self.program.ended(&self.folder);
-        drop(fs::remove_dir_all(&self.folder));
+        let ended = self.service.kill();
+        self.tidy(ended.is_ok());
     }
 }
 

@@ -2,15 +2,15 @@
 //!
 //! In: the port of a primary on 127.0.0.1. Out: a Sentinel that decides alone. It writes the configurations of those it watches.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
+use std::fs;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use rustix::process::Signal;
 
 use super::{Kind, RespConnection, text};
-use crate::process::{self, Guarded, LastWill};
+use crate::process::LastWill;
+use crate::service::Service;
 use crate::{provision, run_dir};
 
 /// How long it may take to start, on a machine that has more to do.
@@ -20,9 +20,8 @@ const START: Duration = Duration::from_mins(1);
 #[derive(Debug)]
 pub struct Sentinel {
     name: String,
-    folder: PathBuf,
     port: u16,
-    process: Guarded,
+    _service: Service,
 }
 
 impl Sentinel {
@@ -43,20 +42,15 @@ impl Sentinel {
             format!("sentinel failover-timeout {name} 10000"),
         ];
         let more: Vec<String> = more.iter().map(|line| (*line).to_owned()).collect();
-        let (file, log) = (folder.join("sentinel.conf"), folder.join("log"));
+        let file = folder.join("sentinel.conf");
         fs::write(&file, text(&lines, &more))?;
+        let mut service = Service::new("sentinel", folder);
         let mut command = std::process::Command::new(program);
-        let out = File::create(&log)?;
-        command.arg(&file).arg("--sentinel").current_dir(&folder).stdout(out.try_clone()?).stderr(out);
-        let will = LastWill { ask_first: Some(Signal::TERM), remove: vec![folder.clone()] };
-        let mut process = Guarded::spawn("sentinel", &mut command, &will)?;
-        process::wait_until(START, "Sentinel", || {
-            if process.exited()?.is_some() {
-                bail!("Sentinel does not start:\n{}", process::tail(&log, 15));
-            }
-            Ok(RespConnection::open(port).is_ok_and(|mut connection| connection.call(&["PING"]).is_ok()))
-        })?;
-        Ok(Self { name: name.to_owned(), folder, port, process })
+        command.arg(&file).arg("--sentinel").current_dir(service.folder());
+        service.launch(&mut command, LastWill { ask_first: Some(Signal::TERM), ..LastWill::default() })?;
+        let answers = || RespConnection::open(port).is_ok_and(|mut connection| connection.call(&["PING"]).is_ok());
+        service.wait_until(START, answers)?;
+        Ok(Self { name: name.to_owned(), port, _service: service })
     }
 
     /// Its port on 127.0.0.1.
@@ -93,17 +87,5 @@ impl Sentinel {
             words.find_map(|pair| (pair.first()?.text() == "flags").then(|| pair.last().map(super::Reply::text))?)
         });
         Ok(flags.filter(|flags| is_up(flags)).count())
-    }
-
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        drop(self.process.kill_tree());
-        drop(fs::remove_dir_all(&self.folder));
     }
 }

@@ -7,18 +7,19 @@ mod provision;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
 
-use crate::process::{self, Guarded, LastWill};
+use crate::process::LastWill;
+use crate::service::Service;
 use crate::{http, run_dir};
 
-pub use provision::{VERSION, debezium};
+pub use provision::{DebeziumTools, VERSION, debezium};
 pub use worker::{State, Worker};
 
 /// What the names of headers begin with that are Debezium's own, and that the relay leaves out on purpose.
@@ -50,12 +51,10 @@ pub fn declared_keys() -> Result<String> {
 /// A server: running, or stopped and ready to be started again.
 #[derive(Debug)]
 pub struct Debezium {
-    java: PathBuf,
-    home: PathBuf,
-    folder: PathBuf,
+    tools: DebeziumTools,
     variables: BTreeMap<String, String>,
     port: u16,
-    process: Option<Guarded>,
+    service: Service,
 }
 
 impl Debezium {
@@ -93,8 +92,8 @@ impl Debezium {
             folder.join("data/offsets.dat").display()
         );
         fs::write(folder.join("config/application.properties"), format!("{properties}\n{own}"))?;
-        let (variables, process) = (variables.clone(), None);
-        let mut server = Self { java: tools.java, home: tools.home, folder, variables, port, process };
+        let service = Service::new("Debezium Server", folder);
+        let mut server = Self { tools, variables: variables.clone(), port, service };
         server.start_again()?;
         Ok(server)
     }
@@ -104,34 +103,14 @@ impl Debezium {
     /// # Errors
     /// It does not start; the message carries the end of its log.
     pub fn start_again(&mut self) -> Result<()> {
-        let runner = format!("debezium-server-dist-{VERSION}-runner.jar");
-        let parts = [PathBuf::from(runner), "config/lib".into(), "lib/*".into()];
-        let classes = parts.map(|part| self.home.join(part).display().to_string()).join(":");
-        let log = File::options().create(true).append(true).open(self.log())?;
-        let mut command = Command::new(&self.java);
-        command
-            .args(["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"])
-            // Newer Javas fill the log with complaints of Quarkus' threads otherwise.
-            .arg("--add-opens=java.base/java.lang=ALL-UNNAMED")
-            .args(["-cp", &classes, "io.debezium.server.Main"])
-            .current_dir(&self.folder)
-            .envs(&self.variables)
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };
-        self.process = Some(Guarded::spawn("debezium", &mut command, &will)?);
-        self.wait_up()
-    }
-
-    fn wait_up(&mut self) -> Result<()> {
+        let mut command = self.tools.command(
+            self.service.folder(),
+            &["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"],
+        );
+        self.service.launch(command.envs(&self.variables), LastWill::default())?;
         let port = self.port;
-        let up = process::wait_until(START, "Debezium Server", || {
-            if let Some(code) = self.exited()? {
-                bail!("Debezium Server ended with {code}");
-            }
-            Ok(http::get(port, "/q/health/live").is_ok_and(|answer| answer.status == 200))
-        });
-        up.with_context(|| self.tail())
+        let answers = || http::get(port, "/q/health/live").is_ok_and(|answer| answer.status == 200);
+        self.service.wait_until(START, answers).with_context(|| self.tail())
     }
 
     /// Makes it forget how far it was: it refuses a slot that is ahead of its own position.
@@ -139,7 +118,7 @@ impl Debezium {
     /// # Errors
     /// The file cannot be removed.
     pub fn forget(&self) -> Result<()> {
-        Ok(fs::remove_file(self.folder.join("data/offsets.dat"))?)
+        Ok(fs::remove_file(self.service.folder().join("data/offsets.dat"))?)
     }
 
     /// The exit code, if it has ended by itself.
@@ -147,8 +126,7 @@ impl Debezium {
     /// # Errors
     /// The operating system does not say.
     pub fn exited(&mut self) -> Result<Option<i32>> {
-        let status = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
-        Ok(status.map(process::code))
+        self.service.exited()
     }
 
     /// SIGTERM, and waits for its end.
@@ -156,28 +134,13 @@ impl Debezium {
     /// # Errors
     /// It does not end in time.
     pub fn stop(&mut self) -> Result<()> {
-        if let Some(mut process) = self.process.take() {
-            process.signal(Signal::TERM)?;
-            process.wait(STOP)?;
-        }
-        Ok(())
+        self.service.stop(Signal::TERM, STOP).map(drop)
     }
 
     /// The end of what it has said, less the frames of Java's stacks.
     pub fn tail(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
+        let log = fs::read_to_string(self.service.log()).unwrap_or_default();
         let lines = log.lines().filter(|line| !line.starts_with("\tat ")).collect::<Vec<_>>();
         lines.get(lines.len().saturating_sub(30)..).unwrap_or_default().join("\n")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-}
-
-impl Drop for Debezium {
-    fn drop(&mut self) {
-        self.process = None;
-        drop(fs::remove_dir_all(&self.folder));
     }
 }

@@ -4,10 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
-use crate::account;
-use crate::provision::{define, dev_dir, fill, lock, maven, parse_java_version, say};
+use crate::provision::{self, OUTPUT, maven, parse_java_version, run, say, tool};
 
 /// The Debezium that is brought.
 pub const VERSION: &str = "3.6.3.Final";
@@ -27,6 +26,21 @@ pub struct DebeziumTools {
     pub home: PathBuf,
     /// The program `java`, new enough.
     pub java: PathBuf,
+    /// Its release, such as 21.
+    pub release: u32,
+}
+
+impl DebeziumTools {
+    /// The server, in a folder with its `config`, on a Java machine with these arguments.
+    pub fn command(&self, folder: &Path, machine: &[&str]) -> Command {
+        let runner = format!("debezium-server-dist-{VERSION}-runner.jar");
+        let classes = [&runner, "config/lib", "lib/*"].map(|part| self.home.join(part).display().to_string()).join(":");
+        let mut command = Command::new(&self.java);
+        // Newer Javas fill the log with complaints of Quarkus' threads otherwise.
+        command.args(machine).arg("--add-opens=java.base/java.lang=ALL-UNNAMED");
+        command.args(["-cp", &classes, "io.debezium.server.Main"]).current_dir(folder);
+        command
+    }
 }
 
 /// Brings it unless it is there already: 700 MB.
@@ -34,52 +48,34 @@ pub struct DebeziumTools {
 /// # Errors
 /// A prerequisite is missing, or Maven fails.
 pub fn debezium() -> Result<DebeziumTools> {
-    let java = java()?;
-    let root = dev_dir();
-    let home = root.join("tools").join(format!("debezium-server-{VERSION}"));
-    if !home.exists() {
-        account::make_passable(&root)?;
-        let _lock = lock(&root)?;
-        fill(&home, bring)?;
-    }
-    Ok(DebeziumTools { home, java })
+    let (java, release) = java()?;
+    let home = tool(&format!("debezium-server-{VERSION}"), bring)?;
+    Ok(DebeziumTools { home, java, release })
 }
 
 fn bring(part: &Path) -> Result<()> {
     say(&format!("Debezium Server {VERSION}: through Maven, 700 MB"));
-    let pom = part.join("pom.xml");
-    fs::write(&pom, POM)?;
     let artifact = format!("io.debezium:debezium-server-dist:{VERSION}:tar.gz");
-    maven(&[
-        "-f".as_ref(),
-        pom.as_os_str(),
-        "dependency:copy".as_ref(),
-        &define("artifact", artifact.as_ref()),
-        &define("outputDirectory", part.as_os_str()),
-    ])?;
+    maven(part, POM, "dependency:copy", &[("artifact", &artifact), OUTPUT])?;
     let archive = part.join(format!("debezium-server-dist-{VERSION}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(&archive).arg("-C").arg(part).arg("--strip-components=1");
-    let output = tar.output().context("cannot run tar")?;
-    if !output.status.success() {
-        bail!("cannot unpack {}: {}", archive.display(), String::from_utf8_lossy(&output.stderr));
-    }
-    fs::remove_file(&archive)?;
-    Ok(())
+    run(&mut tar, "tar", "tar with gzip")?;
+    Ok(fs::remove_file(&archive)?)
 }
 
 /// The `java` of `JAVA_HOME` or of the path if it is new enough, else one that stands beside it.
-fn java() -> Result<PathBuf> {
-    let home = std::env::var_os("JAVA_HOME").filter(|home| !home.is_empty());
-    let own = home.map_or_else(|| PathBuf::from("java"), |home| Path::new(&home).join("bin/java"));
+fn java() -> Result<(PathBuf, u32)> {
     let beside = fs::read_dir(JAVAS).into_iter().flatten().flatten().map(|entry| entry.path().join("bin/java"));
-    let mut tried = std::iter::once(own).chain(beside);
-    tried.find(|java| version(java).is_some_and(|found| found >= OLDEST_JAVA)).with_context(|| {
+    let tried = std::iter::once(provision::java()).chain(beside);
+    let mut enough =
+        tried.filter_map(|java| release(&java).filter(|found| *found >= OLDEST_JAVA).map(|found| (java, found)));
+    enough.next().with_context(|| {
         format!("Debezium Server needs Java {OLDEST_JAVA} or newer: set JAVA_HOME to one (none in {JAVAS})")
     })
 }
 
-fn version(java: &Path) -> Option<u32> {
+fn release(java: &Path) -> Option<u32> {
     let output = Command::new(java).arg("-version").output().ok()?;
     parse_java_version(&String::from_utf8_lossy(&output.stderr))
 }

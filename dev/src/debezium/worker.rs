@@ -5,17 +5,18 @@
 //! Specification: Kafka's manual, "Kafka Connect", "REST API".
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::debezium;
-use crate::process::{self, Guarded, LastWill};
+use crate::process::{self, LastWill};
+use crate::service::Service;
 use crate::{http, provision, run_dir};
 
 /// A JVM that starts beside others.
@@ -53,9 +54,8 @@ pub enum State {
 /// A worker.
 #[derive(Debug)]
 pub struct Worker {
-    folder: PathBuf,
     port: u16,
-    process: Guarded,
+    service: Service,
 }
 
 impl Worker {
@@ -86,31 +86,17 @@ impl Worker {
         );
         let file = folder.join("worker.properties");
         fs::write(&file, properties)?;
-        let log = File::create(folder.join("log"))?;
         let mut command = Command::new(&server.java);
         command
             .args(["-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Duser.timezone=UTC"])
             .arg("-cp")
             .arg(kafka.libs.join("*"))
             .arg("org.apache.kafka.connect.cli.ConnectStandalone")
-            .arg(&file)
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let will = LastWill { ask_first: None, remove: vec![folder.clone()] };
-        let mut worker = Self { port, process: Guarded::spawn("connect", &mut command, &will)?, folder };
-        worker.wait_up()?;
+            .arg(&file);
+        let mut worker = Self { port, service: Service::new("Kafka Connect", folder) };
+        worker.service.launch(&mut command, LastWill::default())?;
+        worker.service.wait_until(START, || http::get(port, "/connectors").is_ok_and(|answer| answer.status == 200))?;
         Ok(worker)
-    }
-
-    fn wait_up(&mut self) -> Result<()> {
-        let up = process::wait_until(START, "Kafka Connect", || {
-            if let Some(status) = self.process.exited()? {
-                bail!("Kafka Connect ended with {}", process::code(status));
-            }
-            std::thread::sleep(Duration::from_millis(100));
-            Ok(http::get(self.port, "/connectors").is_ok_and(|answer| answer.status == 200))
-        });
-        up.with_context(|| self.tail())
     }
 
     /// Adds a connector; it starts by itself.
@@ -185,13 +171,6 @@ impl Worker {
 
     /// The end of what it has said.
     pub fn tail(&self) -> String {
-        process::tail(&self.folder.join("log"), 40)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        drop(self.process.kill_tree());
-        drop(fs::remove_dir_all(&self.folder));
+        process::tail(&self.service.log(), 40)
     }
 }

@@ -28,7 +28,6 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::Signal;
 
-use crate::process::Guarded;
 use crate::provision;
 pub(crate) use node::cluster_id;
 use node::{Node, PATIENCE, base_config};
@@ -139,7 +138,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn pid(&self) -> Result<Option<u32>> {
-        Ok(self.own("ask for the process of")?.process.as_ref().map(Guarded::pid))
+        Ok(self.own("ask for the process of")?.service.pid())
     }
 
     /// Its log.
@@ -147,7 +146,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn log(&self) -> Result<PathBuf> {
-        Ok(self.own("read the log of")?.log())
+        Ok(self.own("read the log of")?.service.log())
     }
 
     /// The folder of a partition.
@@ -257,11 +256,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or it does not end in time.
     pub fn stop(&mut self) -> Result<()> {
-        if let Some(mut process) = self.own_mut("stop")?.process.take() {
-            process.signal(Signal::TERM)?;
-            process.wait(PATIENCE)?;
-        }
-        Ok(())
+        self.own_mut("stop")?.service.stop(Signal::TERM, PATIENCE).map(drop)
     }
 
     /// SIGKILL: a crash.
@@ -269,10 +264,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn kill(&mut self) -> Result<()> {
-        if let Some(mut process) = self.own_mut("kill")?.process.take() {
-            process.kill_tree()?;
-        }
-        Ok(())
+        self.own_mut("kill")?.service.kill().map(drop)
     }
 
     /// SIGSTOP: it hangs, connections stay open.
@@ -280,7 +272,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn suspend(&mut self) -> Result<()> {
-        self.own_mut("suspend")?.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::STOP))
+        self.own_mut("suspend")?.service.signal(Signal::STOP)
     }
 
     /// Ends what [`Kafka::suspend`] began.
@@ -288,7 +280,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn resume(&mut self) -> Result<()> {
-        self.own_mut("resume")?.process.as_mut().map_or(Ok(()), |process| process.signal(Signal::CONT))
+        self.own_mut("resume")?.service.signal(Signal::CONT)
     }
 
     /// Starts it on the same data and the same port after a stop or a kill; nothing happens when it is up.
@@ -296,9 +288,6 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        if self.own("start")?.process.is_some() {
-            return Ok(());
-        }
         self.launch()?;
         self.wait_until_ready()
     }

@@ -3,10 +3,10 @@
 //! In: options. Out: a node that is formatted, launched and waited for. It is ready when it names itself in its own
 //! metadata, not when its port is open.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use data_encoding::BASE64URL_NOPAD;
@@ -14,9 +14,10 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::options::{Member, Options};
-use crate::process::{self, Guarded, LastWill};
+use crate::process::LastWill;
 use crate::provision::{self, KafkaTools};
 use crate::run_dir;
+use crate::service::Service;
 
 /// How long a broker may take to start or to stop, on a machine that has more to do.
 pub(super) const PATIENCE: Duration = Duration::from_mins(3);
@@ -36,7 +37,6 @@ const LOGGING: &str = r#"<Configuration status="warn">
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) tools: KafkaTools,
-    pub(super) folder: PathBuf,
     pub(super) port: u16,
     pub(super) member: Member,
     pub(super) tap_port: u16,
@@ -44,16 +44,15 @@ pub(super) struct Node {
     pub(super) client: Vec<(String, String)>,
     pub(super) for_benchmarks: bool,
     pub(super) java_arguments: Vec<String>,
-    pub(super) process: Option<Guarded>,
+    pub(super) service: Service,
 }
 
 impl Node {
     pub(super) fn prepare(tools: KafkaTools, options: &Options) -> Result<Self> {
-        let folder = run_dir::make(&tools.run, "kafka")?;
+        let service = Service::new("kafka", run_dir::make(&tools.run, "kafka")?);
         let alone = || Ok(Member { id: 1, controllers: vec![run_dir::free_port()?], cluster: cluster_id() });
         let node = Self {
             tools,
-            folder,
             port: options.port.map_or_else(run_dir::free_port, Ok)?,
             member: options.member.clone().map_or_else(alone, Ok::<_, anyhow::Error>)?,
             tap_port: run_dir::free_port()?,
@@ -61,7 +60,7 @@ impl Node {
             client: options.client.clone(),
             for_benchmarks: options.for_benchmarks,
             java_arguments: options.java_arguments.clone(),
-            process: None,
+            service,
         };
         fs::write(node.logging(), LOGGING)?;
         fs::write(node.settings(), node.properties(options))?;
@@ -70,19 +69,15 @@ impl Node {
     }
 
     fn settings(&self) -> PathBuf {
-        self.folder.join("server.properties")
+        self.service.folder().join("server.properties")
     }
 
     fn logging(&self) -> PathBuf {
-        self.folder.join("log4j2.xml")
+        self.service.folder().join("log4j2.xml")
     }
 
     pub(super) fn data(&self) -> PathBuf {
-        self.folder.join("data")
-    }
-
-    pub(super) fn log(&self) -> PathBuf {
-        self.folder.join("log")
+        self.service.folder().join("data")
     }
 
     fn properties(&self, options: &Options) -> String {
@@ -175,32 +170,19 @@ impl Node {
     }
 
     pub(super) fn launch(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = self.java("kafka.Kafka");
-        command.arg(self.settings()).current_dir(&self.folder).stdout(log.try_clone()?).stderr(log);
-        let will = LastWill { ask_first: None, remove: vec![self.folder.clone()] };
-        self.process = Some(Guarded::spawn("kafka", &mut command, &will)?);
-        Ok(())
+        command.arg(self.settings()).current_dir(self.service.folder());
+        self.service.launch(&mut command, LastWill::default())
     }
 
     pub(super) fn wait_until_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
         let mut config = self.client_config();
         config.set("reconnect.backoff.ms", "20").set("reconnect.backoff.max.ms", "100");
-        let client: BaseConsumer = config.create()?;
-        loop {
+        let (client, id): (BaseConsumer, _) = (config.create()?, i32::from(self.member.id));
+        self.service.wait_until(PATIENCE, || {
             let answer = client.fetch_metadata(None, Duration::from_secs(1));
-            let id = i32::from(self.member.id);
-            if answer.is_ok_and(|metadata| metadata.brokers().iter().any(|broker| broker.id() == id)) {
-                return Ok(());
-            }
-            let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
-            if exited.is_some() || Instant::now() >= deadline {
-                self.process = None;
-                bail!("Kafka does not start:\n{}", process::tail(&self.log(), 15));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            answer.is_ok_and(|metadata| metadata.brokers().iter().any(|broker| broker.id() == id))
+        })
     }
 
     pub(super) fn client_config(&self) -> ClientConfig {
@@ -209,14 +191,6 @@ impl Node {
             config.set(key, value);
         }
         config
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        // Its data goes with it, so there is nothing to stop cleanly for.
-        self.process = None;
-        drop(fs::remove_dir_all(&self.folder));
     }
 }
 
@@ -247,7 +221,6 @@ mod tests {
     fn node() -> Node {
         Node {
             tools: KafkaTools { libs: PathBuf::new(), run: PathBuf::new(), java: PathBuf::new() },
-            folder: PathBuf::from("/nowhere"),
             port: 1,
             member: Member { id: 1, controllers: vec![2], cluster: cluster_id() },
             tap_port: 3,
@@ -255,7 +228,7 @@ mod tests {
             client: Vec::new(),
             for_benchmarks: false,
             java_arguments: Vec::new(),
-            process: None,
+            service: Service::new("kafka", PathBuf::from("/nowhere")),
         }
     }
 

@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ::postgres::{Client, NoTls};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow};
 use rustix::process::Signal;
 
-use crate::process::{self, Guarded, LastWill};
+use crate::process::{self, LastWill};
 use crate::provision::{self, PostgresTools};
+use crate::service::Service;
 use crate::{account, run_dir};
 
 /// Names a Postgres of the user's own for tests and demo: a connection URI.
@@ -129,10 +130,9 @@ enum Kind {
 #[derive(Debug)]
 struct Server {
     tools: PostgresTools,
-    folder: PathBuf,
     sockets: PathBuf,
     port: u16,
-    process: Option<Guarded>,
+    service: Service,
 }
 
 impl Postgres {
@@ -198,7 +198,7 @@ impl Postgres {
     /// # Errors
     /// The server is the user's.
     pub fn log(&self) -> Result<PathBuf> {
-        Ok(self.own("read the log of")?.log())
+        Ok(self.own("read the log of")?.service.log())
     }
 
     /// The postmaster's process id; `None` while it is down.
@@ -206,7 +206,7 @@ impl Postgres {
     /// # Errors
     /// The server is the user's.
     pub fn pid(&self) -> Result<Option<u32>> {
-        Ok(self.own("ask for the process of")?.process.as_ref().map(Guarded::pid))
+        Ok(self.own("ask for the process of")?.service.pid())
     }
 
     /// Its programs.
@@ -263,11 +263,7 @@ impl Postgres {
     /// The server is the user's, or does not end in time.
     pub fn stop_within(&mut self, mode: Mode, limit: Duration) -> Result<Duration> {
         let started = Instant::now();
-        let server = self.own_mut("stop")?;
-        let Some(process) = server.process.as_mut() else { return Ok(Duration::ZERO) };
-        process.signal(mode.signal())?;
-        process.wait(limit)?;
-        server.process = None;
+        self.own_mut("stop")?.service.stop(mode.signal(), limit)?;
         Ok(started.elapsed())
     }
 
@@ -276,10 +272,7 @@ impl Postgres {
     /// # Errors
     /// The server is the user's.
     pub fn kill(&mut self) -> Result<()> {
-        if let Some(mut process) = self.own_mut("kill")?.process.take() {
-            process.kill_tree()?;
-        }
-        Ok(())
+        self.own_mut("kill")?.service.kill().map(drop)
     }
 
     /// SIGSTOP for the postmaster and each of its processes: it hangs, connections stay open.
@@ -303,11 +296,7 @@ impl Postgres {
     /// # Errors
     /// The server is the user's, or does not start.
     pub fn start_again(&mut self) -> Result<()> {
-        let server = self.own_mut("start")?;
-        if server.process.is_some() {
-            return Ok(());
-        }
-        server.launch()
+        self.own_mut("start")?.launch()
     }
 
     /// Stops and starts it.
@@ -320,9 +309,9 @@ impl Postgres {
     }
 
     fn signal_all(&mut self, verb: &str, signal: Signal) -> Result<()> {
-        let Some(process) = self.own_mut(verb)?.process.as_mut() else { return Ok(()) };
-        process.signal(signal)?;
-        for child in process::children_of(process.pid()) {
+        let service = &mut self.own_mut(verb)?.service;
+        service.signal(signal)?;
+        for child in service.pid().map(process::children_of).unwrap_or_default() {
             process::signal_stranger(child, signal);
         }
         Ok(())
@@ -349,7 +338,7 @@ impl Server {
         // A socket's path may have 107 bytes only: not below the repository.
         let sockets = run_dir::make(&std::env::temp_dir(), "walrelay-sockets")?;
         account::give(&sockets, tools.account)?;
-        let server = Self { tools, folder, sockets, port: run_dir::free_port()?, process: None };
+        let server = Self { tools, sockets, port: run_dir::free_port()?, service: Service::new("postgres", folder) };
         if options.another_cluster {
             provision::initialize(&server.tools.bin, &server.data(), server.tools.account)?;
         } else {
@@ -361,11 +350,7 @@ impl Server {
     }
 
     fn data(&self) -> PathBuf {
-        self.folder.join("data")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
+        self.service.folder().join("data")
     }
 
     fn write_settings(&self, options: &Options) -> Result<()> {
@@ -427,14 +412,16 @@ impl Server {
     }
 
     fn launch(&mut self) -> Result<()> {
-        self.remove_locks();
-        let log = File::options().create(true).append(true).open(self.log())?;
+        if self.service.pid().is_none() {
+            self.remove_locks();
+        }
         let mut command = Command::new(self.tools.bin.join("postgres"));
-        command.arg("-D").arg(self.data()).current_dir("/").stdout(log.try_clone()?).stderr(log);
+        command.arg("-D").arg(self.data()).current_dir("/");
         account::switch(&mut command, self.tools.account);
-        let will = LastWill { ask_first: Some(Signal::QUIT), remove: vec![self.folder.clone(), self.sockets.clone()] };
-        self.process = Some(Guarded::spawn("postgres", &mut command, &will)?);
-        self.wait_until_ready()
+        let will = LastWill { ask_first: Some(Signal::QUIT), remove: vec![self.sockets.clone()] };
+        self.service.launch(&mut command, will)?;
+        let client = self.client("postgres");
+        self.service.wait_until(PATIENCE, || client.connect(NoTls).is_ok())
     }
 
     /// Our last server is dead and reaped, so its lock files are stale; but its number may be in use again.
@@ -443,36 +430,23 @@ impl Server {
         drop(fs::remove_file(self.sockets.join(format!(".s.PGSQL.{}.lock", self.port))));
     }
 
-    fn wait_until_ready(&mut self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let Err(error) = self.connect("postgres") else { return Ok(()) };
-            let exited = self.process.as_mut().map(Guarded::exited).transpose()?.flatten();
-            if exited.is_some() || Instant::now() >= deadline {
-                self.process = None;
-                bail!("Postgres does not start: {error:#}\n{}", process::tail(&self.log(), 15));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    fn connect(&self, database: &str) -> Result<Client> {
+        self.client(database).connect(NoTls).with_context(|| format!("cannot connect to database {database}"))
     }
 
-    fn connect(&self, database: &str) -> Result<Client> {
+    fn client(&self, database: &str) -> ::postgres::Config {
         let mut config = Client::configure();
         config.user("postgres").dbname(database).host_path(&self.sockets).port(self.port);
         config.application_name("walrelay-dev").connect_timeout(Duration::from_secs(10));
-        config.connect(NoTls).with_context(|| format!("cannot connect to database {database}"))
+        config
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            // A hanging server takes no other signal than these two.
-            drop(process.signal(Signal::CONT));
-            drop(process.signal(Signal::QUIT));
-            drop(process.wait(Duration::from_secs(5)));
-        }
-        drop(fs::remove_dir_all(&self.folder));
+        // A hanging server takes no other signal than these two.
+        drop(self.service.signal(Signal::CONT));
+        drop(self.service.stop(Signal::QUIT, Duration::from_secs(5)));
         drop(fs::remove_dir_all(&self.sockets));
     }
 }

@@ -8,6 +8,7 @@ use std::fs;
 use anyhow::{Context as _, Result};
 
 use super::{Mode, Postgres, Server};
+use crate::service::Service;
 use crate::{account, run_dir};
 
 impl Postgres {
@@ -56,10 +57,9 @@ impl Server {
     fn copied(&self, settings: &[(&str, &str)]) -> Result<Self> {
         let copy = Self {
             tools: self.tools.clone(),
-            folder: run_dir::make(&self.tools.run, "postgres")?,
+            service: Service::new("postgres", run_dir::make(&self.tools.run, "postgres")?),
             sockets: run_dir::make(&std::env::temp_dir(), "walrelay-sockets")?,
             port: run_dir::free_port()?,
-            process: None,
         };
         account::give(&copy.sockets, copy.tools.account)?;
         run_dir::copy(&self.data(), &copy.data())?;

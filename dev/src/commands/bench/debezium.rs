@@ -1,21 +1,18 @@
-//! Debezium Server: where it is, and its configuration.
+//! Debezium Server's configuration.
 //!
 //! The records in Kafka are byte for byte those of the usual Kafka Connect configuration with StringConverter. `Tuned` differs by the
 //! settings that matter for the rate: the poll interval, the batches, and the sink's own (see `sinks`).
 //! Specification: Debezium's documentation, "Debezium Server" and "PostgreSQL connector".
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
-use walrelay_dev::{provision, run_dir};
+use walrelay_dev::{debezium, run_dir};
 
 use super::case::{Load, Way};
 use super::ground::{Job, PUBLICATION};
 use super::sinks::Sink;
-
-const VERSION: &str = "3.6.3.Final";
 
 const SETTINGS: &str = "
 quarkus.http.port={http}
@@ -58,26 +55,17 @@ pub(super) enum Tuning {
 }
 
 /// What it is, or why it cannot be had.
-pub(super) fn look(folder: Option<&Path>, java: Option<&Path>) -> Result<String, String> {
-    let home = home(folder);
-    runner(&home).map_err(|error| format!("{error:#}"))?;
-    let java = java_21(java).map_err(|error| format!("{error:#}"))?;
-    let release = java.parent().and_then(Path::parent).and_then(release);
-    let java = release.map_or_else(|| "a Java that was named".to_owned(), |release| format!("Java {release}"));
-    Ok(format!("Debezium Server {VERSION} on {java}"))
+pub(super) fn look() -> Result<String, String> {
+    let tools = debezium::debezium().map_err(|error| format!("{error:#}"))?;
+    Ok(format!("Debezium Server {} on Java {}", debezium::VERSION, tools.release))
 }
 
 /// Its command, in a folder of its own with its configuration.
-pub(super) fn command(folder: Option<&Path>, java: Option<&Path>, job: &Job<'_>, tuning: Tuning) -> Result<Command> {
-    let home = home(folder);
+pub(super) fn command(job: &Job<'_>, tuning: Tuning) -> Result<Command> {
     let config = job.folder.join("config");
     fs::create_dir_all(&config)?;
     fs::write(config.join("application.properties"), settings(job, tuning)?)?;
-    let mut command = Command::new(java_21(java)?);
-    let class_path = format!("{}:{}/lib/*", runner(&home)?.display(), home.display());
-    // Newer Javas fill the log with complaints of Quarkus' threads otherwise.
-    command.current_dir(&job.folder).arg("--add-opens=java.base/java.lang=ALL-UNNAMED");
-    command.args(["-cp", &class_path, "io.debezium.server.Main"]);
+    let mut command = debezium::debezium()?.command(&job.folder, &[]);
     // As the address of a server of one's own has them for the relay; other sinks than that of SQS do not look.
     command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     Ok(command)
@@ -111,34 +99,4 @@ fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
 /// Not `${routedByValue}`, the name of the first group: Quarkus would look for a setting of that name.
 fn topic(load: &Load, topic: &str) -> String {
     if load.topics > 1 { format!("{topic}.$1") } else { topic.to_owned() }
-}
-
-fn home(folder: Option<&Path>) -> PathBuf {
-    let brought = || provision::dev_dir().join("tools").join(format!("debezium-server-{VERSION}"));
-    folder.map_or_else(brought, Path::to_owned)
-}
-
-fn runner(home: &Path) -> Result<PathBuf> {
-    let files = fs::read_dir(home).with_context(|| format!("there is no {}", home.display()))?;
-    let mut jars = files.flatten().map(|file| file.path());
-    jars.find(|path| path.to_string_lossy().ends_with("-runner.jar"))
-        .with_context(|| format!("no Debezium Server in {}", home.display()))
-}
-
-/// The newest Java there is; Debezium Server wants 21 at least.
-fn java_21(given: Option<&Path>) -> Result<PathBuf> {
-    if let Some(java) = given {
-        return Ok(java.to_owned());
-    }
-    let homes = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten();
-    let javas = homes.filter_map(|home| Some((release(&home.path())?, home.path().join("bin/java"))));
-    let newest = javas.filter(|(release, java)| *release >= 21 && java.is_file()).max();
-    newest.map(|(_, java)| java).context("no Java 21 or newer in /usr/lib/jvm: name one with --java")
-}
-
-/// The feature release that a JDK's file `release` names.
-fn release(home: &Path) -> Option<u32> {
-    let text = fs::read_to_string(home.join("release")).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("JAVA_VERSION=\""))?;
-    line.split(['.', '"', '-', '+']).next()?.parse().ok()
 }

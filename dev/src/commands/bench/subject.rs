@@ -49,12 +49,6 @@ pub(crate) struct Programs {
     /// The binary of another build of the relay, such as the last release
     #[arg(long)]
     before: Option<PathBuf>,
-    /// Debezium Server's unpacked folder [default: tools/debezium-server-3.6.3.Final beside Postgres and Kafka]
-    #[arg(long)]
-    debezium: Option<PathBuf>,
-    /// The program `java`, 21 or newer, for Debezium Server [default: the newest in /usr/lib/jvm]
-    #[arg(long)]
-    java: Option<PathBuf>,
     /// Another program to measure, with `{source}`, `{slot}`, `{publication}`, `{brokers}` and `{topic}` filled in
     #[arg(long, value_name = "COMMAND")]
     other: Option<String>,
@@ -132,9 +126,7 @@ impl Subjects {
                 Some(path) => version(Command::new(path).arg("--version")),
                 None => Err("--before names no program".to_owned()),
             },
-            Name::Debezium | Name::DebeziumTuned => {
-                debezium::look(self.programs.debezium.as_deref(), self.programs.java.as_deref())
-            }
+            Name::Debezium | Name::DebeziumTuned => debezium::look(),
             Name::Other => self.programs.other.clone().ok_or_else(|| "--other names no program".to_owned()),
         }
     }
@@ -149,8 +141,8 @@ impl Subjects {
                 let before = self.programs.before.as_ref().context("--before names no program")?;
                 walrelay(before, &self.programs.relay, &source, job)?
             }
-            Name::Debezium => self.debezium(job, Tuning::AsItComes)?,
-            Name::DebeziumTuned => self.debezium(job, Tuning::Tuned)?,
+            Name::Debezium => debezium::command(job, Tuning::AsItComes)?,
+            Name::DebeziumTuned => debezium::command(job, Tuning::Tuned)?,
             Name::Other => self.other(&source, job)?,
         };
         command.stdin(Stdio::null());
@@ -165,10 +157,6 @@ impl Subjects {
             command.args(["-o", "messages=true"]);
         }
         command
-    }
-
-    fn debezium(&self, job: &Job<'_>, tuning: Tuning) -> Result<Command> {
-        debezium::command(self.programs.debezium.as_deref(), self.programs.java.as_deref(), job, tuning)
     }
 
     fn other(&self, source: &str, job: &Job<'_>) -> Result<Command> {
