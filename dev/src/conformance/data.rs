@@ -94,7 +94,7 @@ pub struct Exit {
 }
 
 /// A table, what is done to it, and what comes of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// A sentence, unique in its group.

@@ -6,7 +6,8 @@
 use walrelay_dev::conformance::data::Statement;
 
 use super::defaults;
-use super::draw::{Draw, Table};
+use super::draw::Draw;
+use super::table::Table;
 
 /// Draws what happens before the next row; `come`: how many records there are by then.
 pub(super) fn draw(draw: &mut Draw, table: &mut Table, come: usize) -> Vec<Statement> {

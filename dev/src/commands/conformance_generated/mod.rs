@@ -3,13 +3,16 @@
 //! that repeat it.
 
 mod changes;
+mod connector;
 mod ddl;
 mod defaults;
 mod doors;
 mod draw;
 mod places;
 mod server;
+mod table;
 mod tuning;
+mod types;
 
 use std::time::{Duration, Instant};
 

@@ -176,10 +176,6 @@ fn rows(number: usize) -> Case {
             own("INSERT INTO events VALUES (2, 'j', 'order#.x', 'ek', 'eo#', 'ep', 'eh', -2, '2025-11-21 09:08:07')"),
             own("INSERT INTO outbox VALUES (3, 'l', 'user#', NULL, 'o#', NULL, NULL, NULL, NULL)"),
         ],
-        oracle: None,
-        records: Vec::new(),
-        sum: None,
-        differs: None,
-        debezium: Vec::new(),
+        ..Case::default()
     }
 }

@@ -142,11 +142,7 @@ impl Scenario {
             name: "tables that move".to_owned(),
             table: (0..self.shop.tables).map(table).collect(),
             statements: vec![Statement::Own("SELECT 1".to_owned())],
-            oracle: None,
-            records: Vec::new(),
-            sum: None,
-            differs: None,
-            debezium: Vec::new(),
+            ..Case::default()
         };
         let topics = self.topics("outbox.event").into_iter().chain(self.topics("shadow"));
         let partitions = topics.map(|topic| (topic, PARTITIONS)).collect();
