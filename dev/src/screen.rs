@@ -86,6 +86,15 @@ pub(crate) fn line(text: &str) {
     put(&format!("{text}\n"));
 }
 
+/// The command that plays the same again: as it was typed, with the seed that was drawn.
+pub(crate) fn again(seed: u64) -> String {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    if !words.iter().any(|word| word.starts_with("--seed")) {
+        words.splice(1..1, [format!("--seed={seed}")]);
+    }
+    format!("walrelay-dev {}", words.join(" "))
+}
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();

@@ -27,7 +27,7 @@ use walrelay_dev::process::{self, Guarded, LastWill};
 use walrelay_dev::relay::{self, Relay};
 
 use crate::binary::Binary;
-use crate::screen::{line, thousands};
+use crate::screen::{again, line, thousands};
 use faults::Faults;
 use reader::Reader;
 use samples::{Sample, Samples};
@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     line(&format!("written       {} transactions of {}", thousands(written), writers::BATCH));
     line(&samples.verdict());
     let passed = samples.failures.is_empty();
-    line(&format!("{}  again: --seed {seed}", if passed { "PASS" } else { "FAIL" }));
+    line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(seed)));
     Ok(passed)
 }
 

@@ -55,12 +55,7 @@ pub(in super::super) fn play(world: &mut World, dice: u64) -> Result<Vec<String>
     }
     let mut broken: Vec<String> = super::unconfirmed(&stage, &mut relay, PATIENCE / 3)?.into_iter().collect();
     let topic = stage.topics().into_iter().next().unwrap_or_default();
-    let seen = super::look_at(&stage, &topic)?;
-    let missing = (1..=ROWS).filter(|number| !seen.numbers.contains(number)).count();
-    if missing > 0 || seen.repeated > 0 || !seen.swapped.is_empty() {
-        let swapped = seen.swapped.len();
-        broken.push(format!("{missing} of {ROWS} rows missing, {} repeated, {swapped} swapped", seen.repeated));
-    }
+    broken.extend(super::look_at(&stage, &topic)?.broken(ROWS));
     drop(client);
     super::strike_down(world, &stage, relay)?;
     world.connect()?.batch_execute(&format!("DROP ROLE IF EXISTS {ROTATING_ROLE}"))?;

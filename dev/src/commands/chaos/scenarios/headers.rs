@@ -42,12 +42,7 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
         broken.push(format!("the relay held {} MB at {MAX_IN_FLIGHT}", peak / 1024));
     }
     let topic = stage.topics().into_iter().next().unwrap_or_default();
-    let seen = super::look_at(&stage, &topic)?;
-    let missing = (1..=ROWS).filter(|number| !seen.numbers.contains(number)).count();
-    if missing > 0 || seen.repeated > 0 || !seen.swapped.is_empty() {
-        let swapped = seen.swapped.len();
-        broken.push(format!("{missing} of {ROWS} rows missing, {} repeated, {swapped} swapped", seen.repeated));
-    }
+    broken.extend(super::look_at(&stage, &topic)?.broken(ROWS));
     drop(client);
     super::strike_down(world, &stage, relay)?;
     Ok(broken)

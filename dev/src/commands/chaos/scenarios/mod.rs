@@ -98,6 +98,16 @@ fn look_at(stage: &Stage, topic: &str) -> Result<Seen> {
     Ok(seen)
 }
 
+impl Seen {
+    /// What is wrong with it, if all of these rows were written.
+    fn broken(&self, rows: i64) -> Option<String> {
+        let missing = (1..=rows).filter(|number| !self.numbers.contains(number)).count();
+        let (swapped, repeated) = (self.swapped.len(), self.repeated);
+        let words = || format!("{missing} of {rows} rows missing, {repeated} repeated, {swapped} swapped");
+        (missing + swapped + repeated > 0).then(words)
+    }
+}
+
 pub(super) fn number_of(payload: &str) -> Option<i64> {
     serde_json::from_str::<serde_json::Value>(payload).ok()?.get("number")?.as_i64()
 }
