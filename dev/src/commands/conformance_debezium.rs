@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
-use walrelay_dev::conformance::compare;
+use anyhow::{Context as _, Result, bail};
 use walrelay_dev::conformance::data::{self, Case, File, Group, Record, Statement};
 use walrelay_dev::conformance::ground::{self, Ground, LONG, Site};
+use walrelay_dev::conformance::{beside, compare};
 use walrelay_dev::consume;
 use walrelay_dev::debezium::{self, CONTEXT, Debezium};
 use walrelay_dev::kafka::{Kafka, Options};
@@ -96,7 +96,7 @@ fn in_file(
             continue;
         }
         let started = Instant::now();
-        let both = match both(group, ground, other, binary) {
+        let both = match both(group, ground, other, binary).and_then(Both::started) {
             Ok(both) => both,
             Err(error) => {
                 count.failures += 1;
@@ -117,14 +117,33 @@ fn in_file(
     Ok(())
 }
 
-/// The records of both.
-struct Both {
-    debezium: Vec<consume::Record>,
-    walrelay: Vec<consume::Record>,
+/// The records of both, and how either ended before its time.
+#[derive(Default)]
+pub(crate) struct Both {
+    pub(crate) debezium: Vec<consume::Record>,
+    pub(crate) walrelay: Vec<consume::Record>,
+    /// The relay ended before it streamed, with these words.
+    pub(crate) told: Option<String>,
+    /// Debezium Server did not start, or ended by itself, for this reason.
+    pub(crate) ended: Option<String>,
+    /// The relay ended by itself, with these words.
+    pub(crate) stopped: Option<String>,
 }
 
-fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<Both> {
-    let (before, before_other) = (topics(ground.kafka())?, topics(other)?);
+impl Both {
+    /// Both of them started.
+    fn started(self) -> Result<Self> {
+        let is_empty = self.debezium.is_empty() && self.walrelay.is_empty();
+        match self.told.as_ref().or(self.ended.as_ref()).filter(|_| is_empty) {
+            Some(why) => bail!("{why}"),
+            None => Ok(self),
+        }
+    }
+}
+
+/// Lets a Debezium Server and the relay publish the rows of a group, each to its own Kafka, and clears up.
+pub(crate) fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<Both> {
+    let before = [topics(ground.kafka())?, topics(other)?];
     let site = ground.furnish(group)?;
     let theirs = format!("{}_debezium", site.name);
     site.make_slot(&site.name)?;
@@ -132,28 +151,55 @@ fn both(group: &Group, ground: &Ground, other: &Kafka, binary: &Path) -> Result<
     for kafka in [ground.kafka(), other] {
         ground::make_topics(kafka, &group.topics())?;
     }
-    let properties = properties(&site, ground, &theirs, other)?;
-    let mut debezium = Debezium::start_with(ground.folder(), &properties, &group.files, &group.variables)?;
+    let both = on_site(&site, &theirs, group, (ground, other), &before, binary);
+    let cleared = ground.clear(&site, &[&site.name, &theirs]);
+    both.and_then(|both| cleared.map(|()| both))
+}
+
+fn on_site(
+    site: &Site<'_>,
+    slot: &str,
+    group: &Group,
+    (ground, other): (&Ground, &Kafka),
+    [before, before_other]: &[BTreeSet<String>; 2],
+    binary: &Path,
+) -> Result<Both> {
     let mut relay = site.start_relay(ground, binary)?;
-    relay.wait_streaming(LONG)?;
-    wait_active(&site, &theirs, &mut debezium)?;
+    if let Err(error) = relay.wait_streaming(LONG) {
+        let words = beside::last_words(&relay.log());
+        // A name of a column, a pattern: what Debezium would not start with either is told as well.
+        anyhow::ensure!(relay.exited()?.is_some() && !words.is_empty(), error);
+        return Ok(Both { told: Some(words), ..Both::default() });
+    }
+    let files = site.files(ground.folder(), slot, &other.brokers())?;
+    let properties = std::fs::read_to_string(files.first().context("no properties")?)?;
+    let started = Debezium::start_with(ground.folder(), &properties, &group.files, &group.variables);
+    let mut debezium = match started.and_then(|mut debezium| wait_active(site, slot, &mut debezium).map(|()| debezium))
+    {
+        Ok(debezium) => debezium,
+        Err(error) => return Ok(Both { ended: Some(format!("{error:#}")), ..Both::default() }),
+    };
     site.write(&mut || {
-        let (ours, theirs) = (new_records(ground.kafka(), &before)?, new_records(other, &before_other)?);
+        let (ours, theirs) = (new_records(ground.kafka(), before)?, new_records(other, before_other)?);
         Ok(ours.len().min(theirs.len()))
     })?;
-    site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
-    let walrelay = new_records(ground.kafka(), &before)?;
-    let seen = wait_for_records(&mut debezium, other, &before_other, walrelay.len())?;
-    if seen.len() < walrelay.len() {
+    let code = site.wait_confirmed(&site.name, || relay.exited()).with_context(|| relay.log())?;
+    let walrelay = new_records(ground.kafka(), before)?;
+    let seen = wait_for_records(&mut debezium, other, before_other, walrelay.len())?;
+    let ended = debezium.exited()?.map(|_| debezium.tail());
+    if seen.len() < walrelay.len() && ended.is_none() {
         screen::line(&format!("Debezium said:\n{}", debezium.tail()));
     }
     debezium.stop()?;
-    relay.terminate(LONG)?;
-    Ok(Both { debezium: seen, walrelay })
+    let stopped = code.map(|_| beside::last_words(&relay.log()));
+    if stopped.is_none() {
+        relay.terminate(LONG)?;
+    }
+    Ok(Both { debezium: seen, walrelay, told: None, ended, stopped })
 }
 
 /// What Debezium has written, less its own headers, once so many are there or it has ended or time is up.
-pub(crate) fn wait_for_records(
+fn wait_for_records(
     debezium: &mut Debezium,
     kafka: &Kafka,
     before: &BTreeSet<String>,
@@ -170,15 +216,8 @@ pub(crate) fn wait_for_records(
     Ok(seen)
 }
 
-pub(crate) fn properties(site: &Site<'_>, ground: &Ground, slot: &str, kafka: &Kafka) -> Result<String> {
-    let files = site.files(ground.folder(), slot, &kafka.brokers())?;
-    let file = files.first().context("no properties")?;
-    // A name that tells the relay's file from Debezium's is not needed: the slot is in it.
-    Ok(std::fs::read_to_string(file)?)
-}
-
 /// Waits until somebody reads the slot.
-pub(crate) fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<()> {
+fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) -> Result<()> {
     let mut client = site.connect()?;
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let active = process::wait_until(LONG, "Debezium to stream", || {
@@ -188,11 +227,11 @@ pub(crate) fn wait_active(site: &Site<'_>, slot: &str, debezium: &mut Debezium) 
     active.with_context(|| debezium.tail())
 }
 
-pub(crate) fn topics(kafka: &Kafka) -> Result<BTreeSet<String>> {
+fn topics(kafka: &Kafka) -> Result<BTreeSet<String>> {
     Ok(kafka.topics()?.into_iter().collect())
 }
 
-pub(crate) fn new_records(kafka: &Kafka, before: &BTreeSet<String>) -> Result<Vec<consume::Record>> {
+fn new_records(kafka: &Kafka, before: &BTreeSet<String>) -> Result<Vec<consume::Record>> {
     let now = topics(kafka)?;
     let new: Vec<&str> = now.difference(before).map(String::as_str).collect();
     consume::read_to_end(&kafka.client_config(), &new)

@@ -80,13 +80,24 @@ pub struct Count {
     pub differences: usize,
 }
 
-/// What came of one pair.
+/// The outcome of one configuration.
 #[derive(Debug, Default)]
-struct Outcome {
-    told: Option<String>,
-    ended: Option<String>,
-    records: usize,
-    differences: Vec<String>,
+pub struct Outcome {
+    /// The relay refused it before the first record, with these words.
+    pub told: Option<String>,
+    /// Debezium ended by itself, for this reason.
+    pub ended: Option<String>,
+    /// Records that were compared.
+    pub records: usize,
+    /// Lines.
+    pub differences: Vec<String>,
+}
+
+impl Outcome {
+    /// The comparison itself failed, which counts as a difference.
+    pub fn failed(error: &anyhow::Error) -> Self {
+        Self { differences: vec![format!("{error:#}")], ..Self::default() }
+    }
 }
 
 impl Beside {
@@ -138,25 +149,13 @@ impl Beside {
             for _ in 0..at_once.max(1) {
                 scope.spawn(|| {
                     while let Some(pair) = next() {
-                        let outcome = self.compare(&pair).unwrap_or_else(|error| Outcome {
-                            differences: vec![format!("{error:#}")],
-                            ..Outcome::default()
-                        });
+                        let outcome = self.compare(&pair).unwrap_or_else(|error| Outcome::failed(&error));
                         if let (Ok(mut count), Ok(mut topics)) = (count.lock(), topics.lock()) {
-                            count.add(&outcome);
+                            count.take(&pair.label, outcome, &say);
                             topics.push((
                                 pair.topics.clone(),
                                 pair.group.topics().into_keys().map(str::to_owned).collect(),
                             ));
-                        }
-                        if let Some(why) = outcome.told {
-                            say(&format!("{}: refused: {why}", pair.label));
-                        }
-                        if let Some(why) = outcome.ended {
-                            say(&format!("{}: Debezium's task ended: {why}", pair.label));
-                        }
-                        for difference in outcome.differences {
-                            say(&format!("{}: {difference}", pair.label));
                         }
                     }
                 });
@@ -295,12 +294,22 @@ impl Beside {
 }
 
 impl Count {
-    fn add(&mut self, outcome: &Outcome) {
+    /// Says what came of one configuration, and counts it.
+    pub fn take(&mut self, label: &str, outcome: Outcome, say: impl Fn(&str)) {
         self.groups += 1;
-        self.told += usize::from(outcome.told.is_some());
-        self.ended += usize::from(outcome.ended.is_some());
         self.records += outcome.records;
-        self.differences += outcome.differences.len();
+        if let Some(why) = outcome.told {
+            self.told += 1;
+            say(&format!("{label}: refused: {why}"));
+        }
+        if let Some(why) = outcome.ended {
+            self.ended += 1;
+            say(&format!("{label}: Debezium ended: {why}"));
+        }
+        for difference in outcome.differences {
+            self.differences += 1;
+            say(&format!("{label}: {difference}"));
+        }
     }
 }
 
@@ -310,7 +319,7 @@ impl fmt::Display for Count {
         write!(
             f,
             "{groups} configurations, {records} records compared, {told} refused before the first record, \
-             Debezium's task ended in {ended}, {differences} differences"
+             Debezium ended by itself in {ended}, {differences} differences"
         )
     }
 }
