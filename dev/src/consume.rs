@@ -99,27 +99,12 @@ impl Follower {
     /// # Errors
     /// A topic does not exist, or the brokers do not answer.
     pub fn from_beginning(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
-        Self::start(config, topics, Offset::Beginning)
-    }
-
-    /// Starts behind the last record of every partition. The topics must exist.
-    ///
-    /// # Errors
-    /// As [`Follower::from_beginning`].
-    pub fn from_end(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
-        Self::start(config, topics, Offset::End)
-    }
-
-    fn start(config: &ClientConfig, topics: &[&str], from: Offset) -> Result<Self> {
         // No word of a partition's end: more is to come.
         let consumer = consumer(config, false)?;
         let mut places: HashMap<String, HashMap<i32, Offset>> = HashMap::new();
         for topic in topics {
             for partition in partitions(&consumer, topic)? {
-                // The end is asked for now: left to the client, it would be where the first fetch finds it.
-                let offset =
-                    if from == Offset::End { Offset::Offset(high(&consumer, topic, partition)?) } else { from };
-                places.entry((*topic).to_owned()).or_default().insert(partition, offset);
+                places.entry((*topic).to_owned()).or_default().insert(partition, Offset::Beginning);
             }
         }
         let state = Following { consumer, places, heard: Instant::now() };
@@ -399,13 +384,6 @@ fn partitions_if_there(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>>
         Some(Code::UnknownTopicOrPartition) => Ok(Vec::new()),
         Some(code) => Err(KafkaError::MetadataFetch(code)).with_context(asked),
     }
-}
-
-fn high(consumer: &BaseConsumer, topic: &str, partition: i32) -> Result<i64> {
-    let (_, high) = consumer
-        .fetch_watermarks(topic, partition, PATIENCE)
-        .with_context(|| format!("cannot ask how much topic {topic} holds"))?;
-    Ok(high)
 }
 
 /// Whether an error passes by itself: brokers that come and go, or have not heard of a new topic yet; partitions whose leader is being

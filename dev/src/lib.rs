@@ -45,3 +45,8 @@ pub fn repository() -> std::path::PathBuf {
     let dev = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     dev.parent().unwrap_or(dev).to_owned()
 }
+
+/// Settings of a server, as its options have them.
+pub fn settings(given: &[(&str, &str)]) -> Vec<(String, String)> {
+    given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}

@@ -86,6 +86,12 @@ pub(crate) fn line(text: &str) {
     put(&format!("{text}\n"));
 }
 
+/// How many rows a second these are.
+pub(crate) fn per_second(rows: u64, took: Duration) -> String {
+    let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
+    thousands(rows.saturating_mul(1000) / millis)
+}
+
 /// The command that plays the same again: as it was typed, with the seed that was drawn.
 pub(crate) fn again(seed: u64) -> String {
     let mut words: Vec<String> = std::env::args().skip(1).collect();

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::arrivals::Arrivals;
 use crate::kafka::Kafka;
-use crate::postgres::{Postgres, quote_identifier, unique_name};
+use crate::postgres::{Postgres, quote_identifier};
 use crate::relay::{self, Relay};
 use crate::{process, shop, truth};
 
@@ -102,19 +102,6 @@ impl Stage {
         stage.arrivals.create(&stage.topics().iter().map(String::as_str).collect::<Vec<_>>())?;
         shop::create_tables(&mut stage.connect()?, options)?;
         Ok(stage)
-    }
-
-    /// As [`Stage::build`], with topics that no other stage on the same Kafka has.
-    ///
-    /// # Errors
-    /// As [`Stage::build`].
-    pub fn build_beside_others(
-        postgres: &Postgres,
-        kafka: &Kafka,
-        binary: &Path,
-        options: &shop::Options,
-    ) -> Result<Self> {
-        Self::build(postgres, kafka, binary, &unique_name("walrelay-shop"), options)
     }
 
     /// The topics of the shop's rows.

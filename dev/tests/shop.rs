@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_dev::kafka::shared_kafka;
-use walrelay_dev::postgres::{self, Postgres, shared_postgres};
+use walrelay_dev::postgres::{self, Postgres, shared_postgres, unique_name};
 use walrelay_dev::shop::{self, Shop};
 use walrelay_dev::stage::Stage;
 use walrelay_dev::{process, truth};
@@ -62,7 +62,7 @@ fn a_crash_of_postgres_is_outlived_and_the_truth_still_holds() {
 fn a_stage_that_is_struck_leaves_nothing_on_services_that_live_on() {
     let (server, kafka) = (shared_postgres().unwrap(), shared_kafka().unwrap());
     let binary = std::path::Path::new("/bin/false");
-    let stage = Stage::build_beside_others(server, kafka, binary, &shop::Options::default()).unwrap();
+    let stage = Stage::build(server, kafka, binary, &unique_name("walrelay-shop"), &shop::Options::default()).unwrap();
     let slot = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
     stage.connect().unwrap().execute(slot, &[&stage.name]).unwrap();
     assert_eq!(stage.compare().unwrap(), truth::Report::default());

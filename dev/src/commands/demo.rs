@@ -9,7 +9,7 @@ use walrelay_dev::arrivals::{Arrivals, Follow};
 use walrelay_dev::brokers::{self, Broker};
 use walrelay_dev::consume::Record;
 use walrelay_dev::kafka::{BROKERS_VARIABLE, Kafka};
-use walrelay_dev::postgres::{Postgres, SOURCE_VARIABLE};
+use walrelay_dev::postgres::{Postgres, SOURCE_VARIABLE, unique_name};
 use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::shop::{self, Shop, Tally};
 use walrelay_dev::stage::Stage;
@@ -145,7 +145,9 @@ fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Server)> {
 /// A server of our own takes the relay's usual addresses; on somebody else's Kafka we keep apart.
 fn raise(postgres: &Postgres, server: &Server, binary: &Path, options: &shop::Options) -> Result<Stage> {
     match server {
-        Server::Kafka(kafka) if kafka.is_external() => Stage::build_beside_others(postgres, kafka, binary, options),
+        Server::Kafka(kafka) if kafka.is_external() => {
+            Stage::build(postgres, kafka, binary, &unique_name("walrelay-shop"), options)
+        }
         Server::Kafka(kafka) => Stage::build(postgres, kafka, binary, PREFIX, options),
         Server::Other(broker) => {
             let arrivals = Arrivals::prepare(broker, PREFIX, true)?;

@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use rustix::process::Signal;
 use walrelay_dev::kafka::{self, Kafka};
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process;
 use walrelay_dev::process::{Guarded, LastWill};
 use walrelay_dev::relay::Relay;
@@ -63,9 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
     line(&format!("prune-chaos: {} rounds, seed {seed}", arguments.rounds));
     let binary = arguments.binary.path()?;
-    let settings = vec![("autovacuum_naptime".to_owned(), "1s".to_owned())];
-    let major = arguments.postgres;
-    let postgres = Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })?;
+    let postgres = Postgres::with(arguments.postgres, &[("autovacuum_naptime", "1s")])?;
     let kafka = Kafka::start(&kafka::Options::default())?;
     let options = shop::Options {
         connections: arguments.connections,

@@ -10,12 +10,12 @@ use ::postgres::Client;
 use anyhow::{Result, ensure};
 use walrelay_dev::consume;
 use walrelay_dev::kafka::{self, Kafka};
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process;
 use walrelay_dev::relay::{self, Relay};
 
 use crate::binary::Binary;
-use crate::screen::{line, thousands};
+use crate::screen::{line, per_second};
 
 /// How long one measurement may take.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -58,9 +58,7 @@ struct Run {
 
 /// Whether each row was published once.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let major = arguments.postgres;
-    let settings = vec![("max_wal_size".to_owned(), "4GB".to_owned())];
-    let postgres = Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })?;
+    let postgres = Postgres::with(arguments.postgres, &[("max_wal_size", "4GB")])?;
     let kafka = Kafka::start(&kafka::Options::default())?;
     let database = postgres.create_unique_database("shards")?;
     let stage = Stage { source: postgres.url(&database), binary: arguments.binary.path()?, postgres, kafka, database };
@@ -214,11 +212,6 @@ fn table(shards: &[u8], runs: &[(u8, Run)], rows: u64) -> Vec<String> {
         ));
     }
     lines
-}
-
-fn per_second(rows: u64, took: Duration) -> String {
-    let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
-    thousands(rows.saturating_mul(1000) / millis)
 }
 
 fn seconds(times: &[Duration]) -> String {

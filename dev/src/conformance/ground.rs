@@ -2,17 +2,14 @@
 //!
 //! In: a group. Out: its records, the oracle's answers, how the tool ended. It judges nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use futures_executor::block_on;
+use anyhow::{Context as _, Result};
 use postgres::{Client, NoTls};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 
 use super::data::{Case, Group, Record, Statement};
 use super::doors::{self, Broker};
@@ -78,15 +75,14 @@ impl Ground {
     /// # Errors
     /// Postgres does not start.
     pub fn beside(major: u32, broker: Broker) -> Result<Self> {
-        let settings = [
+        let settings = crate::settings(&[
             ("max_prepared_transactions", "10"),
             ("max_replication_slots", "400"),
             ("max_wal_senders", "100"),
             ("max_connections", "200"),
             // No crash is tried here.
             ("fsync", "off"),
-        ];
-        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        ]);
         let folder = run_dir::make(&provision::dev_dir().join("run"), "conformance")?;
         let is_guarded = matches!(broker, Broker::Guarded(_));
         let tls = is_guarded.then(|| doors::certificates_of_postgres(&folder)).transpose()?;
@@ -446,20 +442,9 @@ fn schema(number: usize) -> String {
 /// # Errors
 /// Kafka refuses.
 pub fn make_topics(kafka: &Kafka, topics: &BTreeMap<&str, u32>) -> Result<()> {
-    if topics.is_empty() {
-        return Ok(());
-    }
-    let admin: AdminClient<DefaultClientContext> = kafka.client_config().create()?;
-    let options = AdminOptions::new().request_timeout(Some(LONG)).operation_timeout(Some(LONG));
-    let new = topics.iter().map(|(topic, partitions)| {
-        let topic = NewTopic::new(topic, i32::try_from(*partitions)?, TopicReplication::Fixed(1));
-        Ok(topic.set("max.message.bytes", LARGEST))
-    });
-    let new = new.collect::<Result<Vec<_>>>()?;
-    for result in block_on(admin.create_topics(&new, &options))? {
-        if let Err((topic, code)) = result {
-            bail!("Kafka refuses topic {topic}: {code}");
-        }
-    }
-    Ok(())
+    let counts: BTreeSet<u32> = topics.values().copied().collect();
+    counts.into_iter().try_for_each(|count| {
+        let names: Vec<&str> = topics.iter().filter(|(_, its)| **its == count).map(|(name, _)| *name).collect();
+        kafka.create_topics(&names, count, &[("max.message.bytes", LARGEST)])
+    })
 }

@@ -147,6 +147,14 @@ impl Postgres {
         Ok(Self { kind: Kind::Own(Box::new(server)) })
     }
 
+    /// Starts a server of our own of this version, with these settings.
+    ///
+    /// # Errors
+    /// As [`Postgres::start`].
+    pub fn with(major: u32, settings: &[(&str, &str)]) -> Result<Self> {
+        Self::start(&Options { major, settings: crate::settings(settings), ..Options::default() })
+    }
+
     /// The server of `WALRELAY_TEST_SOURCE` if that is set, else one of our own with default options.
     ///
     /// # Errors

@@ -17,12 +17,12 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use walrelay_dev::consume::Meter;
 use walrelay_dev::kafka::{self, Kafka};
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process;
 use walrelay_dev::relay::{self, Relay};
 
 use crate::binary::Binary;
-use crate::screen::{line, thousands};
+use crate::screen::{line, per_second, thousands};
 use sides::Sides;
 use writers::Writers;
 
@@ -134,9 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
 impl Ground {
     fn prepare(arguments: &Arguments) -> Result<Self> {
-        let settings = vec![("max_wal_size".to_owned(), "4GB".to_owned())];
-        let major = arguments.postgres;
-        let postgres = Postgres::start(&postgres::Options { major, settings, ..postgres::Options::default() })?;
+        let postgres = Postgres::with(arguments.postgres, &[("max_wal_size", "4GB")])?;
         let kafka = Kafka::start(&kafka::Options::default())?;
         let name = postgres.create_unique_database("backfill")?;
         let (source, topic) = (postgres.url(&name), format!("{name}.order"));
@@ -242,11 +240,6 @@ impl Taken {
         *self.kills.get_mut(which).context("there are two")? += 1;
         Ok(())
     }
-}
-
-fn per_second(rows: u64, took: Duration) -> String {
-    let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX).max(1);
-    thousands(rows.saturating_mul(1000) / millis)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure that is shown with one decimal")]

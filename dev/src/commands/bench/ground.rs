@@ -126,7 +126,7 @@ impl Ground {
             Some(kind) if brokers > 1 => bail!("{} has one server here", kind.name()),
             Some(_) | None => None,
         };
-        let settings = SETTINGS.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let settings = walrelay_dev::settings(&SETTINGS);
         let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;

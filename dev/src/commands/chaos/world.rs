@@ -411,7 +411,7 @@ impl World {
 }
 
 pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
-    let properties = BROKER_PROPERTIES.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+    let properties = walrelay_dev::settings(&BROKER_PROPERTIES);
     // A topic that was deleted is not to come back by itself.
     let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
     Cluster::start(brokers, &options)
@@ -441,13 +441,12 @@ fn build(
 }
 
 fn start_postgres(major: u32) -> Result<Postgres> {
-    let settings = [
+    let settings = walrelay_dev::settings(&[
         // The keys' rows are updated all the time: without a vacuum each second the load would fade.
         ("autovacuum_naptime", "1s"),
         ("wal_sender_timeout", WAL_SENDER_TIMEOUT),
         ("max_wal_size", "4GB"),
-    ];
-    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+    ]);
     let with_password = format!("host all {ROTATING_ROLE} 127.0.0.1/32 scram-sha-256");
     let trusted = ["local all all trust", "host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"];
     let hba = std::iter::once(with_password).chain(trusted.map(str::to_owned)).collect();

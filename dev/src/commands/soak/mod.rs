@@ -22,7 +22,7 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use rustix::process::Signal;
 use walrelay_dev::kafka::{self, Kafka};
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process::{self, Guarded, LastWill};
 use walrelay_dev::relay::{self, Relay};
 
@@ -166,9 +166,7 @@ impl Ground {
             ("autovacuum_naptime", "5s"),
             ("wal_sender_timeout", "10s"),
         ];
-        let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
-        let options = postgres::Options { major: arguments.postgres, settings, ..postgres::Options::default() };
-        let postgres = Postgres::start(&options)?;
+        let postgres = Postgres::with(arguments.postgres, &settings)?;
         let kafka = Kafka::start(&kafka::Options::default())?;
         let name = postgres.create_unique_database("soak")?;
         let (source, topic) = (postgres.url(&name), format!("{name}.soak"));

@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use walrelay_dev::postgres::{self, Postgres, unique_name};
+use walrelay_dev::postgres::{Postgres, unique_name};
 use walrelay_dev::process;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::servers::Servers;
@@ -99,12 +99,7 @@ pub(super) fn run(settings: &Settings, binary: &Path) -> Result<bool> {
         Some(kind) => Servers::other(kind, PREFIX, &[], false)?,
     };
     servers.take_repeats()?;
-    let options = postgres::Options {
-        major: settings.major,
-        settings: vec![("wal_sender_timeout".to_owned(), WAL_SENDER_TIMEOUT.to_owned())],
-        ..postgres::Options::default()
-    };
-    let postgres = Postgres::start(&options)?;
+    let postgres = Postgres::with(settings.major, &[("wal_sender_timeout", WAL_SENDER_TIMEOUT)])?;
     let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
     let mut outcomes = Vec::new();
     for round in rounds {
