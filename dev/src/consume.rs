@@ -403,6 +403,8 @@ fn is_passing(error: &KafkaError) -> bool {
                 | Code::OffsetNotAvailable
                 | Code::ReplicaNotAvailable
                 | Code::UnknownTopicOrPartition
+                // The client has let go of a broker that it asked, such as one that it knew by its first address alone.
+                | Code::DestroyBroker
         )
     )
 }
