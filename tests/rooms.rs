@@ -157,8 +157,8 @@ fn naming(names: &[&str], may: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 /// Destinations with a client on a thread of its own.
-fn is_a_lanes_client(path: &str) -> bool {
-    ["sink/aws/", "sink/lanes/", "sink/nats/", "sink/rabbitmq/", "sink/redis/", "sink/sqs/"]
+fn is_a_queues_client(path: &str) -> bool {
+    ["sink/aws/", "sink/ordered_queue/", "sink/nats/", "sink/rabbitmq/", "sink/redis/", "sink/sqs/"]
         .iter()
         .any(|folder| path.starts_with(folder))
 }
@@ -203,7 +203,7 @@ fn few_below_the_commands_look_at_a_clock() {
     let below = |path: &str| place(path.split('/').next().unwrap().trim_end_matches(".rs")) >= place("http");
     let clocks = naming(&["Instant::now", "thread::sleep"], |path| {
         let asks = path.starts_with("sink/registry/") || path == "sink/fetch.rs";
-        let to_servers = path.starts_with("pg/") || is_kafkas(path) || is_a_lanes_client(path) || asks;
+        let to_servers = path.starts_with("pg/") || is_kafkas(path) || is_a_queues_client(path) || asks;
         below(path) || to_servers || path == "main.rs"
     });
     assert_eq!(clocks, READ_A_CLOCK, "right: READ_A_CLOCK");

@@ -139,9 +139,9 @@ pub const FAMILIES: &[Family] = &[
         |scrape, out| out.single(scrape.metrics.in_flight_bytes.load(Relaxed)),
     ),
     Family::gauge(
-        "walrelay_lanes",
+        "walrelay_producers",
         "Producers that share Kafka's partitions, each partition always with the same one. 1 with exactly once.",
-        |scrape, out| out.known(scrape.metrics.lanes()),
+        |scrape, out| out.known(scrape.metrics.producers()),
     ),
     Family::gauge("walrelay_confirmed_lsn_bytes", "WAL position confirmed to Postgres.", |scrape, out| {
         out.single(scrape.metrics.confirmed.load(Relaxed))

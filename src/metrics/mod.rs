@@ -139,7 +139,7 @@ pub struct Metrics {
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
     /// 0: the destination has none.
-    lanes: AtomicU8,
+    producers: AtomicU8,
     oldest_in_flight: Stamp,
     /// Microseconds since 1970; `i64::MIN` when every transaction received is acknowledged.
     oldest_commit: AtomicI64,
@@ -186,7 +186,7 @@ impl Metrics {
             confirmed: AtomicU64::new(0),
             in_flight_records: AtomicU64::new(0),
             in_flight_bytes: AtomicU64::new(0),
-            lanes: AtomicU8::new(0),
+            producers: AtomicU8::new(0),
             oldest_in_flight: Stamp::never(),
             oldest_commit: AtomicI64::new(i64::MIN),
             stream_time: AtomicI64::new(i64::MIN),
@@ -271,12 +271,12 @@ impl Metrics {
     }
 
     /// How many clients of the destination share the partitions.
-    pub fn set_lanes(&self, lanes: Option<u8>) {
-        self.lanes.store(lanes.unwrap_or_default(), Relaxed);
+    pub fn set_producers(&self, producers: Option<u8>) {
+        self.producers.store(producers.unwrap_or_default(), Relaxed);
     }
 
-    fn lanes(&self) -> Option<u64> {
-        Some(u64::from(self.lanes.load(Relaxed))).filter(|lanes| *lanes > 0)
+    fn producers(&self) -> Option<u64> {
+        Some(u64::from(self.producers.load(Relaxed))).filter(|producers| *producers > 0)
     }
 
     /// When the oldest record in flight was handed over; `None` when there is none.

@@ -213,7 +213,7 @@ mod tests {
         metrics.set_state(State::Streaming);
         metrics.positions(Lsn::new(300), Lsn::new(200));
         metrics.in_flight(7, 700);
-        metrics.set_lanes(Some(2));
+        metrics.set_producers(Some(2));
         metrics.oldest_in_flight(Some(start + Duration::from_millis(99_500)));
         metrics.oldest_commit(Some(commit));
         metrics.acknowledged(metrics.topic("outbox.event.order"), 42, 4_200, start + Duration::from_secs(98));

@@ -94,8 +94,8 @@ pub struct Relay<S, C> {
     topics: TopicStates,
     refusals: Refusals,
     hold: Hold,
-    /// The reason for which lanes of the sink wait, since when they do, and whether that was logged.
-    lanes_blocked: Option<(String, Instant, bool)>,
+    /// The reason for which sequences of the sink wait, since when they do, and whether that was logged.
+    sequences_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
     /// Called with each row that is skipped and whose payload is nowhere else, before it is.
     on_lost: Option<OnLost>,
@@ -128,7 +128,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         stop: Arc<AtomicBool>,
         limits: Limits,
     ) -> Self {
-        metrics.set_lanes(sink.lanes());
+        metrics.set_producers(sink.producers());
         Self {
             transaction: SinkTransaction::of(sink.transaction_timeout()),
             outbox,
@@ -142,7 +142,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             topics: TopicStates::default(),
             refusals: Refusals::default(),
             hold: Hold::default(),
-            lanes_blocked: None,
+            sequences_blocked: None,
             bad_rows: BadRows::default(),
             on_lost: None,
             catalogue: None,
@@ -484,7 +484,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());
         self.metrics.oldest_commit(self.ledger.oldest_commit());
-        self.look_at_lanes(now);
+        self.look_at_sequences(now);
         self.look_for_silence(now);
         self.show_problem(session.and_then(Session::obstacle));
         if let Some(session) = session {
@@ -500,14 +500,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// what lanes of the sink wait for is reported once it lasts: one that is created on demand takes a moment.
-    fn look_at_lanes(&mut self, now: Instant) {
-        let before = self.lanes_blocked.take();
+    /// what sequences of the sink wait for is reported once it lasts: one that is created on demand takes a moment.
+    fn look_at_sequences(&mut self, now: Instant) {
+        let before = self.sequences_blocked.take();
         let Some(failure) = self.sink.blocked() else {
             // Between two attempts nothing is reported as blocked: it is over once something has arrived.
             let arrived = |since: Instant| self.reported.is_some_and(|at| at > since);
             if self.in_flight() > 0 && before.as_ref().is_some_and(|(_, since, _)| !arrived(*since)) {
-                self.lanes_blocked = before;
+                self.sequences_blocked = before;
                 return;
             }
             if let Some((was, _, true)) = before {
@@ -520,7 +520,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if told && !was_told {
             tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
         }
-        self.lanes_blocked = Some((failure.text, since, told));
+        self.sequences_blocked = Some((failure.text, since, told));
     }
 
     fn show_problem(&mut self, blocked: Option<&str>) {
@@ -533,8 +533,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
-        let lanes = self.lanes_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
-        let reason = blocked.map(str::to_owned).or(lanes).or_else(|| problem.clone().filter(|_| waiting));
+        let sequences = self.sequences_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
+        let reason = blocked.map(str::to_owned).or(sequences).or_else(|| problem.clone().filter(|_| waiting));
         if reason != self.reason {
             if reason.is_some() {
                 self.metrics.last_error(reason.clone());
@@ -555,7 +555,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
         if self.stopping_since.is_some() {
             State::Stopping
-        } else if old || session.obstacle().is_some() || self.lanes_blocked.as_ref().is_some_and(|(.., told)| *told) {
+        } else if old || session.obstacle().is_some() || self.sequences_blocked.as_ref().is_some_and(|(.., told)| *told)
+        {
             State::Blocked
         } else if self.waits_for_last_holder() {
             State::WaitingForSlot

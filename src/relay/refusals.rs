@@ -1,15 +1,15 @@
 //! Handles rows whose records the destination refuses.
 //!
 //! ```text
-//!  Refused ──► the row's action ──► skip: its lane continues
-//!                    │         └──► dead-letter record in its place ──► delivered: its lane continues
+//!  Refused ──► the row's action ──► skip: its sequence continues
+//!                    │         └──► dead-letter record in its place ──► delivered: its sequence continues
 //!                    │                          └── refused as well: sent without payload, then stop
 //!                    ├──► stop: no further row is taken; everything that can be delivered is
 //!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
 //! ```
 //!
-//! A refused record blocks all later records of its lane until its action is taken. If that is a dead-letter record, until that is
-//! acknowledged. Other lanes continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
+//! A refused record blocks all later records of its sequence until its action is taken. If that is a dead-letter record, until that is
+//! acknowledged. Other sequences continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
 use super::BadRowAction;
@@ -73,7 +73,7 @@ enum Stage {
     Skipped { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
     Offered { bare: bool, at: Instant },
-    /// The dead-letter record, with this token, is in the lane's place.
+    /// The dead-letter record, with this token, is in the sequence's place.
     DeadLetter { bare: bool, token: Token },
     /// The relay stops; why the dead-letter topic does not take it either.
     Stop { dead_letter_refused: Option<Failure> },

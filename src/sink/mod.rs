@@ -15,11 +15,11 @@ pub mod hold;
 pub mod kafka;
 pub mod kinds;
 pub mod labels;
-#[cfg(feature = "lanes")]
-pub mod lanes;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod null;
+#[cfg(feature = "ordered-queue")]
+pub mod ordered_queue;
 mod owned;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
@@ -31,7 +31,7 @@ mod sockets;
 #[cfg(feature = "aws")]
 pub mod sqs;
 pub mod stdout;
-#[cfg(all(test, feature = "lanes"))]
+#[cfg(all(test, feature = "ordered-queue"))]
 mod tests;
 #[cfg(feature = "nats")]
 mod time;
@@ -173,7 +173,7 @@ pub struct InFlight {
     pub bytes: u64,
     /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and what waits behind them.
     pub held: u64,
-    /// How many are in lanes in which the one that is refused is being searched for.
+    /// How many of the records are of sequences in which the destination searches for a refused record.
     pub isolating: u64,
 }
 
@@ -195,8 +195,8 @@ pub enum Enqueue {
 pub enum Report {
     /// Records that it keeps now.
     Delivered(Delivered),
-    /// One record that it refuses: for the record's own sake ([`FailureClass::Row`]), or for its topic's ([`FailureClass::Topic`]).
-    /// The record stays in flight, and its lane is held, until [`Sink::resolve`].
+    /// The destination refuses one record: for the record's own sake ([`FailureClass::Row`]), or for its topic's
+    /// ([`FailureClass::Topic`]). The record stays in flight, and its sequence is held, until [`Sink::resolve`].
     Refused(Box<Refused>),
     /// The client as a whole gave up: nothing more is taken or reported until [`Sink::restart`].
     Failed(Failure),
@@ -337,15 +337,16 @@ pub enum Rows {
 ///
 /// * **Taken once, reported once.** For each record for which [`Sink::try_enqueue`] said [`Enqueue::Taken`], [`Sink::poll`] reports
 ///   [`Delivered`] once, or [`Sink::resolve`] ends it with [`Resolution::Skip`]. Until then it is in [`Sink::in_flight`].
-/// * **Lanes.** What must stay behind a record is its *lane*: a Kafka partition; a key of a topic elsewhere. Within a lane records
-///   arrive in the order in which they were taken. A destination does not send a record of a lane before every earlier one has
-///   arrived, unless it knows that the other end takes it only after those. Lanes pass each other freely, and so do reports.
-/// * **A lane may wait.** A record whose lane cannot move now is taken all the same and copied into a queue of the destination: it
-///   counts as in flight. [`Enqueue::Full`] bounds the sum.
-/// * **A refusal holds its lane.** The destination finds out which single record is refused before it says [`Report::Refused`], in
-///   whatever way it can (one batch of a lane under way, then halves of it). Nothing of that lane moves until [`Sink::resolve`]. Other
-///   lanes go on. What passes by itself (an unreachable broker, too few replicas) is retried by the destination and reported by
-///   [`Sink::blocked`], never as a refusal.
+/// * **Sequences.** The records whose order counts are a *sequence*: those of a Kafka partition; elsewhere, those of a key of a topic.
+///   The records of a sequence arrive in the order in which they were taken. A destination does not send a record before every earlier
+///   one of its sequence has arrived, unless it knows that the other end takes it only after those. Records of different sequences
+///   pass each other freely, and so do reports.
+/// * **A sequence may wait.** If a sequence cannot move now, the destination takes its records all the same and copies them into a queue
+///   of its own: they count as in flight. [`Enqueue::Full`] bounds the sum.
+/// * **A refusal holds its sequence.** The destination finds out which single record is refused before it says [`Report::Refused`]. It
+///   may send one batch of the sequence, then halves of it. No record of that sequence moves before [`Sink::resolve`]; other sequences
+///   go on. If a failure passes by itself (an unreachable broker, too few replicas), the destination sends the records again and
+///   reports the failure by [`Sink::blocked`], never as a refusal.
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
 /// * **Transactions.** A destination that takes records in transactions refuses no single record: it says [`Report::Failed`].
@@ -388,7 +389,7 @@ pub trait Sink {
     /// Closes the client as [`Sink::restart`] does, without another one: nothing is taken before that is called.
     fn close(&mut self) {}
 
-    /// What lanes wait for that passes by itself, where any does: the topic's state or the environment's.
+    /// The failure that a sequence waits for, if one does: one of the topic or of the environment, which passes by itself.
     fn blocked(&self) -> Option<Failure> {
         None
     }
@@ -407,8 +408,8 @@ pub trait Sink {
         None
     }
 
-    /// How many clients share the partitions, each partition always with the same, where that is so.
-    fn lanes(&self) -> Option<u8> {
+    /// How many producers share the partitions, if several may: each partition always has the same producer.
+    fn producers(&self) -> Option<u8> {
         None
     }
 
@@ -492,7 +493,7 @@ macro_rules! hand_on {
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
     (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
-    (@ $field:ident lanes) => { hand_on!(@@ $field lanes(&self) -> Option<u8>); };
+    (@ $field:ident producers) => { hand_on!(@@ $field producers(&self) -> Option<u8>); };
     (@ $field:ident transaction_timeout) => {
         hand_on!(@@ $field transaction_timeout(&self) -> Option<std::time::Duration>);
     };
@@ -554,8 +555,8 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).reach(patience)
     }
 
-    fn lanes(&self) -> Option<u8> {
-        (**self).lanes()
+    fn producers(&self) -> Option<u8> {
+        (**self).producers()
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {

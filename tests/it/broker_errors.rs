@@ -136,12 +136,12 @@ fn the_first_batch_of_a_partition_that_is_refused_is_not_taken_for_delivered_wit
 /// A broker that does not know the producer takes a batch of any sequence number: what comes behind a first batch that is refused for
 /// good must not be under way with it. The mock cluster looks at no sequence number at all.
 #[track_caller]
-fn check_first_batch_refused_for_good(flags: &[&str], lanes: &str) {
+fn check_first_batch_refused_for_good(flags: &[&str], producers: &str) {
     for delay in [50, 200] {
         let errors = Errors::new(1, 1);
         errors.mock.broker_round_trip_time(-1, Duration::from_millis(delay)).unwrap();
         errors.fail(&[RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
-        let relay = errors.lane.streaming(&[flags, &["-X", "linger.ms=0", "-X", lanes]].concat());
+        let relay = errors.lane.streaming(&[flags, &["-X", "linger.ms=0", "-X", producers]].concat());
         for id in 1..=10 {
             insert(&errors.lane, id..=id);
             std::thread::sleep(Duration::from_millis(10));
@@ -161,9 +161,9 @@ fn check_first_batch_refused_for_good(flags: &[&str], lanes: &str) {
 #[test]
 #[ignore = "slow"]
 fn nothing_passes_the_first_batch_of_a_partition_that_is_refused_for_good() {
-    for lanes in ["lanes=1", "lanes=4"] {
-        check_first_batch_refused_for_good(&["--on-bad-row=stop"], lanes);
-        check_first_batch_refused_for_good(&["--on-bad-row=skip"], lanes);
+    for producers in ["producers=1", "producers=4"] {
+        check_first_batch_refused_for_good(&["--on-bad-row=stop"], producers);
+        check_first_batch_refused_for_good(&["--on-bad-row=skip"], producers);
     }
 }
 

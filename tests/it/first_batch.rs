@@ -67,8 +67,8 @@ fn first_appearances(lane: &Lane, topics: &[String]) -> HashMap<String, Vec<u32>
     rows
 }
 
-/// All rounds with one relay of so many lanes.
-fn play(kafka: &Kafka, tap: &Tap, lanes: u32) {
+/// All rounds with one relay of so many producers.
+fn play(kafka: &Kafka, tap: &Tap, producers: u32) {
     let mut lane = Lane::on(shared_postgres().unwrap(), kafka).furnish(TABLE, "outbox");
     let rounds = rounds();
     let topics: Vec<String> = rounds.iter().map(|round| lane.topic(&round.route)).collect();
@@ -78,7 +78,7 @@ fn play(kafka: &Kafka, tap: &Tap, lanes: u32) {
     let refuser = Refuser::start_with(kafka.tap_target().unwrap(), refusals(&lane, &rounds)).unwrap();
     tap.set_target(refuser.address());
     lane.brokers = tap.address();
-    let property = format!("lanes={lanes}");
+    let property = format!("producers={producers}");
     let mut relay = lane.streaming(&["--on-bad-row=skip", "-X", &property]);
     let mut client = lane.connect();
     let sql = "INSERT INTO outbox SELECT $1::text, route, 'k', 't', '1' FROM unnest($2::text[]) AS route";
@@ -96,7 +96,7 @@ fn play(kafka: &Kafka, tap: &Tap, lanes: u32) {
         let rows = &found[topic];
         // The first was delivered in its turn, or skipped.
         let rest = rows.strip_prefix(&[1]).unwrap_or(rows);
-        assert!(rest.iter().copied().eq(2..=ROWS), "{lanes} lanes, {code}: {rows:?}: {}", relay.log());
+        assert!(rest.iter().copied().eq(2..=ROWS), "{producers} producers, {code}: {rows:?}: {}", relay.log());
     }
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
@@ -107,7 +107,7 @@ fn no_row_passes_the_first_one_of_its_key_whatever_that_one_is_refused_for() {
     let tap = Tap::listen().unwrap();
     let options = kafka::Options { advertise_through: Some(tap.port()), ..kafka::Options::default() };
     let kafka = Kafka::start(&options).unwrap();
-    for lanes in [1, 4] {
-        play(&kafka, &tap, lanes);
+    for producers in [1, 4] {
+        play(&kafka, &tap, producers);
     }
 }

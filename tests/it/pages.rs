@@ -16,7 +16,7 @@ const METRICS: [&str; 21] = [
     "walrelay_reconnects_total",
     "walrelay_in_flight_records",
     "walrelay_in_flight_bytes",
-    "walrelay_lanes",
+    "walrelay_producers",
     "walrelay_confirmed_lsn_bytes",
     "walrelay_received_lsn_bytes",
     "walrelay_lag_seconds",

@@ -91,7 +91,7 @@ impl Producers<'_> {
 
 impl Clients for Producers<'_> {
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        self.send(self.senders[usize::from(place.lane)], place, record, ticket)
+        self.send(self.senders[usize::from(place.producer)], place, record, ticket)
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
@@ -160,7 +160,7 @@ impl Lanes {
             let place = |lane| Place {
                 topic: u32::try_from(topic).unwrap(),
                 partition: i32::try_from(partition.1).unwrap(),
-                lane,
+                producer: lane,
             };
             let lane_of = |copy| (lane + u8::try_from(copy).unwrap()) % u8::try_from(senders.len()).unwrap();
             (0..copies).map(|copy| partitions.add(place(lane_of(copy)), now)).collect()
@@ -288,7 +288,7 @@ impl Lanes {
                 std::mem::replace(&mut self.senders[lane], connect(&mut world.cluster, self.settings, self.machine));
             self.retire(old, world, now, reports);
             if self.mutant != Some(Mutant::Unproven) {
-                self.partitions.lane_renewed(u8::try_from(lane).unwrap(), now);
+                self.partitions.producer_renewed(u8::try_from(lane).unwrap(), now);
             }
         }
         if let Some(old) = self.isolating.take_if(|id| world.cluster.has_ended(*id)) {

@@ -293,7 +293,7 @@ fn errors_of_the_source_name_the_place_that_is_wrong() {
 }
 
 #[test]
-#[cfg(feature = "lanes")]
+#[cfg(feature = "ordered-queue")]
 fn an_address_is_held_to_its_destinations_rule() {
     let topics = |to: &str, name: &str| refused(&["run", to, &format!("--dead-letter-topic={name}")]);
     assert!(topics("--to=kafka://h", "a:b").contains("expected 1 to 249 letters"));

@@ -6,7 +6,7 @@
 //! Invariants: no key shows in an error; a bad certificate file is an error (the SDK's client panics on one).
 //! Specification: AWS SDKs and Tools Reference Guide, "Standardized credential providers".
 
-use super::lanes::socket::Tls;
+use super::ordered_queue::socket::Tls;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::meta::region::RegionProviderChain;

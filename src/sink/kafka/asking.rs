@@ -114,7 +114,7 @@ impl KafkaSink {
         Ok(count)
     }
 
-    /// How many partitions the topic has, and the fewest replicas of one, in the cluster's words, which the first lane's client hears as
+    /// How many partitions the topic has, and the fewest replicas of one, in the cluster's words, which the first producer hears as
     /// well; others ask when they need to.
     fn ask(&mut self, topic: &str) -> Result<(usize, Option<usize>), Failure> {
         let metadata = self.producer.client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
@@ -290,9 +290,9 @@ impl KafkaSink {
         }
     }
 
-    /// Whether a producer that serves the lane's partitions could not begin for want of a right.
-    fn has_forbidden(&self, lane: u8) -> bool {
-        self.senders.has_forbidden(lane) || self.retired.iter().any(|(client, _)| client.is_forbidden())
+    /// Whether a producer that serves the producer's partitions could not begin for want of a right.
+    fn has_forbidden(&self, producer: u8) -> bool {
+        self.senders.has_forbidden(producer) || self.retired.iter().any(|(client, _)| client.is_forbidden())
     }
 
     /// Why the producer takes nothing any more, which the refusal of a record does not say.
@@ -310,11 +310,11 @@ impl KafkaSink {
     /// "Local: Fatal error", or "purged", is all that the report of a record says that went down with the producer or with its
     /// transaction.
     #[cold]
-    pub(super) fn say_why(&mut self, (lane, topic): (u8, &str), failure: &mut Failure) {
+    pub(super) fn say_why(&mut self, (producer, topic): (u8, &str), failure: &mut Failure) {
         if failure.class != FailureClass::Client {
             return;
         }
-        if self.transactions.is_none() && self.has_forbidden(lane) {
+        if self.transactions.is_none() && self.has_forbidden(producer) {
             *failure = failure::of_forbidden(topic);
             self.forbidden = Some(failure.clone());
         } else if let Some(fatal) = self.fatal() {

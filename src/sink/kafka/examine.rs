@@ -62,7 +62,7 @@ pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster,
         let of = if error.is_of_login() { failure::of_login } else { super::client_failure };
         of(error.to_string())
     };
-    let mut sink = super::KafkaSink::with_one_lane(settings.clone()).map_err(|error| failed(&error))?;
+    let mut sink = super::KafkaSink::with_one_producer(settings.clone()).map_err(|error| failed(&error))?;
     let metadata = sink.metadata(REQUEST)?;
     let unreachable = sink.unreachable(&metadata);
     let mut topics: BTreeMap<String, TopicFacts> =

@@ -1,17 +1,17 @@
 //! Kafka, by librdkafka: idempotent producers, served on the thread that enqueues.
 //!
 //! ```text
-//!  record ──► its partition (chosen here) ──► the partition's state and queue ──► lane 0 … n: a producer each, 5 requests in flight
+//!  record ──► its partition (chosen here) ──► the partition's state and queue ──► producer 0 … n, 5 requests in flight
 //!                                                        ▲                   └──► the isolating producer, one request at a time
 //!                                                        └── what failed, in order ◄── reports
 //! ```
 //!
 //! In: records. Out: delivery reports, in runs of equal tokens; refusals of single records. What may be handed over when, and why, is
 //! in [`partitions`]: never two requests under way for a partition that may not know the producer. Each partition's records go to one
-//! of several producers (*lanes*), always the same: a broker answers the requests of a connection one after the other, and librdkafka
-//! puts one partition into each, so that lanes multiply what is under way at a distance.
+//! of several producers, always the same: a broker answers the requests of a connection one after the other, and librdkafka
+//! puts one partition into each, so that producers multiply what is under way at a distance.
 //!
-//! A refused batch ends its lane's producer (`enable.gapless.guarantee`), so that nothing behind it gets in. What that producer had in
+//! A refused batch ends its producer (`enable.gapless.guarantee`), so that nothing behind it gets in. What that producer had in
 //! flight is waited for, a new one takes its place, what failed goes to it again: the other partitions lose a round trip, and nothing
 //! is repeated whose outcome is known. Exactly once there is one producer, and a failure is that of its transaction.
 //!
@@ -74,7 +74,7 @@ const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
 /// The destination.
 pub struct KafkaSink {
     settings: Settings,
-    /// Of the first lane; for transactions, the only one.
+    /// The first of them; for transactions, the only one.
     producer: Arc<BaseProducer<Context>>,
     senders: Senders,
     topics: Topics,
@@ -121,8 +121,8 @@ impl KafkaSink {
     /// # Errors
     /// librdkafka refuses the settings.
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
-        let lanes = settings.lanes();
-        Self::with_lanes(settings, lanes)
+        let producers = settings.producers();
+        Self::with_producers(settings, producers)
     }
 
     /// The same, with records in transactions, by one producer.
@@ -130,24 +130,24 @@ impl KafkaSink {
     /// # Errors
     /// As [`KafkaSink::new`].
     pub fn in_transactions(settings: Settings) -> Result<Self, SettingsError> {
-        Ok(Self { transactions: Some(Transactions::default()), ..Self::with_lanes(settings, 1)? })
+        Ok(Self { transactions: Some(Transactions::default()), ..Self::with_producers(settings, 1)? })
     }
 
     /// To ask the cluster.
     ///
     /// # Errors
     /// As [`KafkaSink::new`].
-    pub(super) fn with_one_lane(settings: Settings) -> Result<Self, SettingsError> {
-        Self::with_lanes(settings, 1)
+    pub(super) fn with_one_producer(settings: Settings) -> Result<Self, SettingsError> {
+        Self::with_producers(settings, 1)
     }
 
-    fn with_lanes(settings: Settings, lanes: u8) -> Result<Self, SettingsError> {
-        let (senders, now) = (Senders::new(&settings, lanes)?, Instant::now());
+    fn with_producers(settings: Settings, producers: u8) -> Result<Self, SettingsError> {
+        let (senders, now) = (Senders::new(&settings, producers)?, Instant::now());
         // A sink that ended on this thread may have left some, whose tickets another one gave out.
         take_reports(&mut Vec::new());
         Ok(Self {
             producer: senders.first(),
-            topics: Topics::new(settings.partitioner(), lanes),
+            topics: Topics::new(settings.partitioner(), producers),
             partitions: Partitions::default(),
             sockets: Sockets::to(ports(settings.brokers())),
             hold: Hold::default(),
@@ -179,7 +179,7 @@ impl KafkaSink {
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
     }
 
-    /// Another producer takes the place of the first lane's, which ends, with everything that was taken.
+    /// Another producer takes the place of the first producer, which ends, with everything that was taken.
     fn replace(&mut self, producer: BaseProducer<Context>) -> Result<(), Failure> {
         let old = self.senders.replace(0, producer).map_err(|error| client_failure(error.to_string()))?;
         self.producer = self.senders.first();
@@ -257,8 +257,8 @@ impl Sink for KafkaSink {
             self.now = Instant::now();
             self.hear();
         }
-        let mut lanes = self.senders.with(&self.topics);
-        self.partitions.enqueue(at, record, tag, self.now, &mut lanes)
+        let mut producers = self.senders.with(&self.topics);
+        self.partitions.enqueue(at, record, tag, self.now, &mut producers)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
@@ -281,13 +281,13 @@ impl Sink for KafkaSink {
         if self.transactions.is_none() {
             self.renew(each);
         }
-        let (mut lanes, in_transactions) = (self.senders.with(&self.topics), self.transactions.is_some());
+        let (mut producers, in_transactions) = (self.senders.with(&self.topics), self.transactions.is_some());
         let mut tell = |report| match report {
             // Its transaction fails as a whole, though no broker was asked.
             Report::Refused(refused) if in_transactions => each(Report::Failed(refused.failure)),
             report @ (Report::Delivered(_) | Report::Refused(_) | Report::Failed(_)) => each(report),
         };
-        if self.partitions.turn(self.now, &mut lanes, &mut tell) {
+        if self.partitions.turn(self.now, &mut producers, &mut tell) {
             self.senders.let_go();
         }
         self.senders.urge(self.now);
@@ -320,8 +320,8 @@ impl Sink for KafkaSink {
             }
             Resolution::ReplaceWith(..) | Resolution::Skip => at,
         };
-        let mut lanes = self.senders.with(&self.topics);
-        self.partitions.resolve(refusal, resolution, to, self.now, &mut lanes)
+        let mut producers = self.senders.with(&self.topics);
+        self.partitions.resolve(refusal, resolution, to, self.now, &mut producers)
     }
 
     fn in_flight(&self) -> InFlight {
@@ -360,8 +360,8 @@ impl Sink for KafkaSink {
         if let Some(fresh) = in_transactions.flatten() {
             self.replace(fresh)?;
         } else {
-            let lanes = self.senders.lanes();
-            let fresh = Senders::new(&self.settings, lanes).map_err(|error| client_failure(error.to_string()))?;
+            let producers = self.senders.count();
+            let fresh = Senders::new(&self.settings, producers).map_err(|error| client_failure(error.to_string()))?;
             let old = std::mem::replace(&mut self.senders, fresh);
             self.producer = self.senders.first();
             old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire_client);
@@ -383,8 +383,8 @@ impl Sink for KafkaSink {
         self.producer.context().problem()
     }
 
-    fn lanes(&self) -> Option<u8> {
-        Some(self.senders.lanes())
+    fn producers(&self) -> Option<u8> {
+        Some(self.senders.count())
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {

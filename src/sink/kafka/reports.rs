@@ -92,7 +92,7 @@ impl KafkaSink {
                     let (record, mut failure) = *failed;
                     let ticket = Ticket::unpack(opaque);
                     let place = self.partitions.place(self.partitions.partition_of(ticket));
-                    self.say_why((place.map_or(0, |place| place.lane), record.topic()), &mut failure);
+                    self.say_why((place.map_or(0, |place| place.producer), record.topic()), &mut failure);
                     if self.transactions.is_none() {
                         self.partitions.failed(ticket, record, failure);
                         continue;
@@ -119,11 +119,11 @@ impl KafkaSink {
 
     /// Producers that have ended make room for new ones, and go once nothing of theirs is in flight.
     pub(super) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
-        for lane in self.senders.ended() {
-            if self.senders.is_forbidden(lane, self.now) {
+        for producer in self.senders.ended() {
+            if self.senders.is_forbidden(producer, self.now) {
                 continue;
             }
-            if let Err(failure) = self.renew_lane(lane) {
+            if let Err(failure) = self.renew_producer(producer) {
                 return each(Report::Failed(failure));
             }
         }
@@ -140,7 +140,7 @@ impl KafkaSink {
             if is_isolating {
                 let silent = self.senders.take_isolating(|_| true);
                 self.renew_isolating(silent);
-            } else if let Err(failure) = self.renew_lane(place.lane) {
+            } else if let Err(failure) = self.renew_producer(place.producer) {
                 return each(Report::Failed(failure));
             }
         }
@@ -162,17 +162,17 @@ impl KafkaSink {
         }
     }
 
-    fn renew_lane(&mut self, lane: u8) -> Result<(), Failure> {
-        if self.senders.is_fruitless(lane, self.now) {
+    fn renew_producer(&mut self, producer: u8) -> Result<(), Failure> {
+        if self.senders.is_fruitless(producer, self.now) {
             // A new one would end likewise: with a pause, from the confirmed position.
-            let fatal = self.senders.fatal(lane);
+            let fatal = self.senders.fatal(producer);
             return Err(fatal.unwrap_or_else(|| client_failure("the Kafka producer has ended".to_owned())));
         }
         let fresh = self.settings.producer().map_err(|error| client_failure(error.to_string()))?;
-        let old = self.senders.replace(lane, fresh).map_err(|error| client_failure(error.to_string()))?;
+        let old = self.senders.replace(producer, fresh).map_err(|error| client_failure(error.to_string()))?;
         self.producer = self.senders.first();
         self.retire_later(old);
-        self.partitions.lane_renewed(lane, self.now);
+        self.partitions.producer_renewed(producer, self.now);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
-//! The producers: one for each lane, and one for the search for refused records.
+//! The producers: those that share the partitions, and one for the search for refused records.
 //!
-//! In: records with their places, from [`Partitions`](super::partitions::Partitions). Out: to librdkafka. Says which lanes' producers
+//! In: records with their places, from [`Partitions`](super::partitions::Partitions). Out: to librdkafka. Says which producers
 //! have ended.
 
 use super::asking::METADATA_PATIENCE;
@@ -34,7 +34,7 @@ const LEARN_EVERY: Duration = METADATA_PATIENCE;
 
 /// All of them.
 pub(super) struct Senders {
-    lanes: Vec<Lane>,
+    producers: Vec<Sharing>,
     /// There once it was needed.
     isolating: Option<Client>,
     /// When it was told last.
@@ -44,7 +44,7 @@ pub(super) struct Senders {
     settings: Settings,
 }
 
-struct Lane {
+struct Sharing {
     client: Client,
     began: Instant,
     /// Producers in a row that ended soon.
@@ -58,38 +58,38 @@ pub(super) struct Named<'a> {
 }
 
 impl Senders {
-    pub(super) fn new(settings: &Settings, lanes: u8) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &Settings, producers: u8) -> Result<Self, SettingsError> {
         let now = Instant::now();
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
-        let lane = |_| Ok(Lane { client: client(settings.producer()?)?, began: now, fruitless: 0 });
-        let lanes = (0..lanes.max(1)).map(lane).collect::<Result<_, SettingsError>>()?;
-        Ok(Self { lanes, isolating: None, urged: now, learned: None, settings: settings.clone() })
+        let producer = |_| Ok(Sharing { client: client(settings.producer()?)?, began: now, fruitless: 0 });
+        let producers = (0..producers.max(1)).map(producer).collect::<Result<_, SettingsError>>()?;
+        Ok(Self { producers, isolating: None, urged: now, learned: None, settings: settings.clone() })
     }
 
-    pub(super) fn lanes(&self) -> u8 {
-        u8::try_from(self.lanes.len()).unwrap_or(u8::MAX)
+    pub(super) fn count(&self) -> u8 {
+        u8::try_from(self.producers.len()).unwrap_or(u8::MAX)
     }
 
-    /// The first lane's producer.
+    /// The first producer.
     ///
     /// # Panics
-    /// Never: there is always a lane.
+    /// Never: there is always a producer.
     pub(super) fn first(&self) -> Arc<BaseProducer<Context>> {
-        let Some(lane) = self.lanes.first() else { panic!("no lane") };
-        lane.client.shared()
+        let Some(producer) = self.producers.first() else { panic!("no producer") };
+        producer.client.shared()
     }
 
     pub(super) fn producers(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
-        self.lanes.iter().map(|lane| &lane.client).chain(&self.isolating).map(Client::producer)
+        self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::producer)
     }
 
     /// The same, to be shared with another thread.
     pub(super) fn shared(&self) -> impl Iterator<Item = Arc<BaseProducer<Context>>> {
-        self.lanes.iter().map(|lane| &lane.client).chain(&self.isolating).map(Client::shared)
+        self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::shared)
     }
 
     pub(super) fn into_clients(self) -> impl Iterator<Item = Client> {
-        self.lanes.into_iter().map(|lane| lane.client).chain(self.isolating)
+        self.producers.into_iter().map(|producer| producer.client).chain(self.isolating)
     }
 
     /// For handing records over.
@@ -100,7 +100,7 @@ impl Senders {
 
     /// What lingers should leave.
     pub(super) fn let_go(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.client.let_go(false));
+        self.producers.iter_mut().for_each(|producer| producer.client.let_go(false));
     }
 
     /// What was collected should leave, also where it could not when it was told.
@@ -125,54 +125,54 @@ impl Senders {
         self.isolating.as_mut().ok_or(NotTaken::Later)
     }
 
-    /// Lanes whose producer takes nothing any more.
+    /// The numbers of the producers that take nothing any more.
     pub(super) fn ended(&self) -> Vec<u8> {
-        let ended = |(_, lane): &(usize, &Lane)| lane.client.has_ended();
-        self.lanes.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
+        let ended = |(_, producer): &(usize, &Sharing)| producer.client.has_ended();
+        self.producers.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
     }
 
-    /// Why a lane's producer takes nothing any more.
-    pub(super) fn fatal(&self, lane: u8) -> Option<Failure> {
-        let (code, text) = self.lanes.get(usize::from(lane))?.client.producer().client().fatal_error()?;
+    /// Why a producer takes nothing any more.
+    pub(super) fn fatal(&self, producer: u8) -> Option<Failure> {
+        let (code, text) = self.producers.get(usize::from(producer))?.client.producer().client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
         Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
     }
 
-    /// Whether a lane's producer could not begin for want of a right, a moment ago. There is another once something is handed over.
-    pub(super) fn is_forbidden(&self, lane: u8, now: Instant) -> bool {
-        let lane = self.lanes.get(usize::from(lane));
-        lane.is_some_and(|lane| {
-            now.saturating_duration_since(lane.began) < FORBIDDEN_PAUSE && lane.client.is_forbidden()
+    /// Whether a producer could not begin for want of a right, a moment ago. There is another once something is handed over.
+    pub(super) fn is_forbidden(&self, producer: u8, now: Instant) -> bool {
+        let producer = self.producers.get(usize::from(producer));
+        producer.is_some_and(|producer| {
+            now.saturating_duration_since(producer.began) < FORBIDDEN_PAUSE && producer.client.is_forbidden()
         })
     }
 
-    /// Whether a lane's producer or the isolating one could not begin for want of a right.
+    /// Whether a producer or the isolating one could not begin for want of a right.
     #[cold]
-    pub(super) fn has_forbidden(&self, lane: u8) -> bool {
-        let lane = self.lanes.get(usize::from(lane)).map(|lane| &lane.client);
-        lane.into_iter().chain(&self.isolating).any(Client::is_forbidden)
+    pub(super) fn has_forbidden(&self, producer: u8) -> bool {
+        let producer = self.producers.get(usize::from(producer)).map(|producer| &producer.client);
+        producer.into_iter().chain(&self.isolating).any(Client::is_forbidden)
     }
 
-    /// Whether a lane's producers end one after the other, or for what neither a record nor a missing right is to blame for.
-    pub(super) fn is_fruitless(&self, lane: u8, now: Instant) -> bool {
-        let Some(lane) = self.lanes.get(usize::from(lane)) else { return false };
-        let cause = lane.client.producer().client().fatal_error().map(|(code, _)| code);
+    /// Whether the producers with this number end one after the other, or the last ended for a cause that is neither a record nor a missing right.
+    pub(super) fn is_fruitless(&self, producer: u8, now: Instant) -> bool {
+        let Some(producer) = self.producers.get(usize::from(producer)) else { return false };
+        let cause = producer.client.producer().client().fatal_error().map(|(code, _)| code);
         let passes = matches!(
             cause,
             None | Some(RDKafkaErrorCode::GaplessGuarantee | RDKafkaErrorCode::ClusterAuthorizationFailed)
         );
-        let soon = now.saturating_duration_since(lane.began) < SOON;
-        soon && !passes || lane.fruitless >= MOST_FRUITLESS
+        let soon = now.saturating_duration_since(producer.began) < SOON;
+        soon && !passes || producer.fruitless >= MOST_FRUITLESS
     }
 
-    /// Another producer for the lane; the one before.
-    pub(super) fn replace(&mut self, lane: u8, producer: BaseProducer<Context>) -> io::Result<Client> {
+    /// Puts `producer` in the place of the one with this number, which it returns.
+    pub(super) fn replace(&mut self, number: u8, producer: BaseProducer<Context>) -> io::Result<Client> {
         let (client, now) = (Client::new(producer)?, Instant::now());
-        let Some(lane) = self.lanes.get_mut(usize::from(lane)) else { return Ok(client) };
-        let soon = now.saturating_duration_since(lane.began) < SOON / 10;
-        lane.fruitless = if soon { lane.fruitless + 1 } else { 0 };
-        lane.began = now;
-        Ok(std::mem::replace(&mut lane.client, client))
+        let Some(producer) = self.producers.get_mut(usize::from(number)) else { return Ok(client) };
+        let soon = now.saturating_duration_since(producer.began) < SOON / 10;
+        producer.fruitless = if soon { producer.fruitless + 1 } else { 0 };
+        producer.began = now;
+        Ok(std::mem::replace(&mut producer.client, client))
     }
 }
 
@@ -183,9 +183,9 @@ fn no_thread(error: &io::Error) -> SettingsError {
 impl Clients for Named<'_> {
     #[inline]
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Senders { lanes, learned, .. } = &mut *self.senders;
-        let Some(lane) = lanes.get_mut(usize::from(place.lane)) else { return Err(NotTaken::Later) };
-        send((&mut lane.client, learned), self.topics, place, record, ticket)
+        let Senders { producers, learned, .. } = &mut *self.senders;
+        let Some(producer) = producers.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
+        send((&mut producer.client, learned), self.topics, place, record, ticket)
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
@@ -218,7 +218,7 @@ fn send(
     let topic = (place.topic, topics.name(place.topic));
     let mut sent = client.send(topic, place.partition, record, ticket.pack());
     if sent == Err(RDKafkaErrorCode::UnknownPartition) && may_learn(learned) {
-        // The cluster has named it to the first lane's client. This one would hear of it within minutes.
+        // The cluster has named it to the first producer. This one would hear of it within minutes.
         client.learn(topic.1);
         sent = client.send(topic, place.partition, record, ticket.pack());
     }

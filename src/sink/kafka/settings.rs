@@ -97,8 +97,8 @@ impl SettingsError {
 }
 
 /// How many producers share the partitions, by default and at most.
-const LANES: u8 = 4;
-const MOST_LANES: u8 = 8;
+const PRODUCERS: u8 = 4;
+const MOST_PRODUCERS: u8 = 8;
 
 /// Everything a producer is made from.
 #[derive(Clone)]
@@ -106,7 +106,7 @@ pub struct Settings {
     client: ClientConfig,
     brokers: String,
     max_in_flight: u64,
-    lanes: u8,
+    producers: u8,
     problems: Arc<Problems>,
     /// The user wants to see what librdkafka says for debugging.
     debugs: bool,
@@ -144,14 +144,16 @@ impl Settings {
         for (key, value) in DEFAULTS {
             client.set(key, value);
         }
-        let mut lanes = LANES;
+        let mut producers = PRODUCERS;
         for (key, value) in properties {
-            if key == "lanes" {
-                lanes =
-                    value.trim().parse().ok().filter(|lanes| (1..=MOST_LANES).contains(lanes)).ok_or_else(|| {
-                        let reason = format!("expected a number from 1 to {MOST_LANES}");
-                        SettingsError::Property { key: key.clone(), value: value.clone(), reason }
-                    })?;
+            if key == "producers" {
+                producers =
+                    value.trim().parse().ok().filter(|producers| (1..=MOST_PRODUCERS).contains(producers)).ok_or_else(
+                        || {
+                            let reason = format!("expected a number from 1 to {MOST_PRODUCERS}");
+                            SettingsError::Property { key: key.clone(), value: value.clone(), reason }
+                        },
+                    )?;
             } else {
                 client.set(key, value);
             }
@@ -165,7 +167,7 @@ impl Settings {
             client,
             brokers,
             max_in_flight,
-            lanes,
+            producers,
             problems: Arc::default(),
             debugs,
             login: None,
@@ -214,8 +216,8 @@ impl Settings {
     }
 
     /// How many producers share the partitions, each partition always with the same.
-    pub fn lanes(&self) -> u8 {
-        self.lanes
+    pub fn producers(&self) -> u8 {
+        self.producers
     }
 
     /// How keys are spread over partitions.
@@ -295,7 +297,7 @@ impl Settings {
     /// A producer that sends what it was given together, once it is told to: the search for a refused record needs to know what
     /// went together. As a rule that is one request for each partition. It may be cut all the same, since a flush that another partition
     /// needed may still be at work: then a broker that knows the producer refuses what comes behind a refused request, and the producer
-    /// ends (`enable.gapless.guarantee`), as a lane's does.
+    /// ends (`enable.gapless.guarantee`), as a producer's does.
     pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         for (key, value) in TOGETHER {

@@ -84,7 +84,7 @@ pub(super) struct Topics {
     /// The topic of the record before, mostly the next one's, too, and its number; no name before the first.
     last: (String, u32),
     partitioner: Partitioner,
-    lanes: u8,
+    producers: u8,
 }
 
 struct Topic {
@@ -110,8 +110,8 @@ pub(super) enum Chosen {
 }
 
 impl Topics {
-    pub(super) fn new(partitioner: Partitioner, lanes: u8) -> Self {
-        Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, lanes }
+    pub(super) fn new(partitioner: Partitioner, producers: u8) -> Self {
+        Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }
     }
 
     /// Whether it is the topic of the record before.
@@ -141,12 +141,12 @@ impl Topics {
         let Some(known) = self.list.get_mut(number as usize) else { return false };
         let is_whole = count >= known.count;
         (known.count, known.asked) = (count, now);
-        // Neighbours go to different lanes, and different topics begin with different ones.
+        // Neighbours go to different producers, and different topics begin with different ones.
         let first = topic.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
-            let lane = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.lanes.max(1));
-            let lane = u8::try_from(lane).unwrap_or(0);
-            known.places.push(partitions.add(Place { topic: number, partition, lane }, now));
+            let producer = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.producers.max(1));
+            let producer = u8::try_from(producer).unwrap_or(0);
+            known.places.push(partitions.add(Place { topic: number, partition, producer }, now));
         }
         is_whole
     }
@@ -318,8 +318,8 @@ mod tests {
     fn the_partitions_of_a_topic_are_dealt_out_among_the_lanes() {
         let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 4), Partitions::default());
         topics.confirm("orders", 12, Instant::now(), &mut partitions);
-        for lane in 0..4 {
-            assert_eq!(partitions.places().filter(|place| place.lane == lane).count(), 3);
+        for producer in 0..4 {
+            assert_eq!(partitions.places().filter(|place| place.producer == producer).count(), 3);
         }
     }
 }

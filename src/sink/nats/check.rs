@@ -9,7 +9,7 @@ use crate::check_finding::{Finding, Side};
 use crate::given::shell_quoted;
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
-use crate::sink::lanes::block_on;
+use crate::sink::ordered_queue::block_on;
 use async_nats::ServerInfo;
 use serde::Deserialize;
 use std::collections::BTreeMap;

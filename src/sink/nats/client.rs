@@ -1,13 +1,13 @@
 //! The library's client behind the queue: connects, sends what may be under way, judges the answers.
 //!
-//! In: records behind the hand-over's lanes. Out: their outcomes. Many messages are under way on one connection, at most one of a
-//! lane: JetStream takes what follows a refused message. What was under way when a connection was lost, or was not acknowledged in time,
-//! goes back to its lane, and the stream drops it by its id where it is a repeat.
+//! In: records out of the ordered queue. Out: their outcomes. Many messages are under way on one connection, at most one of a
+//! key: JetStream takes what follows a refused message. What was under way when a connection was lost, or was not acknowledged in time,
+//! goes back into the queue, and the stream drops it by its id where it is a repeat.
 //!
 //! The library sends what waits in its queue after it has reconnected, so it never reconnects here: a client's runtime ends with its
 //! connection, and takes queue and socket with it.
 //!
-//! With `atomic`, what waits of one lane goes as one batch that the stream stores as a whole or not at all. A batch that it does not
+//! With `atomic`, what waits of one key goes as one batch that the stream stores as a whole or not at all. A batch that it does not
 //! store says of no record why: its records go one by one.
 
 use super::Settings;
@@ -15,9 +15,9 @@ use super::check::allows_atomic;
 use super::errors::{self, NoResponders, QUESTION, Said, broken, judge, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
 use crate::sink::destination::Destination as _;
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::runtime::ClientRuntime;
-use crate::sink::lanes::{Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::runtime::ClientRuntime;
+use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -190,9 +190,9 @@ impl Connection {
     }
 }
 
-/// A message whose acknowledgement is due, or a batch of one lane's.
+/// A message whose acknowledgement is due, or a batch of one key's.
 struct Flight {
-    taken: Taken<Place>,
+    taken: TakenRecord<RecordPlace>,
     /// How many messages there are.
     records: usize,
     bytes: usize,
@@ -256,14 +256,14 @@ struct Worker<'a> {
     /// What the subjects of answers begin with.
     inbox: String,
     flights: Flights,
-    /// So many messages of a lane go together: more than one where the stream stores batches as a whole or not at all.
-    most_of_a_lane: u32,
+    /// So many messages of a key go together: more than one where the stream stores batches as a whole or not at all.
+    most_of_a_key: u32,
     /// So many messages go one by one: a batch that held them was not stored, or is not known to be.
     alone: usize,
     /// Batches that were sent.
     sent_batches: u64,
     /// Emptied, to be used again.
-    taken: Vec<Taken<Place>>,
+    taken: Vec<TakenRecord<RecordPlace>>,
     /// When a message was last acknowledged, or began to be due.
     acknowledged: Instant,
     /// When it is looked next whether something is missing.
@@ -298,7 +298,7 @@ impl<'a> Worker<'a> {
             answers,
             inbox,
             flights: Flights::default(),
-            most_of_a_lane: if atomic { BATCH } else { 1 },
+            most_of_a_key: if atomic { BATCH } else { 1 },
             alone,
             sent_batches: 0,
             taken: Vec::new(),
@@ -324,8 +324,8 @@ impl<'a> Worker<'a> {
             }
             tokio::select! {
                 event = receiver.next() => match event {
-                    Event::Work => {}
-                    Event::Closed => return Ok(()),
+                    RelayEvent::Work => {}
+                    RelayEvent::Closed => return Ok(()),
                 },
                 Some(answer) = self.answers.next() => self.hear(&answer, receiver),
                 event = self.connection.events.recv() => self.heed(event, receiver)?,
@@ -343,7 +343,7 @@ impl<'a> Worker<'a> {
             let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
             let mut taken = std::mem::take(&mut self.taken);
             let together = self.alone == 0 && self.flights.batches < BATCHES;
-            receiver.take(&mut taken, if together { self.most_of_a_lane } else { 1 }, |record| {
+            receiver.take(&mut taken, if together { self.most_of_a_key } else { 1 }, |record| {
                 if room == 0 || (bytes > 0 && bytes + record.held_bytes() > WINDOW_BYTES) {
                     return Fit::Full;
                 }
@@ -357,10 +357,10 @@ impl<'a> Worker<'a> {
                 self.acknowledged = now;
             }
             self.alone = self.alone.saturating_sub(taken.len());
-            if together && self.most_of_a_lane > 1 {
-                taken.sort_unstable_by_key(|taken| (taken.lane, taken.number));
+            if together && self.most_of_a_key > 1 {
+                taken.sort_unstable_by_key(|taken| (taken.key, taken.number));
             }
-            for run in taken.chunk_by(|a, b| a.lane == b.lane) {
+            for run in taken.chunk_by(|a, b| a.key == b.key) {
                 self.send(run, now, receiver);
             }
             taken.clear();
@@ -371,8 +371,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sends records of one lane: one, or several as a batch.
-    fn send(&mut self, run: &[Taken<Place>], now: Instant, receiver: &mut Receiver) {
+    /// Sends records of one key: one, or several as a batch.
+    fn send(&mut self, run: &[TakenRecord<RecordPlace>], now: Instant, receiver: &mut Receiver) {
         let Some(&first) = run.first() else { return };
         let records = run.len();
         let mut flight = Flight { taken: first, records, bytes: 0, sent: now };
@@ -380,7 +380,7 @@ impl<'a> Worker<'a> {
             Ok(messages) => messages,
             Err(failure) => {
                 // Which of several it is shows when each goes by itself.
-                let outcome = if records == 1 { Outcome::Refused(failure) } else { Outcome::NotStored };
+                let outcome = if records == 1 { RecordOutcome::Refused(failure) } else { RecordOutcome::NotStored };
                 self.alone += flight.alone();
                 receiver.settle(first, &outcome);
                 return receiver.publish();
@@ -397,7 +397,11 @@ impl<'a> Worker<'a> {
     }
 
     /// The headers of each; nothing is sent where the server would close the connection over one of them.
-    fn messages(&mut self, run: &[Taken<Place>], receiver: &Receiver) -> Result<Vec<(Taken<Place>, Headers)>, Failure> {
+    fn messages(
+        &mut self,
+        run: &[TakenRecord<RecordPlace>],
+        receiver: &Receiver,
+    ) -> Result<Vec<(TakenRecord<RecordPlace>, Headers)>, Failure> {
         let sending = Sending { stream: self.settings.stream.as_deref(), id: self.settings.id };
         let most = self.connection.client.max_payload();
         let batch = (run.len() > 1).then(|| {
@@ -405,7 +409,7 @@ impl<'a> Worker<'a> {
             let client = self.inbox.rsplit('.').find(|part| !part.is_empty()).unwrap_or_default();
             format!("{client}-{}", self.sent_batches)
         });
-        let message = |(place, taken): (usize, &Taken<Place>)| {
+        let message = |(place, taken): (usize, &TakenRecord<RecordPlace>)| {
             let record = receiver.record(taken.item)?;
             let batch = batch.as_deref();
             let batch = batch.map(|batch| InBatch { batch, place: place + 1, last: place + 1 == run.len() });
@@ -443,11 +447,11 @@ impl<'a> Worker<'a> {
         let Some(outcome) = outcome else { return };
         let alone = self.flights.take(number).map_or(0, |flight| flight.alone());
         match outcome {
-            Outcome::Delivered | Outcome::Duplicate => {
-                if let Outcome::Duplicate = outcome {
+            RecordOutcome::Delivered | RecordOutcome::Duplicate => {
+                if let RecordOutcome::Duplicate = outcome {
                     receiver.settle(taken, &outcome);
                 } else {
-                    receiver.delivered(taken.lane, records);
+                    receiver.delivered(taken.key, records);
                 }
                 self.acknowledged = Instant::now();
                 self.answered = true;
@@ -456,19 +460,19 @@ impl<'a> Worker<'a> {
                 }
             }
             // Why a batch was not stored is for one of them to say.
-            Outcome::Refused(_) if alone > 0 => {
+            RecordOutcome::Refused(_) if alone > 0 => {
                 self.alone += alone;
-                receiver.settle(taken, &Outcome::NotStored);
+                receiver.settle(taken, &RecordOutcome::NotStored);
             }
-            Outcome::Refused(_) | Outcome::Unknown | Outcome::NotStored | Outcome::Later(_) => {
+            RecordOutcome::Refused(_) | RecordOutcome::Unknown | RecordOutcome::NotStored | RecordOutcome::Later(_) => {
                 self.alone += alone;
-                receiver.settle(taken, if alone > 0 { &Outcome::Unknown } else { &outcome });
+                receiver.settle(taken, if alone > 0 { &RecordOutcome::Unknown } else { &outcome });
             }
         }
     }
 
     /// What becomes of a message to a subject that nobody answers for; asks which streams take the subject, where that is not known.
-    fn judge_nobody(&mut self, subject: &str) -> Outcome {
+    fn judge_nobody(&mut self, subject: &str) -> RecordOutcome {
         let (outcome, question) = self.no_responders.judge(subject, Instant::now());
         if let Some(number) = question {
             let question = serde_json::json!({ "subject": subject }).to_string();
@@ -511,7 +515,7 @@ impl<'a> Worker<'a> {
             self.flights.numbered.iter().filter(|(_, flight)| is_to(flight)).map(|(number, _)| *number).collect();
         for number in here {
             if let Some(flight) = self.flights.take(number) {
-                receiver.settle(flight.taken, &Outcome::Refused(not_permitted(subject)));
+                receiver.settle(flight.taken, &RecordOutcome::Refused(not_permitted(subject)));
             }
         }
         receiver.publish();
@@ -531,7 +535,7 @@ impl<'a> Worker<'a> {
                 let subject = receiver.record(flight.taken.item).map_or("", |record| record.topic());
                 missing = Some(no_ack(subject, patience.as_secs()));
             }
-            receiver.settle(flight.taken, &Outcome::Unknown);
+            receiver.settle(flight.taken, &RecordOutcome::Unknown);
             self.alone += flight.alone();
         }
         if missing.is_some() {
@@ -542,10 +546,10 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// What is under way goes back to its lanes: what became of it is not known.
+    /// What is under way goes back into the queue: what became of it is not known.
     fn give_back(&mut self, receiver: &mut Receiver) {
         for flight in std::mem::take(&mut self.flights).numbered.into_values() {
-            receiver.settle(flight.taken, &Outcome::Unknown);
+            receiver.settle(flight.taken, &RecordOutcome::Unknown);
             self.alone += flight.alone();
         }
         receiver.publish();

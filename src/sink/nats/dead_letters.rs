@@ -11,7 +11,7 @@ use super::client::{Answered, Connection};
 use super::errors::{ApiError, CONNECTION, NOT_PERMITTED};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
-use crate::sink::lanes::{Outage, block_on};
+use crate::sink::ordered_queue::{Outage, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -8,7 +8,7 @@ use super::LogIn;
 use super::check::{Names, api_error};
 use super::client::Answered;
 use crate::given::shell_quoted;
-use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
+use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
 use serde::Deserialize;
@@ -38,7 +38,7 @@ pub(super) const REFUSALS: [&str; 8] =
 /// What a failed delivery may say.
 pub(super) const REASONS: [&str; 12] = [
     CONNECTION,
-    crate::sink::lanes::LOG_IN_LABEL,
+    crate::sink::ordered_queue::LOG_IN_LABEL,
     NO_ACK,
     FULL,
     UNAVAILABLE,
@@ -83,22 +83,22 @@ pub(super) struct ApiError<'a> {
 }
 
 /// What JetStream's answer says of the message to `subject`, or of the `records` of its batch; `None`: it is none.
-pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<Outcome> {
+pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
     let ack: PubAck<'_> = serde_json::from_slice(answer).ok()?;
     match ack.error {
         Some(error) => Some(of_error(subject, &error)),
         // It is not one batch to this server: what became of the others is not said.
-        None if records > 1 && ack.count != records => Some(Outcome::Unknown),
+        None if records > 1 && ack.count != records => Some(RecordOutcome::Unknown),
         None if ack.stream.is_empty() || ack.seq == 0 => None,
-        None => Some(if ack.duplicate { Outcome::Duplicate } else { Outcome::Delivered }),
+        None => Some(if ack.duplicate { RecordOutcome::Duplicate } else { RecordOutcome::Delivered }),
     }
 }
 
-fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
+fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
     let ApiError { code, err_code, description } = error;
     let text = format!("NATS refuses a message to {subject}: {description} ({err_code})");
-    let refused = |class, reason| Outcome::Refused(Failure { class, reason, text: text.clone() });
-    let later = |reason| Outcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
+    let refused = |class, reason| RecordOutcome::Refused(Failure { class, reason, text: text.clone() });
+    let later = |reason| RecordOutcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
     match (err_code, code) {
         // The message, or its headers, are larger than the stream or the server takes.
         (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
@@ -107,7 +107,7 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> Outcome {
         (10077 | 10002 | 10120, _) => later(FULL),
         // The same message, sent before, is on its way into the stream, or was: it is not known yet whether that will have it.
         (10158, _) => later(UNAVAILABLE),
-        (10059, _) => Outcome::Refused(no_stream(subject, None)),
+        (10059, _) => RecordOutcome::Refused(no_stream(subject, None)),
         (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
         (10109, _) => refused(FailureClass::Topic, SEALED),
         (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
@@ -333,9 +333,9 @@ impl NoResponders {
     }
 
     /// What becomes of a message to this subject, and the number of the question that is to be asked, where what is known is too old.
-    pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (Outcome, Option<u64>) {
+    pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (RecordOutcome, Option<u64>) {
         if self.is_forbidden {
-            return (Outcome::Refused(no_stream(subject, self.stream.as_deref())), None);
+            return (RecordOutcome::Refused(no_stream(subject, self.stream.as_deref())), None);
         }
         if self.subjects.len() >= MOST_SUBJECTS {
             self.subjects.clear();
@@ -355,8 +355,8 @@ impl NoResponders {
             self.questions += 1;
         }
         let outcome = match known.is_free {
-            Some(true) => Outcome::Refused(no_stream(subject, self.stream.as_deref())),
-            Some(false) | None => Outcome::Later(no_leader(subject)),
+            Some(true) => RecordOutcome::Refused(no_stream(subject, self.stream.as_deref())),
+            Some(false) | None => RecordOutcome::Later(no_leader(subject)),
         };
         (outcome, is_due.then_some(number))
     }
@@ -389,12 +389,12 @@ mod tests {
     fn judged_of(records: usize, data: &str) -> String {
         match judge("a.b", records, data.as_bytes()) {
             None => "none".to_owned(),
-            Some(Outcome::Delivered) => "stored".to_owned(),
-            Some(Outcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
-            Some(Outcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
-            Some(Outcome::Unknown) => "unknown".to_owned(),
-            Some(Outcome::Duplicate) => "duplicate".to_owned(),
-            Some(Outcome::NotStored) => "not stored".to_owned(),
+            Some(RecordOutcome::Delivered) => "stored".to_owned(),
+            Some(RecordOutcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
+            Some(RecordOutcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
+            Some(RecordOutcome::Unknown) => "unknown".to_owned(),
+            Some(RecordOutcome::Duplicate) => "duplicate".to_owned(),
+            Some(RecordOutcome::NotStored) => "not stored".to_owned(),
         }
     }
 
@@ -456,10 +456,12 @@ mod tests {
         assert_eq!(forbidden_subject("Stale Connection"), None);
     }
 
-    fn class(outcome: &Outcome) -> FailureClass {
+    fn class(outcome: &RecordOutcome) -> FailureClass {
         match outcome {
-            Outcome::Refused(failure) | Outcome::Later(failure) => failure.class,
-            Outcome::Delivered | Outcome::Duplicate | Outcome::Unknown | Outcome::NotStored => panic!("{outcome:?}"),
+            RecordOutcome::Refused(failure) | RecordOutcome::Later(failure) => failure.class,
+            RecordOutcome::Delivered | RecordOutcome::Duplicate | RecordOutcome::Unknown | RecordOutcome::NotStored => {
+                panic!("{outcome:?}")
+            }
         }
     }
 

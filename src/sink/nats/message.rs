@@ -8,7 +8,7 @@
 //! written as `header-NAME`.
 //! Specification: NATS, ADR-4 (headers), ADR-50 (atomic batches), JetStream's headers.
 
-use crate::sink::lanes::Stored;
+use crate::sink::ordered_queue::Stored;
 use crate::sink::{Header, Record};
 use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
@@ -169,7 +169,7 @@ impl Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::lanes::Chunk;
+    use crate::sink::ordered_queue::Chunk;
     use crate::sink::{Content, Origin, Tag, Token};
 
     fn record<'a>(key: Option<&'a [u8]>, headers: &'a [Header<'a>]) -> Record<'a> {

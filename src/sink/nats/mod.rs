@@ -26,9 +26,9 @@ use crate::secret::Secret;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
-use crate::sink::lanes::address::{Address, Server, secret, switch, timeout, tls};
-use crate::sink::lanes::socket::Tls;
-use crate::sink::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
+use crate::sink::ordered_queue::socket::Tls;
+use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use async_nats::ConnectOptions;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -189,7 +189,7 @@ impl Destination for Settings {
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let settings = self.named(client);
         let bytes = settings.max_in_flight;
-        LaneSink::start("nats", bytes, admit, async move |receiver: &mut Receiver| {
+        QueueSink::start("nats", bytes, admit, async move |receiver: &mut Receiver| {
             Box::pin(client::run(&settings, receiver)).await;
         })
     }

@@ -8,7 +8,7 @@ use super::errors::{self, Closing, Fault};
 use super::{KIND, Settings};
 use crate::check_finding::{Finding, Side};
 use crate::sink::destination::Wanted;
-use crate::sink::lanes::block_on;
+use crate::sink::ordered_queue::block_on;
 use crate::sink::{Failure, FailureClass};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The library's client behind the queue: connects, publishes batches, judges the answers.
 //!
-//! In: records behind the hand-over's lanes. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
-//! messages under way are of one lane, so that no later one can get in before an earlier one. What was under way when a connection or a
-//! channel was lost goes back to its lanes: neither the library nor this file sends anything a second time.
+//! In: records out of the ordered queue. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
+//! messages under way are of one key, so that no later one can get in before an earlier one. What was under way when a connection or a
+//! channel was lost goes back into the queue: neither the library nor this file sends anything a second time.
 //!
 //! ```text
 //!   lanes ──▶ batch on a channel ──▶ ack                delivered
@@ -20,10 +20,12 @@
 use super::errors::{self, Closing, Fault};
 use super::message::{self, Outgoing, short};
 use super::{Login, Settings};
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::runtime::ClientRuntime;
-use crate::sink::lanes::socket::{self, Peer, Stream};
-use crate::sink::lanes::{Event, Fit, Outcome, Owner, Place, Receiver, Reconnect, Taken};
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::runtime::ClientRuntime;
+use crate::sink::ordered_queue::socket::{self, Peer, Stream};
+use crate::sink::ordered_queue::{
+    Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord,
+};
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -390,7 +392,7 @@ struct Landed {
     number: u64,
     /// To be used again.
     channel: Option<Channel>,
-    messages: Vec<(Taken<Place>, Owner)>,
+    messages: Vec<(TakenRecord<RecordPlace>, KeyHash)>,
     /// For each of them.
     confirms: Vec<lapin::Result<Confirmation>>,
 }
@@ -403,7 +405,7 @@ async fn publish(
     connection: Arc<Connection>,
     channel: Option<Channel>,
     number: u64,
-    batch: Vec<(Taken<Place>, Owner, Outgoing)>,
+    batch: Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)>,
 ) -> lapin::Result<Landed> {
     let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
     let channel = match channel {
@@ -485,13 +487,13 @@ struct Worker<'a> {
     /// Channels without a batch; `None`: it is to be opened.
     free: Vec<Option<Channel>>,
     /// Batches under way: since when, and what is in them.
-    under_way: BTreeMap<u64, (Instant, Vec<Taken<Place>>)>,
+    under_way: BTreeMap<u64, (Instant, Vec<TakenRecord<RecordPlace>>)>,
     /// What they end as.
     landing: FuturesUnordered<Landing>,
     /// Batches that were published.
     published: u64,
     /// Emptied, to be used again.
-    taken: Vec<Taken<Place>>,
+    taken: Vec<TakenRecord<RecordPlace>>,
     /// Since when messages could have been confirmed.
     able: Instant,
     /// How long a message may be unconfirmed.
@@ -543,8 +545,8 @@ impl<'a> Worker<'a> {
             tokio::select! {
                 biased;
                 event = receiver.next() => match event {
-                    Event::Work => {}
-                    Event::Closed => return Ok(()),
+                    RelayEvent::Work => {}
+                    RelayEvent::Closed => return Ok(()),
                 },
                 event = self.session.events.next() => self.heed(event, receiver),
                 Some(landed) = self.landing.next() => self.land(landed, receiver),
@@ -647,7 +649,11 @@ impl<'a> Worker<'a> {
     }
 
     /// The messages, without what can be none.
-    fn batch(&self, taken: &[Taken<Place>], receiver: &mut Receiver) -> Vec<(Taken<Place>, Owner, Outgoing)> {
+    fn batch(
+        &self,
+        taken: &[TakenRecord<RecordPlace>],
+        receiver: &mut Receiver,
+    ) -> Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)> {
         let (mut batch, mut refused) = (Vec::with_capacity(taken.len()), Vec::new());
         for taken in taken {
             let Some(record) = receiver.record(taken.item) else { continue };
@@ -659,7 +665,7 @@ impl<'a> Worker<'a> {
         }
         if !refused.is_empty() {
             for (taken, failure) in refused {
-                receiver.settle(taken, &Outcome::Refused(failure));
+                receiver.settle(taken, &RecordOutcome::Refused(failure));
             }
             receiver.publish();
         }
@@ -682,7 +688,7 @@ impl<'a> Worker<'a> {
         } else {
             self.alone = self.alone.max(landed.messages.len());
             for (taken, _) in &landed.messages {
-                receiver.settle(*taken, &Outcome::Unknown);
+                receiver.settle(*taken, &RecordOutcome::Unknown);
             }
         }
         self.show(receiver);
@@ -705,21 +711,21 @@ impl<'a> Worker<'a> {
             let record = receiver.record(taken.item);
             let to = record.map_or(("", ""), |record| (message::exchange_of(self.settings, record), record.topic()));
             let outcome = match (back, confirm, fault) {
-                (Some(failure), _, _) => Outcome::Refused(failure),
+                (Some(failure), _, _) => RecordOutcome::Refused(failure),
                 (None, Ok(Confirmation::Ack(_)), _) => {
                     kept = true;
-                    Outcome::Delivered
+                    RecordOutcome::Delivered
                 }
-                (None, Ok(Confirmation::Nack(_)), _) => Outcome::Later(errors::not_taken(to.0, to.1)),
+                (None, Ok(Confirmation::Nack(_)), _) => RecordOutcome::Later(errors::not_taken(to.0, to.1)),
                 (None, Err(_), Some((closing, Fault::Record(class, reason)))) if suspects == 1 => {
-                    Outcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
+                    RecordOutcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
                 }
                 // It is missing for all of them: one is enough to ask again with.
                 (None, Err(_), Some((closing, Fault::Exchange))) if !blamed && !self.settings.declare => {
                     blamed = true;
-                    Outcome::Refused(errors::no_exchange(self.settings, closing))
+                    RecordOutcome::Refused(errors::no_exchange(self.settings, closing))
                 }
-                (None, Ok(Confirmation::NotRequested) | Err(_), _) => Outcome::Unknown,
+                (None, Ok(Confirmation::NotRequested) | Err(_), _) => RecordOutcome::Unknown,
             };
             receiver.settle(*taken, &outcome);
         }
@@ -766,14 +772,14 @@ impl<'a> Worker<'a> {
         (closing, fault)
     }
 
-    /// What is under way goes back to its lanes: what became of it is not known, but where it was confirmed before.
+    /// What is under way goes back into the queue: what became of it is not known, but where it was confirmed before.
     fn give_back(&mut self, receiver: &mut Receiver) {
         while let Some(Some(landed)) = self.landing.next().now_or_never() {
             self.land(landed, receiver);
         }
         for (_, places) in std::mem::take(&mut self.under_way).into_values() {
             for taken in places {
-                receiver.settle(taken, &Outcome::Unknown);
+                receiver.settle(taken, &RecordOutcome::Unknown);
             }
         }
         receiver.publish();
@@ -791,7 +797,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let settings = read_in_test("amqp", &address, &[], |asked| Settings::read(asked)).unwrap();
-        crate::sink::lanes::block_on(async {
+        crate::sink::ordered_queue::block_on(async {
             let (hello, hears) = tokio::sync::oneshot::channel();
             let server = std::thread::spawn(move || {
                 let (mut socket, _) = listener.accept().unwrap();

@@ -5,7 +5,7 @@
 
 use super::Settings;
 use crate::given::shell_quoted;
-use crate::sink::lanes::LOG_IN_LABEL;
+use crate::sink::ordered_queue::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 use lapin::ErrorKind;
 use lapin::message::BasicReturnMessage;

@@ -1,4 +1,4 @@
-//! A record as the library's message, and whose lane a returned message is of.
+//! A record as the library's message, and which key a returned message belongs to.
 //!
 //! In: a record. Out: exchange, routing key, properties and body for the library, which writes them. It does no I/O.
 //!
@@ -10,7 +10,7 @@
 
 use super::Settings;
 use super::errors::bad_headers;
-use crate::sink::lanes::{Owner, Parts, Stored};
+use crate::sink::ordered_queue::{KeyHash, Parts, Stored};
 use crate::sink::{Content, Failure, Header};
 use lapin::BasicProperties;
 use lapin::message::BasicReturnMessage;
@@ -50,19 +50,19 @@ const CONTENT_TYPE_HEADER: &str = "content-type";
 /// `delivery_mode`, `timestamp`, `app_id`.
 const FIXED_BYTES: usize = 8 + 2 + 2 + 8 + 2 + 4 + 1 + 8 + 1 + APPLICATION.len();
 
-/// Whose lane a returned message is of. Of a batch, at most one message is of a lane; two dead-letter records may look alike.
-pub(super) fn owner_of(message: &BasicReturnMessage) -> Owner {
+/// which key a returned message belongs to. Of a batch, at most one message is of a key; two dead-letter records may look alike.
+pub(super) fn owner_of(message: &BasicReturnMessage) -> KeyHash {
     let headers = message.properties.headers().as_ref();
     let key = match headers.and_then(|headers| headers.inner().get(KEY)) {
         Some(AMQPValue::LongString(key)) => Some(key.as_bytes()),
         Some(_) | None => None,
     };
-    Owner::of(message.routing_key.as_str(), key)
+    KeyHash::of(message.routing_key.as_str(), key)
 }
 
-/// Whose lane a record is of, by what its message says.
-pub(super) fn owner(record: Stored<'_>) -> Owner {
-    Owner::of(record.topic(), record.key())
+/// Which key a record belongs to, by what its message says.
+pub(super) fn owner(record: Stored<'_>) -> KeyHash {
+    KeyHash::of(record.topic(), record.key())
 }
 
 /// A message for the library.
@@ -204,7 +204,7 @@ fn is_filter(value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::lanes::Chunk;
+    use crate::sink::ordered_queue::Chunk;
     use crate::sink::tests::read_in_test;
     use crate::sink::{Origin, Record, Tag, Token};
     use lapin::message::Delivery;
@@ -340,7 +340,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_message_that_comes_back_tells_whose_lane_it_is_of(
+        fn a_message_that_comes_back_tells_which_key_it_belongs_to(
             key in prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
             topic in "[a-z.#]{1,255}",
         ) {

@@ -22,9 +22,9 @@ use crate::given::{Given, SettingError};
 use crate::route::Rule;
 use crate::secret::{Secret, SecretCommand};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
-use crate::sink::lanes::address::{Address, Server, secret, switch, tls};
-use crate::sink::lanes::socket::Tls;
-use crate::sink::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::address::{Address, Server, secret, switch, tls};
+use crate::sink::ordered_queue::socket::Tls;
+use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,7 +132,7 @@ impl Destination for Settings {
     fn open(&self, client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let settings = self.named(client);
         let bytes = settings.max_in_flight;
-        LaneSink::start("rabbitmq", bytes, admit, async move |receiver: &mut Receiver| {
+        QueueSink::start("rabbitmq", bytes, admit, async move |receiver: &mut Receiver| {
             Box::pin(client::run(&settings, receiver)).await;
         })
     }

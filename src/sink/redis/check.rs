@@ -12,8 +12,8 @@ use super::{KIND, Place, Sentinels, Settings};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::block_on;
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::block_on;
 use redis::{Pipeline, Value, cmd};
 
 /// What the findings here are about.

@@ -1,16 +1,16 @@
 //! The client's thread: finds the server, sends it what may be under way, judges the replies, reconnects. A cluster is served by [`cluster`].
 //!
-//! In: records behind the hand-over's lanes. Out: their outcomes. Several batches are under way at a time on a connection, whose server
-//! serves them one after the other; no two of them hold records of one lane. A batch is one command that takes all or none, or several, none
-//! of which holds records of another's lanes. Nothing is sent a second time by itself: what was under way when a connection is lost goes back
-//! to its lanes. Which records go over a connection, its owner decides: [`Server`], or a cluster.
+//! In: records out of the ordered queue. Out: their outcomes. Several batches are under way at a time on a connection, whose server
+//! serves them one after the other; no two of them hold records of one key. A batch is one command that takes all or none, or several, none
+//! of which holds records of another's keys. Nothing is sent a second time by itself: what was under way when a connection is lost goes back
+//! into the queue. Which records go over a connection, its owner decides: [`Server`], or a cluster.
 
 use super::cluster;
 use super::connection::{Connection, Found, Info, Replies, broken, find};
 use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
 use super::message::{Form, batch};
 use super::{Settings, Wait};
-use crate::sink::lanes::{End, Event, Fit, Outcome, Place, Receiver, Reconnect, Taken};
+use crate::sink::ordered_queue::{End, Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use redis::{Pipeline, RedisResult, Value, cmd};
 use std::collections::VecDeque;
@@ -45,13 +45,13 @@ const LATER: Duration = Duration::from_millis(500);
 /// A batch whose replies are due.
 #[derive(Default)]
 pub(super) struct Step {
-    pub(super) taken: Vec<Taken<Place>>,
+    pub(super) taken: Vec<TakenRecord<RecordPlace>>,
     /// Records and bytes that were sent.
     size: Size,
     /// What was sent, in order; none: what waits for records that were added already.
     parts: Vec<Part>,
     /// Filled once the batch is judged, before its wait ends.
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<RecordOutcome>,
     /// What is to be written; empty once the library has it.
     commands: Pipeline,
     replies: Option<Replies>,
@@ -116,7 +116,7 @@ pub(super) trait Route {
     fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> Next;
 
     /// What became of records that went to `stream`, in their order.
-    fn judged(&mut self, stream: &str, outcomes: &[Outcome]);
+    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]);
 }
 
 /// What becomes of records that another node is to be asked for.
@@ -381,7 +381,8 @@ impl<'a> Conversation<'a> {
         if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
             self.set_blocked(None);
         }
-        let any_added = step.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered | Outcome::Duplicate));
+        let any_added =
+            step.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate));
         match (concluded, missing) {
             (Ok(()), Ok(Some(missing))) if any_added => {
                 self.set_blocked(Some(missing));
@@ -424,11 +425,11 @@ impl<'a> Conversation<'a> {
     fn settle(&mut self, mut step: Step, receiver: &mut Receiver) {
         let all = step.taken.len();
         // Where nothing was said of a record, nothing is known of it.
-        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(Outcome::Unknown));
+        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
         for (taken, outcome) in step.taken.drain(..).zip(outcomes) {
             let settled = receiver.settle(taken, &outcome);
-            if !settled && matches!(outcome, Outcome::Refused(_)) {
-                // One before it in its lane went back for its sake.
+            if !settled && matches!(outcome, RecordOutcome::Refused(_)) {
+                // One before it in its key went back for its sake.
                 self.alone = self.alone.max(all);
             }
         }
@@ -443,7 +444,7 @@ impl<'a> Conversation<'a> {
         for part in parts.iter() {
             let end = (first + part.records).min(taken.len()).min(outcomes.len());
             let own = outcomes.get(first..end).unwrap_or_default();
-            if own.iter().any(|outcome| matches!(outcome, Outcome::Delivered | Outcome::Duplicate)) {
+            if own.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate)) {
                 first = end;
             } else {
                 unadded.taken.extend(taken.drain(first..end));
@@ -460,7 +461,7 @@ impl<'a> Conversation<'a> {
         self.spare.push(step);
     }
 
-    /// What is under way goes back to its lanes: what became of it is not known.
+    /// What is under way goes back into the queue: what became of it is not known.
     pub(super) fn give_back(&mut self, receiver: &mut Receiver) {
         while let Some(mut step) = self.steps.pop_back() {
             step.outcomes.clear();
@@ -483,7 +484,7 @@ impl<'a> Conversation<'a> {
                 if let Some(step) = self.steps.front_mut()
                     && let Some(record) = step.taken.first().and_then(|taken| receiver.record(taken.item))
                 {
-                    let refused = Outcome::Refused(errors::refused(record.topic(), &refusal));
+                    let refused = RecordOutcome::Refused(errors::refused(record.topic(), &refusal));
                     step.outcomes = vec![refused];
                 }
                 if let Some(step) = self.steps.pop_front() {
@@ -525,7 +526,7 @@ struct Concluded {
 struct Judging<'a> {
     asked: errors::Asked<'a>,
     asking: bool,
-    taken: &'a [Taken<Place>],
+    taken: &'a [TakenRecord<RecordPlace>],
     receiver: &'a Receiver,
 }
 
@@ -534,7 +535,7 @@ impl Judging<'_> {
     fn judge(
         &self,
         replies: &mut Iter<'_, Value>,
-        outcomes: &mut Vec<Outcome>,
+        outcomes: &mut Vec<RecordOutcome>,
         concluded: &mut Concluded,
         route: &mut impl Route,
     ) -> bool {
@@ -545,7 +546,8 @@ impl Judging<'_> {
             .flatten()
             .and_then(said)
             .map(|error| with_fix(environment(address, &error), || errors::allow(settings, &["+asking"])));
-        let topic = |taken: &Taken<Place>| self.receiver.record(taken.item).map_or("", |record| record.topic());
+        let topic =
+            |taken: &TakenRecord<RecordPlace>| self.receiver.record(taken.item).map_or("", |record| record.topic());
         let first = outcomes.len();
         let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
         let stream = || self.taken.first().map_or("", topic);
@@ -566,7 +568,7 @@ impl Judging<'_> {
                 };
                 match next {
                     Next::Again => {}
-                    Next::Later(failure) => own.fill(Outcome::Later(failure)),
+                    Next::Later(failure) => own.fill(RecordOutcome::Later(failure)),
                     Next::Elsewhere(failure) => concluded.elsewhere = Some(failure),
                 }
             }
@@ -679,8 +681,8 @@ impl Server {
             let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
                 event = receiver.next() => match event {
-                    Event::Work => {}
-                    Event::Closed => return Some(End::Closed),
+                    RelayEvent::Work => {}
+                    RelayEvent::Closed => return Some(End::Closed),
                 },
                 () = poll_fn(|context| conversation.poll(context)) => {
                     let read = conversation.read(receiver, self);
@@ -705,9 +707,9 @@ impl Route for Server {
         Next::Elsewhere(failure)
     }
 
-    fn judged(&mut self, _stream: &str, outcomes: &[Outcome]) {
+    fn judged(&mut self, _stream: &str, outcomes: &[RecordOutcome]) {
         // A batch of several slots, or a slot that cannot be written now.
-        if let Some(Outcome::Later(failure)) = outcomes.first() {
+        if let Some(RecordOutcome::Later(failure)) = outcomes.first() {
             self.is_node = true;
             self.said = Some(failure.clone());
         }

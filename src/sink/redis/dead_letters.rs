@@ -10,7 +10,7 @@ use super::connection;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
-use crate::sink::lanes::{Outage, block_on};
+use crate::sink::ordered_queue::{Outage, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use redis::{Cmd, Value, cmd};
 use std::collections::VecDeque;

@@ -7,8 +7,8 @@
 use super::Settings;
 use super::message::Form;
 use crate::given::shell_quoted;
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
 use redis::Value;
 use std::slice::Iter;
@@ -207,7 +207,7 @@ pub(super) fn judge<'a>(
     asked: Asked<'_>,
     streams: impl Iterator<Item = &'a str> + Clone,
     replies: &mut Iter<'_, Value>,
-    outcomes: &mut Vec<Outcome>,
+    outcomes: &mut Vec<RecordOutcome>,
 ) -> Judged {
     let records = streams.clone().count();
     let mut judge = Judge { asked, streams, records, outcomes, later: None, elsewhere: false, redirect: None };
@@ -229,7 +229,7 @@ struct Judge<'j, S> {
     asked: Asked<'j>,
     streams: S,
     records: usize,
-    outcomes: &'j mut Vec<Outcome>,
+    outcomes: &'j mut Vec<RecordOutcome>,
     later: Option<Failure>,
     elsewhere: bool,
     redirect: Option<(Redirect, Failure)>,
@@ -243,8 +243,8 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         }
         for (stream, reply) in self.streams.clone().zip(replies) {
             let outcome = match (reply, said(reply)) {
-                (Value::Int(0), _) => Outcome::Duplicate,
-                (Value::BulkString(_) | Value::Int(_), _) => Outcome::Delivered,
+                (Value::Int(0), _) => RecordOutcome::Duplicate,
+                (Value::BulkString(_) | Value::Int(_), _) => RecordOutcome::Delivered,
                 (_, Some(error)) => self.of_error(stream, &error),
                 (_, None) => return Some(Judged::Broken),
             };
@@ -253,25 +253,25 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         None
     }
 
-    fn of_error(&mut self, stream: &str, error: &str) -> Outcome {
+    fn of_error(&mut self, stream: &str, error: &str) -> RecordOutcome {
         let (fault, reason) = fault(error);
         let Asked { settings, address, .. } = self.asked;
         let class = match fault {
             Fault::Row => FailureClass::Row,
             Fault::Topic => FailureClass::Topic,
-            Fault::Slot => return Outcome::Later(environment(address, error)),
+            Fault::Slot => return RecordOutcome::Later(environment(address, error)),
             Fault::Redirect(redirect) => {
                 self.redirect = Some((redirect, environment(address, error)));
-                return Outcome::Unknown;
+                return RecordOutcome::Unknown;
             }
             Fault::Later | Fault::Elsewhere => {
                 self.elsewhere |= matches!(fault, Fault::Elsewhere);
                 self.later = Some(environment(address, error));
-                return Outcome::Unknown;
+                return RecordOutcome::Unknown;
             }
         };
         let failure = Failure { class, reason, ..refused(stream, error) };
-        Outcome::Refused(with_fix(failure, || allow_stream(settings, stream)))
+        RecordOutcome::Refused(with_fix(failure, || allow_stream(settings, stream)))
     }
 
     /// One array, or one error for all.
@@ -289,12 +289,12 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         if self.records == 1 || passes {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
             // What is wrong with the slot concerns each of them; else what is said of the first is said of the whole.
-            let other = if let Outcome::Later(_) = first { first.clone() } else { Outcome::Unknown };
+            let other = if let RecordOutcome::Later(_) = first { first.clone() } else { RecordOutcome::Unknown };
             self.outcomes.push(first);
             self.outcomes.extend(std::iter::repeat_n(other, self.records.saturating_sub(1)));
             return None;
         }
-        self.outcomes.extend(std::iter::repeat_n(Outcome::Unknown, self.records));
+        self.outcomes.extend(std::iter::repeat_n(RecordOutcome::Unknown, self.records));
         Some(Judged::Alone)
     }
 
@@ -315,7 +315,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
             return self.none(&error);
         }
         for (stream, reply) in self.streams.clone().zip(queued) {
-            let outcome = said(reply).map_or(Outcome::Unknown, |error| self.of_error(stream, &error));
+            let outcome = said(reply).map_or(RecordOutcome::Unknown, |error| self.of_error(stream, &error));
             self.outcomes.push(outcome);
         }
         None
@@ -379,10 +379,12 @@ mod tests {
         let asked = Asked { settings: &settings, address: "h:1", form };
         let judged = judge(asked, streams, &mut replies.iter(), &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
-            Outcome::Delivered => "+".to_owned(),
-            Outcome::Unknown | Outcome::NotStored => "?".to_owned(),
-            Outcome::Duplicate => "=".to_owned(),
-            Outcome::Refused(failure) | Outcome::Later(failure) => format!("{:?} {}", failure.class, failure.text),
+            RecordOutcome::Delivered => "+".to_owned(),
+            RecordOutcome::Unknown | RecordOutcome::NotStored => "?".to_owned(),
+            RecordOutcome::Duplicate => "=".to_owned(),
+            RecordOutcome::Refused(failure) | RecordOutcome::Later(failure) => {
+                format!("{:?} {}", failure.class, failure.text)
+            }
         });
         (judged, shown.collect())
     }

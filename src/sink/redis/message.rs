@@ -13,7 +13,7 @@
 //! Specification: Redis, commands XADD, MULTI, EXEC, EVAL; "Redis cluster specification", sections "Key distribution model" and "Hash tags".
 
 use crate::sink::Header;
-use crate::sink::lanes::Stored;
+use crate::sink::ordered_queue::Stored;
 use crc16::{State, XMODEM};
 use redis::{Cmd, Pipeline, cmd};
 use std::sync::OnceLock;
@@ -278,7 +278,7 @@ fn substitute(slot: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::lanes::Chunk;
+    use crate::sink::ordered_queue::Chunk;
     use crate::sink::{Content, Origin, Record, Tag, Token};
     use proptest::prelude::*;
     use redis::Arg;

@@ -30,9 +30,9 @@ use crate::secret::Secret;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
-use crate::sink::lanes::address::{Address, Server, secret, switch, timeout, tls};
-use crate::sink::lanes::socket::Tls;
-use crate::sink::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
+use crate::sink::ordered_queue::socket::Tls;
+use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use redis::{Value, cmd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,7 +164,7 @@ fn hint(failure: &Failure) -> Option<String> {
 
 /// A client, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
-    LaneSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
+    QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
         client::run(&settings, receiver).await;
     })
 }

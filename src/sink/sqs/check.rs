@@ -9,7 +9,7 @@ use super::{FIFO, Service, Settings, is_url};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::{Destination as _, Wanted};
-use crate::sink::lanes::block_on;
+use crate::sink::ordered_queue::block_on;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -15,7 +15,9 @@ use super::errors::{self, CONNECTION, Fault, Judged, Refusal, Said, Unserved, br
 use super::message::{Batch, Form, MOST_MESSAGES};
 use super::{FIFO, GivenKeys, Service, Settings, is_url};
 use crate::sink::aws;
-use crate::sink::lanes::{Event, Fit, LOG_IN_LABEL, Outcome, Owner, Place, Receiver, Stored, Taken};
+use crate::sink::ordered_queue::{
+    Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, RelayEvent, Stored, TakenRecord,
+};
 use crate::sink::{Failure, FailureClass, Header, Record};
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
@@ -239,8 +241,8 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
         let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
         tokio::select! {
             event = receiver.next() => match event {
-                Event::Work => {}
-                Event::Closed => return,
+                RelayEvent::Work => {}
+                RelayEvent::Closed => return,
             },
             Some(ended) = worker.requests.join_next() => {
                 // A task that panicked has printed why; in a release the process is gone.
@@ -274,7 +276,7 @@ struct Request {
     queue: Box<str>,
     /// Its URL, once that is known.
     url: Option<Arc<str>>,
-    taken: Vec<Taken<Place>>,
+    taken: Vec<TakenRecord<RecordPlace>>,
     answered: Result<Vec<Said>, Unserved>,
 }
 
@@ -287,13 +289,13 @@ struct Room<'a> {
     is_fifo: bool,
     messages: usize,
     bytes: usize,
-    last: Option<Owner>,
+    last: Option<KeyHash>,
 }
 
 impl Room<'_> {
     /// One queue's messages; of a group of a FIFO queue's, one.
     fn fit(&mut self, record: Stored<'_>) -> Fit {
-        let group = Owner::of(record.topic(), record.key());
+        let group = KeyHash::of(record.topic(), record.key());
         if self.messages == 0 {
             self.queue = record.topic().into();
             self.is_fifo = record.topic().ends_with(FIFO);
@@ -309,7 +311,7 @@ impl Room<'_> {
     }
 }
 
-/// A record of the lanes with its headers, which stand beside it so that their room is used again.
+/// A record of the queue with its headers, which stand beside it so that their room is used again.
 fn borrowed<'a>(stored: Stored<'a>, headers: &'a [Header<'a>]) -> Record<'a> {
     Record {
         topic: stored.topic(),
@@ -435,9 +437,9 @@ impl Worker {
             Ok(results) => errors::of_results(&self.caller.settings, &queue, results),
             Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
-        let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, Outcome::Delivered));
+        let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
         // Where nothing was said of a message, nothing is known of it.
-        let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&Outcome::Unknown));
+        let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&RecordOutcome::Unknown));
         for (taken, outcome) in taken.into_iter().zip(outcomes) {
             receiver.settle(taken, outcome);
         }
@@ -499,12 +501,12 @@ impl Worker {
                 Judged { outcomes: Vec::new(), problem: Some(passing(settings, fault, &refusal.text)) }
             }
             Fault::Topic => {
-                let outcomes = vec![Outcome::Refused(refused()); messages];
+                let outcomes = vec![RecordOutcome::Refused(refused()); messages];
                 // It may be created again under another URL.
                 self.queues.remove(queue);
                 Judged { outcomes, problem: None }
             }
-            Fault::Row if messages == 1 => Judged { outcomes: vec![Outcome::Refused(refused())], problem: None },
+            Fault::Row if messages == 1 => Judged { outcomes: vec![RecordOutcome::Refused(refused())], problem: None },
             Fault::Row => {
                 self.alone += messages;
                 Judged { outcomes: Vec::new(), problem: None }
@@ -568,7 +570,7 @@ impl Pace {
 mod tests {
     use super::*;
     use crate::sink::destination::Asked;
-    use crate::sink::lanes::block_on;
+    use crate::sink::ordered_queue::block_on;
     use crate::sink::tests::read_in_test;
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
     use std::net::TcpListener;

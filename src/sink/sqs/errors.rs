@@ -7,7 +7,7 @@ use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::{FIFO, Service, Settings};
 use crate::sink::aws::words;
 use crate::sink::destination::Destination as _;
-use crate::sink::lanes::{LOG_IN_LABEL, Outcome};
+use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{Failure, FailureClass};
 
 /// What an error says.
@@ -250,7 +250,7 @@ pub(super) fn results<'a>(
 /// What becomes of a batch.
 pub(super) struct Judged {
     /// Of each message, in their order; of those that are missing, nothing is known.
-    pub(super) outcomes: Vec<Outcome>,
+    pub(super) outcomes: Vec<RecordOutcome>,
     /// What passes by itself.
     pub(super) problem: Option<Failure>,
 }
@@ -260,19 +260,19 @@ pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<Said>) -
     let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
     for said in results {
         let outcome = match said {
-            Said::Kept => Outcome::Delivered,
+            Said::Kept => RecordOutcome::Delivered,
             Said::Nothing => {
                 judged.problem = Some(broken(settings, "its answer does not name each message"));
-                Outcome::Unknown
+                RecordOutcome::Unknown
             }
             Said::Failed { code, by_sender, text } => {
                 let fault = fault(&code, 200, by_sender);
                 let said = format!("{code}: {text}");
                 match fault.0 {
-                    Fault::Row | Fault::Topic => Outcome::Refused(refused(settings, queue, fault, &said)),
+                    Fault::Row | Fault::Topic => RecordOutcome::Refused(refused(settings, queue, fault, &said)),
                     Fault::Later | Fault::LogIn => {
                         judged.problem = Some(passing(settings, fault, &said));
-                        Outcome::Unknown
+                        RecordOutcome::Unknown
                     }
                 }
             }

@@ -19,9 +19,9 @@ use self::client::Caller;
 use self::errors::Unserved;
 use self::message::{Form, LARGEST, MOST_ATTRIBUTES, is_attribute};
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
-use super::lanes::address::{Address, Server, secret, timeout, tls};
-use super::lanes::socket::Tls;
-use super::lanes::{LaneSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use super::ordered_queue::address::{Address, Server, secret, timeout, tls};
+use super::ordered_queue::socket::Tls;
+use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use super::{Failure, Record, Sink, aws};
 use crate::check_finding::Finding;
 use crate::given::{Given, SettingError};
@@ -73,7 +73,7 @@ impl Destination for Settings {
     fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let (settings, form) = (self.clone(), self.form.clone());
         let admit = move |record: &Record<'_>| form.admit(record);
-        LaneSink::start(self.service.name(), self.max_in_flight, admit, async move |receiver: &mut Receiver| {
+        QueueSink::start(self.service.name(), self.max_in_flight, admit, async move |receiver: &mut Receiver| {
             client::run(&settings, receiver).await;
         })
     }

@@ -1,7 +1,7 @@
 //! The sending side's rule, for all partitions: what is sent now, what waits, and what a refused record blocks.
 //!
 //! ```text
-//!  enqueue ──┬── may be sent now ──► Clients: the lane's producer ──► reports ──► delivered
+//!  enqueue ──┬── may be sent now ──► Clients: the partition's producer ──► reports ──► delivered
 //!            └── copied into the partition's queue ──────▲              └──► failed: back into the queue, in front
 //! ```
 //!
@@ -21,7 +21,7 @@
 //! halves of it are sent, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. Knows neither librdkafka nor a clock.
-//! Invariants: see `partition`; each record is reported once; a partition's records reach one lane's producer only.
+//! Invariants: see `partition`; each record is reported once; a partition's records reach one producer's producer only.
 
 mod entries;
 mod isolating;
@@ -55,7 +55,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// The producers, as the rule needs them.
 pub trait Clients {
-    /// Hands a record to the producer of its place's lane.
+    /// Hands a record to the producer of its place's producer.
     ///
     /// # Errors
     /// It was not taken.
@@ -363,10 +363,10 @@ impl Partitions {
         self.list_it(at);
     }
 
-    /// Another producer serves the lane from here on. What the one before has under way is reported as ever.
-    pub fn lane_renewed(&mut self, lane: u8, now: Instant) {
+    /// Another producer serves the producer from here on. What the one before has under way is reported as ever.
+    pub fn producer_renewed(&mut self, producer: u8, now: Instant) {
         for at in 0..self.list.len() {
-            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.lane == lane) else {
+            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.producer == producer) else {
                 continue;
             };
             if !matches!(partition.state, State::Isolating) {
@@ -380,7 +380,7 @@ impl Partitions {
     }
 
     /// A partition whose broker may soon have forgotten the producer that has several records under way: they must not arrive once it
-    /// has. Where, and whether it is the isolating producer; else it is the lane's. Nothing follows one record alone before its report.
+    /// has. Where, and whether it is the isolating producer; else it is the producer's. Nothing follows one record alone before its report.
     /// Looks seldom.
     pub fn forgotten(&mut self, now: Instant) -> Option<(Place, bool)> {
         let looked = *self.looked.get_or_insert(now);
@@ -493,7 +493,7 @@ impl Partitions {
         }
     }
 
-    /// Hands over from the queue to the lane's producer, as long as that may be.
+    /// Hands over from the queue to the partition's producer, as long as that may be.
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Self { list, pool, room, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };

@@ -35,7 +35,7 @@ pub(super) const PROOF_HOLDS: Duration = Duration::from_secs(10);
 /// `producer.id.expiration.ms`, a day.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_hours(6);
 
-/// A partition of which a record was refused goes back to its lane when no other was for so long.
+/// A partition of which a record was refused goes back to its producer when no other was for so long.
 pub(super) const CALM: Duration = Duration::from_secs(2);
 
 /// Batches are as large as settings allow again when none was refused for so long.
@@ -64,7 +64,7 @@ pub struct Place {
     /// From 0.
     pub partition: i32,
     /// Whose producer takes its records.
-    pub lane: u8,
+    pub producer: u8,
 }
 
 /// A record that waits.
@@ -87,11 +87,11 @@ pub(super) struct Returned {
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// The broker may not know the lane's producer here.
+    /// The broker may not know the partition's producer here.
     Unproven,
-    /// The lane's producer was successful here.
+    /// The producer's producer was successful here.
     Proven,
-    /// Something failed, or the lane has another producer: what is under way is waited for.
+    /// Something failed, or the producer has another producer: what is under way is waited for.
     Draining,
     /// Nothing is tried before `until`.
     Resting { until: Instant, failure: Failure },
@@ -217,7 +217,7 @@ impl Partition {
         }
     }
 
-    /// Whether the lane's producer may be handed one more record, of so many bytes, that comes next.
+    /// Whether the partition's producer may be handed one more record, of so many bytes, that comes next.
     #[inline]
     pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
         match &self.state {

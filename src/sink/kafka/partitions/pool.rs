@@ -135,7 +135,8 @@ mod tests {
     fn what_waits_takes_no_more_room_than_it_counts_for_whatever_waited_before() {
         let (mut partitions, mut taker, now) = (Partitions::default(), Taker::default(), Instant::now());
         let tag = Tag { token: Token::unpack(0), origin: Origin::default() };
-        let [stuck, busy] = [0, 1].map(|lane| partitions.add(Place { topic: 0, partition: lane.into(), lane }, now));
+        let [stuck, busy] =
+            [0, 1].map(|producer| partitions.add(Place { topic: 0, partition: producer.into(), producer }, now));
         let long = vec![7; 60_000];
         partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
         taker.0.clear();
@@ -149,7 +150,7 @@ mod tests {
                 }
                 partitions.turn(now, &mut taker, &mut |_| {});
             }
-            partitions.lane_renewed(1, now);
+            partitions.producer_renewed(1, now);
             partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
         }
         let queues = partitions.list.iter().map(|partition| &partition.queue);

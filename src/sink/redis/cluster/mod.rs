@@ -1,15 +1,15 @@
 //! The nodes of a cluster, side by side: takes what may be under way, gives each node its share, follows slots from node to node.
 //!
-//! In: records behind the hand-over's lanes, a first view of the cluster. Out: their outcomes.
+//! In: records out of the ordered queue, a first view of the cluster. Out: their outcomes.
 //!
 //! ```text
 //!   lanes ──take──▶ by slot ──▶ node: share ──▶ step: one command a stream ──▶ delivered
 //!     ▲                                                     │
-//!     └──── MOVED, ASK, a connection lost: in order, first of their lane
+//!     └──── MOVED, ASK, a connection lost: in order, first of their key
 //! ```
 //!
 //! One command holds records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
-//! take go back to their lanes, and are routed again. So a lane's records are never under way to two nodes, or in two commands.
+//! take go back into the queue, and are routed again. So a key's records are never under way to two nodes, or in two commands.
 //!
 //! This is our own, over the library's single connections. The library's client for clusters connects again by itself, with the password and the
 //! certificates that it was given at first; sends commands again after a redirect or a lost connection, which adds entries twice; and sends
@@ -31,8 +31,8 @@ use super::client::{Conversation, IDLE, Size};
 use super::connection::broken;
 use super::{Place, Settings};
 use crate::sink::Failure;
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::{Event, Fit, Place as InChunk, Receiver, Taken};
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, RelayEvent, TakenRecord};
 use node::{Node, Pending, State};
 use routes::{Routes, Said};
 use std::future::poll_fn;
@@ -60,8 +60,8 @@ pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiv
         let wake = cluster.wake();
         tokio::select! {
             event = receiver.next() => match event {
-                Event::Work => {}
-                Event::Closed => return,
+                RelayEvent::Work => {}
+                RelayEvent::Closed => return,
             },
             happened = poll_fn(|context| cluster.poll(context)) => cluster.heed(happened, receiver),
             () = tokio::time::sleep_until(wake) => {}
@@ -98,7 +98,7 @@ struct Cluster<'a> {
     unserved: Option<Failure>,
     /// What was shown last.
     shown: Option<Failure>,
-    taken: Vec<Taken<InChunk>>,
+    taken: Vec<TakenRecord<InChunk>>,
     batch: Vec<Pending>,
 }
 
@@ -304,7 +304,7 @@ impl<'a> Cluster<'a> {
         let State::Open(conversation) = &mut node.state else { return };
         let failure = conversation.read(receiver, &mut Said { routes, by: number }).err();
         if node.is_alone() {
-            // They wait in shares, and may be more than one of a lane.
+            // They wait in shares, and may be more than one of a key.
             node.give_back_pending(receiver);
         }
         let known = nodes.len();

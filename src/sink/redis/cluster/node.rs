@@ -1,15 +1,15 @@
 //! One node of a cluster: what waits to be sent to it, and its connection.
 //!
-//! In: records that were taken from lanes for streams whose slots the node has. Out: steps of its conversation. It connects when there is
+//! In: records that were taken from the queue for streams whose slots the node has. Out: steps of its conversation. It connects when there is
 //! something to send, and does not decide where records go.
 //!
-//! Invariant: the records of a lane that wait here belong to one command. A lane's records are taken together, and none while others of
+//! Invariant: the records of a key that wait here belong to one command. A key's records are taken together, and none while others of
 //! it are under way; within a step they stand together with those of their stream.
 
 use super::routes::Way;
 use crate::sink::Failure;
-use crate::sink::lanes::address::Server;
-use crate::sink::lanes::{Outcome, Place, Receiver, Reconnect, Taken};
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::redis::Settings;
 use crate::sink::redis::client::{Conversation, Size, Waiting};
 use crate::sink::redis::connection::{Connection, Info};
@@ -24,7 +24,7 @@ pub(super) struct Pending {
     slot: u16,
     /// Behind ASKING.
     asking: bool,
-    taken: Taken<Place>,
+    taken: TakenRecord<RecordPlace>,
 }
 
 /// A connection being opened.
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
     }
 
     /// Takes a record over, to be sent with the others of its share.
-    pub(super) fn push(&mut self, way: Way, taken: Taken<Place>, bytes: usize) {
+    pub(super) fn push(&mut self, way: Way, taken: TakenRecord<RecordPlace>, bytes: usize) {
         self.pending.push_back(Pending { slot: way.slot, asking: way.asking, taken });
         self.share.records += 1;
         self.share.bytes += bytes;
@@ -148,7 +148,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The connection is lost, or cannot be had: what was under way and what waits goes back to its lanes.
+    /// The connection is lost, or cannot be had: what was under way and what waits goes back into the queue.
     pub(super) fn lost(&mut self, failure: Failure, receiver: &mut Receiver) {
         self.alone = self.alone();
         let before = std::mem::replace(&mut self.state, State::Closed(None));
@@ -164,11 +164,11 @@ impl<'a> Node<'a> {
         self.give_back_pending(receiver);
     }
 
-    /// What waits goes back to its lanes.
+    /// What waits goes back into the queue.
     pub(super) fn give_back_pending(&mut self, receiver: &mut Receiver) {
         self.shares.clear();
         while let Some(pending) = self.pending.pop_back() {
-            receiver.settle(pending.taken, &Outcome::Unknown);
+            receiver.settle(pending.taken, &RecordOutcome::Unknown);
         }
         receiver.publish();
     }

@@ -13,8 +13,8 @@
 
 use super::view::View;
 use crate::sink::Failure;
-use crate::sink::lanes::Outcome;
-use crate::sink::lanes::address::Server;
+use crate::sink::ordered_queue::RecordOutcome;
+use crate::sink::ordered_queue::address::Server;
 use crate::sink::redis::client::{Next, Route};
 use crate::sink::redis::errors::Redirect;
 use crate::sink::redis::message::slot;
@@ -196,8 +196,8 @@ impl Routes {
         if at_once { Next::Again } else { Next::Later(failure) }
     }
 
-    fn judged(&mut self, stream: &str, outcomes: &[Outcome]) {
-        if let Some(Outcome::Later(_)) = outcomes.first() {
+    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
+        if let Some(RecordOutcome::Later(_)) = outcomes.first() {
             // No node has the slot, or the one asked is cut off from the others.
             self.stale = true;
         } else if !self.redirects.is_empty() {
@@ -218,7 +218,7 @@ impl Route for Said<'_> {
         self.routes.redirected(self.by, stream, redirect, failure)
     }
 
-    fn judged(&mut self, stream: &str, outcomes: &[Outcome]) {
+    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
         self.routes.judged(stream, outcomes);
     }
 }
@@ -281,7 +281,7 @@ mod tests {
             at_once += 1;
         }
         assert_eq!((at_once, at(&routes).1), (AT_ONCE, false));
-        routes.judged("foo", &[Outcome::Delivered]);
+        routes.judged("foo", &[RecordOutcome::Delivered]);
         assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), Next::Again);
         let mut by = 0;
         while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])) == Next::Again {

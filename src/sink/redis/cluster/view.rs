@@ -5,7 +5,7 @@
 //! Specification: Redis, commands CLUSTER SLOTS, CLUSTER INFO; "Redis cluster specification".
 
 use crate::sink::destination::Destination as _;
-use crate::sink::lanes::address::Server;
+use crate::sink::ordered_queue::address::Server;
 use crate::sink::redis::Settings;
 use crate::sink::redis::connection::{Connection, Info, broken};
 use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};

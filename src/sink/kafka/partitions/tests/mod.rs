@@ -55,7 +55,7 @@ struct Request {
 #[derive(Default)]
 struct Producer {
     id: u64,
-    lane: Option<u8>,
+    number: Option<u8>,
     waiting: BTreeMap<i32, VecDeque<Message>>,
     sequences: BTreeMap<i32, u64>,
     requests: Vec<Request>,
@@ -65,9 +65,9 @@ struct Producer {
 struct World {
     dice: Dice,
     now: Instant,
-    /// Lanes first, then the isolating one, then those that have ended.
+    /// The producers that share the partitions first, then the isolating one, then those that have ended.
     producers: Vec<Producer>,
-    lanes: usize,
+    sharing: usize,
     ids: u64,
     logs: BTreeMap<i32, Vec<u64>>,
     /// What the broker knows of producers: the next sequence, by partition and producer.
@@ -86,10 +86,10 @@ enum Mutant {
     None,
     /// Requests of the isolating producer hold several records before a broker knows it.
     SearchWithoutProof,
-    /// So do a lane's.
-    LaneWithoutProof,
-    /// A partition's records go to any lane.
-    TwoLanes,
+    /// So do those of a producer that shares the partitions.
+    ProducerWithoutProof,
+    /// A partition's records go to any producer.
+    TwoProducers,
     /// What waits behind a record that failed is handed over before that one is back.
     NotHeld,
     /// Requests that were not answered for hours arrive although the broker has forgotten their producer.
@@ -98,7 +98,7 @@ enum Mutant {
 
 impl Clients for World {
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let producer = &mut self.producers[usize::from(place.lane)];
+        let producer = &mut self.producers[usize::from(place.producer)];
         if producer.fatal {
             return Err(NotTaken::Later);
         }
@@ -107,7 +107,7 @@ impl Clients for World {
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let isolating = &mut self.producers[self.lanes];
+        let isolating = &mut self.producers[self.sharing];
         if isolating.fatal {
             return Err(NotTaken::Later);
         }
@@ -116,7 +116,7 @@ impl Clients for World {
     }
 
     fn release(&mut self) {
-        let (at, cuts) = (self.lanes, self.cuts);
+        let (at, cuts) = (self.sharing, self.cuts);
         let partitions: Vec<i32> = self.producers[at].waiting.keys().copied().collect();
         for partition in partitions.into_iter().filter(|_| !cuts) {
             self.form(at, partition, usize::MAX);
@@ -152,21 +152,21 @@ fn failure(class: FailureClass) -> Failure {
 }
 
 impl World {
-    fn new(seed: u64, lanes: usize) -> Self {
+    fn new(seed: u64, sharing: usize) -> Self {
         let mut dice = Dice(seed);
         let rare = 3 + dice.below(40);
         let limit = if dice.one_in(4) { 2 } else { usize::MAX };
         let cuts = dice.one_in(2);
         let bad = (0..RECORDS).filter(|_| dice.one_in(rare)).collect();
-        let producers = (0..=lanes).map(|at| Producer {
+        let producers = (0..=sharing).map(|at| Producer {
             id: at as u64,
-            lane: (at < lanes).then(|| u8::try_from(at).unwrap()),
+            number: (at < sharing).then(|| u8::try_from(at).unwrap()),
             ..Producer::default()
         });
         let producers: Vec<Producer> = producers.collect();
         let ids = producers.len() as u64;
         let (logs, known) = (BTreeMap::new(), BTreeMap::new());
-        Self { dice, now: Instant::now(), producers, lanes, ids, logs, known, bad, limit, cuts }
+        Self { dice, now: Instant::now(), producers, sharing, ids, logs, known, bad, limit, cuts }
     }
 
     /// A request of what waits, of at most so many records.
@@ -234,15 +234,15 @@ impl World {
 
     /// Other producers in place of those that have ended, that no broker knows.
     fn renew(&mut self, partitions: &mut Partitions) {
-        for at in 0..=self.lanes {
+        for at in 0..=self.sharing {
             if self.producers[at].fatal {
-                let lane = self.producers[at].lane;
-                let fresh = Producer { id: self.ids, lane, ..Producer::default() };
+                let number = self.producers[at].number;
+                let fresh = Producer { id: self.ids, number, ..Producer::default() };
                 self.ids += 1;
                 let old = std::mem::replace(&mut self.producers[at], fresh);
                 self.producers.push(old);
-                match lane {
-                    Some(lane) => partitions.lane_renewed(lane, self.now),
+                match number {
+                    Some(number) => partitions.producer_renewed(number, self.now),
                     None => partitions.isolating_renewed(self.now),
                 }
             }
@@ -266,19 +266,19 @@ impl World {
         partitions.forgotten(self.now);
         self.now += partition::FORGOTTEN_AFTER + LOOK_EVERY;
         while let Some((place, isolating)) = partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten) {
-            let at = if isolating { self.lanes } else { usize::from(place.lane) };
-            let (id, lane) = (self.ids, self.producers[at].lane);
+            let at = if isolating { self.sharing } else { usize::from(place.producer) };
+            let (id, number) = (self.ids, self.producers[at].number);
             self.ids += 1;
-            let old = std::mem::replace(&mut self.producers[at], Producer { id, lane, ..Producer::default() });
-            match lane {
-                Some(lane) => partitions.lane_renewed(lane, self.now),
+            let old = std::mem::replace(&mut self.producers[at], Producer { id, number, ..Producer::default() });
+            match number {
+                Some(number) => partitions.producer_renewed(number, self.now),
                 None => partitions.isolating_renewed(self.now),
             }
             let sent = old.requests.into_iter().flat_map(|request| request.messages);
             let purged = sent.chain(old.waiting.into_values().flatten()).collect();
             fail(partitions, purged, FailureClass::Client);
         }
-        let ended = self.producers.drain(self.lanes + 1..).flat_map(|ended| ended.requests);
+        let ended = self.producers.drain(self.sharing + 1..).flat_map(|ended| ended.requests);
         fail(partitions, ended.flat_map(|request| request.messages).collect(), FailureClass::Client);
         self.known.clear();
     }
@@ -377,11 +377,11 @@ impl Partitions {
             let partition = &mut self.list[at];
             match (mutant, &partition.state) {
                 (Mutant::SearchWithoutProof, _) => partition.search.proven = true,
-                (Mutant::LaneWithoutProof, State::Unproven) => {
+                (Mutant::ProducerWithoutProof, State::Unproven) => {
                     (partition.state, partition.moved) = (State::Proven, now);
                 }
-                (Mutant::TwoLanes, _) => {
-                    partition.place.lane = u8::try_from(world.dice.below(world.lanes as u64)).unwrap();
+                (Mutant::TwoProducers, _) => {
+                    partition.place.producer = u8::try_from(world.dice.below(world.sharing as u64)).unwrap();
                 }
                 (Mutant::NotHeld, State::Draining) => {
                     (partition.state, partition.moved) = (State::Proven, now);
@@ -399,13 +399,13 @@ impl Partitions {
 ///
 /// # Errors
 /// A partition's log holds something else.
-fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
-    let mut world = World::new(seed, lanes);
+fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
+    let mut world = World::new(seed, sharing);
     let mut partitions = Partitions::default();
     let place = |partition: i32| Place {
         topic: 0,
         partition,
-        lane: u8::try_from(usize::try_from(partition).unwrap() % lanes).unwrap(),
+        producer: u8::try_from(usize::try_from(partition).unwrap() % sharing).unwrap(),
     };
     let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(place(partition), world.now)).collect();
     // Dead-letter records go to a partition of their own.
@@ -473,7 +473,7 @@ fn run(seed: u64, lanes: usize, mutant: Mutant) -> Result<usize, String> {
 impl World {
     /// The partition of dead-letter records is served as any other.
     fn form_dead_letters(&mut self) {
-        for at in 0..self.lanes {
+        for at in 0..self.sharing {
             if !self.producers[at].fatal && self.producers[at].requests.len() < MOST_REQUESTS {
                 self.form(at, PARTITIONS, 2);
             }
@@ -485,8 +485,8 @@ impl World {
 fn whatever_is_refused_and_when_nothing_is_lost_swapped_or_repeated() {
     let mut found = 0;
     for seed in 0..600 {
-        for lanes in [1, 2] {
-            found += run(seed, lanes, Mutant::None).unwrap_or_else(|wrong| panic!("{wrong}"));
+        for sharing in [1, 2] {
+            found += run(seed, sharing, Mutant::None).unwrap_or_else(|wrong| panic!("{wrong}"));
         }
     }
     assert!(found > 1000, "refusals were found: {found}");
@@ -494,8 +494,13 @@ fn whatever_is_refused_and_when_nothing_is_lost_swapped_or_repeated() {
 
 #[test]
 fn each_part_of_the_rule_is_missed_when_it_is_not_kept() {
-    let mutants =
-        [Mutant::SearchWithoutProof, Mutant::LaneWithoutProof, Mutant::TwoLanes, Mutant::NotHeld, Mutant::Forgotten];
+    let mutants = [
+        Mutant::SearchWithoutProof,
+        Mutant::ProducerWithoutProof,
+        Mutant::TwoProducers,
+        Mutant::NotHeld,
+        Mutant::Forgotten,
+    ];
     for mutant in mutants {
         let found = (0..600).find_map(|seed| run(seed, 2, mutant).err());
         println!("{mutant:?}: {}", found.expect("somebody misses it"));

@@ -8,10 +8,10 @@ use crate::sink::{
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// The same by plain means: each lane a list, of which some are under way.
+/// A plain model of the queue: a list for each key, of which some records are under way.
 #[derive(Debug, Default)]
 struct Model {
-    lanes: BTreeMap<u16, Queue>,
+    queue: BTreeMap<u16, Queue>,
     pushed: u64,
 }
 
@@ -31,16 +31,16 @@ enum Act {
     Push(u16),
     Take {
         at_most: usize,
-        of_a_lane: u32,
+        of_a_key: u32,
     },
-    /// Something becomes of the n-th lane that has records under way.
+    /// Something becomes of the n-th key that has records under way.
     Delivered(usize),
     Refused(usize),
     Returned(usize),
     Postponed(usize),
-    /// The n-th lane that waits goes on.
+    /// The n-th key that waits goes on.
     Resume(usize),
-    /// The n-th lane that is held is resolved.
+    /// The n-th key that is held is resolved.
     Resolve(usize, Way),
     Clear,
 }
@@ -56,7 +56,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let way = prop_oneof![Just(Way::Again), Just(Way::Gone), Just(Way::Instead)];
     let act = prop_oneof![
         6 => (0..5_u16).prop_map(Act::Push),
-        4 => (0..6_usize, 1..4_u32).prop_map(|(at_most, of_a_lane)| Act::Take { at_most, of_a_lane }),
+        4 => (0..6_usize, 1..4_u32).prop_map(|(at_most, of_a_key)| Act::Take { at_most, of_a_key }),
         5 => (0..5_usize).prop_map(Act::Delivered),
         2 => (0..5_usize).prop_map(Act::Refused),
         2 => (0..5_usize).prop_map(Act::Returned),
@@ -76,135 +76,135 @@ impl Queue {
 
 impl Model {
     fn nth(&self, number: usize, holds: impl Fn(&Queue) -> bool) -> Option<u16> {
-        let fitting: Vec<u16> = self.lanes.iter().filter(|(_, queue)| holds(queue)).map(|(lane, _)| *lane).collect();
+        let fitting: Vec<u16> = self.queue.iter().filter(|(_, queue)| holds(queue)).map(|(key, _)| *key).collect();
         fitting.get(number % fitting.len().max(1)).copied()
     }
 
-    fn queue(&mut self, lane: u16) -> &mut Queue {
-        self.lanes.entry(lane).or_default()
+    fn queue(&mut self, key: u16) -> &mut Queue {
+        self.queue.entry(key).or_default()
     }
 
     fn held(&self) -> u64 {
-        self.lanes.values().filter(|queue| queue.held).map(|queue| queue.records.len() as u64).sum()
+        self.queue.values().filter(|queue| queue.held).map(|queue| queue.records.len() as u64).sum()
     }
 
     fn could_take(&self) -> bool {
-        self.lanes.values().any(Queue::could_be_taken)
+        self.queue.values().any(Queue::could_be_taken)
     }
 
-    /// What was taken has to be the front of lanes of which nothing was under way or held, of those with the oldest first records, in the
+    /// What was taken has to be the front of queues of which nothing was under way or held, of those with the oldest first records, in the
     /// order of all.
     fn take(
         &mut self,
-        lanes: &Lanes<u64>,
-        batch: &[Taken<u64>],
+        queue: &OrderedQueue<u64>,
+        batch: &[TakenRecord<u64>],
         at_most: usize,
-        of_a_lane: u32,
+        of_a_key: u32,
     ) -> Result<(), TestCaseError> {
-        let mut queues: Vec<_> = self.lanes.iter().filter(|(_, queue)| queue.could_be_taken()).collect();
+        let mut queues: Vec<_> = self.queue.iter().filter(|(_, queue)| queue.could_be_taken()).collect();
         queues.sort_unstable_by_key(|(_, queue)| queue.records.front().map(|(number, _)| *number));
-        let front = |(lane, queue): (&u16, &Queue)| {
-            let most = if queue.instead { 1 } else { of_a_lane as usize };
-            queue.records.iter().take(most).map(|(number, item)| (*number, *item, *lane)).collect::<Vec<_>>()
+        let front = |(key, queue): (&u16, &Queue)| {
+            let most = if queue.instead { 1 } else { of_a_key as usize };
+            queue.records.iter().take(most).map(|(number, item)| (*number, *item, *key)).collect::<Vec<_>>()
         };
         let mut fronts: Vec<_> = queues.into_iter().flat_map(front).take(at_most).collect();
         fronts.sort_unstable();
-        let owner = |lane: Lane| u16::try_from(lanes.states[lane.0 as usize].owner.0).unwrap();
-        let taken: Vec<_> = batch.iter().map(|taken| (taken.number, taken.item, owner(taken.lane))).collect();
+        let owner = |key: KeyId| u16::try_from(queue.states[key.0 as usize].hash.0).unwrap();
+        let taken: Vec<_> = batch.iter().map(|taken| (taken.number, taken.item, owner(taken.key))).collect();
         prop_assert_eq!(&taken, &fronts);
-        for (_, _, lane) in taken {
-            self.queue(lane).under_way += 1;
+        for (_, _, key) in taken {
+            self.queue(key).under_way += 1;
         }
         Ok(())
     }
 }
 
-/// The lane of the owner with this number.
-fn of(lanes: &mut Lanes<u64>, number: u16) -> Lane {
-    lanes.lane(Owner(number.into()))
+/// The key with this number as its hash.
+fn of(queue: &mut OrderedQueue<u64>, number: u16) -> KeyId {
+    queue.key(KeyHash(number.into()))
 }
 
 fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
-    let (mut lanes, mut model) = (Lanes::<u64>::default(), Model::default());
+    let (mut queue, mut model) = (OrderedQueue::<u64>::default(), Model::default());
     for act in acts {
         match act {
-            Act::Push(lane) => {
-                let of = of(&mut lanes, lane);
-                lanes.push(of, model.pushed);
+            Act::Push(key) => {
+                let of = of(&mut queue, key);
+                queue.push(of, model.pushed);
                 let pushed = model.pushed;
-                model.queue(lane).records.push_back((pushed, pushed));
+                model.queue(key).records.push_back((pushed, pushed));
                 model.pushed += 1;
             }
-            Act::Take { at_most, of_a_lane } => {
+            Act::Take { at_most, of_a_key } => {
                 let (mut batch, mut left) = (Vec::new(), at_most);
-                lanes.take(&mut batch, of_a_lane, |_| {
+                queue.take(&mut batch, of_a_key, |_| {
                     left = left.wrapping_sub(1);
                     if left == usize::MAX { Fit::Full } else { Fit::Takes }
                 });
-                model.take(&lanes, &batch, at_most, of_a_lane)?;
+                model.take(&queue, &batch, at_most, of_a_key)?;
             }
             Act::Delivered(number) => {
-                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    let of = of(&mut lanes, lane);
-                    lanes.delivered(of);
-                    let queue = model.queue(lane);
+                if let Some(key) = model.nth(number, |queue| queue.under_way > 0) {
+                    let of = of(&mut queue, key);
+                    queue.delivered(of);
+                    let queue = model.queue(key);
                     queue.under_way -= 1;
                     queue.instead = false;
                     queue.records.pop_front();
                 }
             }
             Act::Refused(number) => {
-                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    let of = of(&mut lanes, lane);
-                    lanes.refused(of);
-                    *model.queue(lane) = Queue { under_way: 0, held: true, ..std::mem::take(model.queue(lane)) };
+                if let Some(key) = model.nth(number, |queue| queue.under_way > 0) {
+                    let of = of(&mut queue, key);
+                    queue.refused(of);
+                    *model.queue(key) = Queue { under_way: 0, held: true, ..std::mem::take(model.queue(key)) };
                 }
             }
             Act::Returned(number) => {
-                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    let of = of(&mut lanes, lane);
-                    lanes.returned(of);
-                    model.queue(lane).under_way = 0;
+                if let Some(key) = model.nth(number, |queue| queue.under_way > 0) {
+                    let of = of(&mut queue, key);
+                    queue.returned(of);
+                    model.queue(key).under_way = 0;
                 }
             }
             Act::Postponed(number) => {
-                if let Some(lane) = model.nth(number, |queue| queue.under_way > 0) {
-                    let of = of(&mut lanes, lane);
-                    lanes.postponed(of);
-                    *model.queue(lane) = Queue { under_way: 0, postponed: true, ..std::mem::take(model.queue(lane)) };
+                if let Some(key) = model.nth(number, |queue| queue.under_way > 0) {
+                    let of = of(&mut queue, key);
+                    queue.postponed(of);
+                    *model.queue(key) = Queue { under_way: 0, postponed: true, ..std::mem::take(model.queue(key)) };
                 }
             }
             Act::Resume(number) => {
-                if let Some(lane) = model.nth(number, |queue| queue.postponed) {
-                    let of = of(&mut lanes, lane);
-                    lanes.resume(of);
-                    model.queue(lane).postponed = false;
+                if let Some(key) = model.nth(number, |queue| queue.postponed) {
+                    let of = of(&mut queue, key);
+                    queue.resume(of);
+                    model.queue(key).postponed = false;
                 }
             }
-            Act::Resolve(number, way) => resolve(&mut lanes, &mut model, number, way)?,
+            Act::Resolve(number, way) => resolve(&mut queue, &mut model, number, way)?,
             Act::Clear => {
-                lanes.clear();
+                queue.clear();
                 model = Model::default();
             }
         }
-        prop_assert_eq!((lanes.has_ready(), lanes.held()), (model.could_take(), model.held()));
+        prop_assert_eq!((queue.has_ready(), queue.held()), (model.could_take(), model.held()));
     }
     Ok(())
 }
 
-fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -> Result<(), TestCaseError> {
-    let Some(lane) = model.nth(number, |queue| queue.held) else { return Ok(()) };
+fn resolve(queue: &mut OrderedQueue<u64>, model: &mut Model, number: usize, way: Way) -> Result<(), TestCaseError> {
+    let Some(key) = model.nth(number, |queue| queue.held) else { return Ok(()) };
     let instead = u64::MAX - model.pushed;
-    let first = model.queue(lane).records.front().map(|(_, item)| *item);
-    let of = of(lanes, lane);
-    prop_assert_eq!(lanes.first(of), first);
+    let first = model.queue(key).records.front().map(|(_, item)| *item);
+    let of = of(queue, key);
+    prop_assert_eq!(queue.first(of), first);
     let verdict = match way {
-        Way::Again => Verdict::Again,
-        Way::Gone => Verdict::Gone,
-        Way::Instead => Verdict::Instead(instead),
+        Way::Again => Resolved::Again,
+        Way::Gone => Resolved::Gone,
+        Way::Instead => Resolved::ReplaceWith(instead),
     };
-    let old = lanes.resolve(of, verdict);
-    let queue = model.queue(lane);
+    let old = queue.resolve(of, verdict);
+    let queue = model.queue(key);
     queue.held = false;
     match way {
         Way::Again => prop_assert_eq!(old, None),
@@ -223,99 +223,99 @@ fn resolve(lanes: &mut Lanes<u64>, model: &mut Model, number: usize, way: Way) -
 
 proptest! {
     #[test]
-    fn lanes_do_as_plain_lists_would(acts in acts()) {
+    fn a_queue_does_as_plain_lists_would(acts in acts()) {
         play(acts)?;
     }
 }
 
-fn taken(lanes: &mut Lanes<u64>, of_a_lane: u32) -> Vec<u64> {
+fn taken(queue: &mut OrderedQueue<u64>, of_a_key: u32) -> Vec<u64> {
     let mut batch = Vec::new();
-    lanes.take(&mut batch, of_a_lane, |_| Fit::Takes);
+    queue.take(&mut batch, of_a_key, |_| Fit::Takes);
     batch.iter().map(|taken| taken.item).collect()
 }
 
 #[test]
-fn a_lane_that_does_not_fit_is_left_out_and_others_are_taken() {
-    let mut lanes = Lanes::default();
-    let (one, other) = (of(&mut lanes, 1), of(&mut lanes, 2));
+fn a_key_that_does_not_fit_is_left_out_and_others_are_taken() {
+    let mut queue = OrderedQueue::default();
+    let (one, other) = (of(&mut queue, 1), of(&mut queue, 2));
     for item in [10, 20, 11] {
-        lanes.push(if item < 20 { one } else { other }, item);
+        queue.push(if item < 20 { one } else { other }, item);
     }
     let mut batch = Vec::new();
-    lanes.take(&mut batch, u32::MAX, |item| if *item < 20 { Fit::NotThis } else { Fit::Takes });
+    queue.take(&mut batch, u32::MAX, |item| if *item < 20 { Fit::NotThis } else { Fit::Takes });
     assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [20]);
-    assert_eq!(taken(&mut lanes, 1), [10]);
-    assert_eq!(taken(&mut lanes, 1), [0; 0], "one of a lane at a time");
-    lanes.delivered(one);
-    assert_eq!(taken(&mut lanes, 1), [11]);
+    assert_eq!(taken(&mut queue, 1), [10]);
+    assert_eq!(taken(&mut queue, 1), [0; 0], "one of a key at a time");
+    queue.delivered(one);
+    assert_eq!(taken(&mut queue, 1), [11]);
 }
 
 #[test]
 fn what_is_unknown_goes_first_again() {
-    let mut lanes = Lanes::default();
-    let (one, other) = (of(&mut lanes, 1), of(&mut lanes, 2));
-    lanes.push(one, 1);
-    assert_eq!(taken(&mut lanes, 9), [1]);
-    lanes.push(other, 2);
-    lanes.returned(one);
+    let mut queue = OrderedQueue::default();
+    let (one, other) = (of(&mut queue, 1), of(&mut queue, 2));
+    queue.push(one, 1);
+    assert_eq!(taken(&mut queue, 9), [1]);
+    queue.push(other, 2);
+    queue.returned(one);
     let mut batch = Vec::new();
-    lanes.take(&mut batch, 9, |item| if *item == 1 { Fit::Takes } else { Fit::Full });
+    queue.take(&mut batch, 9, |item| if *item == 1 { Fit::Takes } else { Fit::Full });
     assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [1]);
 }
 
 #[test]
 #[should_panic(expected = "not under way")]
 fn nothing_is_reported_twice() {
-    let mut lanes = Lanes::default();
-    let lane = of(&mut lanes, 1);
-    lanes.push(lane, 1);
-    assert_eq!(taken(&mut lanes, 9), [1]);
-    lanes.delivered(lane);
-    lanes.delivered(lane);
+    let mut queue = OrderedQueue::default();
+    let key = of(&mut queue, 1);
+    queue.push(key, 1);
+    assert_eq!(taken(&mut queue, 9), [1]);
+    queue.delivered(key);
+    queue.delivered(key);
 }
 
 #[test]
-fn records_of_one_key_share_a_lane_and_those_without_share_their_address_own() {
-    assert_eq!(Owner::of("orders", Some(b"k")), Owner::of("orders", Some(b"k")));
-    assert_eq!(Owner::of("orders", None), Owner::of("orders", None));
+fn records_of_one_key_share_a_hash_and_those_without_share_their_address_own() {
+    assert_eq!(KeyHash::of("orders", Some(b"k")), KeyHash::of("orders", Some(b"k")));
+    assert_eq!(KeyHash::of("orders", None), KeyHash::of("orders", None));
     let keys = [None, Some(&b""[..]), Some(b"k"), Some(b"l")];
     for (key, other) in keys.iter().enumerate().flat_map(|(at, key)| keys[..at].iter().map(move |other| (key, other))) {
-        assert_ne!(Owner::of("orders", *key), Owner::of("orders", *other));
+        assert_ne!(KeyHash::of("orders", *key), KeyHash::of("orders", *other));
     }
-    assert_ne!(Owner::of("orders", Some(b"k")), Owner::of("order", Some(b"sk")));
+    assert_ne!(KeyHash::of("orders", Some(b"k")), KeyHash::of("order", Some(b"sk")));
 }
 
 #[test]
 fn keys_do_not_wait_for_each_other_however_many_there_are() {
-    let mut lanes = Lanes::default();
+    let mut queue = OrderedQueue::default();
     for record in 0..20_000_u64 {
-        let lane = lanes.lane(Owner::of("orders", Some(&(record % 10_000).to_le_bytes())));
-        lanes.push(lane, record);
+        let key = queue.key(KeyHash::of("orders", Some(&(record % 10_000).to_le_bytes())));
+        queue.push(key, record);
     }
-    assert!(taken(&mut lanes, 1).into_iter().eq(0..10_000));
+    assert!(taken(&mut queue, 1).into_iter().eq(0..10_000));
 }
 
 #[test]
-fn an_empty_lane_is_its_keys_again_or_anothers_and_never_two_keys_at_once() {
-    let mut lanes = Lanes::default();
-    let pass = |lanes: &mut Lanes<u64>, key: u16| {
-        let lane = of(lanes, key);
-        lanes.push(lane, key.into());
-        assert_eq!(taken(lanes, 9), [u64::from(key)]);
-        lanes.delivered(lane);
-        lane
+fn an_empty_number_is_its_keys_again_or_anothers_and_never_two_keys_at_once() {
+    let mut queue = OrderedQueue::default();
+    let pass = |queue: &mut OrderedQueue<u64>, number: u16| {
+        let key = of(queue, number);
+        queue.push(key, number.into());
+        assert_eq!(taken(queue, 9), [u64::from(number)]);
+        queue.delivered(key);
+        key
     };
-    let first = pass(&mut lanes, 0);
-    assert_eq!(pass(&mut lanes, 0), first);
+    let first = pass(&mut queue, 0);
+    assert_eq!(pass(&mut queue, 0), first);
     for key in 1..1000 {
-        assert_eq!(pass(&mut lanes, key), first, "one at a time needs one lane");
+        assert_eq!(pass(&mut queue, key), first, "one key at a time needs one number");
     }
-    let kept = of(&mut lanes, 7);
-    lanes.push(kept, 7);
-    let other = of(&mut lanes, 8);
-    lanes.push(other, 8);
-    assert!(kept != other && of(&mut lanes, 7) == kept);
-    assert_eq!(taken(&mut lanes, 9), [7, 8]);
+    let kept = of(&mut queue, 7);
+    queue.push(kept, 7);
+    let other = of(&mut queue, 8);
+    queue.push(other, 8);
+    assert!(kept != other && of(&mut queue, 7) == kept);
+    assert_eq!(taken(&mut queue, 9), [7, 8]);
 }
 
 fn record(topic: &str) -> Record<'_> {
@@ -340,7 +340,7 @@ fn offer(receiver: &mut Receiver, refused: &str) {
     receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
     for taken in batch {
         let is_refused = receiver.record(taken.item).is_some_and(|record| record.topic() == refused);
-        let outcome = if is_refused { Outcome::Refused(refusal(refused)) } else { Outcome::Delivered };
+        let outcome = if is_refused { RecordOutcome::Refused(refusal(refused)) } else { RecordOutcome::Delivered };
         receiver.settle(taken, &outcome);
     }
     receiver.set_blocked(None);
@@ -358,49 +358,49 @@ fn refusals(sender: &mut Sender) -> Vec<RefusalId> {
 }
 
 #[tokio::test]
-async fn a_lane_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
+async fn a_key_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
     let (mut sender, mut receiver) = hand_over(1 << 20);
     let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
     let blocked = |sender: &Sender| sender.blocked().map(|failure| failure.text);
     sender.push(&record("refused"), tag);
     sender.flush();
     for _ in 0..2 {
-        assert_eq!(receiver.next().await, Event::Work);
+        assert_eq!(receiver.next().await, RelayEvent::Work);
         offer(&mut receiver, "refused");
         let ids = refusals(&mut sender);
         assert_eq!(ids.len(), 1);
         sender.resolve(ids[0], Resolution::Retry);
-        assert_eq!(receiver.next().await, Event::Work);
+        assert_eq!(receiver.next().await, RelayEvent::Work);
         assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while it pauses");
         sender.push(&record("taken"), tag);
         sender.flush();
-        assert_eq!(receiver.next().await, Event::Work);
+        assert_eq!(receiver.next().await, RelayEvent::Work);
         offer(&mut receiver, "refused");
         assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while others are delivered");
         assert_eq!(sender.reached(), Some(Ok(())), "the destination is there");
     }
-    assert_eq!(receiver.next().await, Event::Work);
+    assert_eq!(receiver.next().await, RelayEvent::Work);
     offer(&mut receiver, "none");
     assert_eq!(blocked(&sender), None);
 }
 
 #[tokio::test]
-async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
+async fn a_key_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
     for forgotten in [false, true] {
         let (mut sender, mut receiver) = hand_over(1 << 20);
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
         sender.push(&record("refused"), tag);
         sender.flush();
         for resolution in [Resolution::Retry, Resolution::Skip] {
-            assert_eq!(receiver.next().await, Event::Work);
+            assert_eq!(receiver.next().await, RelayEvent::Work);
             offer(&mut receiver, "refused");
             let ids = refusals(&mut sender);
             sender.resolve(ids[0], resolution);
-            assert_eq!(receiver.next().await, Event::Work);
+            assert_eq!(receiver.next().await, RelayEvent::Work);
             assert_eq!(sender.blocked().is_some(), matches!(resolution, Resolution::Retry));
             if forgotten {
                 sender.restart();
-                assert_eq!(receiver.next().await, Event::Work);
+                assert_eq!(receiver.next().await, RelayEvent::Work);
                 receiver.client_ended();
                 assert_eq!(sender.blocked(), None);
                 break;
@@ -413,11 +413,11 @@ async fn a_lane_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
 async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
     let (mut sender, mut receiver) = hand_over(1 << 20);
     sender.alone_from(Lsn::new(10));
-    let mut answers = async |lsn: u64, outcomes: &[Outcome]| {
+    let mut answers = async |lsn: u64, outcomes: &[RecordOutcome]| {
         let origin = Origin { final_lsn: lsn, ..Origin::default() };
         sender.push(&record("orders"), Tag { token: Token::unpack(1), origin });
         sender.flush();
-        assert_eq!(receiver.next().await, Event::Work);
+        assert_eq!(receiver.next().await, RelayEvent::Work);
         for outcome in outcomes {
             let mut batch = Vec::new();
             receiver.take(&mut batch, 1, |_| Fit::Takes);
@@ -432,28 +432,28 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
         });
         if let Some(id) = refused {
             sender.resolve(id, Resolution::Skip);
-            assert_eq!(receiver.next().await, Event::Work);
+            assert_eq!(receiver.next().await, RelayEvent::Work);
         }
         said
     };
     // It may be another relay's.
-    assert_eq!(answers(10, &[Outcome::Duplicate]).await, "delivered");
-    assert_eq!(answers(11, &[Outcome::Duplicate]).await, DUPLICATE);
-    assert_eq!(answers(11, &[Outcome::NotStored, Outcome::Duplicate]).await, DUPLICATE);
+    assert_eq!(answers(10, &[RecordOutcome::Duplicate]).await, "delivered");
+    assert_eq!(answers(11, &[RecordOutcome::Duplicate]).await, DUPLICATE);
+    assert_eq!(answers(11, &[RecordOutcome::NotStored, RecordOutcome::Duplicate]).await, DUPLICATE);
     // It may have been stored at the first attempt.
-    assert_eq!(answers(11, &[Outcome::Unknown, Outcome::Duplicate]).await, "delivered");
-    assert_eq!(answers(11, &[Outcome::Duplicate]).await, DUPLICATE);
+    assert_eq!(answers(11, &[RecordOutcome::Unknown, RecordOutcome::Duplicate]).await, "delivered");
+    assert_eq!(answers(11, &[RecordOutcome::Duplicate]).await, DUPLICATE);
 }
 
 #[tokio::test]
-async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
+async fn a_key_without_room_waits_alone_and_is_tried_again_in_order() {
     let (mut sender, mut receiver) = hand_over(1 << 20);
     let full = Failure { class: FailureClass::Environment, reason: "full", text: "no room".to_owned() };
     let push = |sender: &mut Sender, topic: &str, number: u64| {
         sender.push(&record(topic), Tag { token: Token::unpack(number), origin: Origin::default() });
         sender.flush();
     };
-    let topics = |receiver: &mut Receiver, outcome: &Outcome| {
+    let topics = |receiver: &mut Receiver, outcome: &RecordOutcome| {
         let mut batch = Vec::new();
         receiver.take(&mut batch, 1, |_| Fit::Takes);
         let topics: Vec<String> =
@@ -466,17 +466,17 @@ async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
     };
     push(&mut sender, "full", 1);
     push(&mut sender, "full", 2);
-    assert_eq!(receiver.next().await, Event::Work);
-    assert_eq!(topics(&mut receiver, &Outcome::Later(full)), ["full"]);
+    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(topics(&mut receiver, &RecordOutcome::Later(full)), ["full"]);
     assert_eq!(sender.problem().as_deref(), Some("no room"));
     assert_eq!(sender.blocked().map(|failure| failure.reason), Some("full"));
     push(&mut sender, "free", 3);
-    assert_eq!(receiver.next().await, Event::Work);
-    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["free"], "the lane without room waits");
-    assert_eq!(receiver.next().await, Event::Work);
-    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
+    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["free"], "the key without room waits");
+    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["full"]);
     assert_eq!((sender.problem(), sender.blocked()), (None, None));
-    assert_eq!(topics(&mut receiver, &Outcome::Delivered), ["full"]);
+    assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["full"]);
     let mut delivered = Vec::new();
     sender.poll(&mut |report| match report {
         Report::Delivered(run) => delivered.push(run.token.pack()),
@@ -489,14 +489,14 @@ async fn a_lane_without_room_waits_alone_and_is_tried_again_in_order() {
 async fn come(receiver: &mut Receiver) -> usize {
     tokio::select! {
         biased;
-        event = receiver.next() => assert_eq!(event, Event::Work),
+        event = receiver.next() => assert_eq!(event, RelayEvent::Work),
         () = std::future::ready(()) => {}
     }
     let mut batch = Vec::new();
     receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
     let count = batch.len();
     for taken in batch {
-        assert!(receiver.settle(taken, &Outcome::Delivered));
+        assert!(receiver.settle(taken, &RecordOutcome::Delivered));
     }
     count
 }

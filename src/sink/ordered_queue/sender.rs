@@ -1,12 +1,12 @@
-//! The relay's side of the hand-over: gathers records into chunks, serves what has come back.
+//! The relay's side of the hand-over: gathers records into chunks, and hands reports to the relay.
 //!
-//! In: records, decisions on refused ones. Out: chunks for the client's side; reports. It waits for nobody.
+//! In: records, decisions on refused ones. Out: chunks for the client's side; reports. Only a restart waits, for a second at most.
 //!
-//! Each chunk costs both sides a wake-up. So a record leaves at once while the client's side has nothing to do; beside others that
-//! are under way it waits until a chunk is full, the relay says that the stream is idle, or a poll brings no more.
+//! Each chunk costs both sides a wake-up. So a record leaves at once while the client's side has nothing to do. Otherwise it waits until
+//! its chunk is full, the relay says that the stream is idle, or no record was pushed between two polls.
 
 use super::Chunk;
-use super::hand_over::{CHUNK_BYTES, Decision, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, Run};
+use super::hand_over::{CHUNK_BYTES, Decision, DeliveredRun, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES};
 use super::shared::Shared;
 use crate::lsn::Lsn;
 use crate::sink::{
@@ -19,29 +19,29 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
-/// How long a restart waits for the end of the client.
+/// How long a restart waits for the client's end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The relay's side.
+/// The relay's side of the hand-over.
 #[derive(Debug)]
 pub(super) struct Sender {
     to: UnboundedSender<Message>,
     shared: Arc<Shared>,
     filling: Chunk,
     spare: Vec<Chunk>,
-    /// Something was pushed since the last poll.
+    /// Whether a record was pushed since the last poll.
     pushed: bool,
     in_flight: InFlight,
-    /// Memory of the chunks that the client's side has.
+    /// The memory of the chunks that the client's side has.
     lent_bytes: usize,
     bound: u64,
     generation: u64,
-    /// What the refused records hold.
+    /// The bytes of each refused record that is not resolved.
     refused: HashMap<RefusalId, u64>,
 }
 
 impl Sender {
-    /// `bound`: bytes in flight at most.
+    /// `bound`: the most bytes in flight.
     pub(super) fn new(to: UnboundedSender<Message>, shared: Arc<Shared>, bound: u64) -> Self {
         Self {
             to,
@@ -57,7 +57,7 @@ impl Sender {
         }
     }
 
-    /// Copies a record, if there is room. What was gathered leaves when there is none.
+    /// Copies a record, if there is room. If there is none, hands over what was gathered.
     pub(super) fn push(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let bytes = record.held_bytes() as u64;
         if self.in_flight.records > 0 && self.held() + bytes + RECORD_OVERHEAD_BYTES > self.bound {
@@ -74,13 +74,13 @@ impl Sender {
         Enqueue::Taken
     }
 
-    /// A chunk's memory is held until the last of its records is reported.
+    /// Bytes in flight. A chunk's memory counts until the last of its records is settled.
     fn held(&self) -> u64 {
         let chunks = (self.lent_bytes + self.filling.bytes()) as u64;
         chunks.max(self.in_flight.bytes) + self.in_flight.records * RECORD_OVERHEAD_BYTES
     }
 
-    /// Hands over what was gathered.
+    /// Hands the gathered records over to the client's side.
     pub(super) fn flush(&mut self) {
         if self.filling.is_empty() {
             return;
@@ -91,13 +91,13 @@ impl Sender {
         self.send(Message::Records(full));
     }
 
-    /// A client that has ended has said why; what is sent to it is not reported before a restart.
+    /// Sends a message to the client's side. If its thread has ended, it has said why, and the message is lost.
     fn send(&self, message: Message) {
         let _ended = self.to.send(message).is_err();
     }
 
-    /// Serves what has come back. What was gathered leaves when the client's side has nothing to do, or nothing was pushed since the
-    /// last poll.
+    /// Hands the reports that have come to the relay. Hands over the gathered records if the client's side has nothing to do, or if no
+    /// record was pushed since the last poll.
     pub(super) fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.take_back(each);
         if !std::mem::take(&mut self.pushed) || self.lent_bytes == 0 {
@@ -109,10 +109,10 @@ impl Sender {
         if !self.shared.news.swap(false, Ordering::AcqRel) {
             return;
         }
-        // The lock is taken again for each run: what `each` does is not known.
+        // `each` runs without the lock: it may take long.
         loop {
             let run = self.shared.back().runs.pop_front();
-            let Some(Run { delivered, held_bytes }) = run else { break };
+            let Some(DeliveredRun { delivered, held_bytes }) = run else { break };
             self.in_flight.records -= u64::from(delivered.records);
             self.in_flight.bytes -= held_bytes;
             each(Report::Delivered(delivered));
@@ -126,7 +126,7 @@ impl Sender {
             self.in_flight.held = back.held;
             (std::mem::take(&mut back.refused), back.failed.take())
         };
-        // Enough to fill one while others are under way; more would keep what a burst took.
+        // More chunks than the bound needs would keep the memory of a burst.
         self.spare.truncate(usize::try_from(self.bound).unwrap_or(usize::MAX) / CHUNK_BYTES + 1);
         for refused in refused {
             let bytes =
@@ -139,7 +139,7 @@ impl Sender {
         }
     }
 
-    /// Decides on a refused record; nothing happens where it is not known.
+    /// Decides on a refused record. Does nothing if there is no refusal with this id.
     pub(super) fn resolve(&mut self, id: RefusalId, resolution: Resolution<'_>) {
         let Some(bytes) = self.refused.remove(&id) else { return };
         let decision = match resolution {
@@ -151,11 +151,11 @@ impl Sender {
             }
             Resolution::ReplaceWith(record, token) => {
                 let mut chunk = self.spare.pop().unwrap_or_default();
-                // The client's side knows the origin of the first.
+                // The client's side sets the origin: it has the refused record.
                 chunk.push(record, Tag { token, origin: Origin::default() });
                 self.lent_bytes += chunk.bytes();
                 self.in_flight.bytes = self.in_flight.bytes - bytes + record.held_bytes() as u64;
-                Decision::Instead(chunk)
+                Decision::ReplaceWith(chunk)
             }
         };
         self.send(Message::Resolve(id, decision));
@@ -165,18 +165,18 @@ impl Sender {
         self.in_flight
     }
 
-    /// The client sends until then.
+    /// Lets the client send until then.
     pub(super) fn hold_until(&self, until: Option<Duration>) {
         self.shared.hold_until(until);
     }
 
-    /// Nobody else can have sent what is committed after `lsn`.
+    /// No other relay can have sent a row that was committed after `lsn`.
     pub(super) fn alone_from(&self, lsn: Lsn) {
         self.shared.alone_from.store(lsn.bytes(), Ordering::Relaxed);
     }
 
-    /// Forgets everything that was taken, and ends the client with its connections. A client that does not say within a second that it
-    /// has ended is not waited for: it sends nothing, since its thread does something else.
+    /// Forgets all records, and ends the client with its connections. Waits for that end for a second at most: a client that has not ended
+    /// by then sends nothing, since its thread is busy with something else, and it is dropped before it can send.
     pub(super) fn restart(&mut self) {
         self.filling.clear(KEPT_BYTES);
         self.in_flight = InFlight::default();
@@ -198,13 +198,13 @@ impl Sender {
         }
     }
 
-    /// What everything waits for, or else a lane.
+    /// The failure that all records wait for, or else the one that a key waits for.
     pub(super) fn blocked(&self) -> Option<Failure> {
         let back = self.shared.back();
         back.blocked.as_ref().or(back.obstacle.as_ref()).cloned()
     }
 
-    /// Whether the destination was reached, or why not; `None`: not known yet.
+    /// Whether the client reached the destination, or why it could not. `None`: it has not said yet.
     pub(super) fn reached(&self) -> Option<Result<(), Failure>> {
         let back = self.shared.back();
         back.reached.then(|| back.blocked.clone().map_or(Ok(()), Err))

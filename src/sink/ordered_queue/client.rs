@@ -1,9 +1,9 @@
-//! A destination whose client runs on a thread of its own: what the relay's thread sees of it.
+//! [`QueueSink`]: the sink of each destination that has the ordered queue in front of its client, which runs on a thread of its own.
 //!
-//! In: a program for that thread, which is given the other side of the hand-over. Out: a [`Sink`]. The thread ends when the sink
-//! is dropped. Each time the program begins, it gets a runtime of its own, which ends with it: see [`super`].
+//! In: the client, as an async function of the hand-over's other side. Out: a [`Sink`]. The thread ends when the sink is dropped. Each
+//! time the client begins, it gets a runtime of its own, which ends with it: see [`super`].
 
-use super::hand_over::{Event, Receiver, hand_over};
+use super::hand_over::{Receiver, RelayEvent, hand_over};
 use super::sender::Sender;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
@@ -19,30 +19,30 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the destination was reached.
+/// How often [`Sink::reach`] looks whether the client has reached the destination.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A destination behind [lanes](super).
-pub struct LaneSink {
-    /// `None` once it is dropped: then the thread sees that nobody is left.
+/// A destination behind the [ordered queue](super).
+pub struct QueueSink {
+    /// `None` while the sink is dropped: the client's thread then sees [`RelayEvent::Closed`].
     sender: Option<Sender>,
     admit: Admit,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whether a record may be sent at all; else why it never will be.
+/// Whether the destination could ever take a record. The failure says why not.
 type Admit = Box<dyn Fn(&Record<'_>) -> Result<(), Failure> + Send>;
 
-impl fmt::Debug for LaneSink {
+impl fmt::Debug for QueueSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LaneSink").field("sender", &self.sender).finish_non_exhaustive()
+        f.debug_struct("QueueSink").field("sender", &self.sender).finish_non_exhaustive()
     }
 }
 
-impl LaneSink {
-    /// Starts `client` on a thread called `name`. It has to end soon after [`Event::Closed`](super::Event::Closed). It is dropped, and begins
-    /// again, at a restart and when the hold runs out.
-    /// `max_in_flight`: bytes at most. `admit`: whether a record may be sent at all, else why it never will be.
+impl QueueSink {
+    /// Starts `client` on a thread called `name`. The client has to end soon after [`RelayEvent::Closed`](super::RelayEvent::Closed). The
+    /// thread drops it at a restart and when the hold runs out, and then begins it again.
+    /// `max_in_flight`: the most bytes in flight. `admit`: whether the destination could ever take a record, or why not.
     ///
     /// # Errors
     /// The operating system gives no thread.
@@ -67,7 +67,7 @@ impl LaneSink {
     }
 }
 
-/// Runs the client, again after each end, until the relay wants nothing more.
+/// Runs the client again and again, until the relay has dropped the sink.
 fn run(client: &impl AsyncFn(&mut Receiver), mut receiver: Receiver) {
     loop {
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build() {
@@ -75,7 +75,7 @@ fn run(client: &impl AsyncFn(&mut Receiver), mut receiver: Receiver) {
             Err(error) => return receiver.fail(no_thread(&error)),
         };
         let end = runtime.block_on(run_once(client, &mut receiver));
-        // Names that are being looked up, and programs that print secrets, are not waited for.
+        // This does not wait for look-ups of names, nor for programs that print secrets.
         runtime.shutdown_background();
         receiver.client_ended();
         if end.is_break() {
@@ -84,13 +84,13 @@ fn run(client: &impl AsyncFn(&mut Receiver), mut receiver: Receiver) {
     }
 }
 
-/// Waits for a hold, and runs the client until that is over. Looks at the hold before the client does anything: a timer may come late, as
-/// after the machine was suspended.
+/// Waits for a hold, and runs the client until the hold is over. Looks at the hold before each step of the client: a timer may come late,
+/// as after the machine was suspended.
 async fn run_once(client: &impl AsyncFn(&mut Receiver), receiver: &mut Receiver) -> ControlFlow<()> {
     let shared = Arc::clone(&receiver.shared);
     while shared.is_cut() {
         tokio::select! {
-            event = receiver.next() => if event == Event::Closed {
+            event = receiver.next() => if event == RelayEvent::Closed {
                 return ControlFlow::Break(());
             } else if receiver.is_restarted() {
                 return ControlFlow::Continue(());
@@ -114,10 +114,10 @@ async fn run_once(client: &impl AsyncFn(&mut Receiver), receiver: &mut Receiver)
     .await
 }
 
-/// Waits for a question's answer, where there is no such thread.
+/// Runs a future to its end on this thread, for checks and dead letters, which have no client.
 ///
 /// # Errors
-/// The question's own, or the operating system's.
+/// The future's own, or the operating system's.
 pub(in crate::sink) fn block_on<T>(asking: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| no_thread(&error))?;
@@ -134,7 +134,7 @@ fn no_thread(error: &std::io::Error) -> Failure {
     }
 }
 
-impl Sink for LaneSink {
+impl Sink for QueueSink {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         match (self.admit)(record) {
             Ok(()) => self.with(Enqueue::Full, |sender| sender.push(record, tag)),
@@ -187,7 +187,7 @@ impl Sink for LaneSink {
     }
 
     fn close(&mut self) {
-        // No client begins without a hold.
+        // Without a hold no client begins.
         self.hold_until(Some(Duration::ZERO));
         self.with((), Sender::restart);
     }
@@ -209,11 +209,11 @@ impl Sink for LaneSink {
     }
 }
 
-impl Drop for LaneSink {
+impl Drop for QueueSink {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there aborts the process in a release; in a test it has been printed.
+            // In a release a panic aborts the process. In a test the panic was printed.
             drop(thread.join());
         }
     }
@@ -226,14 +226,14 @@ mod tests {
     fn a_sink_ends_though_a_name_or_a_program_has_not_answered_yet() {
         let (ends, until) = std::sync::mpsc::channel::<()>();
         let until = std::sync::Mutex::new(Some(until));
-        let sink = LaneSink::start(
+        let sink = QueueSink::start(
             "t",
             1,
             |_| Ok(()),
             async move |receiver: &mut Receiver| {
                 let until = until.lock().unwrap().take().unwrap();
                 let hangs = tokio::task::spawn_blocking(move || until.recv().is_ok());
-                while receiver.next().await != Event::Closed {}
+                while receiver.next().await != RelayEvent::Closed {}
                 drop(hangs);
             },
         );
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    /// What a client does: it says what it takes, and that it ends; it answers nothing.
+    /// The steps of a client that takes records and never settles one.
     #[derive(Debug, PartialEq, Eq)]
     enum Did {
         Began,
@@ -284,7 +284,7 @@ mod tests {
         let client = async move |receiver: &mut Receiver| {
             let says = Says(says.clone());
             drop(says.0.send(Did::Began));
-            // Beside it, a task that its runtime runs: it has to end, too.
+            // A task of the client's runtime has to end with it.
             let task = Says(says.0.clone());
             tokio::spawn(async move {
                 let _task = task;
@@ -292,16 +292,16 @@ mod tests {
             });
             loop {
                 let mut batch = Vec::new();
-                receiver.take(&mut batch, 9, |_| crate::sink::lanes::Fit::Takes);
+                receiver.take(&mut batch, 9, |_| crate::sink::ordered_queue::Fit::Takes);
                 if !batch.is_empty() {
                     drop(says.0.send(Did::Took(batch.len())));
                 }
-                if receiver.next().await == Event::Closed {
+                if receiver.next().await == RelayEvent::Closed {
                     return;
                 }
             }
         };
-        (LaneSink::start("t", 1 << 20, |_| Ok(()), client).unwrap(), did)
+        (QueueSink::start("t", 1 << 20, |_| Ok(()), client).unwrap(), did)
     }
 
     fn next(did: &std::sync::mpsc::Receiver<Did>) -> Did {

@@ -1,20 +1,20 @@
-//! From the relay's thread to the client's and back: chunks of records one way, reports and empty chunks the other.
+//! The hand-over between the relay's thread and the client's: chunks of records one way, reports and empty chunks the other.
 //!
-//! In, on the relay's side: records and decisions on refused ones. Out, on the client's: batches by the rule of [`Lanes`]. In
-//! there: what became of each record. Out, back on the relay's side: reports.
+//! The relay's side takes records and decisions on refused ones, and gives reports. The client's side gives batches by the rule of
+//! [`OrderedQueue`], and takes the outcome of each record.
 //!
 //! ```text
 //!   relay's thread                     │                client's thread
-//!   Sender: record ─▶ chunk ───────────┼──▶ Receiver: lanes ─▶ batch ─▶ destination
+//!   Sender: record ─▶ chunk ───────────┼──▶ Receiver: queue ─▶ batch ─▶ destination
 //!           reports ◀── one lock a poll┼──── outcome ◀────────────────────────┘
 //! ```
 //!
-//! Invariants: nothing is done for a row alone but one copy into a chunk that is used again; what both sides hold together stays
-//! below the bound, but for one record that goes alone; after a restart nothing of before is reported.
+//! Invariants: the only work for a single row is its copy into a chunk that is used again; both sides together hold less than the bound,
+//! unless one record alone is larger; after a restart no record from before it is reported.
 
 use super::sender::Sender;
 use super::shared::Shared;
-use super::{Chunk, Fit, Lane, Lanes, Owner, Stored, Taken, Verdict};
+use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Resolved, Stored, TakenRecord};
 use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,24 +24,24 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
 
-/// A chunk is handed over before it would hold more; a larger record has one of its own.
+/// The most bytes of a chunk with several records. A larger record has a chunk of its own.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
-/// A chunk that comes back keeps at most so much room: only one record can have needed more.
+/// The room that an empty chunk keeps, at most. Only a single large record can have needed more.
 pub(super) const KEPT_BYTES: usize = CHUNK_BYTES;
 
-/// What a record costs beyond its bytes: its places in chunk and lanes, and what a client keeps of it.
+/// The memory of a record beyond its bytes: its entries in chunk and queue, and what a client keeps of it.
 pub const RECORD_OVERHEAD_BYTES: u64 = 256;
 
-/// How long a record waits that is to be tried again, refused or postponed.
+/// How long a refused or postponed record waits before it is sent again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// What is sent to the client's side.
+/// A message to the client's side.
 #[derive(Debug)]
 pub(super) enum Message {
     Records(Chunk),
     Resolve(RefusalId, Decision),
-    /// The client ends, and says so.
+    /// The client has to end. `ended` hears when it has.
     Restart {
         generation: u64,
         ended: SyncSender<()>,
@@ -53,77 +53,79 @@ pub(super) enum Decision {
     Retry,
     Skip,
     /// A chunk with one record.
-    Instead(Chunk),
+    ReplaceWith(Chunk),
 }
 
-/// Delivered records in a row with equal tokens.
+/// Delivered records with equal tokens, one after the other.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
+pub(super) struct DeliveredRun {
     pub(super) delivered: Delivered,
     pub(super) held_bytes: u64,
 }
 
-/// The client's side.
+/// The client's side of the hand-over: the client takes records from it, and settles each.
 #[derive(Debug)]
 pub struct Receiver {
     from: UnboundedReceiver<Message>,
     pub(super) shared: Arc<Shared>,
     generation: u64,
-    /// Who waits for the client's end since the last restart.
+    /// Since a restart, until the client has ended: the relay's thread, which waits for that.
     restarted: Option<SyncSender<()>>,
-    chunks: Vec<Kept>,
+    chunks: Vec<KeptChunk>,
     free: Vec<u32>,
-    lanes: Lanes<Place>,
-    refusals: HashMap<RefusalId, (Lane, Failure)>,
+    queue: OrderedQueue<RecordPlace>,
+    refusals: HashMap<RefusalId, (KeyId, Failure)>,
     refusal: u64,
-    /// Why the first record of a lane was refused or postponed that is tried again: until it is delivered, or gives way.
-    obstacles: BTreeMap<Lane, Failure>,
-    /// Of the records that were pushed after so many, none has left before.
+    /// Keys whose first record is tried again, and why it was refused or postponed. A key leaves when that record is delivered, skipped or
+    /// replaced.
+    obstacles: BTreeMap<KeyId, Failure>,
+    /// Records whose number is not below this one were never sent before.
     doubtful: u64,
-    /// Lanes whose first record is to be tried again, and when.
-    pauses: VecDeque<(Instant, Lane)>,
-    runs: VecDeque<Run>,
+    /// Keys whose first record is to be tried again, and when.
+    pauses: VecDeque<(Instant, KeyId)>,
+    runs: VecDeque<DeliveredRun>,
     refused: Vec<Refused>,
     empty: Vec<(Chunk, usize)>,
 }
 
-/// A chunk, with how many of its records are not reported.
+/// A chunk of which some records are not settled.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptChunk {
     chunk: Chunk,
+    /// How many are not settled.
     left: usize,
 }
 
-/// Where a record is.
+/// The place of a record in the chunks of the client's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordPlace {
     chunk: u32,
     number: u32,
 }
 
-/// What has happened on the relay's side.
+/// Something that happened on the relay's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// There may be more to take.
+pub enum RelayEvent {
+    /// There may be more records to take.
     Work,
-    /// The relay wants nothing more.
+    /// The relay has dropped the sink: the client ends.
     Closed,
 }
 
-/// What became of a record that was taken.
+/// The outcome of a record that a client has taken.
 #[derive(Debug, Clone)]
-pub enum Outcome {
-    /// The destination keeps it.
+pub enum RecordOutcome {
+    /// The destination has stored the record.
     Delivered,
-    /// The destination has dropped it as a repeat: it keeps a record with the same id.
+    /// The destination has dropped the record as a repeat: it has stored one with the same id.
     Duplicate,
-    /// The destination refuses it, and has not taken any of its lane that follow it in the batch.
+    /// The destination refuses the record, and has not stored the records of its key that follow it in the batch.
     Refused(Failure),
-    /// It is not known: it is sent again.
+    /// Nobody knows whether the destination has stored the record. It is sent again.
     Unknown,
-    /// It was not stored, for no reason of its own: it is sent again.
+    /// The destination has not stored the record, and the record is not the cause. It is sent again.
     NotStored,
-    /// The destination has no room for it now, where that concerns its lane and not all: it is sent again after a pause.
+    /// The destination has no room for records of this key now, but for others. The record is sent again after a pause.
     Later(Failure),
 }
 
@@ -134,7 +136,7 @@ fn duplicate() -> Failure {
     Failure { class: FailureClass::Row, reason: DUPLICATE, text }
 }
 
-/// Both sides; `bound`: bytes in flight at most.
+/// Makes both sides. `bound`: the most bytes in flight.
 pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
     let (to, from) = unbounded_channel();
     let shared = Arc::new(Shared::default());
@@ -146,7 +148,7 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
         restarted: None,
         chunks: Vec::new(),
         free: Vec::new(),
-        lanes: Lanes::default(),
+        queue: OrderedQueue::default(),
         refusals: HashMap::new(),
         refusal: 0,
         obstacles: BTreeMap::new(),
@@ -160,67 +162,68 @@ pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
 }
 
 impl Receiver {
-    /// Waits for something while records are taken over. `None`: the relay wants nothing more.
+    /// Waits for `something`, and takes over records meanwhile. `None`: the relay has dropped the sink.
     pub async fn while_listening<T>(&mut self, something: impl Future<Output = T>) -> Option<T> {
         let mut something = std::pin::pin!(something);
         loop {
             tokio::select! {
                 done = &mut something => return Some(done),
-                event = self.next() => if event == Event::Closed {
+                event = self.next() => if event == RelayEvent::Closed {
                     return None;
                 },
             }
         }
     }
 
-    /// Waits until something has happened, and takes all that has.
-    pub async fn next(&mut self) -> Event {
+    /// Waits until something has happened on the relay's side, and takes over all that has.
+    pub async fn next(&mut self) -> RelayEvent {
         let message = match self.pauses.front() {
             None => self.from.recv().await,
             Some((until, _)) => match tokio::time::timeout_at(*until, self.from.recv()).await {
                 Ok(message) => message,
                 Err(_over) => {
                     self.resume();
-                    return Event::Work;
+                    return RelayEvent::Work;
                 }
             },
         };
-        let Some(message) = message else { return Event::Closed };
+        let Some(message) = message else { return RelayEvent::Closed };
         self.heed(message);
         self.take_over();
-        Event::Work
+        RelayEvent::Work
     }
 
-    /// Takes over what has come.
+    /// Takes over all messages that have come.
     fn take_over(&mut self) {
         while let Ok(message) = self.from.try_recv() {
             self.heed(message);
         }
     }
 
-    /// The client has ended, with its connections: what it had under way is first in its lanes again. Who restarted it may go on.
+    /// The client has ended, with its connections. The records that it had under way wait again. If the relay's thread waits for this end,
+    /// it goes on.
     pub(super) fn client_ended(&mut self) {
         self.take_over();
-        self.doubtful = self.lanes.pushed();
-        self.lanes.return_all();
+        self.doubtful = self.queue.pushed();
+        self.queue.return_all();
         if let Some(ended) = self.restarted.take() {
             self.shared.client_ended(self.generation);
-            // Once its second is over, nobody waits any more.
+            // The relay's thread waits for a second at most.
             let _waits = ended.send(()).is_ok();
         }
     }
 
-    /// Whether the client has to end for a restart.
+    /// Whether the relay has asked for a restart, and the client has not ended yet.
     pub(super) fn is_restarted(&self) -> bool {
         self.restarted.is_some()
     }
 
-    /// Lanes whose pause is over try again.
+    /// Lets keys whose pause is over try again.
     fn resume(&mut self) {
         let now = Instant::now();
-        while let Some((_, lane)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
-            self.lanes.resolve(lane, Verdict::Again);
-            self.lanes.resume(lane);
+        while let Some((_, key)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
+            self.queue.resolve(key, Resolved::Again);
+            self.queue.resume(key);
         }
     }
 
@@ -230,11 +233,11 @@ impl Receiver {
                 let records = chunk.len();
                 let at = self.keep(chunk);
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
-                    let place = Place { chunk: at, number };
-                    let owner = self.record(place).map(|record| Owner::of(record.topic(), record.key()));
-                    if let Some(owner) = owner {
-                        let lane = self.lanes.lane(owner);
-                        self.lanes.push(lane, place);
+                    let place = RecordPlace { chunk: at, number };
+                    let hash = self.record(place).map(|record| KeyHash::of(record.topic(), record.key()));
+                    if let Some(hash) = hash {
+                        let key = self.queue.key(hash);
+                        self.queue.push(key, place);
                     }
                 }
             }
@@ -248,36 +251,36 @@ impl Receiver {
     }
 
     fn decide(&mut self, id: RefusalId, decision: Decision) {
-        let Some((lane, failure)) = self.refusals.remove(&id) else { return };
+        let Some((key, failure)) = self.refusals.remove(&id) else { return };
         let old = match decision {
             Decision::Retry => {
-                self.pause(lane, failure);
+                self.pause(key, failure);
                 self.publish();
                 return;
             }
-            Decision::Skip => self.lanes.resolve(lane, Verdict::Gone),
-            Decision::Instead(mut chunk) => {
-                let origin = self.lanes.first(lane).and_then(|place| Some(self.record(place)?.tag().origin));
+            Decision::Skip => self.queue.resolve(key, Resolved::Gone),
+            Decision::ReplaceWith(mut chunk) => {
+                let origin = self.queue.first(key).and_then(|place| Some(self.record(place)?.tag().origin));
                 chunk.set_origin(origin.unwrap_or_default());
-                let instead = Place { chunk: self.keep(chunk), number: 0 };
-                self.lanes.resolve(lane, Verdict::Instead(instead))
+                let replacement = RecordPlace { chunk: self.keep(chunk), number: 0 };
+                self.queue.resolve(key, Resolved::ReplaceWith(replacement))
             }
         };
-        self.obstacles.remove(&lane);
+        self.obstacles.remove(&key);
         if let Some(old) = old {
             self.give_back(old);
         }
         self.publish();
     }
 
-    /// The lane's first record is tried again after a while.
-    fn pause(&mut self, lane: Lane, failure: Failure) {
-        self.pauses.push_back((Instant::now() + RETRY_AFTER, lane));
-        self.obstacles.insert(lane, failure);
+    /// Lets the key's first record wait for [`RETRY_AFTER`].
+    fn pause(&mut self, key: KeyId, failure: Failure) {
+        self.pauses.push_back((Instant::now() + RETRY_AFTER, key));
+        self.obstacles.insert(key, failure);
     }
 
     fn keep(&mut self, chunk: Chunk) -> u32 {
-        let kept = Kept { left: chunk.len(), chunk };
+        let kept = KeptChunk { left: chunk.len(), chunk };
         if let Some(at) = self.free.pop() {
             if let Some(place) = self.chunks.get_mut(at as usize) {
                 *place = kept;
@@ -288,7 +291,7 @@ impl Receiver {
         u32::try_from(self.chunks.len() - 1).unwrap_or(u32::MAX)
     }
 
-    fn give_back(&mut self, place: Place) {
+    fn give_back(&mut self, place: RecordPlace) {
         let Some(kept) = self.chunks.get_mut(place.chunk as usize) else { return };
         kept.left -= 1;
         if kept.left == 0 {
@@ -305,7 +308,7 @@ impl Receiver {
     }
 
     fn forget(&mut self) {
-        self.lanes.clear();
+        self.queue.clear();
         self.refusals.clear();
         self.obstacles.clear();
         self.pauses.clear();
@@ -320,89 +323,94 @@ impl Receiver {
         self.publish();
     }
 
-    /// A record that was taken.
-    pub fn record(&self, place: Place) -> Option<Stored<'_>> {
+    /// The record at this place.
+    pub fn record(&self, place: RecordPlace) -> Option<Stored<'_>> {
         self.chunks.get(place.chunk as usize)?.chunk.get(place.number as usize)
     }
 
-    /// Takes what may be under way beside all that is: see [`Lanes::take`]. Takes nothing once the hold has run out.
-    pub fn take(&mut self, batch: &mut Vec<Taken<Place>>, most_of_a_lane: u32, mut fit: impl FnMut(Stored<'_>) -> Fit) {
+    /// Takes records as [`OrderedQueue::take`] does. Takes none once the hold has run out.
+    pub fn take(
+        &mut self,
+        batch: &mut Vec<TakenRecord<RecordPlace>>,
+        most_of_a_key: u32,
+        mut fit: impl FnMut(Stored<'_>) -> Fit,
+    ) {
         if self.restarted.is_some() || self.shared.is_cut() {
             return;
         }
-        let Self { lanes, chunks, .. } = self;
-        lanes.take(batch, most_of_a_lane, |place| {
+        let Self { queue, chunks, .. } = self;
+        queue.take(batch, most_of_a_key, |place| {
             let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
             record.map_or(Fit::NotThis, &mut fit)
         });
     }
 
-    /// Whether anything could be taken.
+    /// Whether there are records to take.
     pub fn has_ready(&self) -> bool {
-        self.lanes.has_ready()
+        self.queue.has_ready()
     }
 
-    /// What became of a record, in the order of its batch. `false`: an earlier one of its lane was refused or unknown, so that it has
-    /// gone back with that one, and nothing happens.
-    pub fn settle(&mut self, taken: Taken<Place>, outcome: &Outcome) -> bool {
-        let Taken { lane, item, .. } = taken;
-        if self.lanes.under_way(lane) == 0 {
+    /// Reports the outcome of a record. The records of a batch are settled in its order. Returns `false`, and does nothing, if an earlier
+    /// record of the key was not delivered: then this one is back in the queue with it.
+    pub fn settle(&mut self, taken: TakenRecord<RecordPlace>, outcome: &RecordOutcome) -> bool {
+        let TakenRecord { key, item, .. } = taken;
+        if self.queue.under_way(key) == 0 {
             return false;
         }
         match outcome {
-            Outcome::Duplicate if self.is_first_time(taken) => {
-                if self.lanes.under_way(lane) > 1 {
-                    // Those behind it may have been stored, and come again.
-                    self.doubtful = self.lanes.pushed();
+            RecordOutcome::Duplicate if self.is_first_time(taken) => {
+                if self.queue.under_way(key) > 1 {
+                    // The destination may have stored those behind it, and gets them again.
+                    self.doubtful = self.queue.pushed();
                 }
-                self.lanes.refused(lane);
-                self.refuse(lane, item, &duplicate());
+                self.queue.refused(key);
+                self.refuse(key, item, &duplicate());
             }
-            Outcome::Delivered | Outcome::Duplicate => {
-                self.lanes.delivered(lane);
+            RecordOutcome::Delivered | RecordOutcome::Duplicate => {
+                self.queue.delivered(key);
                 if !self.obstacles.is_empty() {
-                    self.obstacles.remove(&lane);
+                    self.obstacles.remove(&key);
                 }
                 self.count(item);
                 self.give_back(item);
             }
-            Outcome::Refused(failure) => {
-                self.lanes.refused(lane);
-                self.refuse(lane, item, failure);
+            RecordOutcome::Refused(failure) => {
+                self.queue.refused(key);
+                self.refuse(key, item, failure);
             }
-            Outcome::NotStored => self.lanes.returned(lane),
-            Outcome::Unknown => {
-                self.doubtful = self.lanes.pushed();
-                self.lanes.returned(lane);
+            RecordOutcome::NotStored => self.queue.returned(key),
+            RecordOutcome::Unknown => {
+                self.doubtful = self.queue.pushed();
+                self.queue.returned(key);
             }
-            Outcome::Later(failure) => {
-                self.doubtful = self.lanes.pushed();
-                self.lanes.postponed(lane);
-                self.pause(lane, failure.clone());
+            RecordOutcome::Later(failure) => {
+                self.doubtful = self.queue.pushed();
+                self.queue.postponed(key);
+                self.pause(key, failure.clone());
             }
         }
         true
     }
 
-    /// Whether nobody can have sent the record before, neither this process nor a relay that had the slot before it: what it repeats is
-    /// another row. Dead-letter records are repeats of what they were made of, as far as that goes.
-    fn is_first_time(&self, taken: Taken<Place>) -> bool {
+    /// Whether neither this process nor a relay that had the slot before can have sent the record: then another row has the same id. A
+    /// dead-letter record counts as sent before.
+    fn is_first_time(&self, taken: TakenRecord<RecordPlace>) -> bool {
         let committed = self.record(taken.item).map(|record| record.tag().origin.final_lsn);
         let alone_from = self.shared.alone_from.load(Ordering::Relaxed);
         taken.number >= self.doubtful
-            && !self.lanes.is_instead(taken.lane)
+            && !self.queue.is_replacement(taken.key)
             && committed.is_some_and(|lsn| lsn > alone_from)
     }
 
-    /// The first `records` of the lane, which are all under way, have been delivered.
-    pub fn delivered(&mut self, lane: Lane, records: usize) {
+    /// The first `records` of the key, all under way, have been delivered.
+    pub fn delivered(&mut self, key: KeyId, records: usize) {
         for _ in 0..records {
-            let Some(item) = self.lanes.first(lane) else { return };
-            self.settle(Taken { lane, number: 0, item }, &Outcome::Delivered);
+            let Some(item) = self.queue.first(key) else { return };
+            self.settle(TakenRecord { key, number: 0, item }, &RecordOutcome::Delivered);
         }
     }
 
-    fn count(&mut self, place: Place) {
+    fn count(&mut self, place: RecordPlace) {
         let Some(record) = self.record(place) else { return };
         let (token, bytes, held_bytes) = (record.tag().token, record.bytes() as u64, record.held_bytes() as u64);
         match self.runs.back_mut().filter(|run| run.delivered.token == token) {
@@ -411,28 +419,28 @@ impl Receiver {
                 run.delivered.bytes += bytes;
                 run.held_bytes += held_bytes;
             }
-            None => self.runs.push_back(Run { delivered: Delivered { token, records: 1, bytes }, held_bytes }),
+            None => self.runs.push_back(DeliveredRun { delivered: Delivered { token, records: 1, bytes }, held_bytes }),
         }
     }
 
     #[cold]
-    fn refuse(&mut self, lane: Lane, place: Place, failure: &Failure) {
+    fn refuse(&mut self, key: KeyId, place: RecordPlace, failure: &Failure) {
         let Some(record) = self.record(place) else { return };
         let (tag, record) = (record.tag(), record.with_record(OwnedRecord::of));
         self.refusal += 1;
         let id = RefusalId(self.refusal);
-        self.refusals.insert(id, (lane, failure.clone()));
+        self.refusals.insert(id, (key, failure.clone()));
         self.refused.push(Refused { id, tag, record, failure: failure.clone() });
     }
 
-    /// Lets the relay see what was settled.
+    /// Makes what was settled visible to the relay's side.
     pub fn publish(&mut self) {
         let mut back = self.shared.back();
         back.chunks.append(&mut self.empty);
         if back.generation == self.generation {
             back.runs.append(&mut self.runs);
             back.refused.append(&mut self.refused);
-            back.held = self.lanes.held();
+            back.held = self.queue.held();
             back.obstacle = self.obstacles.first_key_value().map(|(_, failure)| failure.clone());
         } else {
             self.runs.clear();
@@ -442,7 +450,7 @@ impl Receiver {
         self.shared.news.store(true, Ordering::Release);
     }
 
-    /// What everything waits for that passes by itself; `None` once it has passed.
+    /// Sets what all records wait for and what passes by itself. `None`: it has passed.
     pub fn set_blocked(&self, blocked: Option<Failure>) {
         let mut back = self.shared.back();
         back.problem = blocked.as_ref().map(|failure| failure.text.clone());
@@ -450,7 +458,7 @@ impl Receiver {
         back.reached = true;
     }
 
-    /// The client gives up: nothing more is reported until a restart.
+    /// The client gives up: no record is reported any more before a restart.
     pub fn fail(&self, failure: Failure) {
         let mut back = self.shared.back();
         back.problem = Some(failure.text.clone());

@@ -1,22 +1,22 @@
-//! Copies of records in memory that is reused: what the relay's thread fills and the client's thread reads.
+//! Copies of records in memory that is reused. The relay's thread fills a [`Chunk`], the client's thread reads it.
 //!
-//! In: records. Out: the same records, each by its number in the chunk. A chunk is filled by one side, handed over, and comes back
-//! when the action of all its records is known; its room stays allocated.
+//! In: records. Out: the same records, each by its number in the chunk. A chunk comes back to the relay's side when all its records are
+//! settled. Its memory stays allocated.
 
 use std::ops::Range;
 
 use crate::sink::{Content, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
 
-/// Records one after the other.
+/// Copies of records, one after the other.
 #[derive(Debug, Default)]
 pub struct Chunk {
     bytes: Vec<u8>,
     headers: Vec<StoredHeader>,
-    entries: Vec<Entry>,
+    entries: Vec<ChunkEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ChunkEntry {
     tag: Tag,
     topic: Range<usize>,
     key: Option<Range<usize>>,
@@ -32,21 +32,21 @@ struct StoredHeader {
     value: Option<Range<usize>>,
 }
 
-/// One of a chunk's records.
+/// A record in a chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct Stored<'a> {
     chunk: &'a Chunk,
-    entry: &'a Entry,
+    entry: &'a ChunkEntry,
 }
 
-/// What of a record's headers is distinguished: those that every record begins with.
+/// The headers that walrelay's records begin with: some destinations have fields of their own for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Parts<'a> {
-    /// Of the row.
+    /// The value of `id`, the row's id.
     pub id: Option<&'a [u8]>,
-    /// Of the event.
+    /// The value of `eventType`.
     pub kind: Option<&'a [u8]>,
-    /// How many headers those are.
+    /// How many of the two headers the record has.
     pub headers: usize,
 }
 
@@ -64,10 +64,10 @@ impl Chunk {
         }
         let headers = first..self.headers.len();
         let Record { timestamp_millis, content, .. } = *record;
-        self.entries.push(Entry { tag, topic, key, value, headers, timestamp_millis, content });
+        self.entries.push(ChunkEntry { tag, topic, key, value, headers, timestamp_millis, content });
     }
 
-    /// Gives each of its records that origin.
+    /// Sets the origin of all its records.
     pub(super) fn set_origin(&mut self, origin: Origin) {
         self.entries.iter_mut().for_each(|entry| entry.tag.origin = origin);
     }
@@ -87,12 +87,12 @@ impl Chunk {
         self.entries.is_empty()
     }
 
-    /// Bytes of memory that its records take.
+    /// The bytes of memory that its records take.
     pub fn bytes(&self) -> usize {
-        self.bytes.len() + self.headers.len() * size_of::<StoredHeader>() + self.entries.len() * size_of::<Entry>()
+        self.bytes.len() + self.headers.len() * size_of::<StoredHeader>() + self.entries.len() * size_of::<ChunkEntry>()
     }
 
-    /// Empties it. Room for more than `most` bytes is given back, so that one large record does not cost memory from then on.
+    /// Empties the chunk. Frees its memory above `most` bytes, so that one large record does not cost memory from then on.
     pub fn clear(&mut self, most: usize) {
         self.bytes.clear();
         self.headers.clear();
@@ -114,7 +114,7 @@ impl Chunk {
 }
 
 impl<'a> Stored<'a> {
-    /// Its headers, one by one.
+    /// The record's first headers, if they are `id` and `eventType`.
     pub fn parts(self) -> Parts<'a> {
         let mut headers = self.headers().peekable();
         let id = headers.next_if(|header| header.name == "id");
@@ -126,14 +126,14 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// What its report carries.
+    /// The tag that its report carries.
     pub fn tag(self) -> Tag {
         self.entry.tag
     }
 
     /// Its address.
     pub fn topic(self) -> &'a str {
-        // It was one when it was copied.
+        // These bytes were a `str` when they were copied.
         std::str::from_utf8(self.chunk.slice(&self.entry.topic)).unwrap_or_default()
     }
 
@@ -152,7 +152,7 @@ impl<'a> Stored<'a> {
         self.entry.timestamp_millis
     }
 
-    /// What the value is.
+    /// The kind of its value.
     pub fn content(self) -> Content {
         self.entry.content
     }
@@ -166,7 +166,7 @@ impl<'a> Stored<'a> {
         })
     }
 
-    /// Bytes of key and value.
+    /// The bytes of key and value.
     pub fn bytes(self) -> usize {
         self.key().map_or(0, <[u8]>::len) + self.value().map_or(0, <[u8]>::len)
     }

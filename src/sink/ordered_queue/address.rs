@@ -1,7 +1,6 @@
-//! An address as users write it behind a scheme: `user:password@host:port,host:port/path`, and properties that several destinations
-//! have.
+//! Parses what follows a scheme in an address, `user:password@host:port,host:port/path`, and properties that several destinations have.
 //!
-//! Contacts nobody. No error here shows a password.
+//! It contacts nobody. No error here shows a password.
 
 use super::socket::Tls;
 use crate::given::units::duration;
@@ -11,16 +10,17 @@ use crate::sink::destination::Asked;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The bounds of what [`timeout`] takes: below, a busy server would be left; above, a server that is gone would go unnoticed.
+/// The least [`timeout`]: with less, walrelay would leave a server that is only busy.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// The largest [`timeout`]: with more, walrelay would not notice that a server is gone.
 const MOST_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// A server.
+/// A server's host and port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Server {
-    /// A name or an address.
+    /// A name or an IP address.
     pub host: String,
-    /// Its port.
+    /// The TCP port.
     pub port: u16,
 }
 
@@ -36,25 +36,25 @@ impl Server {
     }
 }
 
-/// What stands behind `scheme://`.
+/// An address without its scheme.
 pub struct Address {
-    /// Decoded.
+    /// The user, percent-decoded.
     pub user: Option<String>,
-    /// Decoded.
+    /// The password, percent-decoded.
     pub password: Option<String>,
-    /// At least one.
+    /// At least one server.
     pub servers: Vec<Server>,
-    /// What stands behind the first `/`, decoded; `None`: there is none, or it is empty.
+    /// The text behind the first `/`, percent-decoded. `None`: there is none, or it is empty.
     pub path: Option<String>,
 }
 
 impl Address {
-    /// Takes it apart. `example`: what is valid, for messages.
+    /// Parses an address. `example`: a valid one, for messages.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is no address.
     pub fn of(given: &Given, default_port: u16, example: &str) -> Result<Self, SettingError> {
-        // Without what may be a password.
+        // Messages show only what stands behind the last `@`: before it may be a password.
         let (login, behind) = match given.text.rsplit_once('@') {
             Some((login, behind)) => (Some(login), behind),
             None => (None, given.text.as_str()),
@@ -84,7 +84,7 @@ impl Address {
 
 fn server(text: &str, default_port: u16) -> Option<Server> {
     let (host, port) = match text.rsplit_once(':') {
-        // An address of IPv6 stands in brackets.
+        // A colon before `]` belongs to an IPv6 address.
         Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
         Some(_) | None => (text, default_port),
     };
@@ -92,10 +92,10 @@ fn server(text: &str, default_port: u16) -> Option<Server> {
     (!host.is_empty() && !host.contains(' ')).then(|| Server { host: host.to_owned(), port })
 }
 
-/// The properties `tls.ca`, `tls.certificate` and `tls.key`.
+/// Reads the properties `tls.ca`, `tls.certificate` and `tls.key`.
 ///
 /// # Errors
-/// One of the last two is given without the other.
+/// `tls.certificate` or `tls.key` is given without the other.
 pub fn tls(asked: &Asked<'_>) -> Result<Tls, SettingError> {
     let file = |given: &Given| PathBuf::from(&given.text);
     let client = match (asked.property("tls.certificate"), asked.property("tls.key")) {
@@ -107,7 +107,7 @@ pub fn tls(asked: &Asked<'_>) -> Result<Tls, SettingError> {
     Ok(Tls { authorities: asked.property("tls.ca").map(file), client })
 }
 
-/// A secret. What stands in a file is read again each time.
+/// The secret that a setting gives. A secret in a file is read again each time.
 pub fn secret(given: &Given) -> Secret {
     match &given.origin {
         Origin::FlagFile(from) => Secret::File(from.file.clone()),
@@ -117,10 +117,10 @@ pub fn secret(given: &Given) -> Secret {
     }
 }
 
-/// How long a server may be silent while answers are due.
+/// Reads how long a server may be silent while answers are due.
 ///
 /// # Errors
-/// It is no time from a second to an hour.
+/// The text is no time from a second to an hour.
 pub fn timeout(given: &Given) -> Result<Duration, SettingError> {
     let expected = "a time from 1s to 1h";
     match duration(&given.text) {
@@ -130,10 +130,10 @@ pub fn timeout(given: &Given) -> Result<Duration, SettingError> {
     }
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 ///
 /// # Errors
-/// It is neither.
+/// The text is neither.
 pub fn switch(given: &Given) -> Result<bool, SettingError> {
     match given.text.as_str() {
         "true" => Ok(true),

@@ -1,7 +1,7 @@
-//! What both threads of the hand-over see: what has come back, and whether the client may send.
+//! The state that both threads of the hand-over share: what comes back to the relay, and whether the client may send.
 
 use super::chunk::Chunk;
-use super::hand_over::Run;
+use super::hand_over::DeliveredRun;
 use crate::sink::hold::Hold;
 use crate::sink::{Failure, Refused};
 use std::collections::VecDeque;
@@ -10,23 +10,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// A timer that is set this late is as good as none.
+/// The longest timer. The loop that waits on it sets it again.
 const LONGEST: Duration = Duration::from_hours(1);
 
-/// What comes back.
+/// Reports and problems on their way back to the relay.
 #[derive(Debug, Default)]
 pub(super) struct Back {
-    /// Of these restarts; what earlier ones bring is dropped.
+    /// How many restarts there were. Reports from before the last one are dropped.
     pub(super) generation: u64,
-    pub(super) runs: VecDeque<Run>,
+    pub(super) runs: VecDeque<DeliveredRun>,
     pub(super) refused: Vec<Refused>,
     pub(super) failed: Option<Failure>,
     pub(super) chunks: Vec<(Chunk, usize)>,
     pub(super) held: u64,
-    /// Whether it was ever said that the destination is reached, or why not.
+    /// Whether the client has ever said that it reached the destination, or why it could not.
     pub(super) reached: bool,
     pub(super) blocked: Option<Failure>,
-    /// What a lane waits for whose refused record is tried again.
+    /// The failure of a key whose refused or postponed record is tried again, if there is one.
     pub(super) obstacle: Option<Failure>,
     pub(super) problem: Option<String>,
 }
@@ -34,16 +34,17 @@ pub(super) struct Back {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) back: Mutex<Back>,
-    /// Something has come back that was not looked at.
+    /// Something has come back that the relay's side has not taken yet.
     pub(super) news: AtomicBool,
     /// Until when the client may send.
     hold: Hold,
-    /// How many restarts there were, and after how many of them the client has ended.
+    /// How many restarts the relay has asked for.
     restarts: AtomicU64,
+    /// The last restart for which the client has ended.
     ended: AtomicU64,
-    /// The hold or the number of restarts has changed.
+    /// Signalled when the hold or the number of restarts changes.
     changed: Notify,
-    /// Nobody else can have sent what is committed after this position.
+    /// No other relay can have sent a row that was committed after this position.
     pub(super) alone_from: AtomicU64,
 }
 
@@ -66,7 +67,7 @@ impl Shared {
         self.back.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The client may send until then.
+    /// Lets the client send until then.
     pub(super) fn hold_until(&self, until: Option<Duration>) {
         let left = || self.hold.left().unwrap_or(Duration::MAX);
         let before = left();
@@ -77,30 +78,30 @@ impl Shared {
         }
     }
 
-    /// The client has to end, for this restart.
+    /// Asks the client to end for this restart.
     pub(super) fn end_client(&self, generation: u64) {
         self.restarts.store(generation, Ordering::Release);
         self.changed.notify_one();
     }
 
-    /// The client has ended after this restart; another may begin.
+    /// The client has ended for this restart. Another may begin.
     pub(super) fn client_ended(&self, generation: u64) {
         self.ended.store(generation, Ordering::Release);
     }
 
-    /// Whether the client may neither send nor keep what it has under way.
+    /// Whether the client has to be dropped, with the records that it has under way.
     pub(super) fn is_cut(&self) -> bool {
         self.restarts.load(Ordering::Acquire) != self.ended.load(Ordering::Acquire) || !self.hold.is_on()
     }
 
-    /// Waits until that may be so.
+    /// Waits until [`Shared::is_cut`] may have become true.
     pub(super) async fn may_be_cut(&self) {
         let left = self.hold.left().unwrap_or(LONGEST).min(LONGEST);
-        // The moment itself is still within the hold.
+        // At the moment itself, the hold has not run out yet.
         drop(tokio::time::timeout(left + Duration::from_millis(1), self.changed.notified()).await);
     }
 
-    /// Waits until the hold or the number of restarts has changed.
+    /// Waits until the hold or the number of restarts changes.
     pub(super) async fn changes(&self) {
         self.changed.notified().await;
     }

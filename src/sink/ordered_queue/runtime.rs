@@ -1,30 +1,30 @@
-//! The runtime of one client of a library that has tasks of its own: with it the client ends, wherever it is.
+//! [`ClientRuntime`]: a tokio runtime for one client of a library that has tasks of its own. When the runtime is dropped, the client ends.
 //!
-//! In: the client's futures. Out: their results. A library's client may live on after it is dropped, reconnect by itself and send what waits
-//! in its queue. Its runtime is dropped with the connection instead, which takes tasks, queue and socket along.
+//! In: the client's futures. Out: their results. A library's client may live on after it is dropped, reconnect by itself and send what
+//! waits in its queue. Dropping the runtime ends the client's tasks, and drops its queue and its socket.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// How long the end may take: the runtime's thread waits for nothing.
+/// How long the runtime's end may take. Its thread waits for nothing.
 const ENDED_WITHIN: Duration = Duration::from_secs(1);
 
-/// A runtime with a thread of its own. Dropped, it ends all its tasks at once.
+/// A runtime with a thread of its own. Dropping it ends all its tasks at once.
 pub struct ClientRuntime {
     runtime: Option<Runtime>,
-    /// Disconnected once what holds [`Alive`] is dropped.
+    /// Disconnected once [`Alive`] is dropped.
     ended: Receiver<()>,
 }
 
-/// For the library's task that holds the socket, to be dropped with it: the runtime's end waits for that.
+/// A mark that the library's task keeps beside its socket, so that both are dropped together. The runtime's end waits for that.
 pub struct Alive {
     _dropped: Sender<()>,
 }
 
 impl ClientRuntime {
-    /// A runtime whose thread has this name.
+    /// Starts a runtime whose thread has this name.
     ///
     /// # Errors
     /// The operating system gives no thread.
@@ -34,10 +34,10 @@ impl ClientRuntime {
         Ok((Self { runtime: Some(runtime), ended }, Alive { _dropped: alive }))
     }
 
-    /// Runs a future there, and waits for its result.
+    /// Runs a future on this runtime, and waits for its result.
     ///
     /// # Errors
-    /// It panicked.
+    /// The future panicked, or the runtime has ended.
     pub async fn run<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> io::Result<T> {
         match &self.runtime {
             Some(runtime) => runtime.spawn(future).await.map_err(io::Error::other),
@@ -59,7 +59,7 @@ impl Drop for ClientRuntime {
 mod tests {
     use super::*;
     use crate::sink::Failure;
-    use crate::sink::lanes::block_on;
+    use crate::sink::ordered_queue::block_on;
     use std::io::Read as _;
     use std::net::{TcpListener, TcpStream};
 
@@ -80,7 +80,7 @@ mod tests {
             };
             runtime.run(client).await.unwrap();
             drop(runtime);
-            // Closed already: it does not wait.
+            // The socket is closed already, so this read returns at once.
             theirs.set_nonblocking(true).unwrap();
             assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
             Ok::<(), Failure>(())

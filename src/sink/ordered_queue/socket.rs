@@ -1,6 +1,7 @@
-//! A connection for a library's client: reached, and encrypted where asked for.
+//! Opens a connection for a library's client, with TLS where settings ask for it.
 //!
-//! In: where, and whom to trust. Out: a stream of bytes, of which nothing leaves once it is closed. It does not reconnect.
+//! In: a host and a port, and whom to trust. Out: a stream. Once the stream is closed, none of its bytes leave any more. It does not
+//! reconnect.
 
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -14,34 +15,34 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// How long one of a name's addresses may take to be reached where there is another.
+/// How long one IP address of a name may take to answer if there is another.
 const ADDRESS_WITHIN: Duration = Duration::from_secs(3);
 
-/// Where a connection goes.
+/// The peer of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
-    /// Name or address.
+    /// A name or an IP address.
     pub host: &'a str,
-    /// Its port.
+    /// The TCP port.
     pub port: u16,
-    /// How it is encrypted; `None`: not at all.
+    /// The settings of TLS. `None`: no encryption.
     pub tls: Option<&'a Tls>,
-    /// How long a peer may leave what was sent unread before its connection counts as broken; `None`: its protocol has a rule of its
+    /// How long sent bytes may stay unread by the peer before the connection counts as broken. `None`: the protocol has a rule of its
     /// own.
     pub unread_at_most: Option<Duration>,
 }
 
-/// How a connection is encrypted. Files are read at each connection, so that they can change.
+/// The settings of TLS. Files are read at each connection, so that they can change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Whom to trust; `None`: whom the machine trusts.
+    /// A file with the authorities to trust. `None`: those that the machine trusts.
     pub authorities: Option<PathBuf>,
-    /// The client's certificate and its key.
+    /// The files of the client's certificate and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
 impl Tls {
-    /// Reads the files that it names.
+    /// Reads the files, and says whether they can be used.
     ///
     /// # Errors
     /// A file cannot be read, or there is no certificate to trust.
@@ -50,15 +51,15 @@ impl Tls {
     }
 }
 
-/// What bytes go over.
+/// A connection's two directions.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Reaches the peer, for a library that reads and writes by itself. May take as long as the network does.
+/// Connects to the peer. May take as long as the network does.
 ///
 /// # Errors
-/// The peer cannot be reached, or is not whom its certificate should name; a file cannot be read.
+/// The peer cannot be reached, its certificate is not valid for its host, or a file cannot be read.
 pub async fn connect(peer: Peer<'_>) -> io::Result<Box<dyn Stream>> {
     let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
     let socket = reach(&addresses).await?;
@@ -69,8 +70,7 @@ pub async fn connect(peer: Peer<'_>) -> io::Result<Box<dyn Stream>> {
     Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, socket).await?))
 }
 
-/// The first of a name's addresses that can be reached. One that does not answer is not waited for as long as the network would, while
-/// there is another.
+/// Connects to the first IP address that answers. Waits for each but the last for [`ADDRESS_WITHIN`] only.
 async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let Some((last, others)) = addresses.split_last() else {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
@@ -83,8 +83,9 @@ async fn reach(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     TcpStream::connect(*last).await
 }
 
-/// A peer that is gone without a word is noticed; one that hangs is not given up for it. What the peer has not acknowledged when the
-/// connection is closed, or the process is killed, never leaves: another relay may have sent the same and more by then.
+/// Sets the socket's options. With keepalive, the kernel notices a peer that is gone; it does not give up one that hangs. With a linger
+/// of 0, bytes that the peer has not acknowledged never leave once the connection is closed or the process is killed: by then another
+/// relay may have sent the same records and more.
 fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Result<()> {
     use rustix::net::sockopt;
     socket.set_nodelay(true)?;
@@ -99,7 +100,7 @@ fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Resul
     Ok(())
 }
 
-/// The server's certificate and name are always checked.
+/// The configuration of rustls. It always checks the server's certificate and name.
 fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     match &tls.authorities {
@@ -145,7 +146,7 @@ mod tests {
     fn an_address_that_does_not_answer_is_not_all_that_is_tried() {
         run(async {
             let live = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-            // Its queue is full: it answers as a machine that is gone does, not at all.
+            // A listener whose queue is full does not answer, as a machine that is gone.
             let silent = TcpSocket::new_v4().unwrap();
             silent.bind("127.0.0.2:0".parse().unwrap()).unwrap();
             let silent = silent.listen(1).unwrap();

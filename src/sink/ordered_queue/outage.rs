@@ -1,16 +1,16 @@
-//! Waits out a server that is unavailable, for a command that can be run again.
+//! [`Outage`]: how a command waits for a server that is unavailable.
 //!
-//! In: a failure, and the word that it is over. Out: a pause, or the failure, once waiting has no use: it is not the environment's, or
-//! has lasted too long. For threads of their own: it sleeps.
+//! In: failures, and answers that end the outage. Out: a pause, or the failure if waiting has no use: it is not of the class
+//! `Environment`, or the outage has lasted for too long. A pause blocks the thread.
 
 use crate::sink::{Failure, FailureClass};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the server may be unavailable: nothing is lost, and the command can be run again.
+/// How long the server may be unavailable. After that the command fails: nothing is lost, and it can be run again.
 const AT_MOST: Duration = Duration::from_mins(1);
 
-/// How long to wait before it is asked again.
+/// The pause before the server is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that may be unavailable.
@@ -20,10 +20,10 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// Waits a moment, unless that has no use.
+    /// Waits a moment, or returns the failure.
     ///
     /// # Errors
-    /// It has none.
+    /// Waiting has no use.
     pub fn wait(&mut self, failure: Failure) -> Result<(), Failure> {
         let since = *self.since.get_or_insert_with(Instant::now);
         if failure.class != FailureClass::Environment || since.elapsed() >= AT_MOST {
@@ -38,7 +38,7 @@ impl Outage {
         self.since = None;
     }
 
-    /// One that has lasted too long.
+    /// An outage that has lasted for too long.
     #[cfg(test)]
     pub fn of_long() -> Self {
         Self { since: Instant::now().checked_sub(AT_MOST) }

@@ -1,22 +1,22 @@
-//! What stands between a client's connections: why one ended, and the pause before the next.
+//! The end of a client's connection, and the pause before the next one.
 
 use super::Receiver;
 use crate::sink::Failure;
 use std::time::Duration;
 
-/// Pauses between attempts to connect: the first, doubled up to the last.
+/// The shortest and the longest pause between two attempts to connect. Each pause is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// Why a connection has ended.
+/// Why a client's connection has ended.
 #[derive(Debug)]
 pub enum End {
-    /// The relay wants nothing more.
+    /// The relay has dropped the sink.
     Closed,
-    /// It failed, and another is needed.
+    /// The connection failed, and the client needs another.
     Lost(Failure),
 }
 
-/// The attempts to connect since a server last answered: a new one of these after each answer.
+/// The attempts to connect since a server last answered. After an answer, the client makes a new `Reconnect`.
 #[derive(Debug)]
 pub struct Reconnect {
     pause: Duration,
@@ -29,15 +29,15 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// Reports the failure to the relay, and waits until the next attempt is due; takes over records meanwhile. `None`: the relay wants
-    /// nothing more.
+    /// Reports the failure to the relay, and waits until the next attempt is due. Takes over records meanwhile. `None`: the relay has
+    /// dropped the sink.
     pub async fn wait(&mut self, receiver: &mut Receiver, failure: Failure) -> Option<()> {
         receiver.set_blocked(Some(failure));
         let pause = self.pause();
         receiver.while_listening(tokio::time::sleep(pause)).await
     }
 
-    /// How long to wait before the next attempt.
+    /// The pause before the next attempt. The one after it is twice as long.
     pub fn pause(&mut self) -> Duration {
         let next = (self.pause * 2).min(PAUSES.1);
         std::mem::replace(&mut self.pause, next)
