@@ -5,11 +5,11 @@
 use std::time::Instant;
 use walrelay::lsn::Lsn;
 use walrelay::outbox::Mapping;
-use walrelay::outbox::{Outbox, Outcome, RowContext};
+use walrelay::outbox::{Outbox, RowContext, RowOutcome};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Begin, Message, PgTime, Relation, RelationColumn, Tuple};
-use walrelay::positions::{Ledger, Position, Verdict};
+use walrelay::positions::{BeginVerdict, Ledger, Position};
 use walrelay::route::TopicSetting;
 
 const RELATION: u32 = 16_384;
@@ -95,7 +95,7 @@ pub(crate) fn tuple(message: &[u8]) -> Tuple<'_> {
 pub(crate) fn map(outbox: &mut Outbox, tuple: &Tuple<'_>) -> usize {
     let context = RowContext { commit_time: PgTime(0), final_lsn: Lsn::new(1), ordinal: 0 };
     let taken = outbox.row(RELATION, tuple, &context, |record| record.bytes() + record.headers.len());
-    let Ok(Outcome::Record(bytes)) = taken else { panic!("no record") };
+    let Ok(RowOutcome::Record(bytes)) = taken else { panic!("no record") };
     bytes
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn map(outbox: &mut Outbox, tuple: &Tuple<'_>) -> usize {
 pub(crate) fn track(ledger: &mut Ledger, lsn: &mut u64, rows: u32, now: Instant) {
     *lsn += 100;
     let begun = ledger.begin(&Begin { final_lsn: Lsn::new(*lsn), commit_time: PgTime(0), xid: 1 });
-    assert_eq!(begun, Ok(Verdict::Take));
+    assert_eq!(begun, Ok(BeginVerdict::Take));
     ledger.tick(now, Position { final_lsn: Lsn::new(*lsn), ordinal: 0 });
     let token = ledger.token(0);
     for _ in 0..rows {
