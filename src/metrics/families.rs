@@ -5,7 +5,7 @@
 
 use super::cells::lock;
 use super::process::Figures;
-use super::render::{Moment, Samples};
+use super::samples::{Moment, Samples};
 use super::{Metrics, SlotFigures, State};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;

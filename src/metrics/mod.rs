@@ -12,12 +12,14 @@ mod families;
 mod health;
 mod process;
 mod render;
+mod samples;
 mod status;
 mod unpublished;
 
 pub use cells::Latencies;
 pub use families::{FAMILIES, Family, WAL_STATUSES};
-pub use render::{Format, Moment, Text};
+pub use render::{Format, Text};
+pub use samples::Moment;
 pub use status::Status;
 pub use unpublished::WalEnd;
 

@@ -11,19 +11,16 @@
 
 use super::Metrics;
 use super::cells::lock;
-use super::families::{FAMILIES, Family, Scrape};
+use super::families::{FAMILIES, Scrape};
 use super::process::Figures;
+use super::samples::{Moment, Samples};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeMetric as _, MetricEncoder, NoLabelSet, prometheus_protobuf, prometheus_text, text,
-};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::encoding::{DescriptorEncoder, prometheus_protobuf, prometheus_text, text};
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A format for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,24 +50,6 @@ impl Format {
                 "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
             }
         }
-    }
-}
-
-/// One moment on both clocks: ages of what happened here are taken from the one that never jumps, ages of what happened
-/// in Postgres from the wall's.
-#[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    /// Monotonic.
-    pub instant: Instant,
-    /// Microseconds since 1970.
-    pub unix_micros: i64,
-}
-
-impl Moment {
-    /// This moment.
-    pub fn now() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { instant: Instant::now(), unix_micros: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX) }
     }
 }
 
@@ -116,78 +95,11 @@ impl Collector for Scrape {
         FAMILIES.iter().try_for_each(|family| {
             let (name, unit) = family.unit();
             let encoder = encoder.encode_descriptor(name, family.help, unit.as_ref(), family.kind)?;
-            (family.samples)(self, &mut Samples { encoder, family, slot: &self.metrics.slot })
+            (family.samples)(
+                self,
+                &mut Samples::new(encoder, (family.name, family.kind, family.label), &self.metrics.slot),
+            )
         })
-    }
-}
-
-/// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
-/// not, as with every exporter.
-pub(super) struct Samples<'a> {
-    encoder: MetricEncoder<'a>,
-    family: &'a Family,
-    slot: &'a str,
-}
-
-impl Samples<'_> {
-    /// The family's only sample.
-    pub(super) fn single(&mut self, value: impl Into<Number>) -> fmt::Result {
-        self.sample(None, value.into())
-    }
-
-    /// The family's only sample, if its value is known.
-    pub(super) fn known(&mut self, value: Option<impl Into<Number>>) -> fmt::Result {
-        value.map_or(Ok(()), |value| self.single(value))
-    }
-
-    /// One sample among several.
-    pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) -> fmt::Result {
-        self.sample(Some(label), value.into())
-    }
-
-    pub(super) fn tally(&mut self, counts: impl IntoIterator<Item = (String, u64)>) -> fmt::Result {
-        counts.into_iter().try_for_each(|(label, count)| self.labelled(&label, count))
-    }
-
-    /// 1 for the choice that holds, 0 for the others.
-    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) -> fmt::Result {
-        choices.into_iter().try_for_each(|choice| self.labelled(choice, u64::from(choice == holds)))
-    }
-
-    pub(super) fn histogram(&mut self, histogram: &Histogram) -> fmt::Result {
-        histogram.encode(self.encoder.encode_family(&[("slot", self.slot)])?)
-    }
-
-    fn sample(&mut self, label: Option<&str>, value: Number) -> fmt::Result {
-        let slot = Some(("slot", self.slot)).filter(|_| !self.family.name.starts_with("process_"));
-        let labels: Vec<_> = slot.into_iter().chain(self.family.label.zip(label)).collect();
-        let mut encoder = self.encoder.encode_family(&labels)?;
-        match (value, self.family.kind == MetricType::Counter) {
-            (Number::Whole(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            (Number::Real(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            (Number::Whole(value), false) => encoder.encode_gauge(&value),
-            (Number::Real(value), false) => encoder.encode_gauge(&value),
-        }
-    }
-}
-
-/// A sample's value.
-#[derive(Clone, Copy)]
-pub(super) enum Number {
-    Whole(u64),
-    Real(f64),
-}
-
-impl From<u64> for Number {
-    fn from(value: u64) -> Self {
-        Self::Whole(value)
-    }
-}
-
-impl From<Duration> for Number {
-    /// In seconds.
-    fn from(value: Duration) -> Self {
-        Self::Real(value.as_secs_f64())
     }
 }
 
@@ -203,6 +115,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fmt::Write as _;
     use std::path::Path;
+    use std::time::Instant;
 
     /// Second 100 of a relay, with every figure set.
     fn busy() -> (Arc<Metrics>, Moment) {

@@ -3,8 +3,9 @@
 //! In: an open [`Connection`]. Out: plain values. Reads only, and decides nothing. What a role may not see is `None`.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs", 28.2.3 "pg_stat_activity", 54 "System Views".
 
-use super::connection::{Connection, Row, identifier, literal};
+use super::connection::{Connection, Row};
 use super::error::Error;
+use super::quoting::{identifier, literal};
 use std::time::Duration;
 
 /// A server, and the database that the connection leads to.

@@ -3,9 +3,10 @@
 //! In: an open connection that has been told to start. Out: frames, and bytes back. What a frame says is read elsewhere.
 //! Specification: PostgreSQL manual, sections 54.2.7 "COPY Operations", 54.4 "Streaming Replication Protocol".
 
-use super::connection::{broke, identifier, server_error};
+use super::connection::{Connection, QUERY_TIMEOUT, broke, server_error};
 use super::error::Error;
 use super::frame::{Frame, FrameError, ReadBuffer};
+use super::quoting::identifier;
 use super::stream::ServerStream;
 use crate::lsn::Lsn;
 use bytes::BytesMut;
@@ -71,6 +72,47 @@ pub trait Upstream {
     /// # Errors
     /// The connection broke.
     fn send(&mut self, message: &[u8]) -> Result<(), Error>;
+}
+
+impl Connection {
+    /// Begins to read `slot` from `start` (`0/0`: from where it is confirmed).
+    ///
+    /// # Errors
+    /// The server refuses; the connection comes back, so that an active slot can be asked for again.
+    pub fn start_replication(
+        mut self,
+        slot: &str,
+        start: Lsn,
+        options: &PluginOptions<'_>,
+        max_row: usize,
+    ) -> Result<ReplicationStream, (Box<Self>, Error)> {
+        match self.begin_copy(&options.command(slot, start)) {
+            Ok(()) => {
+                let backend_pid = self.backend_pid();
+                self.buffer.set_limit(max_row);
+                Ok(ReplicationStream { stream: self.stream, buffer: self.buffer, backend_pid })
+            }
+            Err(error) => Err((Box::new(self), error)),
+        }
+    }
+
+    fn begin_copy(&mut self, command: &str) -> Result<(), Error> {
+        self.send_query(command)?;
+        let deadline = Instant::now() + QUERY_TIMEOUT;
+        let mut refusal = None;
+        loop {
+            let message = self.message(deadline, "starting replication")?;
+            match message.tag {
+                b'W' => return Ok(()),
+                b'E' => refusal = Some(server_error(&message.body)?),
+                b'Z' => break,
+                b'C' | b'T' | b'D' => {}
+                tag => return Err(Error::Unexpected { tag, doing: "starting replication" }),
+            }
+        }
+        let error = Box::new(refusal.unwrap_or_default());
+        Err(Error::Server { doing: "START_REPLICATION".to_owned(), error })
+    }
 }
 
 /// So much missing of a row, in bytes, and it is read on at once.

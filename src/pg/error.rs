@@ -26,7 +26,7 @@
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
 
 use super::frame::FrameError;
-use super::locked::LockHolder;
+use super::lock_holder::LockHolder;
 use super::source::{SourceError, TargetSessionAttrs};
 use crate::wire::DecodeError;
 use std::fmt;

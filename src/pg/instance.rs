@@ -43,8 +43,9 @@
 //!
 //! Specification: PostgreSQL manual, sections 54.20 "pg_replication_slots", 28.2.5 "pg_stat_replication_slots"; `ReplicationSlotReserveWal`.
 
-use super::connection::{Connection, Row, literal};
+use super::connection::{Connection, Row};
 use super::error::Error;
+use super::quoting::literal;
 use crate::lsn::Lsn;
 
 /// A slot as it was at one moment.

@@ -5,8 +5,9 @@
 //! survives crashes, and goes to physical standbys. What a text means is the affair of [`super::skipped_rows`] and [`super::progress`].
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
-use super::connection::{Connection, Row, literal};
+use super::connection::{Connection, Row};
 use super::error::{Error, sqlstate};
+use super::quoting::literal;
 
 /// A note.
 #[derive(Debug, Clone, PartialEq, Eq)]

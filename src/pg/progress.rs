@@ -96,7 +96,7 @@ pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgres
 /// # Errors
 /// The connection broke.
 pub fn lock(connection: &mut Connection, slot: &str) -> Result<bool, Error> {
-    let slot = super::connection::literal(slot);
+    let slot = super::quoting::literal(slot);
     let rows =
         connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, pg_catalog.hashtext({slot}))"))?;
     Ok(rows.first().is_some_and(|row| row.is_true(0)))

@@ -5,9 +5,10 @@
 //! is simply absent.
 //! Specification: PostgreSQL manual, sections 54.4, 52.20 "pg_replication_slots", 52.17 "pg_publication_tables".
 
-use super::connection::{Connection, Purpose, Row, literal};
+use super::connection::{Connection, Purpose, Row};
 use super::error::Error;
 use super::locked;
+use super::quoting::literal;
 use super::source::Source;
 use crate::lsn::Lsn;
 use crate::pgoutput::{PublishedTable, Relation, RelationColumn};

@@ -3,8 +3,9 @@
 //! In: an open [`Connection`] and a table's name. Out: plain values. Reads only, and decides nothing.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
-use super::connection::{Connection, Row, identifier, literal};
+use super::connection::{Connection, Row};
 use super::error::Error;
+use super::quoting::{identifier, literal};
 
 /// A table's shape.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -18,7 +18,7 @@
 //! has, since an error in it ends the walsender.
 //! Specification: PostgreSQL manual, section 29.4 "Row Filters"; FIPS 180-4.
 
-use super::connection::identifier;
+use super::quoting::identifier;
 use std::fmt;
 use std::str::FromStr;
 

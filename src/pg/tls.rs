@@ -15,8 +15,8 @@
 
 use super::certificate;
 use super::error::Error;
+use super::socket::{Socket, wait_readable};
 use super::source::{ClientCertificate, RootCert, Source, Verification};
-use super::stream::{Socket, wait_readable};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;

@@ -6,7 +6,7 @@
 //!
 //! In: a stream of frames from a slot, a sink, a clock. Out: records to the sink, status updates to the server, and in the end
 //! why the stream ended. One thread runs it; nothing in it is locked, spawned or allocated per row.
-//! What outlives a connection (ledger, resume state, sink) is in [`Relay`]; what belongs to one is in `Session`.
+//! What outlives a connection (ledger, resume state, sink) is in [`Relay`]; the state of one is in `Session`.
 //!
 //! Invariants: a frame is consumed only once what it asks for is done, so a full sink leaves it where it is; a failed report
 //! ends the stream before the position can pass it; no status update says more than the ledger.
@@ -26,6 +26,7 @@ mod silence;
 mod sink_transaction;
 mod stream_end;
 mod topics;
+mod turn;
 
 pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};

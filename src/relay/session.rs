@@ -1,32 +1,16 @@
-//! One connection's part of the loop: frames in, status updates out, and when to stop.
+//! The state of one connection: the open transaction, the reasons to wait, and the feedback that is due.
+//!
+//! In: what `turn` sees. Out: the same, for the loop, for metrics and for people. It does no I/O.
 
 use super::flush_timing::FlushTiming;
 use super::pause::Brought;
-use super::rows::Change;
-use super::{BadRowAt, Clock, ProtocolError, Relay, Reported, StreamEnd};
-use crate::check_finding::CHECK;
+use super::{BadRowAt, ProtocolError, StreamEnd};
 use crate::lsn::Lsn;
-use crate::outbox::{Ignored, PlanError, RowContext};
-use crate::pg::frame::{Frame, FrameError};
-use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
-use crate::pg::{self, Upstream};
-use crate::pgoutput::{Begin, Commit, Message, Relation};
-use crate::positions::{BeginVerdict, Due, Feedback, OutOfOrder, Position};
-use crate::sink::{Failure, FailureClass, Sink};
+use crate::outbox::{PlanError, RowContext};
+use crate::pg;
+use crate::positions::{Feedback, Position};
+use crate::sink::{Failure, FailureClass};
 use std::time::{Duration, Instant};
-
-/// Longest wait for bytes while records are in flight: their reports are looked at this often.
-const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
-
-/// Longest wait for bytes when nothing is going on: a stop is seen this late.
-const WAIT_IDLE: Duration = Duration::from_millis(100);
-
-/// Pause when the sink has no room, and while it refuses a topic.
-const WAIT_FULL: Duration = Duration::from_millis(1);
-const WAIT_BLOCKED: Duration = Duration::from_millis(50);
-
-/// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
-const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
 
 /// The hint for a standby that Postgres waits for.
 const STANDBY_HINT: &str =
@@ -34,29 +18,29 @@ const STANDBY_HINT: &str =
 
 /// The state of one connection.
 pub(super) struct Session {
-    feedback: Feedback,
+    pub(super) feedback: Feedback,
     /// How long the server may be silent.
-    patience: Option<Duration>,
+    pub(super) patience: Option<Duration>,
     /// The transaction whose messages are coming.
-    open: Option<Open>,
+    pub(super) open: Option<Open>,
     /// The confirmed position when the connection began.
     began: Lsn,
     /// The highest position that the server has sent.
-    received: Lsn,
+    pub(super) received: Lsn,
     /// The topic that the sink does not take, and since when.
-    blocked: Option<Blocked>,
+    pub(super) blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     pub(super) bad_row: Option<Box<BadRowAt>>,
     /// A table that ends it likewise.
-    unmappable: Option<Box<PlanError>>,
+    pub(super) unmappable: Option<Box<PlanError>>,
     /// By the last read.
-    brought: Brought,
+    pub(super) brought: Brought,
     /// Records enqueued since the sink was last asked to send them.
     pub(super) flush_timing: FlushTiming,
     /// The sink is being taken over.
     pub(super) taking_over: Option<TakingOver>,
     /// The reason why the server sends nothing, and the position that it had reached.
-    withheld: Option<(String, Lsn)>,
+    pub(super) withheld: Option<(String, Lsn)>,
 }
 
 /// The sink is not ours yet.
@@ -68,16 +52,16 @@ pub(super) struct TakingOver {
 }
 
 /// A topic that the sink does not take.
-struct Blocked {
-    failure: Failure,
-    since: Instant,
+pub(super) struct Blocked {
+    pub(super) failure: Failure,
+    pub(super) since: Instant,
     /// For long enough to be reported.
-    told: bool,
+    pub(super) told: bool,
 }
 
 /// The treatment of the messages of the open transaction.
 #[derive(Debug, Clone, Copy)]
-enum Open {
+pub(super) enum Open {
     /// All of it is in hand.
     AlreadyReceived,
     /// Its rows from `skip` on are new.
@@ -148,7 +132,7 @@ impl Session {
     }
 
     /// A walsender says this once a second while it waits for a standby: once is enough.
-    fn withheld(&mut self, notice: &pg::ServerError) {
+    pub(super) fn withheld(&mut self, notice: &pg::ServerError) {
         let reason = format!("Postgres sends nothing: {}", notice.message);
         if self.withheld.as_ref().is_none_or(|(before, _)| *before != reason) {
             tracing::warn!(%notice, hint = STANDBY_HINT, "Postgres waits for a standby and sends no rows; no data lost");
@@ -158,7 +142,7 @@ impl Session {
 
     /// Asked for each row: nearly always nothing was withheld.
     #[inline]
-    fn sends_again(&mut self) {
+    pub(super) fn sends_again(&mut self) {
         if self.withheld.is_some() {
             self.withheld = None;
             tracing::info!("Postgres sends again");
@@ -192,7 +176,7 @@ impl Session {
     }
 
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
-    fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<StreamEnd> {
+    pub(super) fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<StreamEnd> {
         Box::new(StreamEnd::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
 
@@ -208,7 +192,7 @@ impl Session {
         }
     }
 
-    fn position(&self) -> Option<Position> {
+    pub(super) fn position(&self) -> Option<Position> {
         match self.open {
             Some(Open::Taken { context, .. }) => Some(position(&context)),
             Some(Open::AlreadyReceived) | None => None,
@@ -218,367 +202,6 @@ impl Session {
 
 pub(super) fn position(context: &RowContext) -> Position {
     Position { final_lsn: context.final_lsn, ordinal: context.ordinal }
-}
-
-impl<S: Sink, C: Clock> Relay<S, C> {
-    /// One round of the loop.
-    pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
-        let now = self.clock.now();
-        self.metrics.turned(now);
-        self.look_at_hold()?;
-        let takes = self.owns_sink(session)? && self.may_send();
-        let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
-        self.take_reports(Reported::WhileStreaming)?;
-        self.commit(matches!(wait, WaitCause::ForEnd))?;
-        self.send_feedback(upstream, session, now)?;
-        self.show(Some(session), false);
-        self.end_if_due(upstream, session, &wait)?;
-        self.wait(upstream, session, wait, now)
-    }
-
-    /// No row is taken before the sink is ours; a stop need not wait for that.
-    fn taking_over(&mut self) -> WaitCause {
-        if self.stop_requested() && !self.ledger.is_open() { WaitCause::ForEnd } else { WaitCause::ForRoom }
-    }
-
-    fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<WaitCause> {
-        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.whole(), ordinal: 0 });
-        self.ledger.tick(now, first);
-        loop {
-            if self.is_ending(session) {
-                return Ok(WaitCause::ForEnd);
-            }
-            let frame = match upstream.frame() {
-                Ok(Some(frame)) => frame,
-                Ok(None) => return Ok(WaitCause::ForBytes),
-                Err(error @ FrameError::TooLarge { length, .. }) => {
-                    match self.take_oversized(upstream.buffer().front(), error, session)? {
-                        FrameStep::Done => upstream.buffer_mut().discard(length),
-                        FrameStep::Wait(wait) => return Ok(wait),
-                    }
-                    continue;
-                }
-                Err(error) => return Err(disconnected(error.into())),
-            };
-            let length = frame.len();
-            match self.take_frame(&frame, session)? {
-                FrameStep::Done => {
-                    session.brought.message();
-                    upstream.buffer_mut().consume(length);
-                }
-                FrameStep::Wait(wait) => return Ok(wait),
-            }
-        }
-    }
-
-    /// Whether no further row may be taken: a transaction that has been begun is finished first.
-    fn is_ending(&mut self, session: &Session) -> bool {
-        session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.ledger.is_open())
-    }
-
-    fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<FrameStep> {
-        match frame.tag {
-            b'd' => self.take_copy_data(frame.body, session),
-            b'E' => {
-                let error = pg::connection::server_error(frame.body).map_err(|error| disconnected(error.into()))?;
-                Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
-            }
-            b'N' => take_notice(frame.body, session),
-            // ParameterStatus
-            b'S' => Ok(FrameStep::Done),
-            // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
-            b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
-            tag => Err(disconnected(pg::Error::Unexpected { tag, doing: "streaming" })),
-        }
-    }
-
-    fn take_copy_data(&mut self, body: &[u8], session: &mut Session) -> Turn<FrameStep> {
-        match ReplicationMessage::decode(body).map_err(|error| disconnected(error.into()))? {
-            ReplicationMessage::XLogData(data) => {
-                session.flush_timing.sent(data.sent_at);
-                session.sends_again();
-                let message = Message::decode(data.data).map_err(|error| disconnected(error.into()))?;
-                self.take_message(message, session)
-            }
-            ReplicationMessage::PrimaryKeepalive(keepalive) => {
-                session.received = session.received.max(keepalive.wal_end);
-                if session.withheld.as_ref().is_some_and(|(_, at)| keepalive.wal_end > *at) {
-                    session.sends_again();
-                }
-                if keepalive.reply_requested {
-                    session.feedback.requested();
-                }
-                if self.is_wanting_at(keepalive.wal_end, session) {
-                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
-                }
-                // Delivery reports that have come and were not taken yet must not hold the position back.
-                self.take_reports(Reported::WhileStreaming)?;
-                self.ledger.keepalive(keepalive.wal_end);
-                Ok(FrameStep::Done)
-            }
-        }
-    }
-
-    fn take_message(&mut self, message: Message<'_>, session: &mut Session) -> Turn<FrameStep> {
-        match message {
-            Message::Insert { relation, new } => return self.take_row(&Change::Row { relation, new }, session),
-            Message::LogicalMessage(message) if message.transactional => {
-                return self.take_row(&Change::Message(message), session);
-            }
-            Message::LogicalMessage(message) => {
-                if self.outbox.wants_message(message.prefix) {
-                    self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
-                }
-            }
-            Message::Begin(begin) if self.ledger.is_full() || self.must_commit_first(begin.final_lsn) => {
-                return Ok(FrameStep::Wait(WaitCause::ForRoom));
-            }
-            Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
-                return Ok(FrameStep::Wait(WaitCause::ForEnd));
-            }
-            Message::Begin(begin) => self.take_begin(&begin, session)?,
-            Message::Commit(commit) => self.take_commit(&commit, session)?,
-            Message::Relation(relation) => {
-                self.refusals.announced(&relation);
-                self.ask_again(&relation, session)?;
-                if let Err(error) = self.outbox.relation(&relation) {
-                    session.unmappable = Some(Box::new(error));
-                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
-                }
-            }
-            Message::Type(data_type) => self.outbox.data_type(data_type),
-            Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
-            Message::Delete { .. } | Message::Truncate | Message::Origin | Message::StrayStreamAbort => {}
-        }
-        Ok(FrameStep::Done)
-    }
-
-    /// Asks the catalogue of a table that DDL may have changed since it was asked last. A type that this transaction made shows a
-    /// moment after its commit: with synchronous replication once the standby has it.
-    fn ask_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
-        const LOOKS: usize = 20;
-        const EVERY: Duration = Duration::from_millis(100);
-        let (Some(ask), Some(position)) = (&mut self.catalogue, session.position()) else { return Ok(()) };
-        if !self.outbox.wants_details_again(relation, position.final_lsn) {
-            return Ok(());
-        }
-        for look in 0..LOOKS {
-            if look > 0 {
-                self.clock.pause(EVERY);
-            }
-            let (details, as_of) = ask().map_err(disconnected)?;
-            self.outbox.details_again(details, as_of);
-            if self.outbox.knows_types(relation) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the stream ends where it has come to `lsn`, since the catalogue was found wanting there.
-    fn is_wanting_at(&self, lsn: Lsn, session: &mut Session) -> bool {
-        let Some(error) = self.outbox.unmappable_at(lsn) else { return false };
-        session.unmappable = Some(Box::new(error.clone()));
-        true
-    }
-
-    fn take_begin(&mut self, begin: &Begin, session: &mut Session) -> Turn<()> {
-        if session.open.is_some() {
-            return Err(session.out_of_place("Begin", "inside a transaction"));
-        }
-        let verdict = match self.ledger.begin(begin) {
-            Ok(verdict) => verdict,
-            Err(OutOfOrder::Missing(missing)) => return Err(Box::new(StreamEnd::Protocol(missing.into()))),
-            Err(OutOfOrder::Confirmed) => {
-                return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
-            }
-        };
-        session.flush_timing.began(begin.commit_time);
-        let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
-        session.open = Some(match verdict {
-            BeginVerdict::AlreadyReceived => Open::AlreadyReceived,
-            BeginVerdict::Continue { rows } => Open::Taken { context, skip: rows },
-            BeginVerdict::Take => Open::Taken { context, skip: 0 },
-        });
-        Ok(())
-    }
-
-    fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
-        match session.open.take() {
-            Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
-                return Err(session.out_of_place("Commit", "in front of its own transaction"));
-            }
-            Some(Open::Taken { .. }) => self.ledger.commit(commit.end_lsn),
-            Some(Open::AlreadyReceived) => {}
-            None => return Err(session.out_of_place("Commit", "outside any transaction")),
-        }
-        session.received = session.received.max(commit.end_lsn);
-        Ok(())
-    }
-
-    fn send_feedback<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
-        match session.feedback.due(now, self.reached()) {
-            Due::Nothing => Ok(()),
-            Due::Status => self.send_status(upstream, session, now, false),
-            Due::StatusAsking => self.send_status(upstream, session, now, true),
-            Due::GiveUp => {
-                let seconds = session.patience.unwrap_or_default().as_secs();
-                Err(disconnected(pg::Error::Silent { seconds }))
-            }
-        }
-    }
-
-    pub(super) fn send_status<U: Upstream>(
-        &mut self,
-        upstream: &mut U,
-        session: &mut Session,
-        now: Instant,
-        asking: bool,
-    ) -> Turn<()> {
-        let reached = self.reached();
-        let flush_lsn = reached.flush_lsn;
-        assert!(flush_lsn > Lsn::ZERO, "0/0 would mean \"invalid\", not \"nothing\"");
-        let update = StandbyStatusUpdate { flush_lsn, sent_at: self.clock.wall(), reply_requested: asking };
-        upstream.send(&update.encode()).map_err(disconnected)?;
-        session.feedback.sent(now, reached, asking);
-        self.confirmed(flush_lsn);
-        self.metrics.status_sent(now);
-        Ok(())
-    }
-
-    fn end_if_due<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, wait: &WaitCause) -> Turn<()> {
-        self.end_at_refusal()?;
-        let in_flight = self.sink.in_flight().records;
-        let uncommitted = self.transaction.is_open() && !self.ledger.is_open();
-        if matches!(wait, WaitCause::ForEnd) && in_flight == 0 && !uncommitted {
-            self.keep_what_is_whole()?;
-            if let Some(mut row) = session.bad_row.take() {
-                self.metrics.bad_row(row.row.reason.label());
-                row.confirmed = self.ledger.flush_lsn();
-                return Err(Box::new(StreamEnd::BadRow(row)));
-            }
-            self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(session.unmappable.take().map_or(StreamEnd::Stopped, StreamEnd::Unmappable)));
-        }
-        if self.stop_timed_out() {
-            self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(StreamEnd::StopTimedOut { in_flight }));
-        }
-        self.stalled(session)
-    }
-
-    /// Frees the server of us when the sink has not moved for long. One record that is stuck while others arrive does not count.
-    fn stalled(&mut self, session: &Session) -> Turn<()> {
-        let now = self.clock.now();
-        let long_ago = |at: Instant| now.saturating_duration_since(at) >= self.limits.disconnect_after;
-        let unanswered = self.oldest_unanswered().filter(|_| self.reported.is_none_or(long_ago));
-        let oldest = unanswered.into_iter().chain(session.held_up_since()).min();
-        if !oldest.is_some_and(long_ago) {
-            return Ok(());
-        }
-        // Records that still wait may wait for long, so a refused row stops the relay now.
-        self.stop_at_refusal()?;
-        Err(Box::new(StreamEnd::Stalled))
-    }
-
-    fn wait<U: Upstream>(
-        &mut self,
-        upstream: &mut U,
-        session: &mut Session,
-        wait: WaitCause,
-        now: Instant,
-    ) -> Turn<()> {
-        let was_blocked = session.blocked.take();
-        match wait {
-            WaitCause::ForBytes => {
-                unblocked(was_blocked.as_ref());
-                return self.wait_for_bytes(upstream, session, now);
-            }
-            WaitCause::ForRoom | WaitCause::Alone | WaitCause::ForEnd => {
-                unblocked(was_blocked.as_ref());
-                let alone = matches!(wait, WaitCause::Alone) && !session.flush_timing.is_empty();
-                if alone || session.flush_timing.is_stale(now) {
-                    self.flush_sink(session);
-                }
-                if !alone {
-                    self.clock.pause(WAIT_FULL);
-                }
-            }
-            WaitCause::Blocked(failure) => {
-                let blocked = self.blocked(failure, was_blocked);
-                self.transaction.blocked(blocked.since, now);
-                session.blocked = Some(blocked);
-                self.clock.pause(WAIT_BLOCKED);
-            }
-        }
-        // The server's bytes are not looked at: it may have sent any.
-        session.feedback.heard(self.clock.now());
-        Ok(())
-    }
-
-    /// Tells the sink to send the records that have gathered in it.
-    fn flush_sink(&mut self, session: &mut Session) {
-        session.flush_timing.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
-    }
-
-    fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
-        let now = self.clock.now();
-        let before = before.filter(|before| before.failure.class == failure.class);
-        let since = before.as_ref().map_or(now, |blocked| blocked.since);
-        let was_told = before.is_some_and(|blocked| blocked.told);
-        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
-        if told && !was_told {
-            tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
-        }
-        Blocked { failure, since, told }
-    }
-
-    /// While rows keep coming in small pieces, a short pause lets them gather.
-    fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
-        if !self.limits.coalesce.is_zero() && session.brought.is_worth_a_pause(upstream.window()) {
-            self.clock.pause(self.limits.coalesce);
-        }
-        if session.flush_timing.is_due(now) {
-            self.flush_sink(session);
-        }
-        let mut length = upstream.read(session.flush_timing.dry_after()).map_err(disconnected)?;
-        if length == 0 {
-            if !session.flush_timing.is_empty() {
-                self.flush_sink(session);
-                return Ok(());
-            }
-            let busy = self.sink.in_flight().records > 0 || self.transaction.is_open();
-            let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
-            length = upstream.read(patience).map_err(disconnected)?;
-        }
-        session.brought.read(length);
-        if length > 0 {
-            session.feedback.heard(self.clock.now());
-        }
-        Ok(())
-    }
-}
-
-/// NoticeResponse. A walsender has few. One says that it waits for a standby. One says that it skips rows for want of the publication at
-/// that place in the log, which servers before version 18 refuse to do: so do we.
-fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
-    let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
-    if notice.is_of_standby_slots() {
-        session.withheld(&notice);
-        return Ok(FrameStep::Done);
-    }
-    if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
-        return Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(notice) }));
-    }
-    tracing::warn!(%notice, "Postgres notice");
-    Ok(FrameStep::Done)
-}
-
-/// Logs that publishing resumed, if it was logged as blocked.
-fn unblocked(was: Option<&Blocked>) {
-    if let Some(blocked) = was.filter(|blocked| blocked.told) {
-        tracing::info!(was = %blocked.failure, "publishing resumed");
-    }
 }
 
 #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]

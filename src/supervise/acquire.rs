@@ -8,7 +8,6 @@ use super::StreamTarget;
 use super::error::RunError;
 use super::holder::SlotHolder;
 use super::publication::look_again;
-use super::server::{Acquired, NotAcquired};
 use super::slot_identity::SlotIdentity;
 use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
@@ -20,7 +19,7 @@ use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, FreeSlot, Slot, SystemIdentity};
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
-use crate::relay::{BELIEVED_FREE, Clock, HeldSlot as Held, Identity, Relay, SUCCESSOR_WAITS};
+use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WAITS};
 use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
@@ -35,6 +34,34 @@ const SHARD_RETRY: Duration = Duration::from_secs(1);
 
 /// So many times, before a slot that is in use is taken for another relay's, and not for what is left of an earlier connection.
 const LEFT_OVER: u32 = 10;
+
+/// A stream, and what goes with it.
+#[derive(Debug)]
+pub struct Acquired<U> {
+    /// The stream that the slot sends.
+    pub stream: U,
+    /// The server's patience with us; `None`: it never gives up.
+    pub wal_sender_timeout: Option<Duration>,
+    /// The slot's confirmed position, read after it was ours.
+    pub confirmed: Lsn,
+    /// For as long as it is ours; `None`: nobody else can take it.
+    pub slot: Option<HeldSlot>,
+}
+
+/// Why there is no stream.
+#[derive(Debug)]
+pub enum NotAcquired {
+    /// The stop was asked for while waiting.
+    Stopped,
+    /// This attempt failed.
+    Failed(RunError),
+}
+
+impl<E: Into<RunError>> From<E> for NotAcquired {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
 
 /// The knowledge about the server, kept across connections.
 #[derive(Debug, Default)]
@@ -177,7 +204,7 @@ fn take(
         let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
         // Behind a pooler the number that our connection was given is not the server's.
         let walsender = reader.unwrap_or(own);
-        (confirmed, Some(Held { asks, walsender, since, patience, released, sends_from, log_end }))
+        (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
     };
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
@@ -424,7 +451,7 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
     Ok(())
 }
 
-/// A slot that was taken: what of [`Held`] is known by then.
+/// A slot that was taken: what of [`HeldSlot`] is known by then.
 struct TakenSlot {
     released: Option<Duration>,
     sends_from: Duration,

@@ -4,7 +4,7 @@
 //! Postgres is one implementer, the simulation's server the other: so what is decided between two streams runs in both.
 
 use super::StreamTarget;
-use super::acquire::{self, KnownServer};
+use super::acquire::{self, Acquired, KnownServer, NotAcquired};
 use super::advice;
 use super::error::RunError;
 use crate::check_finding::CHECK;
@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
 use crate::pg::{Error, ReplicationStream, Upstream};
-use crate::relay::{Clock, HeldSlot, Relay};
+use crate::relay::{Clock, Relay};
 use crate::sink::Sink;
 use std::time::Duration;
 
@@ -72,34 +72,6 @@ pub trait Server {
     /// Adds a fix to the error that ends the run, from a look at the server.
     fn advised(&self, _outbox: &Outbox, error: RunError) -> RunError {
         error
-    }
-}
-
-/// A stream, and what goes with it.
-#[derive(Debug)]
-pub struct Acquired<U> {
-    /// The stream that the slot sends.
-    pub stream: U,
-    /// The server's patience with us; `None`: it never gives up.
-    pub wal_sender_timeout: Option<Duration>,
-    /// The slot's confirmed position, read after it was ours.
-    pub confirmed: Lsn,
-    /// For as long as it is ours; `None`: nobody else can take it.
-    pub slot: Option<HeldSlot>,
-}
-
-/// Why there is no stream.
-#[derive(Debug)]
-pub enum NotAcquired {
-    /// The stop was asked for while waiting.
-    Stopped,
-    /// This attempt failed.
-    Failed(RunError),
-}
-
-impl<E: Into<RunError>> From<E> for NotAcquired {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
     }
 }
 

@@ -8,7 +8,7 @@ use super::array::{self, Element};
 use super::number::Decimal;
 use super::special_types;
 use super::temporal::{self, Unit};
-use super::value::ConnectValue;
+use super::value::{self, ConnectValue};
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
 use std::borrow::Cow;
 
@@ -97,7 +97,7 @@ impl TypeReader {
             Self::Point => special_types::point(text).map(|(x, y)| ConnectValue::Point(x, y))?,
             Self::Hstore(HstoreMode::Map) => ConnectValue::Map(special_types::hstore(text)?),
             Self::Hstore(HstoreMode::Json) => {
-                ConnectValue::Text(Cow::Owned(special_types::members_json(&special_types::hstore(text)?)))
+                ConnectValue::Text(Cow::Owned(value::members_json(&special_types::hstore(text)?)))
             }
             Self::Nothing => ConnectValue::Nothing,
             Self::List { element, required } => read_list(text, element, *required)?,

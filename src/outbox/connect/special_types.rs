@@ -4,7 +4,6 @@
 //! Specification: Debezium's `PostgresMoney` and `PostgresValueConverter`, the hstore parser of Java's driver, `java.util.HashMap`.
 
 use super::number::Decimal;
-use super::value::push_escaped;
 
 /// Money's amount: a sign or parentheses, one character of currency, digits with commas between.
 pub(super) fn money(text: &str) -> Option<Decimal> {
@@ -96,24 +95,9 @@ fn buckets(members: usize) -> u32 {
     buckets
 }
 
-/// Members as one JSON object, as Jackson writes it into a text.
-pub(super) fn members_json(members: &[(String, Option<String>)]) -> Vec<u8> {
-    let mut out = vec![b'{'];
-    for (at, (key, value)) in members.iter().enumerate() {
-        out.extend(if at > 0 { b",".as_slice() } else { b"" });
-        push_escaped(&mut out, key, false);
-        out.push(b':');
-        match value {
-            Some(value) => push_escaped(&mut out, value, false),
-            None => out.extend(b"null"),
-        }
-    }
-    out.push(b'}');
-    out
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::value::members_json;
     use super::*;
     use proptest::prelude::*;
 

@@ -5,7 +5,7 @@
 
 use super::super::json::push_base64;
 use super::number::{self, Decimal};
-use super::special_types;
+use super::special_types::well_known_binary;
 use crate::outbox::connect::Json;
 use std::borrow::Cow;
 use std::io::Write;
@@ -160,7 +160,7 @@ fn push_point(out: &mut Vec<u8>, x: f64, y: f64) {
         }
     }
     out.extend(b",\"wkb\":");
-    push_base64(out, &special_types::well_known_binary(x, y));
+    push_base64(out, &well_known_binary(x, y));
     out.extend(b",\"srid\":null}");
 }
 
@@ -231,6 +231,22 @@ pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
         }
     }
     out.push(b'"');
+}
+
+/// Members as one JSON object, as Jackson writes it into a text.
+pub(super) fn members_json(members: &[(String, Option<String>)]) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    for (at, (key, value)) in members.iter().enumerate() {
+        out.extend(if at > 0 { b",".as_slice() } else { b"" });
+        push_escaped(&mut out, key, false);
+        out.push(b':');
+        match value {
+            Some(value) => push_escaped(&mut out, value, false),
+            None => out.extend(b"null"),
+        }
+    }
+    out.push(b'}');
+    out
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@
 //! The login is in `login`.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
-use super::copy_both::{PluginOptions, ReplicationStream};
 use super::error::{Error, Recovery, ServerError, sqlstate};
 use super::frame::{FrameError, ReadBuffer};
+use super::socket::{Socket, read_answer};
 use super::source::{Host, Source, SslMode, TargetSessionAttrs};
-use super::stream::{ServerStream, Socket, read_answer};
+use super::stream::ServerStream;
 use super::tls::{self, Tls};
-use crate::lsn::Lsn;
 use crate::wire::{DecodeError, Reader};
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
@@ -257,44 +256,6 @@ impl Connection {
         }
     }
 
-    /// Begins to read `slot` from `start` (`0/0`: from where it is confirmed).
-    ///
-    /// # Errors
-    /// The server refuses; the connection comes back, so that an active slot can be asked for again.
-    pub fn start_replication(
-        mut self,
-        slot: &str,
-        start: Lsn,
-        options: &PluginOptions<'_>,
-        max_row: usize,
-    ) -> Result<ReplicationStream, (Box<Self>, Error)> {
-        match self.begin_copy(&options.command(slot, start)) {
-            Ok(()) => {
-                self.buffer.set_limit(max_row);
-                Ok(ReplicationStream { stream: self.stream, buffer: self.buffer, backend_pid: self.backend_pid })
-            }
-            Err(error) => Err((Box::new(self), error)),
-        }
-    }
-
-    fn begin_copy(&mut self, command: &str) -> Result<(), Error> {
-        self.send_query(command)?;
-        let deadline = Instant::now() + QUERY_TIMEOUT;
-        let mut refusal = None;
-        loop {
-            let message = self.message(deadline, "starting replication")?;
-            match message.tag {
-                b'W' => return Ok(()),
-                b'E' => refusal = Some(server_error(&message.body)?),
-                b'Z' => break,
-                b'C' | b'T' | b'D' => {}
-                tag => return Err(Error::Unexpected { tag, doing: "starting replication" }),
-            }
-        }
-        let error = Box::new(refusal.unwrap_or_default());
-        Err(Error::Server { doing: "START_REPLICATION".to_owned(), error })
-    }
-
     /// The next message that is not merely informative.
     pub(super) fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
         loop {
@@ -504,16 +465,6 @@ pub(super) fn shortened(sql: &str) -> String {
         Some((end, _)) => format!("{}…", words.get(..end).unwrap_or_default()),
         None => words,
     }
-}
-
-/// `name` as an SQL identifier, always quoted.
-pub fn identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-/// `text` as an SQL string literal.
-pub fn literal(text: &str) -> String {
-    postgres_protocol::escape::escape_literal(text).trim_start().to_owned()
 }
 
 #[cfg(test)]

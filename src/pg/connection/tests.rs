@@ -1,14 +1,9 @@
 //! Connections to servers that say one thing each.
 
+use super::super::copy_both::PluginOptions;
 use super::super::source::Environment;
 use super::*;
-
-#[test]
-fn identifiers_and_literals_are_quoted_whatever_they_hold() {
-    assert_eq!(identifier("Od\"d"), "\"Od\"\"d\"");
-    assert_eq!(literal("it's"), "'it''s'");
-    assert_eq!(literal("a\\b"), "E'a\\\\b'");
-}
+use crate::lsn::Lsn;
 
 #[test]
 fn the_replication_command_names_slot_publication_and_protocol() {

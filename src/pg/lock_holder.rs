@@ -1,0 +1,64 @@
+//! The session that holds a lock, for messages and hints.
+//!
+//! In: the facts that a query found. Out: the session's description, and the SQL that ends the lock. Pure.
+
+use super::quoting::literal;
+
+/// The session that holds a lock. A field that our role may not see is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LockHolder {
+    /// The server process. `None`: a prepared transaction holds it.
+    pub pid: Option<u32>,
+    /// The name of the prepared transaction.
+    pub gid: Option<String>,
+    /// The session's `application_name`.
+    pub application: Option<String>,
+    /// `active`, `idle in transaction`, …
+    pub state: Option<String>,
+    /// Seconds since its transaction began.
+    pub open_for_s: Option<u64>,
+}
+
+impl std::fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.pid, &self.gid) {
+            (Some(pid), _) => write!(f, "process {pid}")?,
+            (None, Some(gid)) => return write!(f, "prepared transaction {}", literal(gid)),
+            (None, None) => return f.write_str("another transaction"),
+        }
+        let open = self.open_for_s.map(|seconds| format!("transaction open for {seconds} s"));
+        let facts: Vec<String> = [self.application.clone(), self.state.clone(), open].into_iter().flatten().collect();
+        if facts.is_empty() { Ok(()) } else { write!(f, " ({})", facts.join(", ")) }
+    }
+}
+
+impl LockHolder {
+    /// Returns the SQL that ends the lock; `None` if nothing is known of the holder.
+    pub fn release(&self) -> Option<String> {
+        match (self.pid, &self.gid) {
+            (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),
+            (None, Some(gid)) => Some(format!("ROLLBACK PREPARED {0}; or COMMIT PREPARED {0};", literal(gid))),
+            (None, None) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_named_with_what_is_seen_of_it_and_what_ends_it() {
+        let mut holder = LockHolder { pid: Some(42), ..LockHolder::default() };
+        assert_eq!(holder.to_string(), "process 42");
+        holder.application = Some("psql".to_owned());
+        holder.state = Some("idle in transaction".to_owned());
+        holder.open_for_s = Some(7);
+        assert_eq!(holder.to_string(), "process 42 (psql, idle in transaction, transaction open for 7 s)");
+        assert_eq!(holder.release().as_deref(), Some("SELECT pg_terminate_backend(42);"));
+        let prepared = LockHolder { gid: Some("it's".to_owned()), ..LockHolder::default() };
+        assert_eq!(prepared.to_string(), "prepared transaction 'it''s'");
+        assert!(prepared.release().unwrap().starts_with("ROLLBACK PREPARED 'it''s';"));
+        assert_eq!(LockHolder::default().release(), None);
+    }
+}
