@@ -1,4 +1,4 @@
-//! When a status update is due.
+//! Decides when a status update is due.
 //!
 //! In: what the ledger may confirm, what the server asked, the time. Out: yes or no. Reads no clock and sends nothing.
 //! Invariant: an update goes out at least every second, whatever the destination does, so a stalled broker never
@@ -8,13 +8,13 @@
 use crate::lsn::Lsn;
 use std::time::{Duration, Instant};
 
-/// Longest silence towards the server. Its patience, `wal_sender_timeout`, is 60 s unless changed.
+/// The longest silence towards the server. The server ends the connection after `wal_sender_timeout`, 60 s by default.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Distance between updates that only say that the position moved.
 const MOVED: Duration = Duration::from_millis(100);
 
-/// Shortest distance between them, where that is worth it.
+/// The shortest distance between such updates, if enough records were acknowledged.
 const MOVED_FAR: Duration = Duration::from_millis(10);
 
 /// So many records are worth an update: an update costs relay and walsender about as much as one row that comes alone, so the rows
@@ -26,7 +26,7 @@ const FAR: u64 = 50;
 pub struct Reached {
     /// The position to confirm.
     pub flush_lsn: Lsn,
-    /// Records acknowledged so far, counted from anywhere. Those that no update has told of come again after a crash.
+    /// The number of records acknowledged so far, from any start. Records that no update has reported come again after a crash.
     pub records: u64,
 }
 
@@ -35,7 +35,7 @@ pub struct Reached {
 pub struct Feedback {
     /// The progress that the last update reported, and its time. `None` before the first update.
     sent: Option<(Reached, Instant)>,
-    /// The server asked and has not been answered.
+    /// The server asked for an answer and has not had one.
     reply_requested: bool,
     /// When the server was last heard.
     heard: Instant,
@@ -64,7 +64,7 @@ impl Feedback {
         Self { sent: None, reply_requested: false, heard: now, patience, asked: false }
     }
 
-    /// Something came from the server, or may have come while the destination's back-pressure kept us from looking.
+    /// The server sent bytes, or may have sent some while back-pressure kept us from reading the socket.
     pub fn heard(&mut self, now: Instant) {
         self.heard = now;
         self.asked = false;
@@ -103,7 +103,7 @@ impl Feedback {
         self.reply_requested || since >= HEARTBEAT || (reached.flush_lsn > told.flush_lsn && since >= moved)
     }
 
-    /// An update that confirms what was `reached` was sent; `asking` when it asks for an answer.
+    /// An update was sent that reports `reached`. `asking`: it asks for an answer.
     pub fn sent(&mut self, now: Instant, reached: Reached, asking: bool) {
         self.sent = Some((reached, now));
         self.reply_requested = false;

@@ -31,7 +31,8 @@ use std::time::{Duration, Instant};
 /// Records enqueued within this time share one age.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// Most ages kept apart: beyond, the newest is shared by all. Half of what a token's 16 bits tell apart.
+/// The most ages that are kept apart. Later records share the newest age. It is half of the ticks that a token's 16 bits
+/// distinguish.
 const MOST_TICKS: usize = 1 << 15;
 
 /// Most transactions kept, delivered ones behind an undelivered record included: 10 MB, and some seconds of the fastest stream.
@@ -45,7 +46,7 @@ pub struct Ledger {
     ring: VecDeque<Transaction>,
     /// The number of the ring's front, modulo 2^32. Numbers with records are never used twice.
     first: u32,
-    /// Everything that commits before this is delivered.
+    /// Every record of a transaction that commits before this is delivered.
     flush_lsn: Lsn,
     /// Records in flight by when they were enqueued, oldest first; the front is never empty unless it is alone.
     ages: VecDeque<TickAge>,
@@ -75,18 +76,18 @@ struct Transaction {
 #[derive(Debug)]
 struct TickAge {
     since: Instant,
-    /// Where its first record stands.
+    /// The position of its first record.
     from: Position,
     /// Records enqueued and not reported.
     in_flight: u32,
 }
 
-/// A transaction that has no place where it came.
+/// A transaction that must not come here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfOrder {
-    /// Another one must come first.
+    /// Another transaction must come first.
     Missing(Missing),
-    /// Everything up to there is confirmed.
+    /// Its position was confirmed before.
     Confirmed,
 }
 
@@ -95,7 +96,7 @@ pub enum OutOfOrder {
 pub enum Keep {
     /// The delivered ones.
     Delivered,
-    /// Nothing that is not confirmed: what was reported does not count.
+    /// None: only confirmed records count as received, and no report of another one.
     Nothing,
 }
 
@@ -109,7 +110,7 @@ pub struct Settled {
 }
 
 impl Ledger {
-    /// Nothing in flight; Postgres holds that everything before `flush_lsn` is done.
+    /// A ledger with nothing in flight. Postgres knows that everything before `flush_lsn` is done.
     pub fn new(flush_lsn: Lsn) -> Self {
         Self {
             ring: VecDeque::new(),
@@ -128,17 +129,17 @@ impl Ledger {
         self.flush_lsn
     }
 
-    /// The furthest position that the server has shown: its log has come as far as this at least.
+    /// The furthest position that the server has shown. Its WAL reaches at least this far.
     pub fn seen(&self) -> Lsn {
         self.flush_lsn.max(self.resume.last_begun())
     }
 
-    /// `end_lsn` of the last transaction in hand.
+    /// `end_lsn` of the last transaction that was received whole.
     pub fn whole(&self) -> Lsn {
         self.resume.whole()
     }
 
-    /// Behind the last row in hand.
+    /// The position behind the last received row.
     pub fn next(&self) -> Position {
         Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() }
     }
@@ -148,12 +149,12 @@ impl Ledger {
         self.heard = confirmed;
     }
 
-    /// Whether something is in flight, or delivered and not yet heard of.
+    /// Whether a transaction is in flight, or delivered and not known to be heard by the server.
     pub fn is_unfinished(&self) -> bool {
         !self.ring.is_empty() || self.heard < self.resume.whole()
     }
 
-    /// A transaction comes, and begins unless it is in hand.
+    /// A transaction comes. It begins, unless it was already received.
     ///
     /// # Errors
     /// It has no place here.
@@ -194,8 +195,8 @@ impl Ledger {
         self.ring.back().filter(|transaction| transaction.end_lsn.is_none()).map(|transaction| transaction.final_lsn)
     }
 
-    /// Time goes on: records enqueued from here on, the first of them at `from`, count their age from `now`, to a tenth of a
-    /// second.
+    /// Sets the time from which the age of the next records counts, to a tenth of a second. `from` is the position of the first of
+    /// them.
     pub fn tick(&mut self, now: Instant, from: Position) {
         let full = self.ages.len() >= MOST_TICKS;
         match self.ages.back_mut() {
@@ -289,8 +290,7 @@ impl Ledger {
         }
     }
 
-    /// The record with `token`, of the open transaction, was refused and is to be counted no more: its row's action is decided
-    /// again.
+    /// The record with `token`, of the open transaction, was refused and counts no more. The relay decides its row's action again.
     ///
     /// # Panics
     /// When no such record is in flight.
@@ -302,7 +302,7 @@ impl Ledger {
         }
     }
 
-    /// Moves `flush_lsn` over the finished front, telling `each` transaction that is done.
+    /// Moves `flush_lsn` over the finished front of the ring, and calls `each` for each finished transaction.
     pub fn settle(&mut self, mut each: impl FnMut(Settled)) {
         while let Some(&Transaction { undelivered: 0, end_lsn: Some(end_lsn), commit_time, records, .. }) =
             self.ring.front()
@@ -324,8 +324,8 @@ impl Ledger {
         }
     }
 
-    /// The slot's confirmed position is `confirmed`. Where that is ahead of ours, another relay has delivered what lies
-    /// before: those transactions are closed, since their commits will never come again.
+    /// The slot's confirmed position is `confirmed`. If that is ahead of ours, another relay has delivered the transactions before
+    /// it. They are closed, since their commits will never come again.
     pub fn raise(&mut self, confirmed: Lsn) {
         self.resume.raise(confirmed);
         if confirmed <= self.flush_lsn {
@@ -337,8 +337,9 @@ impl Ledger {
         self.advance(confirmed);
     }
 
-    /// Forgets everything in flight, whose reports will never come. The position stays. To keep what was delivered: of the first
-    /// transaction that is not delivered whole, those rows stay in hand that stand before the first one in flight; it is open then.
+    /// Forgets every record in flight, since its report will never come. The position stays. With [`Keep::Delivered`], the
+    /// delivered rows of the first transaction that is not delivered whole still count as received, up to its first row in flight.
+    /// That transaction is open then.
     pub fn forget(&mut self, keep: Keep) {
         let first = match keep {
             Keep::Delivered => self.first_in_flight().filter(|position| position.ordinal > 0),
@@ -351,15 +352,16 @@ impl Ledger {
         self.ring.extend(kept.map(|transaction| Transaction { undelivered: 0, end_lsn: None, ..transaction }));
     }
 
-    /// Whether something of ours lies beyond the position where its timeline was left. A commit record that begins before it is whole
-    /// there: such a transaction comes again as it was.
+    /// Whether a transaction of ours lies beyond the position where its timeline was left. A commit record that begins before it is
+    /// whole there: such a transaction comes again as it was.
     pub fn reaches_beyond(&self, switch_point: Lsn) -> bool {
         self.resume.whole() > switch_point
             || self.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point)
             || self.flush_lsn > switch_point
     }
 
-    /// The timeline that our positions belong to was left there: what is not confirmed is forgotten, as is what lies beyond.
+    /// The server left the timeline of our positions there. The ledger forgets everything that is not confirmed, and everything
+    /// beyond.
     pub fn left_at(&mut self, switch_point: Lsn) {
         *self = Self { heard: self.heard, ..Self::new(self.flush_lsn.min(switch_point)) };
     }
@@ -374,7 +376,7 @@ impl Ledger {
         self.oldest_age().map(|age| age.since)
     }
 
-    /// A position that no record in flight stands before.
+    /// A position before which no record is in flight.
     pub fn first_in_flight(&self) -> Option<Position> {
         self.oldest_age().map(|age| age.from)
     }
@@ -402,7 +404,7 @@ impl Ledger {
 }
 
 impl Transaction {
-    /// By the server's own rule: it skips a transaction whose commit record starts before the confirmed position.
+    /// Follows the server's own rule: it skips a transaction whose commit record starts before the confirmed position.
     fn lies_before(&self, confirmed: Lsn) -> bool {
         self.final_lsn < confirmed
     }

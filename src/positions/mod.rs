@@ -1,4 +1,4 @@
-//! Positions: what is in hand, what is in flight, what may be confirmed and when.
+//! Positions: which rows were already received, which records are in flight, which LSN may be confirmed and when.
 //!
 //! In: begins, rows, commits, reports, keepalives. Out: what of a transaction is new, the LSN to confirm, when to say so. Pure: reads
 //! no clock, sends nothing.

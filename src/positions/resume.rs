@@ -1,4 +1,4 @@
-//! Where a connection begins, and which of the rows that it sends were already received.
+//! Decides where a connection begins, and which of the rows that it sends were already received.
 //!
 //! A new connection starts from the confirmed position, so it sends again what was enqueued and not yet confirmed.
 //! In: each transaction's Begin and each row's number. Out: take it, or skip it. Pure.
@@ -40,12 +40,12 @@ struct Half {
 pub enum BeginVerdict {
     /// It is new.
     Take,
-    /// Its first `rows` rows are in hand (possibly 0); it is still open.
+    /// Its first `rows` rows were already received (possibly 0), and it is still open.
     Continue {
-        /// Rows to pass over.
+        /// The number of rows to skip.
         rows: u64,
     },
-    /// All of it is in hand.
+    /// It was already received whole.
     AlreadyReceived,
 }
 
@@ -55,12 +55,12 @@ pub enum BeginVerdict {
 pub struct Missing {
     /// The interrupted transaction's `final_lsn`.
     pub expected: Lsn,
-    /// The one that came.
+    /// `final_lsn` of the transaction that came.
     pub came: Lsn,
 }
 
 impl Resume {
-    /// Nothing is in hand that does not commit before `start`.
+    /// Only transactions that commit before `start` count as received.
     pub(super) fn new(start: Lsn) -> Self {
         Self { whole: start, half: None }
     }
@@ -110,17 +110,17 @@ impl Resume {
         *self = Self { whole: start, half };
     }
 
-    /// `final_lsn` of the transaction that is half in hand, else [`Resume::whole`].
+    /// `final_lsn` of the transaction that was received in part, else [`Resume::whole`].
     pub(super) fn last_begun(&self) -> Lsn {
         self.half.map_or(self.whole, |half| half.final_lsn)
     }
 
-    /// Rows of that transaction that are in hand.
+    /// The number of received rows of that transaction.
     pub(super) fn rows(&self) -> u64 {
         self.half.map_or(0, |half| half.rows)
     }
 
-    /// `end_lsn` of the last transaction in hand.
+    /// `end_lsn` of the last transaction that was received whole.
     pub(super) fn whole(&self) -> Lsn {
         self.whole
     }

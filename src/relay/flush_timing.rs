@@ -1,4 +1,4 @@
-//! When what has gathered in the sink should leave.
+//! Decides when the records that have gathered in the sink should leave.
 //!
 //! A sink gathers records into batches, and every batch costs both sides. Single rows now and then should leave at once; rows
 //! of a live stream that never pauses, soon; rows of a backlog are old already, and gather for as long as the sink likes.
@@ -10,13 +10,13 @@ use crate::pgoutput::PgTime;
 use crate::sink::Rows;
 use std::time::{Duration, Instant};
 
-/// A live stream's records wait so long at most, when it brings more all the time.
+/// The longest wait of a live stream's records, if the stream brings more all the time.
 const GATHER: Duration = Duration::from_millis(2);
 
 /// A row that the walsender sends so soon after its commit is live, in microseconds.
 const LIVE_MICROS: i64 = 50_000;
 
-/// A live stream, or one that has brought little, is idle when nothing has come for so long.
+/// A live stream, or one that has brought little, is idle once it has brought nothing for so long.
 const DRY_AFTER: Duration = Duration::from_micros(200);
 
 /// A backlog pauses when its server has to wait for a processor or a disk, and small batches would cost it more of these.
@@ -34,9 +34,9 @@ pub(super) struct FlushTiming {
     records: u32,
     /// When the first of them was seen.
     since: Option<Instant>,
-    /// Of the transaction that came last.
+    /// The commit time of the transaction that came last.
     commit_time: PgTime,
-    /// Of the message that came last.
+    /// The time at which the server sent the message that came last.
     sent_at: PgTime,
 }
 
@@ -59,12 +59,12 @@ impl FlushTiming {
         self.records = self.records.saturating_add(1);
     }
 
-    /// Whether there is anything to wait with.
+    /// Whether no record has gathered.
     pub(super) fn is_empty(&self) -> bool {
         self.records == 0
     }
 
-    /// Whether they should leave though the stream goes on.
+    /// Whether the records should leave although the stream is not idle.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         if self.is_empty() {
             return false;
@@ -73,12 +73,12 @@ impl FlushTiming {
         self.is_live() && now.saturating_duration_since(since) >= GATHER
     }
 
-    /// Whether they should leave though they are of a backlog: the sink is full, and may be small.
+    /// Whether the records should leave although they belong to a backlog: the sink is full, and may be small.
     pub(super) fn is_stale(&mut self, now: Instant) -> bool {
         !self.is_empty() && now.saturating_duration_since(*self.since.get_or_insert(now)) >= STALE
     }
 
-    /// How long nothing comes from an idle stream; zero when nothing has gathered.
+    /// Returns after how long without bytes the stream counts as idle; zero if nothing has gathered.
     pub(super) fn dry_after(&self) -> Duration {
         match self.records {
             0 => Duration::ZERO,
@@ -88,7 +88,7 @@ impl FlushTiming {
         }
     }
 
-    /// Which rows have gathered, if any. From here on others do.
+    /// Returns the kind of rows that have gathered, if any, and begins again with none.
     pub(super) fn take(&mut self) -> Option<Rows> {
         self.since = None;
         let rows = if self.is_live() { Rows::Live } else { Rows::Backlog };

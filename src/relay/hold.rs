@@ -1,4 +1,4 @@
-//! Whether records may leave: only while no other relay can have published from the slot.
+//! Decides whether records may leave: only while no other relay can have published from the slot.
 //!
 //! ```text
 //!  streaming, every record in flight younger than a second       sent without a question: the successor waits for a second
@@ -29,10 +29,10 @@ use crate::lsn::Lsn;
 use crate::sink::{Committed, Sink};
 use std::time::Duration;
 
-/// Records in flight for so long are a reason to ask.
+/// Once a record is in flight for so long, the relay asks who holds the slot.
 const ASKS_AFTER: Duration = Duration::from_secs(1);
 
-/// How often it is asked.
+/// The time between two questions.
 pub const ASKS_EVERY: Duration = Duration::from_millis(250);
 
 /// A turn of the loop proves the hold for so long without a question, while every record in flight is younger than [`ASKS_AFTER`].
@@ -42,17 +42,17 @@ const UNASKED: Duration = Duration::from_secs(2);
 /// A doubt without an answer is forgotten after so long: a server that has no connection to spare gives no answer.
 const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
 
-/// How long a slot that nobody held where we left it is as good as ours.
+/// For so long after an answer, a slot that nobody held, and that is where we left it, counts as ours.
 pub const BELIEVED_FREE: Duration = Duration::from_millis(500);
 
-/// A stream's end is noticed within so long of the slot's release, unless the process stands still.
+/// The relay notices a stream's end within so long of the slot's release, unless the process stands still.
 const NOTICED: Duration = Duration::from_millis(20);
 
 /// A relay that takes a slot sends nothing for so long after the slot's release. It also waits for [`BELIEVED_FREE`] at least after
 /// it took the slot: the relay before it may have found the slot free just then, and keep its records in flight.
 pub const SUCCESSOR_WAITS: Duration = Duration::from_secs(1);
 
-/// How long it is asked in vain, with nothing in flight, before the connection is given up.
+/// If no answer comes for so long, the relay gives up the connection, also with nothing in flight.
 const GIVES_UP: Duration = Duration::from_secs(5);
 
 /// The longest time for which one answer is believed.
@@ -63,7 +63,7 @@ const LONGEST_PROOF: Duration = Duration::from_secs(15);
 pub enum Holder {
     /// The walsender with this process id.
     Walsender(u32),
-    /// Nobody; the slot has confirmed this.
+    /// Nobody. The slot's confirmed position is this.
     Nobody(Lsn),
     /// The slot is gone, or another server answers.
     Unknown,
@@ -71,7 +71,7 @@ pub enum Holder {
     NotAccepting,
 }
 
-/// An answer.
+/// An answer to the question who holds the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HolderAnswer {
     /// When the question was sent, by [`Clock::since_boot`].
@@ -90,21 +90,23 @@ pub trait AskHolder: Send {
     fn answer(&mut self) -> Option<HolderAnswer>;
 }
 
-/// A slot that was taken.
+/// A slot that the relay has taken.
 pub struct HeldSlot {
     /// The server to ask.
     pub asks: Box<dyn AskHolder>,
     /// Our walsender.
     pub walsender: u32,
-    /// When it was ours for certain, by [`Clock::since_boot`].
+    /// The moment from which the slot was certainly ours, by [`Clock::since_boot`].
     pub since: Duration,
-    /// The server's patience with us: `wal_sender_timeout`, and that of its socket; `None`: it never gives up.
+    /// How long the server waits for a silent client: the shorter of `wal_sender_timeout` and its socket's timeout. `None`: it
+    /// never gives up.
     pub patience: Option<Duration>,
-    /// When it was released last before that, by [`Clock::since_boot`]; `None`: the server does not say, as before version 17.
+    /// The slot's last release before `since`, by [`Clock::since_boot`]. `None`: the server does not report it, as before version
+    /// 17.
     pub released: Option<Duration>,
-    /// Nothing is sent before that, by [`Clock::since_boot`].
+    /// The relay sends nothing before this moment, by [`Clock::since_boot`].
     pub sends_from: Duration,
-    /// The server's log ended there when the slot was seen to be free, right before it was taken. `None`: that is not known.
+    /// The end of the server's WAL when the slot was seen to be free, right before it was taken. `None`: it is not known.
     pub log_end: Option<Lsn>,
 }
 
@@ -115,18 +117,18 @@ impl std::fmt::Debug for HeldSlot {
 }
 
 impl HeldSlot {
-    /// How long an answer that the slot is ours proves it.
+    /// How long an answer that the slot is ours proves that it is.
     fn proof(&self) -> Duration {
         self.patience.map_or(LONGEST_PROOF, |patience| (patience / 2).min(LONGEST_PROOF))
     }
 }
 
-/// Other relays, since the slot was ours.
+/// The knowledge about other relays since the slot was ours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Others {
     #[default]
     Unseen,
-    /// Another one may have published: what was not confirmed is not known to be the newest.
+    /// Another relay may have published. Our unconfirmed records may be older than its records.
     Seen,
     /// As `Seen`, and the ledger has been set to the slot's position then.
     Heeded,
@@ -141,11 +143,11 @@ pub(super) struct Hold {
     /// Records may leave until then.
     until: Duration,
     asked: Duration,
-    /// Since when nothing proves that it is ours, while the stream is open.
+    /// Since when nothing proves that the slot is ours, while the stream is open.
     unproven: Option<Duration>,
     /// When our last stream ended.
     ended_at: Option<Duration>,
-    /// There was an answer since the stream's end.
+    /// An answer since the stream's end said that nobody holds the slot.
     free: bool,
     /// The last position that we confirmed. A slot that stands further was moved by another relay.
     confirmed: Lsn,
@@ -156,9 +158,10 @@ pub(super) struct Hold {
     restarted: bool,
     /// When the loop turned last.
     turned: Duration,
-    /// The process stood still, or waited for its second: until when turns proved something, and when there was reason to ask again.
+    /// A reason to ask: the process stood still, or waited for its predecessor's second. The first moment is the last that turns
+    /// proved, the second is when the reason came up.
     doubt: Option<(Duration, Duration)>,
-    /// When it was asked first that our walsender is gone, though the stream seems open.
+    /// The moment of the first question whose answer was that our walsender is gone, although the stream seems open.
     gone: Option<Duration>,
 }
 
@@ -176,17 +179,17 @@ enum HoldVerdict {
 /// The records that are not confirmed.
 #[derive(Debug, Clone, Copy, Default)]
 struct Unconfirmed {
-    /// Something was not acknowledged, or was acknowledged and not confirmed.
+    /// Records are not acknowledged, or acknowledged and not confirmed.
     any: bool,
-    /// Something is in flight.
+    /// Records are in flight.
     in_flight: bool,
-    /// For longer than [`ASKS_AFTER`].
+    /// A record has been in flight for longer than [`ASKS_AFTER`].
     old: bool,
 }
 
 impl Hold {
     pub(super) fn taken(&mut self, mut slot: HeldSlot) {
-        // A second that was not over when the slot was lost goes on.
+        // If the slot is lost and taken again within the predecessor's second, that second goes on.
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
         (self.streaming, self.until, self.asked) = (true, slot.since + slot.proof().min(UNASKED), Duration::ZERO);
@@ -195,7 +198,7 @@ impl Hold {
         self.slot = Some(slot);
     }
 
-    /// The stream has ended: at once it is asked who holds the slot.
+    /// The stream has ended. The next look asks at once who holds the slot.
     fn ended(&mut self, now: Duration) {
         if std::mem::take(&mut self.streaming) {
             self.ended_at = Some(now);
@@ -204,7 +207,8 @@ impl Hold {
         }
     }
 
-    /// Whether no other relay was seen until `taken` was ours; with something in flight, whether none can have been there.
+    /// Whether no other relay was seen until `taken` was ours; with records in flight, whether no other relay can have held the
+    /// slot.
     fn held_until(&mut self, taken: &HeldSlot, stands_at: Lsn, in_flight: bool) -> bool {
         let Some(slot) = &mut self.slot else { return true };
         while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
@@ -223,7 +227,7 @@ impl Hold {
         stands_at <= self.confirmed && if in_flight { taken.since < self.until } else { was_ours }
     }
 
-    /// Looks at what is known.
+    /// Takes the answers that have come, and decides.
     fn look(&mut self, now: Duration, unconfirmed: Unconfirmed) -> HoldVerdict {
         let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
         let proof = slot.proof();
@@ -245,7 +249,7 @@ impl Hold {
                 }
                 Holder::Nobody(confirmed) if confirmed <= self.confirmed && self.streaming => {
                     self.until = self.until.min(asked + BELIEVED_FREE);
-                    // Why it ended is in the socket, which is read first, where there is room for what it holds.
+                    // The reason for its end is in the socket. The loop reads the socket first, if there is room for its rows.
                     if asked >= *self.gone.get_or_insert(asked) + ASKS_EVERY {
                         verdict = HoldVerdict::ServerStops;
                     }
@@ -269,7 +273,7 @@ impl Hold {
         if is_proven && is_quiet && verdict == HoldVerdict::Holds {
             self.until = self.until.max(now + proof.min(UNASKED));
         }
-        // With nothing in flight there is time to ask: the process stood still.
+        // With nothing in flight there is time to ask: most likely the process only stood still.
         let since = if is_proven { None } else { Some(self.unproven.unwrap_or(now)) };
         self.unproven = since.filter(|_| self.streaming);
         if !is_proven && (unconfirmed.in_flight || self.unproven.is_some_and(|since| now >= since + GIVES_UP)) {
@@ -300,15 +304,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.ended(self.clock.since_boot());
     }
 
-    /// Whether what is not confirmed is known to be the newest, though there was no stream until `taken` was ours, where the slot
-    /// `stands_at`. It was asked on while that one was taken.
+    /// Whether our unconfirmed records are known to be the newest, although there was no stream until `taken` was ours with the
+    /// slot at `stands_at`. The relay went on asking while it took the slot.
     pub fn held_until(&mut self, taken: &HeldSlot, stands_at: Lsn) -> bool {
         let in_flight = self.awaits_sink();
         let asked = (in_flight || self.is_unfinished()) && self.hold.others == Others::Unseen;
         !asked || self.hold.held_until(taken, stands_at, in_flight)
     }
 
-    /// This walsender, which held the slot for a moment, was ours.
+    /// The walsender that held the slot for a moment was ours.
     pub fn also_held(&mut self, walsender: u32) {
         self.hold.slot.iter_mut().for_each(|slot| slot.walsender = walsender);
     }
@@ -327,7 +331,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.slot.is_none() || self.hold.free
     }
 
-    /// Sees that what is in flight may leave, and for how long.
+    /// Checks that the records in flight may leave, and tells the sink until when.
     pub(super) fn look_at_hold(&mut self) -> Turn<()> {
         let now = self.clock.since_boot();
         let in_flight = self.awaits_sink();
@@ -349,7 +353,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// The slot stands there by our doing, or did when it was taken.
+    /// The slot's position, which we confirmed, or which it had when we took it.
     pub(super) fn confirmed(&mut self, position: Lsn) {
         self.hold.confirmed = position;
     }

@@ -26,19 +26,19 @@ use std::time::Instant;
 /// The records that are sent alone, and the rows that are known to be bad.
 #[derive(Debug, Default)]
 pub struct Isolation {
-    /// Outlive the connections that the search takes.
+    /// The suspects outlive the connections that the search takes.
     suspects: Option<Suspects>,
-    /// The record that is alone in flight, or was and has been delivered. Its row's frame is the next to come.
+    /// The record that is alone in flight, or that was and has been delivered. Its row's frame stays the next in the buffer.
     alone: Option<Alone>,
-    /// That record has been delivered.
+    /// The record in `alone` has been delivered.
     delivered: bool,
     /// Rows that are known to be bad, as long as they may come again.
     rejected: BTreeMap<Position, Rejected>,
-    /// A record that was refused for its topic's sake is not tried again before that.
+    /// The position of a record that was refused because of its topic, and the moment before which it is not tried again.
     pause: Option<(Position, Instant, Failure)>,
 }
 
-/// Between these, both included, one record is in flight in all.
+/// From `first` to `last`, both included, only one record is in flight at a time.
 #[derive(Debug)]
 struct Suspects {
     first: Position,
@@ -58,7 +58,7 @@ pub struct Alone {
     pub what: What,
     /// The topic that it goes to.
     pub topic: String,
-    /// As it was enqueued.
+    /// The token with which it was enqueued.
     pub token: Token,
 }
 
@@ -74,7 +74,7 @@ pub enum What {
     },
 }
 
-/// How the record that goes alone fares.
+/// The state of the record that goes alone.
 #[derive(Debug, PartialEq, Eq)]
 pub enum AloneReport {
     /// There is none.
@@ -108,7 +108,7 @@ impl Isolation {
         self.suspects.is_some()
     }
 
-    /// Whether anything is to be looked at before the record at `position` is enqueued.
+    /// Whether isolation has a say before the record at `position` is enqueued.
     #[inline]
     pub fn concerns(&self, position: Position) -> bool {
         self.alone.is_some() || self.goes_alone(position) || !self.rejected.is_empty()
@@ -144,30 +144,30 @@ impl Isolation {
         self.alone.is_some() && !self.delivered
     }
 
-    /// A record was delivered; if one was alone, it was that.
+    /// A record was delivered. If one was alone in flight, it was that one.
     pub fn delivered(&mut self) {
         self.delivered = self.alone.is_some();
     }
 
-    /// How the one that is alone fares, now that the row at `position` comes.
+    /// Returns the state of the record that is alone, now that the row at `position` comes.
     pub fn report(&mut self, position: Position) -> AloneReport {
         if self.awaits() {
             return AloneReport::Awaited;
         }
         match self.alone.take() {
-            // Another relay may have dealt with its row meanwhile: then that does not come again.
+            // Another relay may have published its row meanwhile, so that the row does not come again.
             Some(alone) if alone.position == position => AloneReport::Delivered(alone),
             Some(_) | None => AloneReport::Nobody,
         }
     }
 
-    /// Nobody is alone any more: the record was given up with the sink.
+    /// No record is alone any more: it was given up with the sink.
     pub fn settled(&mut self) {
         self.alone = None;
         self.delivered = false;
     }
 
-    /// The record that is alone in flight, when one is: it was refused.
+    /// Returns the record that is alone in flight, if there is one: the broker refused it.
     pub fn guilty(&mut self) -> Option<Alone> {
         if self.awaits() { self.alone.take() } else { None }
     }
@@ -221,7 +221,7 @@ impl Isolation {
         self.pause = Some((position, until, failure));
     }
 
-    /// Why the record at `position` is not to be tried yet.
+    /// Returns the reason for which the record at `position` is not to be tried yet.
     pub fn paused(&self, position: Position, now: Instant) -> Option<Failure> {
         let (at, until, failure) = self.pause.as_ref()?;
         (*at == position && now < *until).then(|| failure.clone())

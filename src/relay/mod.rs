@@ -55,13 +55,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topics::TopicStates;
 
-/// A record that was refused for its topic's sake is tried again after this time.
+/// A record that was refused because of its topic is tried again after this time.
 const RETRY_TOPIC: Duration = Duration::from_secs(1);
 
 /// If the sink does not take a topic for so long, the relay logs it.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 
-/// Distance at which what is costly to find out is shown again.
+/// The relay updates figures that are costly to find out this often.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// The loop's times.
@@ -75,10 +75,11 @@ pub struct Limits {
     pub disconnect_after: Duration,
 }
 
-/// Takes the id of a row, as messages show it. What it cannot do ends the connection: the row comes again.
+/// A callback that takes the id of a row, as messages show it. Its error ends the connection, and the row comes again.
 pub type OnLost = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
 
-/// Asks the catalogue of types and columns; the position is where the log ended before. What it cannot do ends the connection.
+/// A callback that asks the catalog for types and columns. It also returns the end of the WAL before the question. Its error ends
+/// the connection.
 pub type Catalogue = Box<dyn FnMut() -> Result<(Details, Lsn), pg::Error> + Send>;
 
 /// Everything that outlives a connection.
@@ -98,15 +99,15 @@ pub struct Relay<S, C> {
     /// The reason for which sequences of the sink wait, since when they do, and whether that was logged.
     sequences_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
-    /// Called with each row that is skipped and whose payload is nowhere else, before it is.
+    /// The callback for each row whose payload will be in no topic. The relay calls it before it skips the row.
     on_lost: Option<OnLost>,
-    /// Asked when the server announces a table whose columns may have changed.
+    /// The callback for a table that the server announces and whose columns may have changed.
     catalogue: Option<Catalogue>,
-    /// Bad rows that did not stop it.
+    /// The number of bad rows that did not stop the relay.
     handled_bad_rows: u64,
     /// When a report came last.
     reported: Option<Instant>,
-    /// Nothing is acknowledged, which has been logged.
+    /// The sink acknowledges nothing, and that has been logged.
     silent: bool,
     /// Records acknowledged, exactly once committed, since the process began.
     acknowledged: u64,
@@ -169,13 +170,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
-    /// With a callback for each row that is skipped and whose payload is nowhere else, by its id.
+    /// Sets the callback for each row that is skipped and whose payload will be in no topic.
     #[must_use]
     pub fn telling(self, on_lost: OnLost) -> Self {
         Self { on_lost: Some(on_lost), ..self }
     }
 
-    /// With a callback that asks the catalogue of types and columns in the middle of a stream.
+    /// Sets the callback that asks the catalog for types and columns in the middle of a stream.
     #[must_use]
     pub fn asking(self, catalogue: Catalogue) -> Self {
         Self { catalogue: Some(catalogue), ..self }
@@ -206,7 +207,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         &self.clock
     }
 
-    /// The slot is ours and stands at `confirmed`. Where that is ahead, another relay worked meanwhile.
+    /// The slot is ours, and its position is `confirmed`. If that is ahead of ours, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
         self.transaction.taken(confirmed, self.ledger.flush_lsn());
         if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
@@ -218,7 +219,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.forget_refusals_before(confirmed);
     }
 
-    /// The timeline that our positions belong to was left at `switch_point`: what lies beyond is forgotten.
+    /// The server left the timeline of our positions at `switch_point`. The relay forgets everything beyond it.
     ///
     /// # Errors
     /// The sink cannot be recreated.
@@ -231,8 +232,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Begins again behind what is delivered, with a new sink, once the stream is closed. The stream begins at what is confirmed; of the first transaction
-    /// behind that the rows before the first one in flight are in hand, unless they are in a transaction of the destination's.
+    /// Starts over with a new sink, once the stream is closed. The next stream begins at the confirmed position. In the first
+    /// transaction behind it, the rows before the first one in flight count as received, unless they are in a transaction of the
+    /// destination's.
     ///
     /// # Errors
     /// The sink cannot be recreated.
@@ -245,8 +247,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Closes the sink, where something is in flight: nothing of it leaves any more. The ledger keeps it: as long as a stream is open, a
-    /// keepalive would be confirmed beyond it otherwise.
+    /// Closes the sink if records are in flight: none of them leaves any more. The ledger keeps them. Otherwise a keepalive would
+    /// be confirmed beyond them, as long as a stream is open.
     pub fn close_sink(&mut self) {
         if self.awaits_sink() {
             self.sink.close();
@@ -279,11 +281,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     *ended,
                     StreamEnd::BadRow(_) | StreamEnd::Disconnected(pg::Error::Frame(FrameError::TooLarge { .. }))
                 ) {
-                    // The slot shall stand right before the row. Should that fail, the rows since the last update come again.
+                    // The slot's position should be right before the row. If this update fails, the rows since the last update come
+                    // again.
                     drop(self.send_status(upstream, &mut session, self.clock.now(), false));
                 }
                 if matches!(*ended, StreamEnd::Disconnected(pg::Error::Ended)) {
-                    // In an orderly end the server reads everything first.
+                    // If the server ends the stream in order, it has read every status update.
                     session.told().into_iter().for_each(|told| self.ledger.heard(told));
                 }
                 return *ended;
@@ -332,8 +335,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.in_flight().records
     }
 
-    /// Since when the sink owes an answer: the report of the oldest record in flight, or the word on a commit. Reports that are
-    /// held back until a commit are answers.
+    /// Since when the sink owes an answer: the report of the oldest record in flight, or the confirmation of a commit. Reports that
+    /// are held back until a commit are answers.
     fn oldest_unanswered(&self) -> Option<Instant> {
         self.ledger.oldest_in_flight().into_iter().chain(self.transaction.committing_since()).min()
     }
@@ -343,7 +346,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.in_flight() > 0 || self.transaction.committing_since().is_some()
     }
 
-    /// Whether there is something that a server would have to hear of: a transaction in hand that is not known to be confirmed.
+    /// Whether a server has to be told something: a received transaction is not known to be confirmed.
     pub fn is_unfinished(&self) -> bool {
         self.ledger.is_unfinished()
     }
@@ -363,7 +366,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let mut dead_letters = Vec::new();
         let mut now = None;
         sink.poll(&mut |report| match report {
-            // After a failure nothing counts: what follows is replayed.
+            // After a failure no report counts: those records are sent again.
             Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
                 *reported = Some(now);
@@ -418,7 +421,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         });
     }
 
-    /// A record failed: decides whether it is known which, and what to try next.
+    /// A record failed: decides whether it is known which record, and what to try next.
     fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
         if let Some(alone) = self.isolation.guilty() {
             let token = alone.token;
@@ -434,7 +437,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Err(StreamEnd::SinkFailed(failure))
     }
 
-    /// Whether the failure of a record that was alone says something of its row, or of its topic.
+    /// Rejects a record that was alone, or pauses before its next try. Returns whether the failure is due to its row or topic.
     fn rejects_or_pauses(&mut self, alone: Alone, failure: &Failure) -> bool {
         let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
         match failure.class {
@@ -461,7 +464,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         true
     }
 
-    /// Nothing else was in flight, and the row's frame is still there: with a new sink the stream goes on where it is.
+    /// Withdraws the record and goes on with a new sink. Nothing else was in flight, and the row's frame is still in the buffer.
     fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
         if when == Reported::WithoutStream || self.transaction.is_on() {
             return Err(StreamEnd::SinkFailed(failure));
@@ -470,7 +473,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.sink.restart().map_err(StreamEnd::SinkFailed)
     }
 
-    /// Lets operators see.
+    /// Updates the metrics and the page.
     fn show(&mut self, session: Option<&Session>, now_at_once: bool) {
         let now = self.clock.now();
         let in_flight = self.sink.in_flight();
@@ -501,11 +504,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// what sequences of the sink wait for is reported once it lasts: one that is created on demand takes a moment.
+    /// Logs the reason for which sequences of the sink wait, once it lasts: a topic that is created on demand takes a moment.
     fn look_at_sequences(&mut self, now: Instant) {
         let before = self.sequences_blocked.take();
         let Some(failure) = self.sink.blocked() else {
-            // Between two attempts nothing is reported as blocked: it is over once something has arrived.
+            // Between two attempts the sink reports no reason. The wait is over once a record has arrived.
             let arrived = |since: Instant| self.reported.is_some_and(|at| at > since);
             if self.in_flight() > 0 && before.as_ref().is_some_and(|(_, since, _)| !arrived(*since)) {
                 self.sequences_blocked = before;
@@ -545,7 +548,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         (self.problem, self.reason) = (problem, reason);
     }
 
-    /// Whether whatever went wrong is over: Postgres hears us, and what is handed over arrives.
+    /// Whether the problem is over: Postgres receives our updates, and records are acknowledged.
     fn has_recovered(&self, session: &Session) -> bool {
         let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
         self.problem.is_none() && self.reason.is_none() && session.told().is_some() && delivers
@@ -572,13 +575,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 /// When reports are taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reported {
-    /// The stream is there to go on.
+    /// The stream is open, and can go on.
     WhileStreaming,
-    /// There is none.
+    /// There is no stream.
     WithoutStream,
 }
 
-/// Of two failures the one that says more: a record's own refusal beats what followed from it.
+/// Returns the more telling of two failures: a record's own refusal ranks above the failures that follow from it.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
         FailureClass::Row => 3,

@@ -1,4 +1,4 @@
-//! From nothing to a stream: connect, see that everything is as it must be, take the slot.
+//! Connects, checks the cluster, publication, tables and slot, and takes the slot.
 //!
 //! In: settings, and what the relay knows. Out: a stream that begins where it should, or why there is none. What is found on
 //! *each* acquisition: the cluster and its timeline, publication, tables, the slot's state and position; any may have changed
@@ -23,28 +23,29 @@ use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WA
 use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
-/// How often an active slot is asked for again: a standby takes over this soon.
+/// The time between two attempts at a slot that another process reads: a standby takes over this soon.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a relay that waits asks its destination whether it is there.
+/// A waiting relay asks its destination for so long whether it is reachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a shard may be read yet: each look is two connections.
+/// The time between two looks whether a shard may be read yet: each look opens two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 
-/// So many times, before a slot that is in use is taken for another relay's, and not for what is left of an earlier connection.
+/// After so many attempts, a slot in use counts as another relay's. Before, its reader may be left over from an earlier connection
+/// of ours.
 const LEFT_OVER: u32 = 10;
 
-/// A stream, and what goes with it.
+/// A stream, and the facts that belong to it.
 #[derive(Debug)]
 pub struct Acquired<U> {
     /// The stream that the slot sends.
     pub stream: U,
-    /// The server's patience with us; `None`: it never gives up.
+    /// How long the server waits for a silent client; `None`: it never gives up.
     pub wal_sender_timeout: Option<Duration>,
     /// The slot's confirmed position, read after it was ours.
     pub confirmed: Lsn,
-    /// For as long as it is ours; `None`: nobody else can take it.
+    /// The slot, which is ours while the stream is open. `None`: nobody else can take it.
     pub slot: Option<HeldSlot>,
 }
 
@@ -74,11 +75,11 @@ pub(super) struct KnownServer {
     was_standby: bool,
     /// How long the server leaves a free slot as it is.
     pub(super) idle_slot_timeout: Option<Duration>,
-    /// The slot was there.
+    /// The slot was seen.
     slot_seen: bool,
     /// The identity of the slot, as it was seen last.
     slot_identity: SlotIdentity,
-    /// How its tables are read, as last reported.
+    /// The roles of the tables' columns, as they were logged last.
     readings: Vec<TableReading>,
     /// The publication's tables, as the last look found them. It stands in while a lock keeps the server from listing them again.
     listed: Option<Vec<PublishedTable>>,
@@ -90,7 +91,7 @@ impl KnownServer {
         server::open_beside(&target.source, purpose, &self.started_at)
     }
 
-    /// Says which column is which, whenever that is new.
+    /// Logs the roles of the tables' columns, whenever they have changed.
     fn tell_readings(&mut self, readings: &[TableReading]) {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
             let columns: Vec<String> =
@@ -149,7 +150,8 @@ fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -
     by_standby && (was_standby || in_recovery().unwrap_or(false))
 }
 
-/// `None`: rows from before may be under way in the relays of another set of shards, so that this one must not read yet.
+/// Tries once to take the slot. `None`: relays of another set of shards may still publish earlier rows, so that this shard must not
+/// be read yet.
 fn take(
     target: &StreamTarget,
     known: &mut KnownServer,
@@ -214,7 +216,7 @@ fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
     Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
 }
 
-/// Sees that it is the server that it was; how far its log goes.
+/// Checks that the server belongs to the same cluster as before, and returns the end of its WAL.
 fn identify(
     connection: &mut Connection,
     known: &mut KnownServer,
@@ -254,8 +256,8 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
     }
 }
 
-/// Says whose slot it is, where progress is kept beside the records: asked for once the slot is ours, since a standby may have
-/// waited for long.
+/// Tells the relay the slot's identity, if progress is stored beside the records. It is asked for once the slot is ours, since a
+/// standby may have waited for long.
 fn tell_identity(
     target: &StreamTarget,
     known: &KnownServer,
@@ -301,7 +303,7 @@ fn follow_timeline(
 ) -> Result<Lsn, RunError> {
     let switch_point = match server::switch_point(connection, now, before)? {
         Some(lsn) => lsn,
-        // A branch that never met ours: none of our positions means anything there.
+        // The server's timeline did not branch off ours: our positions mean nothing there.
         None => Lsn::ZERO,
     };
     tracing::warn!(
@@ -327,7 +329,7 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Sees that the slot is one that can be read. Compared before any waiting for it.
+/// Checks that the slot can be read, and compares it with the last sighting before the relay waits for it.
 fn look_at_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
@@ -411,7 +413,7 @@ fn start(
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
             return Err(error.into());
         }
-        // Another relay lets the rows from before through: what is wrong here shall not show only once that is gone.
+        // Another relay publishes the earlier rows. The table's problem should show now, and not only once that relay is gone.
         if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
             return Err(RunError::Unmappable(Box::new(error.clone())).into());
         }
@@ -451,7 +453,7 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
     Ok(())
 }
 
-/// A slot that was taken: what of [`HeldSlot`] is known by then.
+/// The facts about a slot that was just taken, from which [`HeldSlot`] is made.
 struct TakenSlot {
     released: Option<Duration>,
     sends_from: Duration,
@@ -461,13 +463,13 @@ struct TakenSlot {
 /// A slot that nobody reads.
 #[derive(Default)]
 struct Free {
-    /// When it was released last, if the server says so.
+    /// The slot's last release, if the server reports it.
     released: Option<Duration>,
     /// Until when a relay that takes it waits: a second after its release, or, where the server does not say when that was, after another
     /// relay was last seen to hold it. `None`: it does not wait, since we held the slot until a moment ago, the destination fences, or
     /// nothing is known of another relay.
     waits_until: Option<Duration>,
-    /// Where the server's log ended then.
+    /// The end of the server's WAL then.
     log_end: Option<Lsn>,
 }
 
@@ -482,7 +484,7 @@ fn released(
         return Ok(Free::default());
     }
     let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
-    // Asked after the answer: it was released at this moment or before.
+    // The clock is read after the answer, so the slot was released at this moment or before.
     let now = relay.clock().since_boot();
     let released = released_ago.map(|ago| now.saturating_sub(ago));
     let is_ours = held.is_none() && relay.held_just_now(now, released);

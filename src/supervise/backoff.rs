@@ -1,5 +1,5 @@
-//! How long to wait before the next attempt: longer each time, never the same for two relays, never longer than 5 s. And for how
-//! long in all, where the credentials are wrong.
+//! The pause before the next attempt: longer each time, different for two relays, at most 5 s. Also the time for which wrong
+//! credentials are tried again.
 
 use crate::secret::CREDENTIALS_WITHIN;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// A connection that held for so long has worked, whether or not there was anything to do.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// So often at most the patience with a silent server is doubled: 60 s become about an hour.
+/// The allowed silence is doubled at most so often: 60 s become about an hour.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// How long a server may be silent that never gives up by itself (`wal_sender_timeout = 0`): a connection of which the other end is gone
-/// would be noticed by TCP only, after a quarter of an hour. It answers when it is asked.
+/// The allowed silence of a server that never gives up by itself (`wal_sender_timeout = 0`). TCP would notice only after a quarter
+/// of an hour that the other end of a connection is gone. A living server answers when it is asked.
 const WITHOUT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How long a server may be silent in a stream. Up to version 15 a walsender says nothing and hears nothing while it decodes changes of which
@@ -31,7 +31,7 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// For the next stream.
+    /// Returns the silence that the next stream's server is allowed.
     pub(super) fn allowed(&self, wal_sender_timeout: Option<Duration>) -> Duration {
         wal_sender_timeout.unwrap_or(WITHOUT_TIMEOUT).saturating_mul(1 << self.doublings)
     }
@@ -59,7 +59,7 @@ impl CredentialsWait {
         Self { since: Some(since) }
     }
 
-    /// They are wrong (still): whether that is to be waited out.
+    /// The server refused the credentials (again). Returns whether to go on trying.
     pub(super) fn is_left(&mut self, now: Instant) -> bool {
         now.saturating_duration_since(*self.since.get_or_insert(now)) < CREDENTIALS_WITHIN
     }

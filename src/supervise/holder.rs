@@ -13,16 +13,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long one answer may take: a later one proves nothing any more.
+/// The longest time for one answer: a later one proves nothing any more.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// So many questions follow by themselves.
+/// The number of questions that follow one request.
 const BURST: u32 = 8;
 
 /// The connection is closed this long after the last question.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Answers that nobody has looked at are this many at most.
+/// The most answers that wait to be read.
 const MOST_ANSWERS: usize = 256;
 
 /// The relay's end.
@@ -49,7 +49,7 @@ impl SlotHolder {
 
 impl AskHolder for SlotHolder {
     fn ask(&mut self, _now: Duration) {
-        // Full: a question is about to be asked.
+        // If the channel is full, a question is about to be asked.
         let _asked = self.questions.try_send(()).is_ok();
     }
 
@@ -112,7 +112,7 @@ impl Asking {
     }
 }
 
-/// A relay that looks at no answer for a minute finds the oldest ones, which prove nothing.
+/// If the relay reads no answers for a minute, newer ones are dropped. The oldest ones stay, which prove nothing any more.
 fn tell(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
     let _full = answering.try_send(answer).is_err();
 }

@@ -36,28 +36,30 @@ use backoff::{Backoff, CredentialsWait, Silence};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the server may take to end the copy on a graceful shutdown, before its word is asked for in another way.
+/// The time for the server to end the copy on a graceful shutdown. After it, the relay asks for the confirmed position in another
+/// way.
 const FINISH: Duration = Duration::from_millis(300);
 
-/// And how long that may take when nobody asked for the stop, whose own time it would be otherwise.
+/// The time for that question if nobody asked for the stop. Otherwise `--shutdown-timeout` bounds it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often the slot is asked for that word.
+/// The time between two such questions.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
 
-/// So many looks at the publication settle a row's table: one tells whether it is published, one in which form its values come.
+/// The most looks at the publication for one row's table: one tells whether the table is published, one in which form its values
+/// come.
 const LOOKS_FOR_ONE_ROW: u32 = 5;
 
-/// How long the server is free of us when a topic is missing for long, or the sink cannot be taken over.
+/// The replication connection stays closed for so long if a topic is missing for long, or the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
 /// The part of the server's idle_replication_slot_timeout after which a free slot is used.
 const USED_EACH: u32 = 4;
 
-/// How often it is looked whether the slot is free while something is in flight.
+/// The time between two looks whether the slot is free, while records are in flight.
 const KEPT_LOOK: Duration = Duration::from_millis(10);
 
-/// How often the sink is looked at while the connection is closed because it does not move.
+/// The time between two looks at the sink, while the connection is closed because the sink acknowledges nothing.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
 
 /// The server, publication and slot that are read.
@@ -69,17 +71,17 @@ pub struct StreamTarget {
     pub publication: String,
     /// The slot.
     pub slot: String,
-    /// Whose publication and slot these are; `None`: there are no shards.
+    /// The shard to which publication and slot belong; `None`: there are no shards.
     pub shard: Option<Shard>,
-    /// Only these tables; all when empty.
+    /// The tables to publish; empty: all.
     pub tables: Vec<TableName>,
     /// Where no table is named: only what is captured.
     pub patterns: TablePatterns,
-    /// Logical messages, too.
+    /// Whether logical messages are read as well.
     pub messages: bool,
-    /// Largest change, in bytes.
+    /// The largest change, in bytes.
     pub max_row: usize,
-    /// Read from a slot of this name that goes with the connection, and confirm nothing.
+    /// The name of a temporary slot to read instead. Nothing is confirmed then.
     pub temporary_slot: Option<String>,
     /// The slot at this position is read though nothing proves that it is the one that was read before.
     pub accept_slot_at: Option<Lsn>,
