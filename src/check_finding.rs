@@ -1,4 +1,4 @@
-//! One thing that `walrelay check` looked at, and what it found.
+//! A finding of `walrelay check`: the subject, the observation and the fix.
 //!
 //! Made by whoever knows the thing: the checks of Postgres and of tables, and each destination's own.
 
@@ -11,9 +11,9 @@ pub const CHECK: &str = "walrelay check, with the same flags, says what fixes it
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be; what stands beside it is advice.
+    /// Everything is as it should be. The rest of the finding is advice.
     Ok,
-    /// It runs, and something fails later.
+    /// `run` works, and something fails later.
     Warn,
     /// `run` would not work, or not for all rows.
     Fail,
@@ -36,7 +36,7 @@ impl Side {
         Finding::new(self, check, Level::Ok, finding)
     }
 
-    /// It runs, and something fails later.
+    /// `run` works, and something fails later.
     pub fn warn(self, check: &'static str, finding: impl Into<String>) -> Finding {
         Finding::new(self, check, Level::Warn, finding)
     }
@@ -94,13 +94,13 @@ impl Finding {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// As it should be if `good`; then there is nothing to fix.
+    /// Sets the level to `ok` if `good`, and removes the reason and the fix.
     #[must_use]
     pub fn ok_if(self, good: bool) -> Self {
         if good { Self { level: Level::Ok, why: None, fix: None, ..self } } else { self }
     }
 
-    /// Of this table.
+    /// Names the finding's table.
     #[must_use]
     pub fn of(self, table: &str) -> Self {
         Self { table: Some(table.to_owned()), ..self }

@@ -37,7 +37,7 @@ use unpublished::Unpublished;
 pub enum State {
     /// Postgres is being reached.
     Connecting,
-    /// Another process reads the slot, or has done so within the last second: standing by.
+    /// Another process reads the slot, or has done so within the last second. The relay waits as a standby.
     WaitingForSlot,
     /// Rows flow.
     Streaming,
@@ -47,7 +47,7 @@ pub enum State {
     Blocked,
     /// Asked to stop: waiting for acknowledgements.
     Stopping,
-    /// Not running any more; the process may stay up to say why.
+    /// The relay has stopped for good. The process may stay up to report why.
     Stopped,
 }
 
@@ -99,7 +99,7 @@ pub struct Hint {
     pub commands: Vec<String>,
 }
 
-/// The other end of a connection that was lost and made again.
+/// The other end of a connection that was lost and opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// The replication connection.
@@ -140,7 +140,7 @@ pub struct Metrics {
     confirmed: AtomicU64,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
-    /// 0: the destination has none.
+    /// The number of the destination's producers; 0: it has none.
     producers: AtomicU8,
     oldest_in_flight: Stamp,
     /// Microseconds since 1970; `i64::MIN` when every transaction received is acknowledged.
@@ -163,7 +163,7 @@ pub struct Metrics {
     /// The fix for the problem for which the relay has stopped.
     hint: Mutex<Option<Hint>>,
     blocked_on: Mutex<Option<String>>,
-    /// All that is wrong is that nothing is acknowledged.
+    /// The relay is blocked only because nothing is acknowledged.
     only_silent: AtomicBool,
     unready_after: Duration,
     slot_figures: Mutex<SlotFigures>,
@@ -175,7 +175,7 @@ pub struct Metrics {
 const UNREADY_AFTER: Duration = Duration::from_secs(30);
 
 impl Metrics {
-    /// Nothing has happened yet: state `connecting`, all figures zero or unknown.
+    /// Figures before anything happened: state `connecting`, all figures zero or unknown.
     pub fn new(slot: &str, publication: &str, now: Instant) -> Self {
         Self {
             slot: slot.to_owned(),
@@ -232,18 +232,18 @@ impl Metrics {
         Self { unready_after, ..self }
     }
 
-    /// So long one acknowledgement may take before the relay is not ready.
+    /// The time that one acknowledgement may take before the relay is not ready.
     pub fn unready_after(&self) -> Duration {
         self.unready_after
     }
 
-    /// The relay does something else now.
+    /// Sets the relay's state.
     pub fn set_state(&self, state: State) {
         self.state.store(state as u8, Relaxed);
         self.only_silent.store(false, Relaxed);
     }
 
-    /// It streams, and nothing is acknowledged: blocked, and ready for as long as [`Metrics::unready_after`] says.
+    /// The relay streams, and nothing is acknowledged. The state is blocked; the relay stays ready for [`Metrics::unready_after`].
     pub fn set_silent(&self) {
         self.state.store(State::Blocked as u8, Relaxed);
         self.only_silent.store(true, Relaxed);
@@ -281,7 +281,7 @@ impl Metrics {
         Some(u64::from(self.producers.load(Relaxed))).filter(|producers| *producers > 0)
     }
 
-    /// When the oldest record in flight was handed over; `None` when there is none.
+    /// Sets when the oldest record in flight was enqueued; `None` if there is none.
     pub fn oldest_in_flight(&self, enqueued: Option<Instant>) {
         match enqueued {
             Some(at) => self.oldest_in_flight.set(self.since_start(at)),
@@ -343,7 +343,7 @@ impl Metrics {
         self.publish_failures.add(reason, n);
     }
 
-    /// A connection was lost and made again.
+    /// A connection was lost and opened again.
     pub fn reconnect(&self, peer: Peer) {
         let counter = match peer {
             Peer::Postgres => &self.postgres_reconnects,
@@ -362,12 +362,12 @@ impl Metrics {
         *lock(&self.last_error) = text;
     }
 
-    /// Why rows are in no slot although the relay streams, for people; `None`: nothing of that kind is known.
+    /// Sets the reason for which rows are in no slot although the relay streams, for people; `None` if there is none.
     pub fn publication_gap(&self, text: Option<String>) {
         *lock(&self.publication_gap) = text;
     }
 
-    /// Why the relay has stopped for good, for people, and what fixes it.
+    /// Sets the reason for which the relay has stopped for good, for people, and the fix.
     pub fn stopped(&self, text: String, hint: Option<Hint>) {
         self.last_error(Some(text));
         *lock(&self.hint) = hint;
@@ -436,7 +436,7 @@ impl Metrics {
         self.bad_rows.counts()
     }
 
-    /// Handed over and not acknowledged: records, and their bytes of key and value.
+    /// Returns the records that are enqueued and not acknowledged, and their bytes of key and value.
     pub fn in_flight_now(&self) -> (u64, u64) {
         (self.in_flight_records.load(Relaxed), self.in_flight_bytes.load(Relaxed))
     }

@@ -55,20 +55,21 @@ use std::collections::BTreeMap;
 pub struct Outbox {
     mapping: Mapping,
     topic: TopicRule,
-    /// Which tables it is.
+    /// The tables that are published.
     tables: Tables,
-    /// Where the catalogue was found to have a table that cannot be mapped, and why: see [`Outbox::unmappable_from`].
+    /// The position at which the catalog had a table that cannot be mapped, and the reason: see [`Outbox::unmappable_from`].
     unmappable: Option<(Lsn, PlanError)>,
-    /// By the latest Relation message of each on this connection.
+    /// The state of each table, by its latest Relation message on this connection.
     relations: BTreeMap<RelationId, RelationEntry>,
-    /// A value came in a binary form that is not understood: from a time when its column had another type than the catalogue
-    /// says, and such values may come again.
+    /// A value came in an unknown binary form: its column had another type then than the catalog has now, and such values may come
+    /// again.
     text_only: bool,
     /// The known domains.
     domains: Domains,
     /// Details of types and columns, from the last query of the catalog.
     details: Details,
-    /// The WAL's end before it was asked: the details hold for what committed before this, and later DDL may have changed them.
+    /// The end of the WAL before that query. The details hold for transactions that commit before it; later DDL may have changed
+    /// them.
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
@@ -82,19 +83,20 @@ pub struct TableReading {
     pub table: String,
     /// Role and column: see [`TablePlan::roles`].
     pub columns: Vec<(String, String)>,
-    /// Its records have no key, and nobody said that none is meant.
+    /// Its records have no key, and no setting says that none is wanted.
     pub lacks_key: bool,
 }
 
 #[derive(Debug)]
 enum RelationEntry {
     NotListed,
-    /// Announced, and the last look at the publication may not hold any more, or did not know it: whether it is listed shows
-    /// once a row comes. The partitions of a table that is published as their root are announced without ever sending one.
+    /// The server announced the table, and the last look at the publication may be out of date or did not know it. Whether the
+    /// table is listed shows once a row comes. The partitions of a table that is published as their root are announced without ever
+    /// sending one.
     Unsettled(Unsettled),
     Listed(Box<TablePlan>),
-    /// Neither named by `--table` nor in the publication any more, and yet of an outbox's shape: as likely as not a partition
-    /// that was detached or dropped since. Its rows are bad rows, so that none is skipped in silence.
+    /// `--table` does not name the table and the publication no longer has it, but it has an outbox's shape. Most likely it is a
+    /// partition that was detached or dropped since. Its rows are bad rows, so that none is skipped in silence.
     Gone(Box<TablePlan>),
 }
 
@@ -110,7 +112,7 @@ struct Unsettled {
     earlier: Option<Box<TablePlan>>,
 }
 
-/// Where a row stands.
+/// A row's place: its transaction and its number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowContext {
     /// When its transaction was committed.
@@ -169,7 +171,7 @@ pub enum Updated {
 }
 
 impl Outbox {
-    /// With no table known yet. `tables`: `--table`; empty for every table of the publication.
+    /// An outbox that knows no table yet. `tables`: `--table`; empty for every table of the publication.
     ///
     /// # Errors
     /// The topic setting is not well-formed.

@@ -4,8 +4,8 @@
 //!  Columns ──plan──► pieces (borrowed from the message, or decoded into the arena) ──► Record, borrowed by `take`
 //! ```
 //!
-//! Two steps, since the arena grows while pieces are gathered: first every part becomes a [`Piece`], then, with the
-//! arena at rest, pieces become slices of a record. Only the buffers are kept: a row that is offered again
+//! It takes two steps, since the arena grows while pieces are gathered: first every part becomes a [`Piece`]; then, once the
+//! arena no longer grows, the pieces become slices of a record. Only the buffers are kept, so a row that is offered again
 //! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
 
 #[cfg(feature = "debezium")]
@@ -85,7 +85,7 @@ impl Scratch {
     }
 }
 
-/// A header before the arena is at rest.
+/// A header whose value may still be a range of the arena, because the arena can grow.
 #[derive(Debug, Clone)]
 pub(super) struct Draft<'a> {
     pub(super) name: Cow<'a, str>,
@@ -304,7 +304,7 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// The constants that come behind so many headers from columns.
+    /// Appends the constant headers that stand behind the first `behind` headers from columns.
     pub(super) fn constants(self, behind: usize, drafts: &mut Vec<Draft<'a>>) {
         let here = self.mapping.constants.iter().filter(|constant| constant.behind == behind);
         drafts.extend(here.map(|constant| Draft {
@@ -452,7 +452,7 @@ pub(super) struct Parts<'a> {
     pub(super) headers: Vec<Draft<'a>>,
 }
 
-/// A record's value before the arena is at rest.
+/// A record's value that may still be a range of the arena, because the arena can grow.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RecordValue<'a> {
     Bare(Piece<'a>),

@@ -45,7 +45,7 @@ pub trait Upstream {
     /// The bytes that have come and were not consumed yet.
     fn buffer(&self) -> &ReadBuffer;
 
-    /// To drop what has been dealt with.
+    /// The same buffer, to drop frames that are handled.
     fn buffer_mut(&mut self) -> &mut ReadBuffer;
 
     /// The frame at the front; `None` until all of it is here.
@@ -56,13 +56,13 @@ pub trait Upstream {
         self.buffer().frame()
     }
 
-    /// Waits at most `patience` for more bytes; how many came, 0 for none.
+    /// Waits at most `patience` for more bytes. Returns how many came, 0 for none.
     ///
     /// # Errors
     /// The connection broke.
     fn read(&mut self, patience: Duration) -> Result<usize, Error>;
 
-    /// How much can come at most until the next read, in bytes, where that is little.
+    /// Returns the most bytes that can come until the next read, if that is few.
     fn window(&self) -> Option<usize> {
         None
     }
@@ -115,13 +115,13 @@ impl Connection {
     }
 }
 
-/// So much missing of a row, in bytes, and it is read on at once.
+/// If so many bytes of a row are missing, the next read follows at once.
 const LONG_ROW_BYTES: usize = 16 * 1024;
 
-/// And no more than that, before other things have their turn.
+/// After so many bytes of one row, other work has its turn.
 const LONG_ROW_AT_ONCE: usize = 1 << 20;
 
-/// The next piece of a row comes at once, or the walsender has to wait itself.
+/// The longest wait for the next piece of a row. It comes at once, unless the walsender itself has to wait.
 const LONG_ROW_PATIENCE: Duration = Duration::from_micros(200);
 
 /// A connection in copy-both mode: changes come, status updates go.
@@ -138,7 +138,7 @@ impl ReplicationStream {
         self.backend_pid
     }
 
-    /// Ends the copy and waits until the server has said that it has, and so has read every status update before.
+    /// Ends the copy and waits until the server confirms the end. By then the server has read every status update.
     ///
     /// # Errors
     /// The connection broke, or the server did not answer within `patience`.

@@ -43,7 +43,7 @@ pub enum Recovery {
     Stop,
 }
 
-/// A failure of a connection, or of something asked over one.
+/// A failure of a connection, or of a question over one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -98,7 +98,7 @@ pub enum Error {
         /// The session that holds the lock.
         holder: Box<LockHolder>,
     },
-    /// A standby is where the primary was.
+    /// A standby answers where the primary did.
     #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
     NotPromoted {
         /// The action that a standby refuses.
@@ -122,7 +122,7 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The server wants something to prove who we are that we do not have or do not do.
+    /// The server asks for a proof of our identity that we do not have or cannot give.
     #[error("authentication at {host}: {reason}")]
     Authentication {
         /// Host and port.
@@ -179,7 +179,7 @@ pub enum Error {
     },
 }
 
-/// ErrorResponse, as far as we use it.
+/// The fields of an ErrorResponse that walrelay uses.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct ServerError {
     /// `ERROR`, `FATAL`, `PANIC`.
@@ -192,7 +192,7 @@ pub struct ServerError {
     pub detail: String,
     /// The server's hint; empty if it sent none.
     pub hint: String,
-    /// The server's function that said so: never translated.
+    /// The server's function that reported it. This name is never translated.
     pub routine: String,
 }
 
@@ -212,7 +212,7 @@ impl fmt::Debug for ServerError {
     }
 }
 
-/// SQLSTATEs that something hangs on.
+/// The SQLSTATEs on which walrelay's behaviour depends.
 pub mod sqlstate {
     /// `invalid_password`.
     pub const INVALID_PASSWORD: &str = "28P01";
@@ -240,11 +240,12 @@ pub mod sqlstate {
     pub const LIMIT_EXCEEDED: &str = "53400";
 }
 
-/// Where a walsender says that a slot in `synchronized_standby_slots` keeps it from sending. By SQLSTATE it could be anything.
+/// The server's function that reports that a slot in `synchronized_standby_slots` keeps a walsender from sending. The SQLSTATE of
+/// that notice is shared by many others.
 const STANDBY_SLOTS: &str = "StandbySlotsHaveCaughtup";
 
 impl ServerError {
-    /// Whether a standby that is waited for is not there, or its slot is not: that passes, and nothing was skipped.
+    /// Whether Postgres waits for a standby that is missing, or whose slot is. That wait may end, and no row was skipped.
     pub fn is_of_standby_slots(&self) -> bool {
         self.routine == STANDBY_SLOTS
     }
@@ -283,14 +284,14 @@ impl Error {
             | Self::Authentication { .. }
             | Self::ClearText { .. }
             | Self::Source(_)
-            // It would come again.
+            // The same frame would come again.
             | Self::Frame(FrameError::TooLarge { .. }) => Recovery::Stop,
             Self::Oversized { .. } | Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
         }
     }
 
-    /// Whether it is about who we are, or who the server is: passwords, certificates and their files. Where they were right before,
-    /// they may be about to be replaced, and right again in a moment.
+    /// Whether the error is about our identity or the server's: passwords, certificates and their files. If they were right before,
+    /// somebody may be replacing them, and they are right again in a moment.
     pub fn is_of_credentials(&self) -> bool {
         match self {
             Self::Tls { .. }

@@ -1,4 +1,4 @@
-//! Which slot of a name it is: whether the slot that is there now is the one that was seen before.
+//! Decides whether the slot that has a name now is the one that was seen under it before.
 //!
 //! In: two sightings of a slot, or one sighting and the setup marker. Out: what proves that it is the same slot, or that nothing does.
 //! Decides by proof alone: the absence of a sign proves nothing.
@@ -95,11 +95,11 @@ pub enum SlotProof {
 /// The relay's own knowledge, as a witness of the slot's past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witness {
-    /// All that commits before is delivered.
+    /// Every record of a transaction that commits before this is delivered.
     pub read: Lsn,
     /// The furthest position that the server has shown while the slot was held.
     pub seen: Lsn,
-    /// It has looked at the slot all the time, over one connection.
+    /// The relay has looked at the slot all the time, over one connection.
     pub watching: bool,
 }
 
@@ -161,7 +161,7 @@ impl Sighting {
         }
     }
 
-    /// Without the reader, if that is `own`.
+    /// Removes the reader from the sighting, if it is `own`.
     #[must_use]
     pub fn less(self, own: Option<u32>) -> Self {
         Self { reader: self.reader.filter(|reader| Some(*reader) != own), ..self }

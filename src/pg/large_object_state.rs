@@ -1,4 +1,4 @@
-//! Notes that a role keeps in the database without a right to write anything in it.
+//! Stores notes in a database in which the role has no right to write anything.
 //!
 //! In and out: a text that begins with a word for what it is about. It stands in the comment on a large object that is empty and the
 //! role's own: any role may create one, so no table and no right is needed, and anybody may read the comment. That is transactional,
@@ -16,7 +16,7 @@ pub(super) struct Note {
     pub(super) place: u32,
     /// The text behind the prefix.
     pub(super) text: String,
-    /// Our role may change it.
+    /// Our role owns it, and may change it.
     pub(super) own: bool,
 }
 
@@ -32,7 +32,8 @@ pub(super) enum Of {
 /// Creates the empty large object for a note.
 const CREATE: &str = "SELECT pg_catalog.lo_create(0)";
 
-/// The right that a role lacks where this error came, if it may not even note anything: an administrator has taken it from all roles.
+/// Returns the right that a role lacks if this error says that it may not even create a note: an administrator has revoked it from
+/// all roles.
 pub(crate) fn right_to_note(error: &Error, role: &str) -> Option<String> {
     let Error::Server { doing, error } = error else { return None };
     let is_it = doing == CREATE && error.code == sqlstate::INSUFFICIENT_PRIVILEGE;
@@ -57,7 +58,7 @@ pub(super) fn find(connection: &mut Connection, prefix: &str, of: Of) -> Result<
     Ok(rows.iter().filter_map(note).filter(|note| note.own || of == Of::Anybody).collect())
 }
 
-/// Writes a note, in the place of another one of our role's if there is one; where it stands.
+/// Writes a note, in the large object `place` of our role's, or in a new one. Returns the large object.
 pub(super) fn put(connection: &mut Connection, place: Option<u32>, text: &str) -> Result<u32, Error> {
     let place = if let Some(place) = place {
         place

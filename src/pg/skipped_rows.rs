@@ -13,10 +13,10 @@ use super::error::Error;
 use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 
-/// So many rows of a slot are named.
+/// The most rows of a slot that are named.
 const MOST_ROWS: usize = 100;
 
-/// So many characters of an id are compared: a longer one is shown cut off.
+/// The number of an id's characters that are compared. Messages cut a longer id off.
 pub(crate) const COMPARED: usize = 64;
 
 /// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
@@ -27,12 +27,12 @@ const LOCK: u64 = 0x6b65_7074_726f_7773;
 pub struct SkippedRows {
     /// The first `COMPARED` characters of each id, each once.
     pub ids: Vec<String>,
-    /// There are others, which are not named.
+    /// Further rows were skipped that are not named.
     pub others: bool,
 }
 
 impl SkippedRows {
-    /// Adds a row; whether that changes anything.
+    /// Adds a row. Returns whether that changes anything.
     fn add(&mut self, id: Option<&str>) -> bool {
         // Messages show an id with escapes for control characters and a replacement for bytes that are no text. Such an id cannot
         // be compared.
@@ -77,7 +77,8 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
 /// # Errors
 /// The connection broke, or the server takes no writes.
 pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
-    // It has to survive a crash of the server, whatever the role's default is: the slot's position does.
+    // The note has to survive a crash of the server, since the slot's position does, whatever the role's default for
+    // `synchronous_commit` is.
     connection.query(&format!(
         "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
           WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
@@ -94,7 +95,7 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
     connection.query("COMMIT").map(drop)
 }
 
-/// Where something is written down of `slot`, and what; `None`: it cannot be understood.
+/// Returns each large object with a note on `slot`, and the note; `None`: it cannot be understood.
 fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
     let found = state::find(connection, &format!("{PREFIX}{slot} "), of)?;
     Ok(found.into_iter().map(|note| (note.place, serde_json::from_str(&note.text).ok())).collect())

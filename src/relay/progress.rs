@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 /// The identity of the server and the slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Made by initdb.
+    /// The system identifier that initdb gave the cluster.
     pub system_identifier: String,
     /// The slot.
     pub slot: String,
@@ -24,18 +24,18 @@ pub struct Identity {
     pub timeline: u32,
     /// Earlier timelines, and where each was left.
     pub history: Vec<(u32, Lsn)>,
-    /// Where the server's log ended when the slot was ours.
+    /// The end of the server's WAL when the slot was ours.
     pub flushed: Lsn,
-    /// It is a standby. Its timeline changes with its promotion, in the middle of a stream that goes on, and nothing in the stream
-    /// says where.
+    /// The server is a standby. Its timeline changes with its promotion, in the middle of a stream that goes on, and nothing in the
+    /// stream shows where.
     pub is_standby: bool,
     /// Hosts and database.
     pub source: String,
-    /// The slot was read before, by whomever.
+    /// Some relay has read the slot before.
     pub was_read: bool,
 }
 
-/// Why what is kept cannot be gone on from.
+/// The reason for which the relay cannot resume from the stored progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgressMismatch {
     /// On a standby a position's timeline is not known.
@@ -75,13 +75,13 @@ struct StoredProgress {
     source: String,
 }
 
-/// Under which name a relay's transactions are made: slot names alone are not unique across clusters.
+/// Returns the name of a relay's transactions. Slot names alone are not unique across clusters.
 pub fn transactional_id(system_identifier: &str, slot: &str) -> String {
     format!("walrelay-{system_identifier}-{slot}")
 }
 
 impl Identity {
-    /// Under which name transactions are made, and whose progress is of interest.
+    /// Returns the name of the relay's transactions, and the keys whose progress it needs.
     pub fn owner(&self, committed: Committed) -> Owner {
         let name = transactional_id(&self.system_identifier, &self.slot);
         Owner { name, keys_ending: format!("/{}", self.slot), committed }
@@ -100,7 +100,8 @@ impl Identity {
         serde_json::to_string(&kept).unwrap_or_default()
     }
 
-    /// Where to go on, by what is kept under keys that end in the slot's name; `None`: nothing was published before.
+    /// Returns the position to resume from, by the progress stored under keys that end in the slot's name; `None`: nothing was
+    /// published before.
     ///
     /// # Errors
     /// It belongs to another server than this one.

@@ -36,7 +36,7 @@ const OFFER_AGAIN: Duration = Duration::from_millis(50);
 /// If `on_lost` fails for a row, the relay calls it again after this time.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
-/// Rows whose records are refused, as long as that is not over.
+/// Rows whose records are refused and whose action is not finished.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     cases: BTreeMap<Position, Case>,
@@ -51,10 +51,10 @@ pub(super) struct Refusals {
 #[derive(Debug)]
 struct Case {
     row: BadRow,
-    /// It is a table's: what is lost of it is reported.
+    /// The row is a table's, so `on_lost` is called before it is skipped.
     is_row: bool,
     id: RefusalId,
-    /// As it was enqueued.
+    /// The token with which it was enqueued.
     token: Token,
     record: OwnedRecord,
     stage: Stage,
@@ -73,14 +73,14 @@ enum Stage {
     Skipped { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
     Offered { bare: bool, at: Instant },
-    /// The dead-letter record, with this token, is in the sequence's place.
+    /// A dead-letter record with this token has been enqueued in its place.
     DeadLetter { bare: bool, token: Token },
-    /// The relay stops; why the dead-letter topic does not take it either.
+    /// The row stops the relay. The field has the reason for which the dead-letter topic does not take it either.
     Stop { dead_letter_refused: Option<Failure> },
 }
 
 impl Refusals {
-    /// Whether there is none.
+    /// Whether no row is refused.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.cases.is_empty()
@@ -92,7 +92,7 @@ impl Refusals {
         self.tables.insert(relation.id, format!("{schema}.{name}"));
     }
 
-    /// Everything in flight is given up.
+    /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
         self.cases.clear();
         self.arrived.clear();
@@ -104,18 +104,18 @@ impl Refusals {
         !self.cases.is_empty() && self.stop().is_some()
     }
 
-    /// The first row that does.
+    /// The first row that stops the relay.
     pub(super) fn stop(&self) -> Option<Position> {
         let stops = |(_, case): &(&Position, &Case)| matches!(case.stage, Stage::Stop { .. });
         self.cases.iter().find(stops).map(|(position, _)| *position)
     }
 
-    /// Whether a dead-letter record is to be offered yet.
+    /// Whether a row still has to be skipped, or its dead-letter record to be offered.
     pub(super) fn is_deciding(&self) -> bool {
         self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. } | Stage::Skipped { .. }))
     }
 
-    /// So many dead-letter records with this token were delivered: the rows that are over with it.
+    /// So many dead-letter records with this token were delivered. Returns the rows that are finished with that.
     fn delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
         if !self.cases.values().any(|case| case.has_dead_letter(token)) {
             return Vec::new();
@@ -124,7 +124,7 @@ impl Refusals {
         self.remove_delivered(token)
     }
 
-    /// The rows of dead-letter records with this token, once each of them that is not refused was delivered.
+    /// Removes and returns the rows whose dead-letter records have this token, once each that is not refused was delivered.
     fn remove_delivered(&mut self, token: Token) -> Vec<(Position, BadRow)> {
         let sent = self.cases.iter().filter(|(_, case)| case.has_dead_letter(token));
         let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
@@ -135,7 +135,7 @@ impl Refusals {
         sent.into_iter().filter_map(|position| Some((position, self.cases.remove(&position)?.row))).collect()
     }
 
-    /// Which row a record was made of.
+    /// Describes the row of which a record was made.
     fn row(&mut self, outbox: &Outbox, origin: Origin, record: &OwnedRecord, failure: &Failure) -> BadRow {
         let table = match origin.source {
             Source::Table(id) => self.tables.get(&id).cloned(),
@@ -154,7 +154,7 @@ fn position(origin: Origin) -> Position {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// The sink refuses a record.
+    /// The sink refuses a record: decides on the row's action, or tries again.
     #[cold]
     pub(super) fn refused(&mut self, refused: Refused) {
         let position = position(refused.tag.origin);
@@ -166,7 +166,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let dead_letter = (*bare, *token);
             return self.dead_letter_refused(position, dead_letter, refused);
         }
-        // The record is gone: neither a stop nor a dead letter brings it to where it should be.
+        // The destination dropped the record as a duplicate. Neither a stop nor a dead letter would publish it.
         let is_dropped = refused.failure.reason == DUPLICATE;
         let action = if is_dropped { BadRowAction::Skip } else { self.bad_rows.action(position) };
         let now = self.clock.now();
@@ -195,7 +195,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
         let stage = match action {
             BadRowAction::Skip => Stage::Skipped { at: self.clock.now() },
-            // It is a dead-letter record, of a row of which no more is known.
+            // The record is itself a dead-letter record, of a row that is not known any more.
             _ if record.topic() == self.bad_rows.dead_letter_topic => {
                 Stage::Stop { dead_letter_refused: Some(failure) }
             }
@@ -304,7 +304,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.offer_dead_letters();
     }
 
-    /// The dead-letter record of a row of which no record can be made: its frame is there still, and it was alone.
+    /// The dead-letter record of a row that gives no record was refused. It was alone, and its frame is still in the buffer.
     fn dead_letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
         let token = alone.token;
         if self.rejects_or_pauses(alone.clone(), &refused.failure) {
@@ -324,7 +324,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Another relay has dealt with everything that commits before `confirmed`.
+    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it.
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
         for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {
@@ -347,7 +347,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.stop_at_refusal()
     }
 
-    /// A refused row stops the relay, where one does.
+    /// Ends the stream if a refused row stops the relay.
     pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
         let Some(position) = self.refusals.stop() else { return Ok(()) };
         let Some(Case { row, stage: Stage::Stop { dead_letter_refused }, .. }) = self.refusals.cases.remove(&position)

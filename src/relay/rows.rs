@@ -28,10 +28,10 @@ const REPORTS_WITHIN: Duration = Duration::from_secs(1);
 /// Where rows may be skipped, a missing or forbidden topic is waited for so long.
 pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
 
-/// And a dead-letter topic so long: one that is created on demand takes a moment.
+/// The relay waits so long for a dead-letter topic: one that is created on demand takes a moment.
 pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bad rows that are all logged; of more, the second power of two.
+/// The relay logs each of the first ten bad rows, and later each whose number is a power of two.
 const TOLD_BAD_ROWS: u64 = 10;
 
 /// A change that makes a record.
@@ -51,7 +51,7 @@ impl Change<'_> {
         }
     }
 
-    /// Which row it is, for the sink to give back.
+    /// The row's origin, which the sink gives back with a refusal.
     #[inline]
     fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
         let source = match self {
@@ -88,7 +88,7 @@ impl Change<'_> {
         }
     }
 
-    /// Which row it is, for people.
+    /// Describes the row for people.
     fn bad(&self, outbox: &mut Outbox, context: &RowContext, reason: BadReason) -> BadRow {
         let (table, id) = match self {
             Self::Row { relation, new } => (table(outbox, *relation), outbox.shown_id(*relation, new, context)),
@@ -128,7 +128,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.dealt_with(outcome, change, &context, session)
     }
 
-    /// Books what became of a row, or leaves it where it is.
+    /// Counts the row as handled, or leaves its frame in the buffer.
     fn dealt_with(
         &mut self,
         outcome: Result<RowOutcome<Enqueue>, RowError>,
@@ -161,7 +161,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(self.done(session))
     }
 
-    /// The row needs nothing more.
+    /// The row is finished.
     fn done(&mut self, session: &mut Session) -> FrameStep {
         self.ledger.row_done();
         session.next_row();
@@ -216,7 +216,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(None)
     }
 
-    /// The row will never be published as it is: its action is what the settings say.
+    /// The row cannot be published: takes the action that the settings have for it.
     #[cold]
     fn bad_row(
         &mut self,
@@ -243,7 +243,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.done(session)
     }
 
-    /// The row will be skipped, and what it holds is in no topic. An updated row was inserted, and published, before.
+    /// Calls `on_lost` for a row that is skipped and whose payload is in no topic. An updated row was inserted, and published,
+    /// before.
     #[cold]
     pub(super) fn tell_lost(&mut self, row: &BadRow) -> Turn<()> {
         match &mut self.on_lost {
@@ -252,7 +253,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// A bad row's action is decided, and the stream goes on.
+    /// Counts and logs a bad row whose action is finished, so that the stream goes on.
     pub(super) fn count_bad_row(&mut self, row: &BadRow, position: Position, action: &'static str) {
         self.metrics.bad_row(row.reason.label());
         self.handled_bad_rows += 1;
@@ -297,7 +298,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(RowOutcome::Record(Enqueue::Blocked(failure))) => {
                 self.dead_letter_not_taken(row, failure, position, session)
             }
-            // It was one a moment ago.
+            // Not reached: a moment ago it was a row to publish.
             Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.done(session)),
             Err(error) => broken(error, position),
         }
@@ -352,7 +353,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// The sink does not take a topic now, or takes nothing at all until it is recreated.
+    /// The sink does not take the row's topic now, or takes nothing at all until it is recreated.
     #[cold]
     fn not_taken(
         &mut self,
@@ -374,8 +375,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.wait_for(failure, session)
     }
 
-    /// Why nothing is taken, the reports of what is in flight say, which may come a little later: only they tell that a record
-    /// was refused.
+    /// Waits for a failure that blocks the sink. The reports of records in flight have its reason, and may come a little later:
+    /// only they show that a record was refused.
     fn wait_for(&self, failure: Failure, session: &Session) -> Turn<FrameStep> {
         let waited = session.blocked_since(FailureClass::Client);
         let long = waited.is_some_and(|since| self.since(since) >= REPORTS_WITHIN);
@@ -425,7 +426,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Counted, and said once per run: an application that updates its outbox does so for every row.
+    /// Counts an update, and logs the first one of the run: an application that updates its outbox does so for every row.
     fn ignore_update(&mut self, relation: RelationId, warn: bool) {
         self.metrics.ignored(Ignored::Update.label(), 1);
         if warn && !std::mem::replace(&mut self.warned_of_update, true) {
@@ -437,7 +438,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// A frame above `--max-row` comes: `Done` when the stream can get past it.
+    /// Takes a frame above `--max-row`. `Done`: the stream can skip it.
     #[cold]
     pub(super) fn take_oversized(&mut self, front: &[u8], error: FrameError, session: &mut Session) -> Turn<FrameStep> {
         let Some(found) = oversized(front) else { return Ok(FrameStep::Wait(WaitCause::ForBytes)) };
@@ -472,7 +473,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Nothing of it can be read, so it is no dead letter either.
+    /// Takes a row above `--max-row`. Nothing of it can be read, so it cannot become a dead letter either.
     fn take_oversized_row(
         &mut self,
         message: &'static str,
@@ -509,8 +510,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 fn broken(error: RowError, position: Position) -> Turn<FrameStep> {
     match error {
         RowError::Undecodable(error) => Err(disconnected(error.into())),
-        // A column's type has changed: whether values should come in binary form is decided again. So is which tables
-        // are listed.
+        // A column's type has changed, or a table is new. The relay decides again in which form values come, and which tables are
+        // listed.
         error @ (RowError::BinaryForm { .. } | RowError::NewTable(_)) => {
             let reason = error.to_string();
             Err(Box::new(StreamEnd::PublicationChanged { position, reason }))

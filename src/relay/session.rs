@@ -27,25 +27,25 @@ pub(super) struct Session {
     began: Lsn,
     /// The highest position that the server has sent.
     pub(super) received: Lsn,
-    /// The topic that the sink does not take, and since when.
+    /// The reason for which the sink does not take the next record, and since when.
     pub(super) blocked: Option<Blocked>,
     /// A row that ends the stream once everything before it is delivered.
     pub(super) bad_row: Option<Box<BadRowAt>>,
-    /// A table that ends it likewise.
+    /// A table that ends the stream likewise.
     pub(super) unmappable: Option<Box<PlanError>>,
     /// By the last read.
     pub(super) brought: Brought,
     /// Records enqueued since the sink was last asked to send them.
     pub(super) flush_timing: FlushTiming,
-    /// The sink is being taken over.
+    /// The takeover of the destination, while it lasts.
     pub(super) taking_over: Option<TakingOver>,
     /// The reason why the server sends nothing, and the position that it had reached.
     pub(super) withheld: Option<(String, Lsn)>,
 }
 
-/// The sink is not ours yet.
+/// A takeover of the destination that is not finished.
 pub(super) struct TakingOver {
-    /// When it was first asked for on this connection, or answered last.
+    /// When the sink was first asked for it on this connection, or answered last.
     since: Instant,
     /// The sink's reason to wait, if it is known.
     reason: Option<String>,
@@ -55,24 +55,24 @@ pub(super) struct TakingOver {
 pub(super) struct Blocked {
     pub(super) failure: Failure,
     pub(super) since: Instant,
-    /// For long enough to be reported.
+    /// It has lasted long enough to be reported.
     pub(super) told: bool,
 }
 
 /// The treatment of the messages of the open transaction.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Open {
-    /// All of it is in hand.
+    /// The transaction was already received whole.
     AlreadyReceived,
-    /// Its rows from `skip` on are new.
+    /// The transaction's rows from `skip` on are new.
     Taken { context: RowContext, skip: u64 },
 }
 
 /// The result of taking a frame.
 pub(super) enum FrameStep {
-    /// It has been dealt with.
+    /// The frame is handled.
     Done,
-    /// It stays, until the sink has room, takes the topic, or the stream ends.
+    /// The frame stays in the buffer until the sink has room, takes the topic, or the stream ends.
     Wait(WaitCause),
 }
 
@@ -140,7 +140,7 @@ impl Session {
         self.withheld = Some((reason, self.received));
     }
 
-    /// Asked for each row: nearly always nothing was withheld.
+    /// Called for each row: nearly always nothing was withheld.
     #[inline]
     pub(super) fn sends_again(&mut self) {
         if self.withheld.is_some() {
@@ -149,13 +149,13 @@ impl Session {
         }
     }
 
-    /// The sink is asked for, and waits for this. It is not silent as long as it answers.
+    /// The sink is taking the destination over, and waits for `reason`. It is not silent as long as it answers.
     pub(super) fn takes_over(&mut self, reason: Option<String>, answered: bool, now: Instant) {
         let since = self.taking_over.take().filter(|_| !answered).map_or(now, |before| before.since);
         self.taking_over = Some(TakingOver { since, reason });
     }
 
-    /// Since when no record can be enqueued: the sink does not take the next one's topic, or is not ours.
+    /// Since when no record can be enqueued: the sink does not take the next record's topic, or has not taken the destination over.
     pub(super) fn held_up_since(&self) -> Option<Instant> {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.since);
         blocked.into_iter().chain(self.taking_over.as_ref().map(|taking_over| taking_over.since)).min()
@@ -166,7 +166,7 @@ impl Session {
         self.blocked.as_ref().filter(|blocked| blocked.failure.class == class).map(|blocked| blocked.since)
     }
 
-    /// The context of a row that has to be published; `None` when it is in hand already.
+    /// The context of a row that has to be published; `None` if it was already received.
     pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {
             Some(Open::Taken { context, skip }) => Ok((context.ordinal >= skip).then_some(context)),
@@ -180,7 +180,7 @@ impl Session {
         Box::new(StreamEnd::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
 
-    /// Whether something came that nothing may pass.
+    /// Whether a row or table came that ends the stream.
     pub(super) fn is_at_its_end(&self) -> bool {
         self.bad_row.is_some() || self.unmappable.is_some()
     }

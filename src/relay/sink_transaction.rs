@@ -1,4 +1,5 @@
-//! Exactly once: whole transactions of Postgres gather in one of the destination, and count once that is committed.
+//! Exactly once: gathers whole transactions of Postgres in one transaction of the destination. Their records count as delivered
+//! once that is committed.
 //!
 //! ```text
 //!  init_transactions ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► commit ──► delivered
@@ -17,41 +18,43 @@ use crate::sink::{Committed, Initialized, Rows, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// The destination's transaction is committed at the next boundary once it is so old, or so large.
+/// The relay commits the destination's transaction at the next end of a transaction of Postgres once it is so old, or has so many
+/// records.
 const MOST_AGE: Duration = Duration::from_millis(100);
 const MOST_RECORDS: u64 = 10_000;
 
-/// Nothing reported of what is in flight, or no stream, for so long (at most half of a transaction's time): an outage, and that
-/// is to blame for a transaction's age.
+/// The time without any report of a record in flight, or without a stream, that counts as an outage (at most half of a
+/// transaction's time). An outage explains a transaction's age.
 const OUTAGE: Duration = Duration::from_secs(10);
 
 /// The destination's open transaction, and the records in it.
 #[derive(Debug, Default)]
 pub(super) struct SinkTransaction {
-    /// How long it may be open; `None`: the destination has no transactions.
+    /// The longest time that a transaction may be open; `None`: the destination has no transactions.
     pub(super) timeout: Option<Duration>,
-    /// The destination is ours.
+    /// The destination accepts our transactions, and no other relay's.
     owned: bool,
-    /// Whose the slot is.
+    /// The identity of the server and the slot.
     pub(super) identity: Identity,
     /// The knowledge of what was committed, as of the moment when the slot was taken last, or taken over by another relay.
     pub(super) committed: Committed,
-    /// Since when it is open.
+    /// When the transaction was opened; `None`: none is open.
     since: Option<Instant>,
     records: u64,
-    /// Reports of it, records and bytes by transaction and topic: their tokens have no tick.
+    /// The reports in it that do not count yet: records and bytes by transaction and topic. Their tokens have no tick.
     held: HashMap<Token, (u32, u64)>,
     /// When the last report came.
     acknowledged: Option<Instant>,
-    /// No further transaction begins before it is committed.
+    /// No further transaction of Postgres is taken before it is committed.
     closing: bool,
-    /// Since when the commit is asked for. Nothing is in flight then.
+    /// When the relay first asked the sink to commit. Nothing is in flight then.
     committing: Option<Instant>,
-    /// `final_lsn` of the transaction before which everything is committed, so that what becomes of it is its own affair.
+    /// `final_lsn` of a transaction of Postgres that gets a transaction of the destination for itself: everything before it is
+    /// committed first.
     apart: Option<Lsn>,
-    /// There was an outage since it is open.
+    /// There was an outage since it was opened.
     disturbed: bool,
-    /// `final_lsn` of the transaction in whose middle the time ran out last, without an outage.
+    /// `final_lsn` of the transaction of Postgres in whose middle the time ran out last, without an outage.
     ran_out: Option<Lsn>,
     /// Since when there is no stream.
     left: Option<Instant>,
@@ -68,7 +71,7 @@ impl SinkTransaction {
         self.timeout.is_some()
     }
 
-    /// Whether something has gathered that is not committed.
+    /// Whether it has records that are not committed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.since.is_some()
@@ -83,19 +86,19 @@ impl SinkTransaction {
         }
     }
 
-    /// Reports came that count later.
+    /// Keeps reports that count once the transaction is committed.
     pub(super) fn hold(&mut self, token: Token, records: u32, bytes: u64, now: Instant) {
         self.acknowledged = Some(now);
         let (count, sum) = self.held.entry(Token { tick: 0, ..token }).or_default();
         (*count, *sum) = (*count + records, *sum + bytes);
     }
 
-    /// Since when its commit is asked for.
+    /// When the relay first asked the sink to commit.
     pub(super) fn committing_since(&self) -> Option<Instant> {
         self.committing
     }
 
-    /// Everything uncommitted is given up with the sink, and that has to be taken over again.
+    /// Forgets everything uncommitted, which is lost with the sink. The new sink has to take the destination over again.
     pub(super) fn forget(&mut self) {
         let identity = std::mem::take(&mut self.identity);
         let Self { timeout, committed, apart, ran_out, left, .. } = *self;
@@ -125,7 +128,7 @@ impl SinkTransaction {
         self.left = Some(now);
     }
 
-    /// Nothing could be enqueued since then: that is not what the transaction takes.
+    /// Nothing could be enqueued since `since`, so the transaction is not to blame for its age.
     pub(super) fn blocked(&mut self, since: Instant, now: Instant) {
         self.disturbed |= self.is_open() && self.is_outage(since, now);
     }
@@ -141,18 +144,18 @@ impl SinkTransaction {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// The slot is read as this.
+    /// Sets the identity under which the slot is read.
     pub fn identified(&mut self, identity: Identity) {
         self.transaction.identity = identity;
     }
 
-    /// Whether progress is kept beside the records.
+    /// Whether the destination stores the relay's progress beside the records.
     pub fn is_exactly_once(&self) -> bool {
         self.transaction.is_on()
     }
 
-    /// Whether the destination is ours; takes it over where it is not, a step at a time. The slot is ours by now, so that a relay
-    /// that stands by ends nobody's transactions.
+    /// Whether the destination accepts our transactions. If not, takes one step to take it over. The slot is ours by now, so a
+    /// standby never ends another relay's transactions.
     pub(super) fn owns_sink(&mut self, session: &mut Session) -> Turn<bool> {
         if !self.transaction.is_on() {
             return Ok(true);
@@ -189,16 +192,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Whether the destination's transaction is to be committed before the one of Postgres begins that commits at `next`. One that
-    /// was interrupted with its connection has to come again and end first, and with it those before it that are in hand.
+    /// Whether the relay has to commit the destination's transaction before it takes the transaction of Postgres that commits at
+    /// `next`. A transaction that was interrupted with its connection has to come again and end first, together with the received
+    /// ones before it.
     #[inline]
     pub(super) fn must_commit_first(&mut self, next: Lsn) -> bool {
         self.transaction.closing |= self.transaction.is_open() && self.transaction.apart == Some(next);
         self.transaction.closing && !self.ledger.is_open()
     }
 
-    /// The stream is about to end in the middle of a transaction, and the destination's would be given up. Where that holds whole
-    /// ones as well, it begins again, and commits those before this one begins: then it holds no other.
+    /// The stream is about to end in the middle of a transaction, and the destination's transaction would be aborted. If that holds
+    /// whole transactions as well, the relay starts over, and commits those before it takes the interrupted one.
     pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
         // Each whole transaction that is not committed is in the ledger, with at least one record.
         let open =
@@ -210,7 +214,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Err(Box::new(StreamEnd::StartOver(Why::WholeFirst)))
     }
 
-    /// Commits what has gathered, where that is due. `ending`: nothing more will come.
+    /// Commits the transaction, if that is due. `ending`: nothing more will come.
     pub(super) fn commit(&mut self, ending: bool) -> Turn<()> {
         if !self.transaction.is_open() {
             return Ok(());
@@ -238,7 +242,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// It is committed: what was reported counts.
+    /// The transaction is committed: its reports count now.
     fn release(&mut self, now: Instant) {
         for (token, (records, bytes)) in std::mem::take(&mut self.transaction.held) {
             self.ledger.counted(token, records);
@@ -250,8 +254,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.settle();
     }
 
-    /// Older than its timeout it would be aborted by the brokers, and the sink taken for an impostor's. Begun again, it may end in
-    /// time; but not where one transaction of Postgres runs out of it twice in a row, in no outage, and the second time alone.
+    /// Starts over shortly before the transaction's timeout: the brokers would abort it, and refuse this sink from then on. The
+    /// next try may end in time. If one transaction of Postgres runs out of time twice in a row, without an outage, and alone the
+    /// second time, the stream ends with an error.
     fn see_that_it_ends_in_time(&mut self, age: Duration) -> Turn<()> {
         let timeout = self.transaction.timeout.unwrap_or(Duration::MAX);
         if age < timeout / 10 * 9 {

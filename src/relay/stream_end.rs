@@ -1,4 +1,4 @@
-//! Why a stream ended, with what is known of it.
+//! The reasons for which a stream ends.
 //!
 //! In: what the loop saw. Out: nothing: what follows is for the supervisor to say.
 
@@ -13,49 +13,49 @@ use std::time::Duration;
 /// Why a stream ended.
 #[derive(Debug)]
 pub enum StreamEnd {
-    /// On request: everything enqueued is delivered, and the last status update says so.
+    /// The relay was asked to stop. Every enqueued record is delivered, and the last status update confirms that.
     Stopped,
-    /// On request, but the time ran out: so many records were not acknowledged.
+    /// The relay was asked to stop, and the time ran out before every record was acknowledged.
     StopTimedOut {
         /// Records in flight.
         in_flight: u64,
     },
     /// The connection broke, or the server ended it.
     Disconnected(pg::Error),
-    /// The sink has owed an answer for long (to a record, to a commit, to what it is asked before it takes either): the server
-    /// should be free of us meanwhile.
+    /// The sink has owed an answer for long: to a record, to a commit, or to the takeover. The relay leaves the server meanwhile.
     Stalled,
-    /// Another relay may have published from the slot, for this reason: nothing of what is in flight may leave any more.
+    /// Another relay may have published from the slot, for this reason. No record in flight may leave any more.
     SlotTaken(&'static str),
-    /// The server shuts down, and would wait for us; or our walsender is gone, and the stream does not say so yet.
+    /// The server shuts down and would wait for the relay, or our walsender is gone and the stream does not show it yet.
     ServerStops,
-    /// A record failed: begin again from the confirmed position, with the sink recreated.
+    /// A record failed. The relay recreates the sink and starts over from the confirmed position.
     SinkFailed(Failure),
-    /// Nothing failed: the destination's transaction is given up, to begin again from the confirmed position.
+    /// Nothing failed. The relay aborts the destination's transaction and starts over from the confirmed position.
     StartOver(Why),
     /// A row will never be published. Everything before it is delivered; exactly once, everything before its transaction, which
     /// is left out whole. Nothing after it was enqueued since the stream began again to find it; in other partitions, rows behind
     /// it may have been delivered before, and will be again.
     BadRow(Box<BadRowAt>),
-    /// A table has come that cannot be mapped. What is delivered is as with a bad row, and the last status update says so.
+    /// A table has come that cannot be mapped. Everything before it is delivered as with a bad row, and the last status update
+    /// confirms that.
     Unmappable(Box<PlanError>),
-    /// A table has come that is not known, or a type has changed: the publication must be looked at again.
+    /// An unknown table has come, or a type has changed. The relay has to look at the publication again.
     PublicationChanged {
-        /// The row that shows it.
+        /// The row that shows the change.
         position: Position,
         /// The table or type that was not known.
         reason: String,
     },
-    /// The server sent what has no place in the stream.
+    /// The server sent a message that must not come there.
     Protocol(ProtocolError),
     /// The stored progress belongs to another server, or this server's progress cannot be stored.
     ProgressMismatch(ProgressMismatch),
     /// A transaction takes longer than the destination's transactions may: it was begun twice in a row, no outage is to blame,
     /// and everything before it is delivered.
     TransactionTooLong {
-        /// Its records so far.
+        /// The number of its records so far.
         records: u64,
-        /// How long they may.
+        /// The longest time that the destination's transactions may take.
         timeout: Duration,
     },
 }
@@ -63,9 +63,9 @@ pub enum StreamEnd {
 /// Why a transaction of the destination's is given up though nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// Whole transactions of Postgres are in it, and one that will not be published: they are to be committed first.
+    /// It holds whole transactions of Postgres, and one that will not be published. The whole ones have to be committed first.
     WholeFirst,
-    /// It was open for so long.
+    /// It was open for this long, which is nearly its timeout.
     OutOfTime(Duration),
 }
 
@@ -80,7 +80,7 @@ pub enum ProtocolError {
     OutOfPlace {
         /// Its name.
         message: &'static str,
-        /// Where it should not be.
+        /// The place where it must not come.
         place: &'static str,
         /// The last position known.
         at: Lsn,
@@ -95,16 +95,16 @@ pub enum ProtocolError {
     },
 }
 
-/// A bad row and its place.
+/// A bad row that stops the relay, and its position.
 #[derive(Debug)]
 pub struct BadRowAt {
     /// The row.
     pub position: Position,
-    /// Where its transaction's predecessor ends: the slot stays here.
+    /// The confirmed position: the end of the transaction before the row's. The slot stays there.
     pub confirmed: Lsn,
     /// The row, with the reason why it is bad.
     pub row: BadRow,
-    /// The dead-letter topic, and why it does not take the row either; `None`: it was not asked to.
+    /// The dead-letter topic and the reason for which it does not take the row either; `None`: the row was not sent there.
     pub dead_letter_refused: Option<(String, Failure)>,
     /// `walrelay dead-letters` can read dead-letter records.
     pub readable: bool,

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 /// A topic that has not failed for so long is waited for again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
-/// Of one whose deliveries are not known, since it shares its number: it fails again sooner than this while it does. What took its
-/// records in between must not be taken for gone.
+/// The same time for a topic that shares its number, so that its deliveries are not known. While it fails, it fails again sooner
+/// than this. A topic that took records in between must not count as gone.
 const SHARED_FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 
-/// So long none of its rows is tried once a topic was given up whose refusals each end the producer.
+/// Once a topic was given up, none of its rows is tried for so long: each refusal would end the producer.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(5);
 
 /// Topics beyond the metrics' table share the number that a topic of this name has.
@@ -69,14 +69,14 @@ impl TopicStates {
         }
     }
 
-    /// Why rows of this topic are not tried now.
+    /// Returns the reason for which rows of this topic are not tried now.
     #[cold]
     pub(super) fn given_up(&self, topic: &str, now: Instant) -> Option<Failure> {
         let failing = self.failing.iter().find(|failing| failing.topic == topic)?;
         failing.given_up.as_ref().filter(|(until, _)| now < *until).map(|(_, failure)| failure.clone())
     }
 
-    /// A record failed for its topic's sake: whether that has been so for `patience`.
+    /// A record failed because of its topic. Returns whether the topic has failed for `patience`.
     pub(super) fn failed(&mut self, topic: &str, patience: Duration, metrics: &Metrics, now: Instant) -> bool {
         self.failing.retain(|failing| now.saturating_duration_since(failing.last) < failing.forgotten_after);
         if !self.failing.iter().any(|failing| failing.topic == topic) {
@@ -95,7 +95,7 @@ impl TopicStates {
         now.saturating_duration_since(failing.since) >= patience
     }
 
-    /// For a while none of its rows is to be tried.
+    /// Gives the topic up: none of its rows is tried for a while.
     pub(super) fn give_up(&mut self, topic: &str, failure: &Failure, now: Instant) {
         if let Some(failing) = self.failing.iter_mut().find(|failing| failing.topic == topic) {
             failing.given_up = Some((now + GIVEN_UP_FOR, failure.clone()));

@@ -26,7 +26,7 @@ const WAIT_IDLE: Duration = Duration::from_millis(100);
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
-/// A topic that the sink does not take for so long is worth a word: one that is created on demand takes a moment.
+/// If the sink does not take a topic for so long, the relay logs it: a topic that is created on demand takes a moment.
 const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
 
 impl<S: Sink, C: Clock> Relay<S, C> {
@@ -45,7 +45,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.wait(upstream, session, wait, now)
     }
 
-    /// No row is taken before the sink is ours; a stop need not wait for that.
+    /// The relay takes no row before the sink has taken the destination over. A stop need not wait for that.
     fn taking_over(&mut self) -> WaitCause {
         if self.stop_requested() && !self.ledger.is_open() { WaitCause::ForEnd } else { WaitCause::ForRoom }
     }
@@ -276,7 +276,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.stalled(session)
     }
 
-    /// Frees the server of us when the sink has not moved for long. One record that is stuck while others arrive does not count.
+    /// Ends the stream if the sink has acknowledged nothing for long, so that the server is free of the relay. One stuck record
+    /// among others that arrive does not count.
     fn stalled(&mut self, session: &Session) -> Turn<()> {
         let now = self.clock.now();
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= self.limits.disconnect_after;

@@ -20,7 +20,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Default bound on reaching one address and being let in. libpq's default is none; a relay that hangs there tells nobody.
+/// The default time to reach one address and log in. libpq's default is no limit; a relay that hangs there would report nothing.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bound on an ordinary query.
@@ -160,7 +160,7 @@ impl Connection {
         Some(Error::Tls { host: self.host.clone(), reason: format!("the server refuses our certificate: {refusal}") })
     }
 
-    /// Passes a connection that `target_session_attrs` allows.
+    /// Returns the connection if `target_session_attrs` allows it.
     fn accepted(mut self, source: &Source) -> Result<Self, Error> {
         let wanted = source.target_session_attrs;
         if matches!(wanted, TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby) {
@@ -325,7 +325,7 @@ impl Connection {
     }
 }
 
-/// Outside a stream no message is large: such a length is none.
+/// Outside a stream no message is large, so such a length is malformed.
 fn not_a_row(error: FrameError) -> FrameError {
     match error {
         FrameError::TooLarge { tag, length, .. } => {
@@ -362,8 +362,8 @@ fn connect_timeout(source: &Source) -> Duration {
     }
 }
 
-/// A socket to the first address that answers, and until when it must have let us in. Each address has the whole timeout, as
-/// with libpq: a silent one takes nothing from the next.
+/// Returns a socket to the first address that answers, and the deadline for the login. As with libpq, each address has the whole
+/// timeout: a silent one takes nothing from the next.
 fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     let timeout = connect_timeout(source);
     let addresses: Vec<SocketAddr> = match host {
