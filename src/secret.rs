@@ -1,4 +1,4 @@
-//! Where a secret stands, and what it is now: a text, a file, what a program prints.
+//! Reads secrets: a text, a file, or the output of a program.
 //!
 //! In: what a setting says of it. Out: the secret, read again each time it is asked for, so that whoever changes it need not restart
 //! anything. It contacts nobody, and knows no setting.
@@ -21,33 +21,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a program may take.
+/// The longest time that a program may take.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long credentials may be wrong that were right before, at Postgres as at a destination. Whoever replaces them changes server and
 /// files one after the other; and a secret reaches a container within a minute or two (Kubernetes: the kubelet's sync period and its cache).
 pub const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
 
-/// How long what a program printed is taken for good, unless it was refused: a look at the slot each 10 s shall not cost a program
-/// each time. Tokens of clouds last 15 minutes and more.
+/// A program's output is used again for so long, unless the server refused it: a look at the slot each 10 s should not run a
+/// program each time. Tokens of clouds last 15 minutes and more.
 const KEPT: Duration = Duration::from_mins(1);
 
-/// How long what a failed program has said on standard error is waited for: something that it started may keep that open.
+/// The wait for a failed program's standard error: a process that it started may keep that open.
 const COMPLAINT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Distance of looks whether a program has ended.
+/// The time between two looks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// More than a token has, in bytes; a program that prints more is none for this.
+/// The longest output of a program, in bytes. No token is longer.
 const LARGEST_OUTPUT: u64 = 64 * 1024;
 
-/// More of a program's complaint is not shown, in characters.
+/// The longest excerpt of a program's standard error in a message, in characters.
 const LONGEST_COMPLAINT: usize = 200;
 
-/// Where a secret stands.
+/// The place from which a secret is read.
 #[derive(Debug, Clone)]
 pub enum Secret {
-    /// Here.
+    /// The secret itself.
     Text(SecretString),
     /// In a file, without the newline at its end.
     File(PathBuf),
@@ -67,11 +67,11 @@ pub struct SecretCommand {
 struct CachedSecret {
     since: Instant,
     secret: SecretString,
-    /// It was given out again since.
+    /// It was used again since.
     reused: bool,
 }
 
-/// Why a secret is not to be had.
+/// The reason for which a secret cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The file cannot be read.
@@ -82,7 +82,7 @@ pub enum SecretError {
         /// The operating system's reason.
         reason: String,
     },
-    /// A command line that is none.
+    /// A command line that cannot be parsed.
     #[error("the command is empty, or a quote in it is not closed")]
     Malformed,
     /// The program cannot be started.
@@ -106,7 +106,7 @@ pub enum SecretError {
         program: String,
         /// How it ended.
         status: String,
-        /// The beginning of what it said on stderr, after a colon; empty: nothing.
+        /// The beginning of its standard error, after a colon; empty if there was none.
         complaint: String,
     },
     /// The program printed nothing.
@@ -127,7 +127,7 @@ impl Secret {
         }
     }
 
-    /// Its present value.
+    /// Reads its present value.
     ///
     /// # Errors
     /// The file cannot be read; the program fails, takes too long, or prints nothing.

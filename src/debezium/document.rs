@@ -1,4 +1,4 @@
-//! Files into one Debezium configuration: which kind each file is, and whose keys are whose.
+//! Reads files into one Debezium configuration: the kind of each file, and the program to which each key belongs.
 //!
 //! ```text
 //!  application.properties, DEBEZIUM_* ──► debezium.source.*, .format.*, .transforms.* ──► connector's keys
@@ -34,12 +34,12 @@ pub(super) struct Job {
     pub(super) platform: Platform,
     /// The connector's keys, as Kafka Connect names them.
     pub(super) connector: Keys,
-    /// The Kafka producer's.
+    /// The Kafka producer's keys.
     pub(super) producer: Keys,
-    /// A Connect worker's, but its producer's.
+    /// A Connect worker's keys, without its producer's.
     pub(super) worker: Keys,
     pub(super) has_worker: bool,
-    /// Debezium Server's own: `debezium.sink.type` and the like.
+    /// Debezium Server's own keys: `debezium.sink.type` and the like.
     pub(super) server: Keys,
     /// Where Debezium Server's expressions look a name up.
     pub(super) places: Places,
@@ -153,14 +153,14 @@ fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
     Ok(keys)
 }
 
-/// Where a key stands first; 1 where it is written with escapes.
+/// Returns the line on which a key stands first; 1 if it is written with escapes.
 fn line_of(text: &str, key: &str) -> usize {
     let quoted = format!("\"{key}\"");
     let at = text.find(&quoted).unwrap_or(0);
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }
 
-/// Entries by their names; those of several profiles once for each.
+/// Collects entries by their names. An entry for several profiles counts once for each.
 fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
     let mut keys = Keys::default();
     for PropertyEntry { key, value, line } in entries {
@@ -178,7 +178,8 @@ fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
 }
 
 impl Job {
-    /// Puts documents together; a later file's key beats an earlier one's. `places`: where Debezium Server looks.
+    /// Merges documents. A later file's key takes precedence over an earlier file's. `places`: the places in which Debezium Server
+    /// looks.
     pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, DebeziumError> {
         let (mut is_server, mut connector, mut worker) = (false, None::<Keys>, None::<Keys>);
         for document in documents {
@@ -219,7 +220,7 @@ impl Job {
         Self { platform: Platform::Connect, connector, producer, worker, has_worker, server, places }
     }
 
-    /// Debezium Server's prefixes taken off; what is more special is laid over what is less.
+    /// Takes Debezium Server's prefixes off. A key with a more specific prefix takes precedence.
     fn of_server(places: Places) -> Result<Self, DebeziumError> {
         let mut server = places.keys()?;
         let producer = server.take_below("debezium.sink.kafka.producer.");

@@ -16,16 +16,16 @@ use super::places::Places;
 use super::properties;
 use crate::pg::source::Environment;
 
-/// Expressions within expressions, at most.
+/// The deepest nesting of expressions.
 const DEEPEST: usize = 16;
 
-/// Expressions that one value asks for, at most, those in other values that they name included.
+/// The most expressions that one value may ask for, including those in other values that they name.
 const MOST: usize = 10_000;
 
-/// The longest that expressions make of a value, in bytes.
+/// The longest value that expressions may give, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// Why an expression has no value. Never holds one.
+/// The reason for which an expression has no value. It never holds a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unresolved {
     #[error("{0} is neither a variable nor a key of the file, and has no default")]
@@ -142,7 +142,7 @@ impl<'a> Surroundings<'a> {
         Ok(out)
     }
 
-    /// One more expression: a few that name one another may ask for more than there is time or room for.
+    /// Counts one more expression: a few that name one another could ask for more than there is time or memory for.
     fn count(&self, made: &str) -> Result<(), Unresolved> {
         let left = self.left.get().checked_sub(1).filter(|_| made.len() <= LONGEST).ok_or(Unresolved::TooMuch)?;
         self.left.set(left);
@@ -184,7 +184,7 @@ fn from_file(path: &str, key: &str) -> Result<String, Unresolved> {
     entries.into_iter().rev().find(|entry| entry.key == key).map(|entry| entry.value).ok_or_else(no_key)
 }
 
-/// A file of a mounted secret; the newline that an editor leaves at its end is not part of it.
+/// Reads a file of a mounted secret. A newline that an editor leaves at its end is not part of the secret.
 fn from_directory(path: &str, key: &str) -> Result<String, Unresolved> {
     let bytes = read(&Path::new(path).join(key))?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -202,7 +202,7 @@ fn first_expression(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, inside, after))
 }
 
-/// From the `{` at its beginning: what stands up to the `}` that closes it, and behind that.
+/// Splits a text that begins with `{`: the text up to the `}` that closes it, and the text behind that.
 fn matching(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

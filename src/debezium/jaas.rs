@@ -13,7 +13,7 @@ pub(super) struct Jaas {
     pub(super) options: BTreeMap<String, String>,
 }
 
-/// Reads one entry; `None`: it is none.
+/// Reads one entry; `None` if the text is not one.
 pub(super) fn parse(text: &str) -> Option<Jaas> {
     let text = text.trim();
     let mut rest = text.strip_suffix(';').unwrap_or(text).trim_end();
@@ -29,14 +29,14 @@ pub(super) fn parse(text: &str) -> Option<Jaas> {
     Some(Jaas { module, options })
 }
 
-/// Up to the next blank.
+/// Reads up to the next blank.
 fn word<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let (word, behind) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     *rest = behind.trim_start();
     (!word.is_empty()).then_some(word)
 }
 
-/// In double quotes, with backslashes before what they hide; or bare up to a blank or a semicolon.
+/// Reads a value: in double quotes, with backslashes as escapes; or without quotes up to a blank or a semicolon.
 fn value(rest: &mut &str) -> Option<String> {
     let Some(quoted) = rest.strip_prefix('"') else {
         let end = rest.find(|c: char| c.is_whitespace() || c == ';').unwrap_or(rest.len());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::given::Origin;
 
-/// A key's value, and where it stands. No `Debug`: it may be a secret.
+/// A key's value and its origin. No `Debug`: it may be a secret.
 #[derive(Clone)]
 pub(super) struct KeyValue {
     pub(super) text: String,
@@ -22,7 +22,7 @@ impl KeyValue {
     }
 }
 
-/// A set of keys. Whoever understands one takes it out: what is left at the end has no counterpart.
+/// A set of keys. The translation of a key takes it out, so keys that are left at the end have no counterpart.
 #[derive(Clone, Default)]
 pub(super) struct Keys(BTreeMap<String, KeyValue>);
 

@@ -46,9 +46,9 @@ pub struct Translation {
     pub settings: BTreeMap<&'static str, Setting>,
     /// librdkafka's properties.
     pub properties: BTreeMap<String, Setting>,
-    /// How keys, values and headers are made.
+    /// The conversion of keys, values and headers.
     pub connect: Connect,
-    /// Which tables are captured; empty: all.
+    /// The tables that are captured; empty: all.
     pub tables: TablePatterns,
     /// Notes on keys that have no counterpart, and on differences that the user should know.
     pub notes: Vec<Note>,
@@ -59,7 +59,7 @@ pub struct Translation {
 /// A setting's values, and where they come from.
 #[derive(Clone)]
 pub struct Setting {
-    /// One, or several for a list.
+    /// One value, or several for a list.
     pub values: Vec<String>,
     /// Whether it is a list.
     pub is_list: bool,
@@ -72,7 +72,7 @@ pub struct Setting {
 /// A note on a key that has no counterpart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// How much it matters.
+    /// The note's severity.
     pub severity: Severity,
     /// The key with its place.
     pub origin: String,
@@ -80,7 +80,7 @@ pub struct Note {
     pub text: String,
 }
 
-/// How much a note matters.
+/// The severity of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Nothing is lost without the key.
@@ -89,7 +89,7 @@ pub enum Severity {
     Warning,
     /// A record would differ: an error unless differences are accepted.
     Differs,
-    /// It cannot run so: always an error.
+    /// walrelay cannot run with it: always an error.
     Refused,
 }
 
@@ -104,7 +104,8 @@ pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation,
     Ok(translate::translate(Job::assemble(documents, places)?, environment))
 }
 
-/// Where Debezium Server looks; nowhere without a file of it. Files of active profiles are added to `documents`.
+/// Returns the places in which Debezium Server looks: none if no file is Debezium Server's. Adds files of active profiles to
+/// `documents`.
 fn places(
     files: &[PathBuf],
     documents: &mut Vec<Document>,
@@ -164,17 +165,17 @@ impl Translation {
         self.properties.iter().map(|(name, setting)| (name, &setting.values, &setting.origin))
     }
 
-    /// How keys, values and headers are made; `accept`: even where records differ.
+    /// Returns the conversion of keys, values and headers; with `accept` even if records differ.
     pub fn connect(&self, accept: bool) -> Connect {
         Connect { alike_envelopes: self.connect.alike_envelopes && !accept, ..self.connect.clone() }
     }
 
-    /// Which tables are captured.
+    /// Returns the tables that are captured.
     pub fn tables(&self) -> &TablePatterns {
         &self.tables
     }
 
-    /// Whether it may run; `accept`: even where records differ.
+    /// Whether walrelay may run with the configuration; with `accept` even if records differ.
     ///
     /// # Errors
     /// A note says that it may not.
@@ -196,7 +197,7 @@ impl Translation {
 }
 
 impl Note {
-    /// The longest text, in characters: what is longer quotes a long value.
+    /// The longest text, in characters: a longer one quotes a long value.
     const LONGEST: usize = 600;
 
     fn new(severity: Severity, origin: String, text: &str) -> Self {

@@ -16,17 +16,17 @@ use super::keys::{KeyValue, Keys};
 use crate::given::Origin;
 use crate::pg::source::Environment;
 
-/// All places, the strongest first.
+/// All places. The first one that has a key counts.
 #[derive(Default)]
 pub(super) struct Places {
     places: Vec<KeyPlace>,
-    /// Active profiles, the strongest last.
+    /// Active profiles. The last one that has a key counts.
     profiles: Vec<String>,
 }
 
 struct KeyPlace {
     keys: Keys,
-    /// Names are variables'.
+    /// The keys are names of variables.
     is_of_variables: bool,
 }
 
@@ -122,7 +122,7 @@ impl Places {
         names
     }
 
-    /// `None`: it belongs to a profile that is not active.
+    /// Returns the name without its profile; `None` if that profile is not active.
     fn without_profile(&self, name: &str) -> Option<String> {
         let Some((profile, rest)) = name.strip_prefix('%').and_then(|rest| rest.split_once('.')) else {
             return Some(name.to_owned());

@@ -1,4 +1,4 @@
-//! The connections that are open, and which of them ends when there is no place for another.
+//! Serves connections, and ends one of them when there is no place for another.
 //!
 //! In: accepted sockets, an answer for a request. Out: one answer for each connection.
 //! Invariants: at most [`HttpLimits::connections`] are open. A client has [`HttpLimits::head`] to send the head of its request, and
@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Whether the head of the request is there, and the number of the connection: in the order in which connections are ended.
+/// The rank in which connections are ended: whether the request's head has come, then the connection's number.
 type ConnectionRank = (bool, u64);
 
 /// The connections of all listeners.

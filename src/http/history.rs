@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How often the figures are looked at.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Looks are folded into one point of the chart for so long.
+/// All looks within this time become one point of the chart.
 const POINT_EVERY: Duration = Duration::from_secs(5);
 
 /// The length of time that the chart shows.
@@ -24,7 +24,7 @@ const POINTS: usize = 181;
 /// The span over which current rates and latencies are computed.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// One more than [`WINDOW`] has of [`POINT_EVERY`].
+/// One look more than [`WINDOW`] has spans of [`POINT_EVERY`].
 const TOPIC_LOOKS: usize = 13;
 
 /// The page's text for a relay that is blocked without a known reason.
@@ -33,7 +33,7 @@ const SILENT: &str = "The destination acknowledges nothing, and gives no reason.
 /// How many different problems are remembered.
 const PROBLEMS: usize = 8;
 
-/// How things stand, as far as a colour can say it.
+/// The relay's condition, as the page's colour shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mood {
     /// Rows flow, or would.
@@ -45,7 +45,7 @@ pub(super) enum Mood {
 }
 
 impl Mood {
-    /// Of a relay that is in this state, and ready or not.
+    /// Returns the condition of a relay that is in this state, and ready or not.
     pub(super) fn of(state: State, ready: bool) -> Self {
         match (state, ready) {
             (State::Streaming, true) => Self::Good,
@@ -84,17 +84,17 @@ pub(super) struct Point {
     pub(super) rate: f64,
     /// The 99th percentile of what was delivered; `None` when nothing was.
     pub(super) latency: Option<Duration>,
-    /// It is larger than that, and no more is known.
+    /// The true value is larger, and no more is known.
     pub(super) latency_is_larger: bool,
-    /// The largest seen.
+    /// The largest value seen.
     pub(super) lag: Duration,
     /// The largest seen, in records.
     pub(super) in_flight: u64,
-    /// The worst seen.
+    /// The worst condition seen.
     pub(super) mood: Mood,
 }
 
-/// A topic's share.
+/// A topic's rate and total.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopicRate {
     /// Its name.
@@ -105,7 +105,7 @@ pub(super) struct TopicRate {
     pub(super) total: u64,
 }
 
-/// Something that went wrong.
+/// A problem of the relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NotedProblem {
     /// When it was noticed, or noticed once more after another one.
@@ -127,9 +127,9 @@ pub(super) struct History {
     last: Option<Look>,
     /// Oldest first, [`POINT_EVERY`] apart.
     topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
-    /// Of the last look, where that is no point.
+    /// The counters of the last look, if that is not a point of the chart.
     last_topics: Option<(Instant, BTreeMap<String, u64>)>,
-    /// Each text once, the one noticed last at the end.
+    /// The problems, each text once, the latest at the end.
     problems: VecDeque<NotedProblem>,
     /// The text that the last look found.
     standing: Option<String>,

@@ -84,7 +84,7 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// Bound, and not serving yet: so that a taken port is known before anything else is begun.
+/// A server whose ports are bound and that does not serve yet, so that a taken port shows before anything else begins.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<TcpListener>,

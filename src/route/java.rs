@@ -17,7 +17,7 @@ const REPLACEMENT_FLAG: &str = "--topic-replacement";
 /// A regular expression with its replacement.
 #[derive(Debug, Clone)]
 pub(super) struct JavaRegex {
-    /// Anchored at both ends.
+    /// The expression, anchored at both ends.
     whole: Regex,
     first: Regex,
     replacement: Vec<ReplacementPart>,
@@ -66,7 +66,7 @@ fn compile(given: &str, pattern: &str) -> Result<Regex, TopicError> {
         flag: REGEX_FLAG,
         text: given.to_owned(),
         at: None,
-        // Where the expression as given is at fault, its own places are marked rather than the translation's.
+        // If the given expression is at fault, the error marks the place in it, and not in its translation.
         problem: TopicProblem::Regex(Regex::new(given).err().unwrap_or(error).to_string()),
     })
 }

@@ -1,4 +1,4 @@
-//! Which topic a row goes to.
+//! Determines the topic of a row.
 //!
 //! ```text
 //!  setting ──► TopicRule::new ──► names() ──► the table's plan says which columns they are
@@ -30,7 +30,7 @@ pub(crate) fn whole_match(java: &str) -> Result<Regex, TopicProblem> {
     JavaRegex::whole_ignoring_case(java).map_err(|error| error.problem)
 }
 
-/// Where a record goes, as it is given.
+/// The setting that gives a record's topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicSetting {
     /// A template such as `outbox.event.{route}`.
@@ -50,7 +50,7 @@ impl Default for TopicSetting {
     }
 }
 
-/// How topics are made, understood once.
+/// The parsed rule by which rows get their topics.
 #[derive(Debug, Clone)]
 pub struct TopicRule {
     form: TopicForm,
@@ -73,7 +73,7 @@ pub enum TopicInput<'t> {
 }
 
 impl TopicRule {
-    /// Understands the setting; `rule`: what may come out.
+    /// Parses the setting. `rule`: the form that every topic must have.
     ///
     /// # Errors
     /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
@@ -145,7 +145,7 @@ impl LastTopic {
     }
 }
 
-/// Why a row's values give no topic.
+/// The reason for which a row's values give no topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoTopic {
     /// The value for this place in [`TopicRule::names`] is not UTF-8.
@@ -206,7 +206,7 @@ impl fmt::Display for TopicError {
 /// A problem of a topic setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicProblem {
-    /// Nothing is there.
+    /// The setting is empty.
     #[error("it is empty")]
     Empty,
     /// A `{` is never closed.
@@ -226,7 +226,7 @@ pub enum TopicProblem {
     UnknownFilter {
         /// The name that the template has.
         name: String,
-        /// The filter that was meant, perhaps.
+        /// The nearest known filter, if there is one.
         nearest: Option<&'static str>,
     },
     /// A literal that no topic may hold, and what it may be made of: [`Rule::made_of`].
