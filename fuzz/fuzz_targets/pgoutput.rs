@@ -8,7 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use walrelay::lsn::Lsn;
 use walrelay::outbox::{Mapping, Timestamp};
-use walrelay::outbox::{Outbox, Outcome, RowContext, RowError};
+use walrelay::outbox::{Outbox, RowContext, RowError, RowOutcome};
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Message, PgTime, Tuple};
 use walrelay::sink::Record;
@@ -50,7 +50,7 @@ fn feed(outbox: &mut Outbox, bytes: &[u8]) {
     }
 }
 
-fn offer(outbox: &mut Outbox, relation: u32, new: &Tuple<'_>) -> Result<Outcome<(usize, usize, i64)>, RowError> {
+fn offer(outbox: &mut Outbox, relation: u32, new: &Tuple<'_>) -> Result<RowOutcome<(usize, usize, i64)>, RowError> {
     outbox.row(relation, new, &CONTEXT, digest)
 }
 

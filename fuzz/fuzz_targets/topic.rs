@@ -9,9 +9,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use walrelay::lsn::Lsn;
-use walrelay::outbox::{BadReason, Mapping, Outbox, Outcome, RowContext, RowError};
+use walrelay::outbox::{BadReason, Mapping, Outbox, RowContext, RowError, RowOutcome};
 use walrelay::pgoutput::{Message, PgTime, Relation, RelationColumn, encode};
-use walrelay::route::{LastTopic, TopicInput, NoTopic, TOPICS, TopicRule, TopicError, TopicSetting};
+use walrelay::route::{LastTopic, NoTopic, TOPICS, TopicError, TopicInput, TopicRule, TopicSetting};
 use walrelay_fuzz::{assert_bounded, texts};
 
 const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
@@ -130,7 +130,7 @@ fn on_a_record(outbox: &mut Outbox, row: &Row<'_>) -> Result<String, Lack> {
     row.iter().for_each(|(_, value)| encode::value(&mut bytes, *value));
     let Ok(Message::Insert { new, .. }) = Message::decode(&bytes) else { panic!("{bytes:?}") };
     let bad = match outbox.row(1, &new, &CONTEXT, |record| record.topic.to_owned()) {
-        Ok(Outcome::Record(topic)) => return Ok(topic),
+        Ok(RowOutcome::Record(topic)) => return Ok(topic),
         Err(RowError::Bad(bad)) => bad,
         other => panic!("{other:?}"),
     };
