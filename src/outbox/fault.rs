@@ -1,4 +1,4 @@
-//! Why a row gives no record.
+//! The reasons for which a row gives no record.
 //!
 //! Two families: what the connection did wrong ([`RowError`] but its last variant: reconnect or stop), and what the row
 //! holds ([`BadRow`]: the user's policy decides).
@@ -16,8 +16,8 @@ pub enum RowError {
     /// A row of a table that no Relation message announced on this connection.
     #[error("a row of relation {0} came before its Relation message")]
     UnknownRelation(RelationId),
-    /// A row of a table that was not there, or no part of another, when the publication was last looked at: whether `--table`
-    /// covers it has to be found out.
+    /// A row of a table that did not exist, or was no partition, at the last look at the publication. The relay has to find out
+    /// whether `--table` covers it.
     #[error("table {0} is new")]
     NewTable(String),
     /// A row with another number of columns than its table has.
@@ -30,8 +30,8 @@ pub enum RowError {
         /// The number that the row has.
         row: usize,
     },
-    /// A value came in a binary form that is not understood here: the connection must ask for text
-    /// ([`TablePlan::binary_safe`](super::TablePlan::binary_safe) said so, or a column's type changed since).
+    /// A value came in an unknown binary form, so the connection must ask for text
+    /// ([`TablePlan::binary_safe`](super::TablePlan::binary_safe) said that it is known, or a column's type changed since).
     #[error(
         "column \"{column}\" of table {table} came in the binary form of the type with oid {type_id}: text is needed"
     )]
@@ -56,7 +56,7 @@ pub struct BadRow {
     pub table: String,
     /// The id's text, shortened; `None` when it is null or missing.
     pub id: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: BadReason,
 }
 
@@ -71,7 +71,7 @@ pub struct BadKind {
     pub fix: &'static str,
 }
 
-/// Why a row cannot be published. Values are shortened.
+/// The reason for which a row cannot be published. Values are shortened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadReason {
     /// A column that the topic is made of is null.
@@ -152,8 +152,8 @@ pub enum BadReason {
         /// The names tried.
         column: String,
     },
-    /// Its table was in the publication when it was committed, and is not any more, and `--table` does not name it: whether
-    /// it was a partition of one that is named cannot be found out.
+    /// The row's table was in the publication when the row was committed, and is not any more, and `--table` does not name it. It
+    /// cannot be found out whether it was a partition of a named table.
     #[error("its table is not in the publication any more, and --table does not name it")]
     GoneTable,
     /// `--on-update stop`.
@@ -167,7 +167,7 @@ pub enum BadReason {
         /// The destination's words.
         text: String,
     },
-    /// It is larger than what may be read.
+    /// The row is larger than `--max-row`.
     #[error("its message of {bytes} bytes is larger than the {limit} that --max-row allows")]
     TooLarge {
         /// Bytes of the message.
@@ -175,7 +175,7 @@ pub enum BadReason {
         /// `--max-row`, in bytes.
         limit: usize,
     },
-    /// Text that must be UTF-8 is not (a database in `SQL_ASCII` may hold such).
+    /// A text is not UTF-8, as a database in `SQL_ASCII` may hold it.
     #[error("column \"{column}\" is not UTF-8: {value}")]
     NotUtf8 {
         /// The column.
@@ -286,7 +286,7 @@ impl BadReason {
         if let Self::InvalidTopic { topic, .. } = self { Some(topic) } else { None }
     }
 
-    /// Its kind: what is the same for all rows of the same problem.
+    /// Returns the kind: the texts that all rows with the same problem share.
     pub const fn kind(&self) -> BadKind {
         match self {
             Self::NullRoute { .. } => Self::NULL_ROUTE,

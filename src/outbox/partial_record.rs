@@ -11,7 +11,7 @@ use crate::route::LastTopic;
 use crate::sink::{Content, Header, Record};
 
 impl Outbox {
-    /// Calls `take` with what is there of an inserted row.
+    /// Calls `take` with the partial record of an inserted row.
     ///
     /// # Errors
     /// The row is not one that this connection may send.
@@ -79,7 +79,7 @@ impl<'a> Row<'a> {
         take(&Record { topic: &topic, key, value, headers: &headers, timestamp_millis, partition, content })
     }
 
-    /// Where its record would have gone; `None`: that is what is wrong with it.
+    /// Returns the topic of the row's record; `None` if the topic is what is wrong with the row.
     fn partial_topic(self, arena: &mut Arena) -> Option<String> {
         let mut values = Vec::new();
         self.topic_values(&mut values, arena).ok()?;

@@ -1,4 +1,4 @@
-//! Which tables are published from, as far as the catalogue can say.
+//! Decides which tables are published, as far as the catalog shows it.
 //!
 //! Rows come with the names of their time, and `--table` may name what they were a partition of: only the catalogue knows that,
 //! and it knows the present only. In: what the publication holds now, and as of which position; names in the stream. Out: where a
@@ -13,7 +13,7 @@ use crate::outbox::{TableName, TablePatterns};
 use crate::pgoutput::{PublishedTable, Relation, RelationId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// `--table`, and what was found out of tables.
+/// The setting `--table`, and the knowledge about tables.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// Empty: every table that `patterns` capture.
@@ -32,20 +32,21 @@ pub(super) struct Tables {
     asked: BTreeMap<(String, String), bool>,
 }
 
-/// Where a table stands.
+/// The standing of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is published from.
+    /// The table is published.
     Covered,
-    /// The last look knows it by another name, under which it is published from.
+    /// The last look knows the table by another name, under which it is published.
     Renamed,
-    /// It is not, and cannot come to be.
+    /// The table is not published, and cannot become published.
     Beside,
-    /// It was not at the last look, and may have been attached since to a table that is named, or be part of one that has got such a name.
+    /// The table was not published at the last look. It may have been attached since to a table that `--table` names, or its parent
+    /// may have got such a name.
     Apart,
-    /// The last look did not find it. It may be a new partition of a table that is named.
+    /// The last look did not find the table. It may be a new partition of a table that `--table` names.
     Unknown,
-    /// The look that was made for its sake did not find it: it may have been a partition of a table that is named.
+    /// A look for this table did not find it. It may have been a partition of a table that `--table` names.
     Gone,
 }
 
@@ -76,14 +77,14 @@ impl Tables {
         self.looked_at
     }
 
-    /// Whether the last look knew of everything that a transaction did which commits at `position`.
+    /// Whether the last look shows every change of a transaction that commits at `position`.
     pub(super) fn is_older(&self, position: Lsn) -> bool {
         position < self.looked_at
     }
 
     /// Takes what the publication holds now.
     pub(super) fn published(&mut self, tables: &[PublishedTable]) {
-        // A name that no published table has is that of a partitioned one, of which the publication shows the partitions.
+        // If no published table has a name, it is the name of a partitioned table of which the publication shows the partitions.
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {
             true => Standing::Covered,
@@ -116,7 +117,7 @@ impl Tables {
         self.published.values().any(|standing| *standing == Standing::Covered)
     }
 
-    /// Where a table stands that the stream announces.
+    /// Returns the standing of a table that the stream announces.
     pub(super) fn standing(&self, relation: &Relation) -> Standing {
         let part = (relation.id, relation.full_name());
         let by_name = if self.named.is_empty() {
@@ -137,17 +138,17 @@ impl Tables {
         listed.unwrap_or(Standing::Unknown)
     }
 
-    /// The publication is to be looked at again for this table's sake.
+    /// Notes that the relay has to look at the publication again because of this table.
     pub(super) fn ask(&mut self, name: (String, String), mappable: bool) {
         self.asked.insert(name, mappable);
     }
 
-    /// Whether it is to be looked at again for a table's sake.
+    /// Whether the relay has to look at the publication again because of a table.
     pub(super) fn asks(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// The tables that were asked for and are not there. Those of an outbox's shape are not named.
+    /// Takes the tables that the look made for them did not find: they count as gone. Returns those without an outbox's shape.
     pub(super) fn take_gone(&mut self) -> Vec<(String, String)> {
         let mut gone = std::mem::take(&mut self.asked);
         gone.retain(|name, _| !self.published.contains_key(name));

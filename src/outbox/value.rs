@@ -44,7 +44,7 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// How a boolean reads.
+/// The text form of a boolean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Booleans {
     /// `t` and `f`, as Postgres writes them.
@@ -53,7 +53,7 @@ pub(super) enum Booleans {
     Words,
 }
 
-/// Why a value has no bytes.
+/// The reason for which a value has no bytes.
 #[derive(Debug)]
 pub(super) enum ValueError {
     Undecodable(DecodeError),

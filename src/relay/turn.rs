@@ -162,8 +162,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(FrameStep::Done)
     }
 
-    /// Asks the catalogue of a table that DDL may have changed since it was asked last. A type that this transaction made shows a
-    /// moment after its commit: with synchronous replication once the standby has it.
+    /// Asks the catalog again for a table that DDL may have changed since the last question. A type that this transaction created
+    /// shows a moment after its commit: with synchronous replication once the standby has it.
     fn ask_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
         const LOOKS: usize = 20;
         const EVERY: Duration = Duration::from_millis(100);
@@ -184,7 +184,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Whether the stream ends where it has come to `lsn`, since the catalogue was found wanting there.
+    /// Whether the stream ends at `lsn`, because the catalog has a table there that cannot be mapped.
     fn is_wanting_at(&self, lsn: Lsn, session: &mut Session) -> bool {
         let Some(error) = self.outbox.unmappable_at(lsn) else { return false };
         session.unmappable = Some(Box::new(error.clone()));

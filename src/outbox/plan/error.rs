@@ -1,4 +1,4 @@
-//! Why a table cannot be read as an outbox, and the command or SQL that fixes it.
+//! The reasons for which a table cannot be read as an outbox, and the command or SQL that fixes each.
 //!
 //! In: all that a table lacks, at once. Out: one error, and a hint that can be followed as it is. Pure.
 
@@ -9,7 +9,7 @@ use std::fmt;
 /// A table that cannot be read as an outbox. An operator must act: see [`PlanError::hint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Columns are not there: all that are missing.
+    /// Columns are missing. The error has all of them.
     #[error("{}table {table} has no column {}; it has {}", because(cause.as_ref()), joined(lacks), listed(present))]
     Lacks {
         /// `schema.table`.
@@ -18,7 +18,7 @@ pub enum PlanError {
         lacks: Vec<Lack>,
         /// The columns that are there.
         present: Vec<String>,
-        /// Why, where the table itself has them.
+        /// The reason for which they do not arrive, if the table itself has them.
         cause: Option<Cause>,
     },
     /// A column's type has no form that Debezium would give it.
@@ -55,7 +55,7 @@ pub enum PlanError {
     },
 }
 
-/// Why columns do not come that the table has.
+/// The reason for which columns of the table do not arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
     /// The publication's column list hides them.
@@ -65,11 +65,11 @@ pub enum Cause {
         /// The slot, which has rows under the old list.
         slot: String,
     },
-    /// The row was committed before: Postgres decodes it by the catalogue of its time.
+    /// The row was committed when its table was published with other columns: Postgres decodes it by the catalog at that LSN.
     Past {
         /// The slot.
         slot: String,
-        /// A column of then has another name now, or is gone.
+        /// A column has been renamed since, or dropped.
         renamed: bool,
     },
 }
@@ -77,24 +77,24 @@ pub enum Cause {
 /// A column that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lack {
-    /// None for a role that is needed.
+    /// No column plays a role that is needed.
     Role {
         /// The role.
         role: Role,
         /// The names tried.
         tried: Vec<String>,
-        /// The column that looks like the one, if one does.
+        /// The column that is probably meant, if there is one.
         likely: Option<String>,
-        /// For the route: the topic that does without.
+        /// For the route: a topic that needs no route.
         topic: Option<String>,
     },
-    /// A setting names it.
+    /// A setting names a column that is missing.
     Named {
         /// The setting.
         flag: &'static str,
         /// The column that it names.
         column: String,
-        /// The column that was meant, if one comes near.
+        /// The column with the nearest name, if one is near.
         meant: Option<String>,
         /// The rest of the setting's value.
         within: Within,
@@ -237,7 +237,7 @@ impl PlanError {
         }
     }
 
-    /// It holds for all rows, whatever the shapes of their time.
+    /// Whether the error holds for all rows, whatever shape the table had when they were committed.
     pub(crate) const fn is_for_all_rows(&self) -> bool {
         matches!(self, Self::EnvelopesDiffer { .. })
     }

@@ -21,7 +21,7 @@ use crate::pgoutput::{Relation, RelationColumn};
 use crate::route::{TopicInput, TopicRule, TopicSetting};
 use std::fmt;
 
-/// Which column plays which role in one table. Every index is below the number of columns.
+/// The roles of one table's columns. Every index is below the number of columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TablePlan {
     pub(super) table: String,
@@ -43,11 +43,11 @@ pub struct TablePlan {
     pub(super) envelope: Vec<(String, usize)>,
     /// The names of the columns in `envelope`, not escaped.
     pub(super) envelope_names: Vec<String>,
-    /// How Debezium would write it, where that is asked for.
+    /// The plan by which Debezium would write the rows, if that is asked for.
     pub(super) connect: Option<Box<ConnectPlan>>,
 }
 
-/// A column as far as records care.
+/// The facts about a column that records need.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlanColumn {
     pub(super) name: String,
@@ -59,7 +59,7 @@ pub(super) struct PlanColumn {
 /// The role of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Names the event: header `id`.
+    /// The event's id, which becomes the header `id`.
     Id,
     /// The record's key.
     Key,
@@ -67,7 +67,7 @@ pub enum Role {
     Payload,
     /// Header `eventType`.
     Type,
-    /// Picks the topic.
+    /// The value from which the topic is made.
     Route,
     /// A JSON object of headers.
     Headers,
@@ -206,7 +206,7 @@ impl TablePlan {
         plan.connected(Some(relation), mapping, details)
     }
 
-    /// Adds how Debezium would write it, where that is asked for.
+    /// Adds the plan by which Debezium would write the rows, if that is asked for.
     pub(super) fn connected(
         mut self,
         relation: Option<&Relation>,
@@ -365,7 +365,7 @@ struct Finder<'a> {
     table: &'a str,
     columns: &'a [PlanColumn],
     mapping: &'a Mapping,
-    /// Others are as if they were not there; `None`: all are.
+    /// Only these columns count; `None`: all columns count.
     captured: Option<&'a TablePatterns>,
 }
 
@@ -513,7 +513,7 @@ impl Finder<'_> {
         Some(format!("{before}{name}{}", after.split_once('}')?.1))
     }
 
-    /// The one column without a role whose type, or whose name, is a role's.
+    /// Returns the column without a role whose type or name fits `role`, if there is exactly one.
     fn only_one_for(&self, role: Role) -> Option<String> {
         let could_be = |column: &&PlanColumn| match role {
             Role::Id => column.kind == Kind::Uuid || ID_NAMES.contains(&column.name.as_str()),
@@ -541,7 +541,7 @@ impl Finder<'_> {
         names.filter(|name| self.is_captured(name)).collect()
     }
 
-    /// The column whose name is likest to one of `names`, if one is like enough to be a slip.
+    /// Returns the column whose name is nearest to one of `names`, if it is near enough for a typing error.
     fn nearest(&self, names: &[&str]) -> Option<String> {
         const LIKE_ENOUGH: f64 = 0.85;
         let likeness = |column: &PlanColumn| {
