@@ -41,7 +41,7 @@ const NAME_KINDS: &str = "sink/kinds.rs";
 const READ_A_CLOCK: &[&str] = &["metrics/samples.rs", "relay/clock.rs", "secret.rs", "stderr.rs"];
 
 /// Where an answer is distinguished by its words, because its sender has no code for it.
-const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/probe.rs", "sink/sqs/errors.rs"];
+const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/check/probe.rs", "sink/sqs/errors.rs"];
 
 struct Source {
     /// Below `src/`.

@@ -1,20 +1,20 @@
-//! Reads a dead-letter topic: what is in it, and what of that was published again before.
+//! Reads a dead-letter topic: its records, and which of them were published again before.
 //!
 //! ```text
-//!  every record, committed or not ──► marks, and how many there are
-//!  then every committed record ──────► Kept, settled where a mark says so
+//!  every record, committed or not ──► marks, and the number of records
+//!  then every committed record ──────► Kept, settled if a mark says so
 //! ```
 //!
-//! In: settings, a topic. Out: its records, each partition in its order, up to the ends that were there at the beginning. Marks are read
-//! first and uncommitted, since a transaction of a relay that is open may hide those that stand behind it. No group is joined and no
-//! offset committed: what is remembered stands in the topic (see `marks`).
+//! In: settings, a topic. Out: its records, each partition in its order, up to the ends that the partitions had at the beginning. It reads
+//! the marks first, uncommitted ones included, since an open transaction of a relay may hide the marks behind it. It joins no group and
+//! commits no offset: the marks in the topic are the memory (see `marks`).
 
-use super::context::{Context, copy};
+use super::callbacks::{Context, copy};
+use super::config::Settings;
 use super::marks::{self, Offsets};
+use super::producers::retire;
 use super::progress::passes;
-use super::retire::retire;
-use super::settings::Settings;
-use super::{client_failure, failure};
+use super::{client_failure, errors};
 use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -30,22 +30,22 @@ const QUESTION: Duration = Duration::from_secs(2);
 /// How long the cluster may take until the topic's partitions are known.
 const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
-/// How long nothing may come before it is given up: nothing is lost, and the command can be run again.
+/// How long the cluster may be silent. After that the command fails: nothing is lost, and it can be run again.
 const SILENT_FOR: Duration = Duration::from_mins(1);
 
-/// How long to wait for one record.
+/// How long a poll waits for a record.
 const SLICE: Duration = Duration::from_millis(100);
 
-/// One topic, being read.
+/// The reading of a dead-letter topic.
 pub(super) struct Reading {
     settings: Settings,
     topic: String,
     partitions: Vec<i32>,
-    /// Taken out only to make room for the next.
+    /// The present consumer. `begin` replaces it.
     consumer: Option<BaseConsumer<Context>>,
-    /// Marks are what is read for; else records.
+    /// Whether the marks are being read. The records come after them.
     for_marks: bool,
-    /// Partitions that are not read to their end yet, with that.
+    /// Partitions that are not read to their end yet, with that end.
     open: BTreeMap<i32, i64>,
     replayed: BTreeMap<i32, Offsets>,
     count: u64,
@@ -74,7 +74,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// The topic's partitions. A consumer's question creates no topic.
+    /// Asks for the topic's partitions. A consumer's question creates no topic.
     fn find_partitions(&self, consumer: &BaseConsumer<Context>) -> Result<Vec<i32>, NoDeadLetters> {
         let begun = Instant::now();
         loop {
@@ -103,12 +103,12 @@ impl Reading {
             if begun.elapsed() >= FOUND_WITHIN || is_refused(consumer) {
                 return Err(self.silent(consumer, &error).into());
             }
-            // The next question may fail at once.
+            // The next question may fail at once, so there is a pause.
             std::thread::sleep(SLICE);
         }
     }
 
-    /// Asks where the partitions end, and assigns those that hold anything, from their beginning.
+    /// Asks for the ends of the partitions, and assigns those that have records, from their beginning.
     fn begin(&mut self, consumer: BaseConsumer<Context>) -> Result<(), Failure> {
         let mut all = TopicPartitionList::new();
         for &partition in &self.partitions {
@@ -139,7 +139,7 @@ impl Reading {
         }
     }
 
-    /// The next record, of whatever kind, with its partition and offset; `None`: nothing yet, or an end.
+    /// The next record or mark, with its partition and offset. `None`: nothing has come, or a partition has ended.
     fn poll(&mut self) -> Result<Option<(i32, u64, OwnedRecord)>, Failure> {
         let Some(consumer) = &self.consumer else { return Ok(None) };
         let polled = consumer.poll(SLICE);
@@ -174,7 +174,7 @@ impl Reading {
         }
     }
 
-    /// Everything has been looked at for marks: the records come next.
+    /// All marks are read: begins with the records.
     fn turn_to_records(&mut self) -> Result<(), Failure> {
         let consumer = self.settings.reader("read_committed").map_err(|error| client_failure(error.to_string()))?;
         self.for_marks = false;
@@ -185,7 +185,7 @@ impl Reading {
         let text = format!("not allowed to read topic {0}: the user needs READ and DESCRIBE on it", self.topic);
         Failure {
             class: FailureClass::Topic,
-            reason: failure::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)),
+            reason: errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)),
             text,
         }
     }
@@ -195,7 +195,7 @@ impl Reading {
         let text = format!("Kafka at {} does not answer: {why}", self.settings.brokers());
         let code = consumer.context().problem_code().or_else(|| error.rdkafka_error_code());
         let class = if is_refused(consumer) { FailureClass::LogIn } else { FailureClass::Environment };
-        Failure { class, reason: failure::reason(code), text }
+        Failure { class, reason: errors::reason(code), text }
     }
 
     fn broken(&self, error: &KafkaError) -> Failure {
@@ -205,7 +205,7 @@ impl Reading {
 
 /// Whether the brokers refuse the credentials.
 fn is_refused(consumer: &BaseConsumer<Context>) -> bool {
-    consumer.context().problem_code().is_some_and(|code| failure::class(code) == FailureClass::LogIn)
+    consumer.context().problem_code().is_some_and(|code| errors::class(code) == FailureClass::LogIn)
 }
 
 impl DeadLetters for Reading {

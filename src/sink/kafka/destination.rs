@@ -1,14 +1,15 @@
-//! Kafka as settings name it.
+//! [`Kafka`]: the destination, as its settings describe it.
 //!
-//! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], from which producers, checks and scratch topics come.
+//! In: `--brokers` or `--to kafka://…`, and properties. Out: a [`Kafka`], which opens sinks, checks the cluster, reads dead letters and makes
+//! scratch topics.
 
+use super::config::known::NAMES;
+use super::config::properties;
+use super::config::{Settings, SettingsError};
 use super::dead_letters::Reading;
-use super::known::NAMES;
 use super::login::{self, Login};
-use super::properties;
 use super::scratch::ScratchTopic;
-use super::settings::{Settings, SettingsError};
-use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, failure};
+use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
@@ -19,7 +20,7 @@ use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
 use std::sync::Arc;
 
-/// Kafka.
+/// The kind `kafka`.
 pub const KIND: Kind = Kind {
     name: "kafka",
     title: "Kafka",
@@ -31,22 +32,21 @@ pub const KIND: Kind = Kind {
     passes_others: true,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
     read,
-    refusals: || failure::refusals().collect(),
-    reasons: || failure::reasons().collect(),
+    refusals: || errors::refusals().collect(),
+    reasons: || errors::reasons().collect(),
     hint,
 };
 
-/// Where records go, and how librdkafka is to behave beyond what is fixed.
+/// A Kafka cluster, and the user's properties for librdkafka.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Kafka {
-    /// Bootstrap servers, `host:port` with commas between them.
+    /// The bootstrap servers, `host:port` with commas between them.
     pub(super) brokers: String,
-    /// The user's properties. Names are distinct; of librdkafka's aliases always `acks`, `linger.ms`, `compression.type`,
-    /// `max.in.flight.requests.per.connection`, `message.timeout.ms`, `retries`. Those with a fixed value are not among them.
+    /// The user's properties. No name is there twice, and none is an alias of another. Properties with a fixed value are not among them.
     pub(super) properties: Vec<(String, String)>,
-    /// Bytes.
+    /// The most bytes in flight.
     pub(super) max_in_flight: u64,
-    /// What proves who we are, where that changes.
+    /// The source of tokens or passwords, if they change.
     pub(super) login: Option<Login>,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for Kafka {
 
 const PROTOCOL: &str = "security.protocol";
 
-/// The mechanism whose proofs librdkafka fetches as soon as there is a client.
+/// The mechanism whose tokens librdkafka fetches as soon as there is a client.
 const BY_TOKEN: &str = "OAUTHBEARER";
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
@@ -77,15 +77,15 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
         login,
     };
     properties::one_protocol(&asked.addresses, kafka.property(PROTOCOL))?;
-    // Librdkafka judges the rest.
+    // librdkafka checks the other properties.
     let judged = kafka.settings("walrelay").map(drop);
-    // Files of another program are judged whole: who only checks them is to hear what would end a run.
+    // Settings from another program's files are also tried out, so that a check of them reports everything that would end a run.
     let judged = if places.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
     judged.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &places)))?;
     Ok(Arc::new(kafka))
 }
 
-/// A property that librdkafka does not have, with the one that was meant.
+/// The error about a property that librdkafka does not have, with the nearest one as its hint.
 fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<SettingError> {
     let SettingsError::Unknown { key } = error else { return None };
     let (_, origin) = origins.iter().find(|(name, _)| name == key)?;
@@ -96,15 +96,15 @@ fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<Settin
     Some(SettingError::UnknownProperty { origin: origin.clone(), destination: KIND.title, property: key.clone(), hint })
 }
 
-/// Where properties stand that another program's files gave: their names there are not librdkafka's.
+/// The origins of properties from another program's files, in which they have other names than librdkafka's.
 fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
     let of_files = properties.iter().filter(|(_, given)| matches!(given.origin, Origin::Translated(_)));
     of_files.map(|(name, given)| (name.clone(), given.origin.clone())).collect()
 }
 
-/// What fixes a failure for which an operator must act.
+/// The fix of a failure for which an operator must act.
 fn hint(found: &Failure) -> Option<String> {
-    (found.class == FailureClass::LogIn).then(|| failure::LOGIN_HINT.to_owned())
+    (found.class == FailureClass::LogIn).then(|| errors::LOGIN_HINT.to_owned())
 }
 
 impl Kafka {
@@ -112,7 +112,7 @@ impl Kafka {
         Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
     }
 
-    /// Whether librdkafka creates a client by the properties, by all of them or without one. Contacts nobody.
+    /// Lets librdkafka create a client with all properties, or with all but one. Contacts nobody.
     fn try_out(&self, without: Option<&str>) -> Result<(), SettingsError> {
         let by_token = self.property("sasl.mechanism") == Some(BY_TOKEN);
         let tried = self.properties.iter().filter(|(name, _)| {
@@ -128,20 +128,20 @@ impl Kafka {
         kafka.settings("walrelay")?.try_out()
     }
 
-    /// The error, with the place of the property that it is about.
+    /// The error, with the origin of its property.
     fn named(&self, error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
         let place = self.place(error, places).map(|origin| format!("{origin}: "));
         SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()), hint: self.lacks_mechanism() }
     }
 
-    /// Where the property stands that librdkafka names, or else the one without which it takes the others.
+    /// The origin of the property that librdkafka names, or else of the one without which librdkafka accepts the others.
     fn place<'p>(&self, error: &SettingsError, places: &'p [(String, Origin)]) -> Option<&'p Origin> {
         let found = match error {
             SettingsError::Property { key, .. } | SettingsError::Unknown { key } => {
                 places.iter().find(|(name, _)| name == key)
             }
             SettingsError::Together { .. } | SettingsError::Login(_) => {
-                // Without the protocol nothing of TLS and SASL counts: it is named only where no other one will do.
+                // Without the protocol librdkafka ignores all properties of TLS and SASL. So the protocol is the last one to try.
                 let (protocol, others): (Vec<_>, Vec<_>) = places.iter().partition(|(name, _)| name == PROTOCOL);
                 let is_meant = |(name, _): &&(String, Origin)| self.try_out(Some(name)).is_ok();
                 others.into_iter().find(is_meant).or_else(|| protocol.into_iter().next())
@@ -150,7 +150,7 @@ impl Kafka {
         found.map(|(_, origin)| origin)
     }
 
-    /// What librdkafka refuses, or the credentials that are missing.
+    /// The error for settings that librdkafka refuses, or for missing credentials.
     fn refused(&self, error: &SettingsError) -> SettingError {
         let text = error.to_string();
         match error {
@@ -160,7 +160,7 @@ impl Kafka {
         }
     }
 
-    /// What to set where SASL is to authenticate and no mechanism is named: librdkafka then takes one that is not built in.
+    /// The hint for SASL without a mechanism: librdkafka then takes one that this build does not have.
     fn lacks_mechanism(&self) -> Option<String> {
         let protocol = self.property(PROTOCOL)?.to_ascii_lowercase();
         let is_named = ["sasl.mechanism", "sasl.mechanisms"].iter().any(|name| self.property(name).is_some());

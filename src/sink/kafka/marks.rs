@@ -1,9 +1,9 @@
-//! Which records of a dead-letter topic were published again: remembered in the topic itself.
+//! Marks: how a dead-letter topic itself remembers which of its records were published again.
 //!
-//! A *mark* is a record of the same partition, behind what it marks: header `walrelay-replayed` with the partition's number, and the
-//! marked offsets as its value, such as `17-20,25`. So it goes neither before what it marks when the topic forgets its oldest records,
-//! nor when offsets of a consumer group expire; and it takes no right but the one to write the topic. Its key is its own, so that
-//! compaction keeps it.
+//! A *mark* is a record of the same partition, behind the records that it marks. It has the header `walrelay-replayed` with the partition's
+//! number, and the marked offsets as its value, such as `17-20,25`. When the topic deletes its oldest records, a mark goes later than the
+//! records that it marks. It does not expire as a consumer group's offsets do, and needs no right but the one to write the topic. Each mark
+//! has a key of its own, so that compaction keeps it.
 //!
 //! In: offsets, or records. Out: records, or offsets. Pure.
 
@@ -11,7 +11,7 @@ use crate::sink::dead_letter;
 use crate::sink::{Header, OwnedRecord, Record};
 use std::collections::BTreeMap;
 
-/// What tells a mark from a dead-letter record.
+/// The header of a mark.
 const REPLAYED: &str = "walrelay-replayed";
 
 /// A set of offsets, as ranges that neither touch nor overlap: first to last, both included.
@@ -22,7 +22,7 @@ impl Offsets {
     /// Adds the offsets from `first` to `last`.
     pub(super) fn insert(&mut self, first: u64, last: u64) {
         let (mut first, mut last) = (first, last.max(first));
-        // Whatever begins at or before the offset behind `last`, and ends at or behind the one before `first`.
+        // Merges each range that overlaps or touches the new one.
         while let Some((&from, &to)) = self.0.range(..=last.saturating_add(1)).next_back() {
             if to.saturating_add(1) < first {
                 break;
@@ -33,7 +33,7 @@ impl Offsets {
         self.0.insert(first, last);
     }
 
-    /// Whether the offset is in it.
+    /// Whether the set has this offset.
     pub(super) fn contains(&self, offset: u64) -> bool {
         self.0.range(..=offset).next_back().is_some_and(|(_, &last)| offset <= last)
     }
@@ -52,7 +52,7 @@ impl Offsets {
         text
     }
 
-    /// Adds what a mark's value says, but nothing at or behind `before`, where the mark itself stands. What is no range says nothing.
+    /// Adds the ranges in a mark's value. Leaves out ranges that reach `before`, the offset of the mark itself, and text that is no range.
     fn add(&mut self, text: &str, before: u64) {
         for range in text.split(',') {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -66,7 +66,7 @@ impl Offsets {
     }
 }
 
-/// The mark for some offsets of a partition, of which there is at least one.
+/// The mark for some offsets of a partition, at least one.
 pub(super) fn mark(topic: &str, partition: i32, offsets: &Offsets, now_millis: i64) -> OwnedRecord {
     let text = offsets.text();
     let number = partition.to_string();
@@ -83,11 +83,11 @@ pub(super) fn mark(topic: &str, partition: i32, offsets: &Offsets, now_millis: i
     })
 }
 
-/// Takes in what a record of `partition` at `offset` marks; whether it is a mark. One that was copied from another partition marks
-/// nothing: offsets are not the same there.
+/// Returns whether a record of `partition` at `offset` is a mark, and adds the offsets that it marks. A mark that was copied from another
+/// partition marks nothing, since offsets differ there.
 pub(super) fn take(record: &Record<'_>, partition: i32, offset: u64, replayed: &mut Offsets) -> bool {
     let header = record.headers.iter().find(|header| header.name == REPLAYED);
-    // A dead-letter record may carry any header that a row had.
+    // A dead-letter record may have this header too, since it has all headers of its row.
     let Some(header) = header.filter(|_| dead_letter::said(record).is_none()) else { return false };
     if header.value == Some(partition.to_string().as_bytes())
         && let Some(text) = record.value.and_then(|value| std::str::from_utf8(value).ok())

@@ -6,50 +6,39 @@
 //!                                                        └── what failed, in order ◄── reports
 //! ```
 //!
-//! In: records. Out: delivery reports, in runs of equal tokens; refusals of single records. What may be handed over when, and why, is
-//! in [`partitions`]: never two requests under way for a partition that may not know the producer. Each partition's records go to one
-//! of several producers, always the same: a broker answers the requests of a connection one after the other, and librdkafka
-//! puts one partition into each, so that producers multiply what is under way at a distance.
+//! In: records. Out: delivery reports, in runs of equal tokens; refusals of single records. [`partitions`] decides which record may be
+//! handed to a producer: never two requests under way for a partition that may not know the producer. Several producers share the
+//! partitions, and each partition always has the same one. A broker answers the requests of a connection one after the other, and
+//! librdkafka puts one partition into each request. So at a distance, more producers have more records under way.
 //!
-//! A refused batch ends its producer (`enable.gapless.guarantee`), so that nothing behind it gets in. What that producer had in
-//! flight is waited for, a new one takes its place, what failed goes to it again: the other partitions lose a round trip, and nothing
-//! is repeated whose outcome is known. Exactly once there is one producer, and a failure is that of its transaction.
+//! A refused batch ends its producer (`enable.gapless.guarantee`), so that no record behind it gets in. The sink waits for the reports of
+//! that producer, starts a new one, and hands it the failed records again. The other partitions lose a round trip, and no record with a
+//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction.
 //!
-//! Invariants: what is in flight never exceeds `--max-in-flight`, but for one record that is larger and goes alone; a topic's first
-//! record is enqueued only after the cluster has said that the topic is there; no client ends on this thread.
+//! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
+//! first record only after the cluster has said that the topic exists; no client ends on this thread.
 //! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
 
-mod asking;
+mod auth_state;
+mod callbacks;
 mod check;
-mod client;
-mod context;
+mod config;
 mod dead_letters;
 mod destination;
-mod examine;
-mod failure;
-mod known;
-mod lines;
-mod listener;
+mod errors;
 mod login;
 mod marks;
+mod metadata;
 pub mod partitions;
-mod probe;
+mod producers;
 mod progress;
-mod properties;
-mod refused;
 mod replicas;
-mod reports;
-mod retire;
-mod rights;
 mod scratch;
-mod senders;
-mod settings;
-mod topics;
 mod transactions;
 
+pub use config::{Settings, SettingsError};
 pub use destination::KIND;
 pub use partitions::RECORD_OVERHEAD_BYTES;
-pub use settings::{Settings, SettingsError};
 
 use super::hold::Hold;
 use super::{
@@ -57,66 +46,64 @@ use super::{
     Sink, Tag,
 };
 use crate::sink::sockets::Sockets;
-use client::Client;
-use context::{Context, Reported, take_reports};
+use callbacks::{Context, Reported, take_reports};
+use metadata::{Short, Topics};
 use partitions::{Partitions, Place};
+use producers::{Client, Producers, purge_all, retire_client};
 use rdkafka::producer::{BaseProducer, Producer as _};
-use retire::{purge_all, retire_client};
-use senders::Senders;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use topics::{Short, Topics};
 use transactions::Transactions;
 
 const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
 
-/// The destination.
+/// The sink of Kafka.
 pub struct KafkaSink {
     settings: Settings,
-    /// The first of them; for transactions, the only one.
+    /// The first of `producers`. With transactions, the only one.
     producer: Arc<BaseProducer<Context>>,
-    senders: Senders,
+    producers: Producers,
     topics: Topics,
     partitions: Partitions,
-    /// Producers that have ended, and since when what they have in flight is waited for.
+    /// Producers that have ended and still have records in flight, and since when the sink waits for their reports.
     retired: Vec<(Client, Instant)>,
     sockets: Sockets,
     hold: Hold,
-    /// Nothing leaves, and nothing is taken, before a new start.
+    /// The sink is closed: it takes nothing before [`Sink::restart`].
     closed: bool,
-    /// Of the last poll.
+    /// The time of the last poll.
     now: Instant,
-    /// Room for reports.
+    /// An empty list for reports, whose memory is used again.
     reports: Vec<Reported>,
     /// How long the next question about a topic may take.
     metadata_patience: Duration,
-    /// When something was last reported, nothing was in flight, or the bootstrap servers were told.
+    /// The last time when a report came, nothing was in flight, or librdkafka was told the bootstrap servers.
     heard: Instant,
-    /// When a topic was asked for last without need.
+    /// The last time when the sink asked the cluster without need.
     asked: Instant,
-    /// How many times in a row, since something was last reported, another client was answered and this one was not.
-    passed_over: u32,
-    /// The client reaches nobody any more, and another one would: it has to be recreated.
+    /// How many times in a row, since the last report, the cluster answered another client and not this one.
+    unanswered: u32,
+    /// This client reaches no broker any more, and a new one would: it has to be recreated.
     lost: bool,
-    /// A topic was recreated with fewer partitions: where its records go has changed.
+    /// A topic was recreated with fewer partitions, so that its keys have other partitions now.
     shrunk: Option<Failure>,
-    /// What waits for a producer that could not begin for want of a right, until something is delivered.
+    /// The failure of records that wait for a producer whose user lacks a right. It ends with the next delivery.
     forbidden: Option<Failure>,
-    /// Why a record has no answer, until the cluster says otherwise: its topic takes none, or the broker closes the connection.
+    /// The reason why a record has no report, until the cluster says otherwise: its topic takes none, or the broker closes the connection.
     missing: Option<Failure>,
-    /// Since when brokers answer other questions while a record has no answer, and something is wrong with a connection.
+    /// Since when brokers answer other questions while a record has no report and a connection fails.
     answers: Option<Instant>,
     /// Topics that had fewer partitions than a record asked for.
     short: HashMap<String, Short>,
-    /// Where the search for a refused record was reported.
+    /// The partitions whose search for a refused record was logged.
     told: HashSet<Place>,
-    /// For exactly once.
+    /// The state of transactions, with exactly once only.
     transactions: Option<Transactions>,
 }
 
 impl KafkaSink {
-    /// Its producers, which begin to connect.
+    /// Starts the producers, which begin to connect.
     ///
     /// # Errors
     /// librdkafka refuses the settings.
@@ -125,7 +112,7 @@ impl KafkaSink {
         Self::with_producers(settings, producers)
     }
 
-    /// The same, with records in transactions, by one producer.
+    /// Starts one producer, which writes records in transactions.
     ///
     /// # Errors
     /// As [`KafkaSink::new`].
@@ -133,7 +120,7 @@ impl KafkaSink {
         Ok(Self { transactions: Some(Transactions::default()), ..Self::with_producers(settings, 1)? })
     }
 
-    /// To ask the cluster.
+    /// Starts one producer, to ask the cluster.
     ///
     /// # Errors
     /// As [`KafkaSink::new`].
@@ -141,26 +128,26 @@ impl KafkaSink {
         Self::with_producers(settings, 1)
     }
 
-    fn with_producers(settings: Settings, producers: u8) -> Result<Self, SettingsError> {
-        let (senders, now) = (Senders::new(&settings, producers)?, Instant::now());
-        // A sink that ended on this thread may have left some, whose tickets another one gave out.
+    fn with_producers(settings: Settings, count: u8) -> Result<Self, SettingsError> {
+        let (producers, now) = (Producers::new(&settings, count)?, Instant::now());
+        // A sink that ended on this thread may have left reports, whose tickets are not this sink's.
         take_reports(&mut Vec::new());
         Ok(Self {
-            producer: senders.first(),
-            topics: Topics::new(settings.partitioner(), producers),
+            producer: producers.first(),
+            topics: Topics::new(settings.partitioner(), count),
             partitions: Partitions::default(),
             sockets: Sockets::to(ports(settings.brokers())),
             hold: Hold::default(),
             closed: false,
             settings,
-            senders,
+            producers,
             retired: Vec::new(),
             now,
             reports: Vec::new(),
-            metadata_patience: asking::METADATA_PATIENCE,
+            metadata_patience: metadata::METADATA_PATIENCE,
             heard: now,
             asked: now,
-            passed_over: 0,
+            unanswered: 0,
             lost: false,
             shrunk: None,
             forbidden: None,
@@ -172,35 +159,35 @@ impl KafkaSink {
         })
     }
 
-    /// Whether `bytes` more fit. A record above the whole bound goes alone.
+    /// Whether a record of `bytes` fits. A record above the whole limit goes alone.
     #[inline]
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
     }
 
-    /// Another producer takes the place of the first producer, which ends, with everything that was taken.
+    /// Puts another producer in the place of the first one, which ends. All records in flight are forgotten.
     fn replace(&mut self, producer: BaseProducer<Context>) -> Result<(), Failure> {
-        let old = self.senders.replace(0, producer).map_err(|error| client_failure(error.to_string()))?;
-        self.producer = self.senders.first();
+        let old = self.producers.replace(0, producer).map_err(|error| client_failure(error.to_string()))?;
+        self.producer = self.producers.first();
         retire_client(old);
         self.forget();
         Ok(())
     }
 
-    /// Ends what all producers have, in librdkafka's queues and in the kernel.
+    /// Purges the records of all producers, in librdkafka's queues and in the kernel.
     fn close_clients(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
         self.sockets.empty_at_close();
         let retired = self.retired.iter().map(|(client, _)| client.shared());
-        purge_all(self.senders.shared().chain(retired));
+        purge_all(self.producers.shared().chain(retired));
         self.sockets.reset();
         self.forget();
     }
 
-    /// Nothing of what was taken counts any more.
+    /// Forgets all records in flight.
     fn forget(&mut self) {
         take_reports(&mut Vec::new());
         self.partitions.forget(self.now);
@@ -257,7 +244,7 @@ impl Sink for KafkaSink {
             self.now = Instant::now();
             self.hear();
         }
-        let mut producers = self.senders.with(&self.topics);
+        let mut producers = self.producers.with(&self.topics);
         self.partitions.enqueue(at, record, tag, self.now, &mut producers)
     }
 
@@ -281,16 +268,16 @@ impl Sink for KafkaSink {
         if self.transactions.is_none() {
             self.renew(each);
         }
-        let (mut producers, in_transactions) = (self.senders.with(&self.topics), self.transactions.is_some());
+        let (mut producers, in_transactions) = (self.producers.with(&self.topics), self.transactions.is_some());
         let mut tell = |report| match report {
-            // Its transaction fails as a whole, though no broker was asked.
+            // The transaction fails as a whole, although no broker has seen the record.
             Report::Refused(refused) if in_transactions => each(Report::Failed(refused.failure)),
             report @ (Report::Delivered(_) | Report::Refused(_) | Report::Failed(_)) => each(report),
         };
         if self.partitions.turn(self.now, &mut producers, &mut tell) {
-            self.senders.let_go();
+            self.producers.flush();
         }
-        self.senders.urge(self.now);
+        self.producers.urge(self.now);
         self.tell();
         self.ask_again();
         self.look_at_login(each);
@@ -320,7 +307,7 @@ impl Sink for KafkaSink {
             }
             Resolution::ReplaceWith(..) | Resolution::Skip => at,
         };
-        let mut producers = self.senders.with(&self.topics);
+        let mut producers = self.producers.with(&self.topics);
         self.partitions.resolve(refusal, resolution, to, self.now, &mut producers)
     }
 
@@ -328,10 +315,10 @@ impl Sink for KafkaSink {
         self.partitions.in_flight_by_state()
     }
 
-    /// See `client`.
+    /// Flushes the producers: see `producers::Client`.
     fn on_idle(&mut self, rows: Rows) {
         if self.partitions.in_flight().records > 0 {
-            self.senders.let_go();
+            self.producers.flush();
             if rows == Rows::Live {
                 self.partitions.told_to_leave();
             }
@@ -342,7 +329,7 @@ impl Sink for KafkaSink {
         self.close_clients();
     }
 
-    /// The relay closes it in time, as long as nothing here takes longer than that.
+    /// The relay closes the sink in time. The hold bounds how long the sink's questions may take.
     fn hold_until(&mut self, until: Option<Duration>) {
         self.hold.set(until);
     }
@@ -360,10 +347,10 @@ impl Sink for KafkaSink {
         if let Some(fresh) = in_transactions.flatten() {
             self.replace(fresh)?;
         } else {
-            let producers = self.senders.count();
-            let fresh = Senders::new(&self.settings, producers).map_err(|error| client_failure(error.to_string()))?;
-            let old = std::mem::replace(&mut self.senders, fresh);
-            self.producer = self.senders.first();
+            let producers = self.producers.count();
+            let fresh = Producers::new(&self.settings, producers).map_err(|error| client_failure(error.to_string()))?;
+            let old = std::mem::replace(&mut self.producers, fresh);
+            self.producer = self.producers.first();
             old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire_client);
             self.forget();
         }
@@ -373,7 +360,7 @@ impl Sink for KafkaSink {
     }
 
     fn blocked(&self) -> Option<Failure> {
-        // Between two attempts no partition rests.
+        // While a record is being sent again, its partition does not rest.
         let others = self.forbidden.as_ref().or(self.missing.as_ref());
         let others = others.filter(|_| self.partitions.in_flight().records > 0);
         self.refusal().or_else(|| self.partitions.blocked().or(others).cloned())
@@ -384,7 +371,7 @@ impl Sink for KafkaSink {
     }
 
     fn producers(&self) -> Option<u8> {
-        Some(self.senders.count())
+        Some(self.producers.count())
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {

@@ -1,13 +1,13 @@
-//! The topic that holds how far relays have come: made, looked at, read.
+//! The progress topic `walrelay.progress`: creates, checks and reads it.
 //!
-//! In: settings. Out: the last value of each key, as of a moment when nothing of ours was open any more. It reads a step at a
-//! time, each no longer than a second. What keys and values say is not known here.
+//! In: settings. Out: the last value of each key, read after the end of all transactions under the relay's name. It reads in steps that take
+//! a second at most. The meaning of keys and values is not known here.
 
-use super::context::Context;
-use super::failure;
+use super::callbacks::Context;
+use super::config::Settings;
+use super::errors;
+use super::producers::retire;
 use super::replicas::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS, Replicas};
-use super::retire::retire;
-use super::settings::Settings;
 use super::transactions::{broken, client, replicas_of};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -19,61 +19,63 @@ use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Where progress is kept: compacted, so that the last of each key stays.
+/// The topic with the progress of all relays. It is compacted, so that the last value of each key stays.
 pub(super) const TOPIC: &str = "walrelay.progress";
 
-/// Of one partition: all keys together are a few hundred bytes for each relay.
+/// The topic's only partition. The keys of a relay have a few hundred bytes.
 pub(super) const PARTITION: i32 = 0;
 
-/// A relay that is busy writes ten records a second, and each relay reads all of them when it starts: what compaction leaves
-/// alone, the newest segment, is kept small.
+/// The topic's segments are small: a busy relay writes ten records a second, each relay reads all of them at its start, and compaction does
+/// not touch the newest segment.
 const SEGMENT_BYTES: &str = "16777216";
 
-/// Of its replicas so many have to be in sync.
+/// How many of the topic's replicas have to be in sync.
 const IN_SYNC: &str = "2";
 const _: () = assert!(LEAST_IN_SYNC == 2, "IN_SYNC says the same");
 
-/// What is waited for as a rule, for people.
+/// The text, for people, about the wait for the progress.
 pub(super) const READING: &str = "reading walrelay.progress";
 
-/// How long a step takes records that come, and how long one may wait for an answer.
+/// How long a step takes records that come.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
+
+/// How long a step may wait for an answer.
 pub(super) const LONG_SLICE: Duration = Duration::from_secs(1);
 
-/// Transactions of other relays are open for moments. One that is open for longer is named, with what ends it.
+/// The transactions of other relays are open for moments. A warning names one that is open for longer, with the command that ends it.
 const OPEN_FOR: Duration = Duration::from_secs(2);
 
-/// How reading goes.
+/// The result of a step of reading.
 pub(super) enum Read {
-    /// Ask again; whether somebody has answered.
+    /// The reading is not done. Whether a broker has answered.
     Pending { answered: bool },
-    /// The topic is not there, and so many brokers are.
+    /// The topic does not exist. The cluster has so many brokers.
     Missing { brokers: usize },
-    /// The last of each key.
+    /// The reading is done: the last value of each key.
     Done(Kept),
 }
 
-/// The last of each key.
+/// The last value of each key.
 pub(super) type Kept = BTreeMap<String, String>;
 
-/// Reads the progress topic to the end that it had when the transactions of others under our name were over.
+/// Reads the progress topic to its end. The transactions of other producers under the relay's name are over before.
 pub(super) struct Reading {
     settings: Settings,
     step: Step,
     kept: Kept,
-    /// Where a transaction is open, and has been for [`OPEN_FOR`].
+    /// The offset of another relay's transaction that has been open for [`OPEN_FOR`].
     open: Option<i64>,
 }
 
 enum Step {
-    /// The topic is looked for, and made.
+    /// Finds the topic, or creates it.
     Topic,
-    /// Where it ends, with everything that is still open.
+    /// Asks for the partition's end, open transactions included.
     End { uncommitted: BaseConsumer<Context> },
-    /// A transaction of another relay may be open before that end: Kafka shows nothing that comes behind its first record, which was last
-    /// seen at that offset since then.
+    /// Waits for open transactions of other relays before that end: Kafka shows no record behind the first one of an open transaction.
+    /// `seen`: the offset of that record, and since when it is the same.
     Stable { end: i64, committed: BaseConsumer<Context>, seen: (i64, Instant) },
-    /// An end of the partition that comes from here on lies at or behind that end.
+    /// Reads records. An end of the partition that the consumer reports now is at or behind `end`.
     Records { committed: BaseConsumer<Context> },
 }
 
@@ -82,7 +84,7 @@ impl Reading {
         Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), open: None }
     }
 
-    /// What is waited for, for people.
+    /// The text, for people, about the present wait.
     pub(super) fn reason(&self) -> String {
         let Some(offset) = self.open else { return READING.to_owned() };
         format!(
@@ -93,7 +95,7 @@ impl Reading {
         )
     }
 
-    /// The readers of the step before are done.
+    /// Sets the step, and ends the consumer of the step before.
     fn turn_to(&mut self, step: Step) {
         let before = std::mem::replace(&mut self.step, step);
         if !matches!(before, Step::Topic) {
@@ -101,7 +103,7 @@ impl Reading {
         }
     }
 
-    /// One step; everything, once it is there. The topic must have replicas enough. `make`: it is made where it is not there.
+    /// Goes one step. The topic must have enough replicas. `make`: whether to create a missing topic.
     pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
         match &mut self.step {
             Step::Topic => {
@@ -169,7 +171,7 @@ fn read_from_the_beginning(reader: &BaseConsumer<Context>) -> Result<(), Failure
     whole.and_then(|()| reader.assign(&all)).map_err(|error| broken("read its progress", &error))
 }
 
-/// Takes what comes within a slice: the last of each key counts. Whether the end has been seen.
+/// Takes the records that come within a slice. The last one of each key counts. Returns whether the end was reached.
 fn take_records(reader: &BaseConsumer<Context>, kept: &mut Kept) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
@@ -200,12 +202,12 @@ pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
             | Code::Resolve
             | Code::OperationTimedOut
             | Code::LeaderNotAvailable
-            // librdkafka looks for the coordinator of a group that is never joined: the partition is assigned, with its offset.
+            // librdkafka looks for the coordinator of a group although the consumer joins none: its partition is assigned.
             | Code::GroupAuthorizationFailed
     )
 }
 
-/// `None`: nobody answers yet.
+/// The partition's end. `None`: no broker has answered.
 fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failure> {
     match consumer.fetch_watermarks(TOPIC, PARTITION, LONG_SLICE) {
         Ok((_, high)) => Ok(Some(high)),
@@ -214,7 +216,7 @@ fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failu
     }
 }
 
-/// What is said of a topic that was made a moment ago.
+/// Whether brokers may give this error for a topic that was created a moment ago.
 fn is_young(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(
@@ -223,8 +225,8 @@ fn is_young(code: RDKafkaErrorCode) -> bool {
     )
 }
 
-/// As it is made: with three replicas, or as many as there are brokers, two of them in sync. With one broker as many as the cluster gives to
-/// any topic.
+/// The topic as walrelay creates it: with three replicas, or as many as there are brokers, two of them in sync. With a single broker it has
+/// the cluster's default.
 pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
     let replicas = i32::try_from(brokers.min(REPLICAS)).unwrap_or(-1);
     let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(if replicas > 1 { replicas } else { -1 }))
@@ -233,23 +235,23 @@ pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
     if replicas > 1 { topic.set(MIN_INSYNC, IN_SYNC) } else { topic }
 }
 
-/// The command that makes it so.
+/// The command that creates the topic.
 pub(super) fn create(settings: &Settings, brokers: usize) -> String {
     let more = format!(" --partitions 1 --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}");
     replicas::create(TOPIC, settings, brokers, &more)
 }
 
-/// The topic, once it was to be there.
+/// The result of looking for the topic.
 enum Topic {
     There,
-    /// Not every broker has heard of it.
+    /// The topic was just created: not every broker knows it.
     Young,
     Missing {
         brokers: usize,
     },
 }
 
-/// Sees that the topic is there and compacted, and has replicas enough. `make`: it is made where it is not there.
+/// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic.
 fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<Topic, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
     let found = make_topic_with(&admin, settings, make).and_then(|missing| {
@@ -274,8 +276,8 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
     Ok(Topic::There)
 }
 
-/// Sees that the topic is there: the cluster, asked to make it, says so. Where it is not to `make` it, it is asked for trial, and the
-/// topic may be missing: then, how many brokers there are.
+/// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial (`validate_only`).
+/// Returns the number of brokers if the topic is missing.
 fn make_topic_with(
     admin: &AdminClient<DefaultClientContext>,
     settings: &Settings,
@@ -289,7 +291,7 @@ fn make_topic_with(
     let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
     let forbidden = |error: RDKafkaErrorCode| Failure {
         class: FailureClass::Environment,
-        reason: failure::PROGRESS_TOPIC,
+        reason: errors::PROGRESS_TOPIC,
         text: format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings, brokers)),
     };
     let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &to_make)) {
@@ -300,7 +302,7 @@ fn make_topic_with(
         None if !make => return Ok(Some(brokers)),
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
-        // It may be there all the same.
+        // The user may lack the right to create topics, and the topic may exist all the same.
         Some(code) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|found| is_there(&found)) => {
             tracing::debug!(%code, "the progress topic cannot be created, and need not be");
         }
@@ -314,7 +316,7 @@ fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
     metadata.topics().iter().any(|topic| topic.name() == TOPIC && topic.error().is_none())
 }
 
-/// Whether a `cleanup.policy` forgets only what has a successor.
+/// Whether a topic with this `cleanup.policy` keeps the last value of each key.
 pub(super) fn keeps_the_last(policy: &str) -> bool {
     policy.split(',').all(|part| part.trim() == "compact")
 }
@@ -327,7 +329,7 @@ fn see_that_it_is_compacted(
 ) -> Result<(), Failure> {
     let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(TOPIC)], options));
     let config = described.ok().and_then(|configs| configs.into_iter().next()?.ok());
-    // Without the right to see them a topic's settings are none, and no error.
+    // Without the right to see settings, the answer has none, and no error.
     let Some(policy) = config.and_then(|config| config.get("cleanup.policy")?.value.clone()) else {
         tracing::debug!(topic = TOPIC, "its cleanup.policy cannot be seen");
         return Ok(());
@@ -337,7 +339,7 @@ fn see_that_it_is_compacted(
     }
     Err(Failure {
         class: FailureClass::Environment,
-        reason: failure::PROGRESS_TOPIC,
+        reason: errors::PROGRESS_TOPIC,
         text: format!(
             "topic {TOPIC} has cleanup.policy={policy}, and would lose the relay's progress: \
              kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"

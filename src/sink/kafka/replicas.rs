@@ -1,9 +1,9 @@
-//! Exactly once: whether a topic has replicas enough for the end of a transaction to survive the crash of a broker.
+//! Judges whether a topic has enough replicas for exactly once: the end of a transaction has to survive the crash of a broker.
 //!
-//! A transaction ends in two steps: its coordinator decides, and then a marker is written to each partition. A partition all of whose
-//! replicas are down at that moment never gets its marker: Kafka 4.3.1 takes it for deleted (`KRaftMetadataCache.getPartitionLeaderEndpoint`).
-//! Then committed records stay hidden, or the marker of a later transaction shows aborted ones. With three replicas, of which two have to be
-//! in sync, another replica takes over.
+//! A transaction ends in two steps: its coordinator decides, and then writes a marker to each partition. If all replicas of a partition are
+//! down at that moment, it never gets its marker: Kafka 4.3.1 takes it for deleted (`KRaftMetadataCache.getPartitionLeaderEndpoint`).
+//! Committed records then stay hidden, or the marker of a later transaction shows aborted ones. With three replicas, two of them in sync,
+//! another replica takes over.
 //!
 //! | replicas | `min.insync.replicas` | verdict |
 //! |---|---|---|
@@ -13,13 +13,13 @@
 //! | 3 or more | 2 or more | kept |
 //! | or either is not visible | | a warning |
 //!
-//! In: a topic's replicas and `min.insync.replicas`. Out: the verdict, with what fixes it. [`judge`] is pure.
+//! In: a topic's replicas and `min.insync.replicas`. Out: the verdict, with its fix. [`judge`] is pure.
 //! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "DescribeConfigs".
 
-use super::failure;
+use super::config::Settings;
+use super::errors;
+use super::producers::retire;
 use super::progress::LONG_SLICE;
-use super::retire::retire;
-use super::settings::Settings;
 use super::transactions::{broken, client};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
@@ -29,36 +29,38 @@ use std::collections::BTreeSet;
 /// The topic of Kafka's transaction coordinators.
 pub(super) const TRANSACTION_STATE: &str = "__transaction_state";
 
-/// The topic's setting.
+/// A topic's setting: how many replicas have to be in sync.
 pub(super) const MIN_INSYNC: &str = "min.insync.replicas";
 
-/// How many replicas a topic is created with, and how many of them have to be in sync.
+/// How many replicas a created topic has.
 pub(super) const REPLICAS: usize = 3;
+
+/// How many replicas of a created topic have to be in sync.
 pub(super) const LEAST_IN_SYNC: usize = 2;
 
-/// What a missing replica means, for people.
+/// The consequence of too few replicas, for people.
 const WHY: &str = "if its brokers crash, Kafka may forget to end a transaction there: committed rows stay hidden, or aborted ones appear";
 
-/// What the rule says of a topic.
+/// The judgement of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It keeps to the rule, or its one replica is accepted.
+    /// The topic has enough replicas, or the user accepts its only one.
     Kept,
-    /// It may run.
+    /// The relay may run, with a warning.
     Risky {
-        /// For people.
+        /// The warning.
         text: String,
     },
-    /// It must not run.
+    /// The relay must not run.
     Refused {
-        /// For people.
+        /// The reason.
         text: String,
-        /// The command.
+        /// The command that fixes it.
         fix: String,
     },
 }
 
-/// Judges a topic. `replicas`: the fewest of its partitions', `least`: `min.insync.replicas`; `None`: this user may not see it.
+/// Judges a topic. `replicas`: the fewest of a partition; `least`: `min.insync.replicas`; `None`: this user may not see it.
 pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, settings: &Settings) -> Verdict {
     match (replicas, least) {
         (Some(1), _) if settings.accepts_one_replica() => Verdict::Kept,
@@ -100,8 +102,8 @@ pub(super) fn alter(brokers: &str, topic: &str, setting: &str, value: impl std::
     )
 }
 
-/// The command that creates a topic, with what the rule asks for, on a cluster with so many brokers, as far as they are known; `more`:
-/// further options, each with a blank before it. A default of more replicas than there are brokers creates nothing.
+/// The command that creates a topic with enough replicas. `brokers`: how many the cluster has, 0 if that is not known; a cluster creates no
+/// topic with more replicas than brokers. `more`: further options, each with a blank before it.
 pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &str) -> String {
     let rule = if !settings.accepts_one_replica() {
         format!(" --replication-factor {REPLICAS} --config {MIN_INSYNC}={LEAST_IN_SYNC}")
@@ -117,17 +119,17 @@ pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &st
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     judged: BTreeSet<String>,
-    /// Why the relay must not run, and what fixes it.
+    /// The reason why the relay must not run, and the fix.
     refused: Option<(Failure, String)>,
-    /// A topic has one replica, and that was said.
+    /// The warning about topics with one replica was logged.
     warned: bool,
 }
 
 impl Replicas {
-    /// Judges a topic with so many replicas (`None`: this user may not see them), unless it is judged already.
+    /// Judges a topic with so many replicas (`None`: this user may not see them), unless it was judged before.
     ///
     /// # Errors
-    /// It must not be written to, or the cluster does not answer.
+    /// The relay must not write to it, or the cluster does not answer.
     pub(super) fn see(&mut self, topic: &str, replicas: Option<usize>, settings: &Settings) -> Result<(), Failure> {
         if self.judged.contains(topic) {
             return Ok(());
@@ -144,7 +146,7 @@ impl Replicas {
             Verdict::Kept => {}
             Verdict::Risky { text } => tracing::warn!("exactly once: {text}"),
             Verdict::Refused { text, fix } => {
-                let failure = Failure { class: FailureClass::Client, reason: failure::REPLICAS, text };
+                let failure = Failure { class: FailureClass::Client, reason: errors::REPLICAS, text };
                 return Err(self.refuse(failure, fix));
             }
         }
@@ -152,24 +154,24 @@ impl Replicas {
         Ok(())
     }
 
-    /// The relay must not run for this reason; `fix`: what fixes it.
+    /// Notes the reason why the relay must not run, and its fix.
     pub(super) fn refuse(&mut self, failure: Failure, fix: String) -> Failure {
         self.refused = Some((failure.clone(), fix));
         failure
     }
 
-    /// Why the relay must not run.
+    /// The reason why the relay must not run.
     pub(super) fn refused(&self) -> Option<&Failure> {
         self.refused.as_ref().map(|(failure, _)| failure)
     }
 
-    /// What fixes that.
+    /// The fix of that reason.
     pub(super) fn fix(&self) -> Option<&str> {
         self.refused.as_ref().map(|(_, fix)| fix.as_str())
     }
 }
 
-/// The topic's `min.insync.replicas`; `None`: this user may not see it.
+/// Asks for the topic's `min.insync.replicas`. `None`: this user may not see it.
 fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
     let found = least_in_sync_by(&admin, topic);
@@ -177,7 +179,7 @@ fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Fail
     found
 }
 
-/// The same, by a client that is there.
+/// Asks for the topic's `min.insync.replicas` with this client.
 fn least_in_sync_by(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<Option<usize>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| client(error.to_string()))?;
@@ -187,7 +189,7 @@ fn least_in_sync_by(admin: &AdminClient<DefaultClientContext>, topic: &str) -> R
         class: FailureClass::Environment,
         ..broken(&format!("see the settings of topic {topic}"), &error)
     })?;
-    // Without the right to see them there are none, and no error.
+    // Without the right to see settings, the answer has none, and no error.
     let config = described.into_iter().next().and_then(Result::ok);
     Ok(config.and_then(|config| config.get(MIN_INSYNC)?.value.as_ref()?.parse().ok()))
 }

@@ -1,6 +1,6 @@
-//! A topic that is made for a measurement and goes with it.
+//! Makes a topic for a measurement, and removes it.
 //!
-//! In: a name. Out: the topic, or a refusal; a topic that is there already is never touched.
+//! In: a name. Out: the topic, or a refusal. It never touches a topic that exists already.
 
 use super::Settings;
 use crate::sink::destination::{Scratch, ScratchError};
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 /// How long the cluster may take for one request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a request is timed.
+/// How many requests are timed.
 const ROUND_TRIPS: usize = 9;
 
-/// A topic of one's own.
+/// A topic that was made for a measurement.
 pub(super) struct ScratchTopic {
     admin: AdminClient<DefaultClientContext>,
     runtime: tokio::runtime::Runtime,
@@ -23,10 +23,10 @@ pub(super) struct ScratchTopic {
 }
 
 impl ScratchTopic {
-    /// Makes it, with the cluster's own number of replicas.
+    /// Makes the topic, with the cluster's default number of replicas.
     ///
     /// # Errors
-    /// It is there already, or the cluster refuses or does not answer.
+    /// The topic exists already, or the cluster refuses or does not answer.
     pub(super) fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
         let error = |reason: String| ScratchError { what: "create topic", topic: name.to_owned(), reason };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -41,7 +41,7 @@ impl ScratchTopic {
 }
 
 impl Scratch for ScratchTopic {
-    /// Of metadata of the topic: a broker writes nothing for it.
+    /// Times requests for the topic's metadata, for which a broker writes nothing.
     fn round_trip(&self) -> Option<Duration> {
         let times = (0..ROUND_TRIPS).filter_map(|_| {
             let asked = Instant::now();
@@ -57,7 +57,7 @@ impl Scratch for ScratchTopic {
     }
 }
 
-/// The one topic's result, in the answer about all of them.
+/// The result for the only topic of a request.
 fn outcome(answer: Result<Vec<TopicResult>, KafkaError>) -> Result<(), String> {
     let answers = answer.map_err(|error| error.to_string())?;
     match answers.into_iter().next() {

@@ -6,60 +6,60 @@
 //!                                 __transaction_state
 //! ```
 //!
-//! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: what was committed under
-//! this name before. Blocking calls of librdkafka are made in slices, so that the caller can look after other things meanwhile.
+//! In: records and, at the end of each transaction, a progress record, in the same transaction. Out: the progress that was committed under
+//! this name before. Blocking calls of librdkafka are made in slices, so that the caller can do other things meanwhile.
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
-use super::asking::UNANSWERED;
-use super::context::Context;
+use super::callbacks::Context;
+use super::config::Settings;
+use super::metadata::UNANSWERED;
 use super::progress::{self, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
 use super::replicas::{Replicas, TRANSACTION_STATE};
-use super::settings::Settings;
-use super::{KafkaSink, failure};
+use super::{KafkaSink, errors};
 use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::time::{Duration, Instant};
 
-/// How often Kafka is asked for a sign of life while its coordinator gives none.
+/// How often the sink asks whether Kafka answers while its coordinator does not.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A relay that takes over waits for this.
+/// The event that a relay waits for in the phase `Judging`, for people.
 const JUDGING: &str = "asking Kafka for the replicas of __transaction_state";
 
 /// How long the last abort may take.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
-/// The token of progress records. No row has it: topics' places are small.
+/// The token of progress records. No row has it, since indexes of topics are small.
 pub(super) const PROGRESS: Token = Token { transaction: u32::MAX, tick: u16::MAX, topic: u16::MAX };
 
-/// Where it stands.
+/// The state of the sink's transactions.
 #[derive(Default)]
 pub(super) struct Transactions {
     phase: Phase,
     name: Option<String>,
-    /// The topics that have replicas enough, as far as it is known.
+    /// The topics that were judged by their replicas.
     pub(super) replicas: Replicas,
-    /// When Kafka was asked for a sign of life, or for the topic of progress, last.
+    /// When the sink last asked whether Kafka answers, or whether the progress topic exists.
     asked: Option<Instant>,
-    /// Whether each commit was answered, by the last of our own producers: nobody has fenced it.
+    /// Whether every commit of this process was answered. Then no other relay has fenced its producer and committed.
     pub(super) certain: bool,
 }
 
 #[derive(Default)]
 enum Phase {
-    /// Nothing is ours yet.
+    /// The transactions are another producer's, or nobody's.
     #[default]
     Foreign,
     Initializing,
-    /// The transactions are ours. The replicas of the topic that keeps them are looked at.
+    /// This producer has the transactions. The sink asks for the replicas of `__transaction_state`.
     Judging,
     Reading(Box<Reading>),
     /// No transaction is open.
     Idle,
     Open,
-    /// The progress record is on its way until it is reported, then the commit.
+    /// The progress record waits for its report. The commit follows.
     Committing {
         since: Instant,
         reported: Option<Result<(), Failure>>,
@@ -67,7 +67,7 @@ enum Phase {
 }
 
 impl Transactions {
-    /// Whether a record can be taken, with a transaction opened for it where there is none.
+    /// Whether the sink can take a record. Begins a transaction if none is open.
     pub(super) fn open(&mut self, producer: &BaseProducer<Context>) -> Result<bool, Failure> {
         match self.phase {
             Phase::Open => Ok(true),
@@ -92,7 +92,7 @@ impl Transactions {
         }
     }
 
-    /// A producer for the name that was taken over last, and what has to be done with it again.
+    /// A new producer for the last name. It has to go through all phases again.
     pub(super) fn restart(&mut self, settings: &Settings) -> Result<Option<BaseProducer<Context>>, Failure> {
         if let Some(refused) = self.replicas.refused() {
             return Err(refused.clone());
@@ -133,7 +133,7 @@ impl KafkaSink {
         }
     }
 
-    /// Another phase has begun, or the current one continues.
+    /// Sets the phase, which the caller has to wait for.
     fn pending(&mut self, phase: Phase, reason: &str, answered: bool) -> Initialized {
         self.turn_to(phase);
         Initialized::Pending { reason: Some(reason.to_owned()), answered }
@@ -159,7 +159,7 @@ impl KafkaSink {
         }
     }
 
-    /// Whether Kafka answers, though it may not do what it is asked for.
+    /// Whether brokers answer, even if the coordinator does not.
     fn is_alive(&mut self) -> bool {
         let Some(transactions) = &mut self.transactions else { return false };
         if transactions.asked.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
@@ -169,7 +169,7 @@ impl KafkaSink {
         self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
     }
 
-    /// All topics are asked for: to ask for one by name creates it where it is not there.
+    /// Judges `__transaction_state` by its replicas. It asks for all topics, since a question about one topic may create it.
     fn judge(&mut self) -> Result<Initialized, Failure> {
         let Ok(metadata) = self.metadata(LONG_SLICE) else {
             return Ok(self.pending(Phase::Judging, JUDGING, false));
@@ -206,7 +206,7 @@ impl KafkaSink {
         }
     }
 
-    /// Everything is taken over.
+    /// The transactions and the progress are this relay's.
     fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Initialized {
         self.turn_to(Phase::Idle);
         self.transactions.iter_mut().for_each(|transactions| transactions.certain = true);
@@ -229,7 +229,7 @@ impl KafkaSink {
                     Err((error, _)) => return Err(broken("write its progress", &error)),
                 }
             }
-            // librdkafka's own count has its log lines in it.
+            // The report counts, not librdkafka's count of messages in flight, which includes its log lines.
             Phase::Committing { reported: Some(Ok(())), .. } => return self.commit_reported(),
             Phase::Committing { reported: Some(Err(failure)), .. } => {
                 return Err(if failure.class == FailureClass::Topic { gone() } else { failure.clone() });
@@ -248,11 +248,11 @@ impl KafkaSink {
                 return Err(client("a transaction was to be committed that is not ours".to_owned()));
             }
         }
-        super::client::flush_for_a_millisecond(&self.producer);
+        super::producers::flush_for_a_millisecond(&self.producer);
         Ok(false)
     }
 
-    /// Everything that is in it has been reported.
+    /// Commits the transaction. All its records have been reported.
     fn commit_reported(&mut self) -> Result<bool, Failure> {
         let certain = |it: &mut Self, certain| it.transactions.iter_mut().for_each(|it| it.certain = certain);
         certain(self, false);
@@ -271,7 +271,7 @@ impl KafkaSink {
         }
     }
 
-    /// Why the open transaction takes nothing any more: the client says so to whoever asks it for something else meanwhile.
+    /// The failure of an open transaction that takes nothing any more. librdkafka returns it to a second `begin_transaction`.
     #[cold]
     pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
         let refused = || self.producer.begin_transaction().err();
@@ -288,7 +288,7 @@ impl KafkaSink {
     }
 }
 
-/// The fewest replicas of its partitions; `None`: this user may not see them.
+/// The fewest replicas of a topic's partitions. `None`: this user may not see them.
 pub(super) fn replicas_of(topic: &MetadataTopic) -> Option<usize> {
     topic.partitions().iter().map(|partition| partition.replicas().len()).min()
 }
@@ -302,18 +302,18 @@ pub(super) fn is_passing(error: &KafkaError) -> bool {
     }
 }
 
-/// The topic of progress was deleted while rows flowed. Its transaction was not committed.
+/// The failure if the progress topic was deleted while rows flowed. The transaction was not committed.
 fn gone() -> Failure {
     let text =
         format!("topic {TOPIC} is not there any more: it is made again once Postgres has confirmed the last commit");
-    Failure { class: FailureClass::Environment, reason: failure::PROGRESS_TOPIC, text }
+    Failure { class: FailureClass::Environment, reason: errors::PROGRESS_TOPIC, text }
 }
 
-/// What it means that the topic of progress is missing where a process before this one may have committed.
+/// The consequence of a missing progress topic if an earlier process may have committed transactions.
 pub(super) const WHY_MISSING: &str =
     "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
 
-/// What fixes that.
+/// The fix of a missing progress topic.
 pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
     format!(
         "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
@@ -324,14 +324,15 @@ pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
 
 fn missing(slot: &str) -> Failure {
     let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
-    Failure { class: FailureClass::Client, reason: failure::PROGRESS_TOPIC, text }
+    Failure { class: FailureClass::Client, reason: errors::PROGRESS_TOPIC, text }
 }
 
 pub(super) fn client(text: String) -> Failure {
     Failure { class: FailureClass::Client, reason: "client", text }
 }
 
-/// The client has to be recreated. What the cluster says about rights is the environment's.
+/// The failure of a transactional call. A missing right is of the class `Environment`. After any other failure the client has to be
+/// recreated.
 pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
     let code = error.rdkafka_error_code();
     let forbidden = [
@@ -341,6 +342,6 @@ pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
     ];
     let is_forbidden = code.is_some_and(|code| forbidden.contains(&code));
     let class = if is_forbidden { FailureClass::Environment } else { FailureClass::Client };
-    let reason = if is_forbidden { "authorization" } else { failure::reason(code) };
+    let reason = if is_forbidden { "authorization" } else { errors::reason(code) };
     Failure { class, reason, text: format!("Kafka did not let the relay {what}: {error}") }
 }

@@ -1,21 +1,21 @@
-//! What `--delivery exactly-once` needs of the cluster beyond what every run does.
+//! Checks the cluster's support for `--delivery exactly-once`: rights, replicas, the topic of progress, the length of transactions.
 //!
-//! In: what the cluster says of itself, and the name of the relay's transactions. Out: findings. [`findings`] asks, everything else is
-//! pure.
+//! In: the cluster's answers, and the name of the relay's transactions. Out: findings. Only [`findings`] asks the cluster; the other
+//! functions are pure.
 
+use super::examine::{Cluster, TopicFacts};
+use super::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 use super::{MORE_REPLICAS, SIDE, allow, alter};
 use crate::check_finding::Finding;
+use crate::sink::kafka::config::Settings;
 use crate::sink::kafka::destination::Kafka;
-use crate::sink::kafka::examine::{Cluster, TopicFacts};
 use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
 use crate::sink::kafka::replicas::{MIN_INSYNC, TRANSACTION_STATE, Verdict, judge};
-use crate::sink::kafka::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
-use crate::sink::kafka::settings::Settings;
 use crate::sink::kafka::transactions::{WHY_MISSING, fix_missing};
 use std::time::Duration;
 
-/// Asks for rights, and judges what is there; `id`: of the relay's transactions, `None`: Postgres, which gives it, could not be asked;
-/// `was_read`: the slot was read before.
+/// Asks for rights, and judges the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
+/// was none. `was_read`: somebody has read the slot before.
 pub(super) fn findings(
     kafka: &Kafka,
     settings: &Settings,
@@ -61,7 +61,7 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
     }
 }
 
-/// Whether a topic has replicas enough.
+/// The finding about a topic with too few replicas.
 pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> Option<Finding> {
     let least = topic.settings.as_ref().ok().and_then(|settings| settings.get(MIN_INSYNC)?.parse().ok());
     match judge(name, Some(topic.replicas), least, settings) {
@@ -104,7 +104,7 @@ fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &Prog
     }
 }
 
-/// Of a topic whose settings can be seen.
+/// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.
 fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
     let policy = settings.get("cleanup.policy")?;
@@ -115,7 +115,7 @@ fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     Some(found.ok_if(keeps_the_last(policy)))
 }
 
-/// Where the brokers' bound can be seen.
+/// The finding about a transaction timeout above the brokers' limit, if that can be seen.
 fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
     let most = cluster.settings.as_ref().ok()?.get(TRANSACTION_MAX_TIMEOUT)?;
     let (most, ours) = (Duration::from_millis(most.parse().ok()?), settings.transaction_timeout());

@@ -1,51 +1,54 @@
-//! The brokers and the topics that the latest rows would go to.
+//! Checks the brokers, and the topics of the latest rows.
 //!
-//! In: what the cluster says of itself, and the rows' topics and sizes. Out: findings. Pure.
+//! In: the cluster's answers, and the rows' topics and sizes. Out: findings.
 
 mod exactly_once;
+mod examine;
+mod listener;
+pub(super) mod probe;
+mod rights;
 #[cfg(test)]
 mod tests;
 
+use super::config::Settings;
 use super::destination::{KIND, Kafka};
-use super::examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
-use super::failure::{self, LOGIN_HINT};
-use super::listener::{self, Speaks};
+use super::errors::{self, LOGIN_HINT};
 use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::replicas::{self, MIN_INSYNC, TRANSACTION_STATE};
-use super::rights;
-use super::settings::Settings;
 use crate::check_finding::{Finding, Side};
 use crate::given::units::bytes;
 use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};
+use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+use listener::Speaks;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// What the findings here are about.
+/// The side of these findings.
 const SIDE: Side = Side::Destination(KIND.name);
 
-/// What a topic takes if nobody said otherwise: `message.max.bytes` of the broker.
+/// The broker's default of `message.max.bytes`, which limits a topic's records.
 const DEFAULT_MESSAGE_BYTES: usize = 1_048_588;
 
-/// What a record costs in a batch beyond key and value, in bytes, generously; with a few headers.
+/// A generous estimate of a record's bytes in a batch beyond key and value, with a few headers.
 const OVERHEAD_BYTES: usize = 512;
 
-/// The client's `batch.size` if nobody said otherwise.
+/// librdkafka's default of `batch.size`.
 const DEFAULT_BATCH_BYTES: u64 = 1_000_000;
 
-/// What a request has beside its batch, in bytes, generously.
+/// A generous estimate of a request's bytes beside its batch.
 const ROOM_BYTES: u64 = 1_024;
 
-/// What gives a topic more replicas.
+/// The command that gives a topic more replicas.
 const MORE_REPLICAS: &str = "kafka-reassign-partitions.sh, with three replicas for each partition";
 
-/// More missing topics than this are summed up.
+/// If more topics are missing, the check only counts them.
 const TOPICS_SHOWN: usize = 20;
 
-/// What there is to be set where both sides speak TLS, and come to no agreement.
+/// The fix if both sides speak TLS and the handshake fails.
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
-/// Looks at the cluster, and judges it.
+/// Asks the cluster, and judges its answers.
 pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
     let settings = match kafka.settings(wanted.client) {
         Ok(settings) => settings,
@@ -79,7 +82,7 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
     }
 }
 
-/// Nobody answers, or not us.
+/// The finding if no broker answers, or if the brokers refuse the credentials.
 fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     if is_of_advertised_address(failure) {
         return misled(SIDE.fail("advertised", failure.text.clone()));
@@ -102,7 +105,7 @@ fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
     }
 }
 
-/// Where the listener speaks another protocol than it is spoken to in: what it speaks, and the flags.
+/// The listener's protocol and the flags for it, if the settings have another protocol.
 fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(String, String)> {
     let (has_login, is_encrypted) = (protocol.starts_with("sasl_"), protocol.ends_with("ssl"));
     let login = if has_login || kafka.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
@@ -130,7 +133,7 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
     Some((format!("the listener there speaks {speaks}"), format!("walrelay run {flags}")))
 }
 
-/// Everything about the cluster.
+/// All findings about a cluster that has answered.
 fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let mut found = vec![
         SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())),
@@ -172,7 +175,7 @@ fn protocol(settings: &Settings, brokers: &[String]) -> Finding {
         .fix(format!("-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"))
 }
 
-/// Whether what is sent to a broker (`host:port`) stays on this machine, as far as its address says.
+/// Whether a broker (`host:port`) is on this machine, by its address.
 fn is_loopback(broker: &str) -> bool {
     let host = broker.rsplit_once(':').map_or(broker, |(host, _)| host).trim_matches(['[', ']']);
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
@@ -210,7 +213,7 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
     }
 }
 
-/// Whether brokers take requests as large as a batch, where their settings can be seen.
+/// The finding if brokers refuse requests as large as a batch. `None` as well, if their settings cannot be seen.
 fn request_size(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     const LIMIT: &str = "socket.request.max.bytes";
     let limit: u64 = cluster.settings.as_ref().ok()?.get(LIMIT)?.parse().ok()?;
@@ -222,12 +225,12 @@ fn request_size(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     })
 }
 
-/// Gives the relay's user these rights on `resource`, as options of the command.
+/// The command that gives the relay's user these rights. `resource`: the command's options that name it.
 fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
-    failure::allow(&kafka.brokers, kafka.property("sasl.username"), operations, resource)
+    errors::allow(&kafka.brokers, kafka.property("sasl.username"), operations, resource)
 }
 
-/// All topics that records may go to.
+/// The command's options that name all topics of the relay.
 fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
     match wanted.topics_begin {
         "" => "--topic '*'".to_owned(),
@@ -235,7 +238,7 @@ fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
     }
 }
 
-/// Topics of the latest rows that are not there.
+/// The findings about topics of the latest rows that do not exist.
 fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
     if missing.is_empty() {
@@ -248,7 +251,7 @@ fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wante
     }
     let (hidden, missing): (Vec<&String>, Vec<_>) =
         missing.into_iter().partition(|name| cluster.hidden.contains(*name));
-    // One command gives the right to all of them. What is missing besides shows then.
+    // One command gives the right to all of them. The next check then shows which of them do not exist.
     let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(kafka, name, wanted)).into_iter().collect();
     if !missing.is_empty() {
         found.extend(to_be_created(settings, cluster, missing));
@@ -256,7 +259,7 @@ fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wante
     found
 }
 
-/// A topic that the user may not see: it may be there.
+/// The finding about a topic that the user may not see. It may exist.
 fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
     SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
         .why("the relay waits before its first record")
@@ -293,7 +296,7 @@ fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) 
     }
 }
 
-/// Where bad rows go, if they go anywhere.
+/// The finding about the dead-letter topic, if bad rows go to one.
 fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
     let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
@@ -315,7 +318,7 @@ fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &
     )
 }
 
-/// Whether the brokers create topics on demand, where that can be seen, and what more is to be said of it.
+/// Whether the brokers create topics on demand, if their settings can be seen, and an addition to the finding.
 fn creates(cluster: &Cluster) -> (Option<bool>, String) {
     let Ok(settings) = &cluster.settings else { return (None, String::new()) };
     let wanted = settings.get("auto.create.topics.enable").map(|creates| creates == "true");
@@ -369,7 +372,7 @@ fn topic_findings(
     found
 }
 
-/// Whether a topic takes records now.
+/// The finding if a topic accepts no records now.
 fn in_sync(kafka: &Kafka, name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<Finding> {
     let (least, text) = least_in_sync(name, topic, settings)?;
     if least > topic.replicas {
@@ -387,14 +390,15 @@ fn in_sync(kafka: &Kafka, name: &str, topic: &TopicFacts, settings: &BTreeMap<St
     None
 }
 
-/// `min.insync.replicas` of a topic, and it beside the replicas, for people.
+/// `min.insync.replicas` of a topic, and a text for people with the numbers of replicas.
 fn least_in_sync(name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<(usize, String)> {
     let least: usize = settings.get(MIN_INSYNC)?.parse().ok()?;
     let text = format!("{name}: {MIN_INSYNC} is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     Some((least, text))
 }
 
-/// At least once: whether acknowledged records survive the loss of a broker, and whether they can be written while one is down.
+/// The finding, with at least once, if acknowledged records do not survive the loss of a broker, or if none can be written while one is
+/// down.
 fn replicas(
     kafka: &Kafka,
     cluster: &Cluster,

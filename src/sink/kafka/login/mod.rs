@@ -1,4 +1,4 @@
-//! What proves to the brokers who we are, where that changes: a token, or a password that is read again.
+//! [`Login`]: tokens and passwords that change while the relay runs.
 //!
 //! ```text
 //!  a program, a file, AWS ──► thread kafka-login ──► present proof ──► new clients, when they are created
@@ -6,13 +6,13 @@
 //!                          └── a broker refuses the present proof
 //! ```
 //!
-//! In: the properties `oauthbearer-token-command`, `oauthbearer=aws-msk-iam` and `password-command`, and `sasl.password` from a file. Out: to each client of the
-//! cluster the present token or password, and to producers each later one. The first proof is asked for on the thread that creates the
-//! first client; all others on a thread of their own, before they expire, also while the relay is idle, and as long as a broker refuses
-//! the present one. librdkafka authenticates again by itself when the broker asks for that (KIP-368).
-//! librdkafka's OIDC (`sasl.oauthbearer.method=oidc`) is not here: its clients each fetch their tokens on their own threads.
+//! In: the properties `oauthbearer-token-command`, `oauthbearer=aws-msk-iam` and `password-command`, and `sasl.password` from a file. Out: the
+//! present token or password (the *proof*) for each client of the cluster, and each later one for producers. The thread that creates the
+//! first client fetches the first proof. The thread `kafka-login` fetches all others, before the present one expires, while the relay is
+//! idle too, and as long as a broker refuses the present one. librdkafka authenticates again by itself when the broker asks for it (KIP-368).
+//! librdkafka's OIDC (`sasl.oauthbearer.method=oidc`) is not here: each of its clients fetches its tokens on a thread of its own.
 //!
-//! Invariants: the thread ends with the last that knows the login; no secret shows in `Debug` or in an error.
+//! Invariants: the thread ends with the last [`Login`]; no secret shows in `Debug` or in an error.
 //! Specification: KIP-255, KIP-368; librdkafka's `rd_kafka_oauthbearer_set_token`, `rd_kafka_sasl_set_credentials`.
 
 #[cfg(feature = "aws")]
@@ -20,7 +20,7 @@ mod msk;
 mod native;
 mod token;
 
-use super::context::Context;
+use super::callbacks::Context;
 use crate::given::{Given, Origin, SettingError, nearest};
 use crate::secret::{Secret, SecretCommand, SecretError};
 #[cfg(feature = "aws")]
@@ -36,83 +36,85 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 use token::Token;
 
-/// Prints a token, or JSON about one.
+/// The property with a command that prints a token, or JSON about one.
 pub(super) const TOKEN_COMMAND: &str = "oauthbearer-token-command";
-/// Prints `sasl.password`.
+/// The property with a command that prints the password.
 pub(super) const PASSWORD_COMMAND: &str = "password-command";
-/// Who else issues tokens: `aws-msk-iam`.
+/// The property that names another source of tokens: `aws-msk-iam`.
 const ISSUED_BY: &str = "oauthbearer";
 const MSK: &str = "aws-msk-iam";
 const REGION: &str = "aws-region";
-/// The password itself, which a file may hold.
+/// librdkafka's property with the password, which may come from a file.
 const PASSWORD: &str = "sasl.password";
 const USER: &str = "sasl.username";
 const MECHANISM: &str = "sasl.mechanism";
 const PROTOCOL: &str = "security.protocol";
 
-/// The properties that are ours and not librdkafka's.
+/// The properties that walrelay has beside librdkafka's.
 pub(super) const PROPERTIES: [&str; 4] = [TOKEN_COMMAND, PASSWORD_COMMAND, ISSUED_BY, REGION];
 
 /// How often a password is read again.
 const PASSWORD_EVERY: Duration = Duration::from_mins(1);
 
-/// Distance of attempts while a broker refuses the present proof: of files, and of programs, which cost more.
+/// How often a file is read again while a broker refuses the present password.
 const REFUSED_FILE_EVERY: Duration = Duration::from_secs(1);
+
+/// How often a program is run again while a broker refuses the present proof.
 const REFUSED_EVERY: Duration = Duration::from_secs(5);
 
-/// Pauses after an attempt that failed: a tenth of the time that is left, between these.
+/// The shortest and the longest pause after a failed attempt. In between, it is a tenth of the time that the present proof is valid.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Longest wait in one piece: wall clocks are set, and machines sleep.
+/// The longest wait without a look at the clock, since wall clocks are set and machines sleep.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Why there is no token or password.
+/// The reason why there is no token or password.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
-    /// It is not to be had.
+    /// A file cannot be read, or a program fails.
     #[error("-X {property}: {source}")]
     Secret {
-        /// Where it is to come from.
+        /// The property that names its source.
         property: &'static str,
-        /// Why not.
+        /// The reason.
         source: SecretError,
     },
     /// AWS gives no access keys.
     #[error("-X oauthbearer=aws-msk-iam: {0}")]
     Aws(String),
-    /// It is none.
+    /// A program prints no token.
     #[error(
         "-X {property}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
     )]
     NoToken {
-        /// Where it comes from.
+        /// The property that names its source.
         property: &'static str,
     },
-    /// It is too old.
+    /// The token has expired.
     #[error("-X {property}: the token that it prints has expired")]
     Expired {
-        /// Where it comes from.
+        /// The property that names its source.
         property: &'static str,
     },
-    /// librdkafka does not take it.
+    /// librdkafka refuses the token.
     #[error("-X {property}: {reason}")]
     Unfit {
-        /// Where it comes from.
+        /// The property that names its source.
         property: &'static str,
         /// librdkafka's words.
         reason: String,
     },
 }
 
-/// A login that changes. Clones share it.
+/// A source of tokens or passwords that change, with the present one. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Login(Arc<Renewed>);
 
-/// Goes with the last login, and the thread with it.
+/// The last [`Login`] drops it, which ends the thread.
 #[derive(Debug)]
 struct Renewed {
     shared: Arc<Shared>,
-    /// Wakes the thread, once there is one.
+    /// Wakes the thread. `None`: there is no thread yet.
     thread: Mutex<Option<SyncSender<()>>>,
 }
 
@@ -122,7 +124,7 @@ struct Shared {
     source: Source,
     user: String,
     present: Mutex<Option<Present>>,
-    /// A broker refuses what is present.
+    /// Whether a broker refuses the present proof.
     refused: AtomicBool,
     /// Producers that get each new proof.
     clients: Mutex<Clients>,
@@ -139,11 +141,11 @@ enum Source {
     Password(Secret),
 }
 
-/// What proves it now.
+/// The present proof.
 #[derive(Debug, Clone)]
 struct Present {
     proof: Proof,
-    /// When to ask for the next one, by the wall clock.
+    /// When to fetch the next proof, by the wall clock.
     renew_at: SystemTime,
 }
 
@@ -168,11 +170,11 @@ impl PartialEq for Login {
 impl Eq for Login {}
 
 impl Login {
-    /// Takes our own properties out of `properties`, and adds what librdkafka needs to know of them. `brokers`: their addresses. `None`: nothing
-    /// changes.
+    /// Takes walrelay's properties out of `properties`, and adds those that librdkafka needs in their place. `brokers`: their addresses.
+    /// `None`: tokens and passwords do not change.
     ///
     /// # Errors
-    /// A command line that is none; properties that exclude each other, or miss one.
+    /// A command line cannot be parsed; properties exclude each other, or need another one.
     pub(super) fn take(properties: &mut Vec<(String, Given)>, brokers: &[Given]) -> Result<Option<Self>, SettingError> {
         let token = take(properties, TOKEN_COMMAND);
         let (issuer, region) = (take(properties, ISSUED_BY), take(properties, REGION));
@@ -218,10 +220,10 @@ impl Login {
         Self(Arc::new(Renewed { shared: Arc::new(shared), thread: Mutex::default() }))
     }
 
-    /// The present password; `None`: it is by a token.
+    /// The present password. `None`: the login is by token.
     ///
     /// # Errors
-    /// There has never been one, and it is not to be had.
+    /// There was no password before, and none can be fetched.
     pub(super) fn password(&self) -> Result<Option<SecretString>, LoginError> {
         Ok(match self.present()?.proof {
             Proof::Password(password) => Some(password),
@@ -229,15 +231,15 @@ impl Login {
         })
     }
 
-    /// Gives a new client its token. A password it has from its settings.
+    /// Gives a new client its token. A new client has a password from its settings.
     ///
     /// # Errors
-    /// There has never been one, and it is not to be had; or it is no token.
+    /// There was no token before, and none can be fetched; or librdkafka refuses it.
     pub(super) fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), LoginError> {
         match self.present()?.proof {
             Proof::Token(token) if !token.has_expired(SystemTime::now()) => native::set_token(client, &token)
                 .map_err(|reason| LoginError::Unfit { property: self.0.shared.property, reason }),
-            // There is another one as soon as there is one at all.
+            // The thread fetches another token.
             Proof::Token(_) | Proof::Password(_) => Ok(()),
         }
     }
@@ -248,13 +250,13 @@ impl Login {
         clients.0.retain(|client| client.strong_count() > 0);
         clients.0.push(Arc::downgrade(producer));
         drop(clients);
-        // There may have been a new one since it was created.
+        // The proof may have changed since the producer was created.
         if let Some(present) = lock(&self.0.shared.present).clone() {
             self.0.shared.give(producer, &present.proof);
         }
     }
 
-    /// A broker refuses the present proof: another one is asked for at once, and again and again.
+    /// A broker refuses the present proof: the thread fetches another one at once, and again until a broker accepts one.
     pub(super) fn refused(&self) {
         let was_refused = self.0.shared.refused.swap(true, Ordering::Relaxed);
         if let Some(thread) = lock(&self.0.thread).as_ref().filter(|_| !was_refused)
@@ -264,12 +266,12 @@ impl Login {
         }
     }
 
-    /// A broker has let us in.
+    /// A broker has accepted the present proof.
     pub(super) fn accepted(&self) {
         self.0.shared.refused.store(false, Ordering::Relaxed);
     }
 
-    /// The present proof. The first time it is asked for here, and from then on by a thread.
+    /// The present proof. The first call fetches it on this thread, and starts the thread that fetches the later ones.
     fn present(&self) -> Result<Present, LoginError> {
         let mut thread = lock(&self.0.thread);
         if let Some(present) = lock(&self.0.shared.present).clone() {
@@ -288,7 +290,7 @@ impl Login {
     }
 }
 
-/// The last one given.
+/// Takes the property with this name. If there are several, the last counts.
 fn take(properties: &mut Vec<(String, Given)>, name: &str) -> Option<Given> {
     let taken = properties.iter().rfind(|(known, _)| known == name).map(|(_, given)| given.clone());
     properties.retain(|(known, _)| known != name);
@@ -299,7 +301,7 @@ fn parse(command: &Given) -> Result<SecretCommand, SettingError> {
     SecretCommand::parse(&command.text).map_err(|error| command.invalid(format!("a program: {error}"), None))
 }
 
-/// Tokens that are signed here.
+/// The login by tokens that walrelay signs for MSK.
 fn by_msk(
     properties: &mut Vec<(String, Given)>,
     issuer: &Given,
@@ -323,7 +325,7 @@ fn by_msk(
     }
 }
 
-/// A token goes with its mechanism, and with a protocol that has logins.
+/// Checks or adds the mechanism and the protocol that a token needs.
 fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), SettingError> {
     let value = |wanted: &str| properties.iter().rfind(|(name, _)| name.replace("mechanisms", "mechanism") == wanted);
     match value(MECHANISM) {
@@ -341,7 +343,7 @@ fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), 
                 .invalid(format!("SASL_SSL or SASL_PLAINTEXT, as {} needs", given.origin), Some(near.to_owned())))
         }
         Some(_) => Ok(()),
-        // A token is as good as a password: nobody else shall see it.
+        // A token is a secret, as a password is: it needs an encrypted connection.
         None => {
             properties.push((PROTOCOL.to_owned(), Given { text: "SASL_SSL".to_owned(), ..given.clone() }));
             Ok(())
@@ -350,14 +352,14 @@ fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), 
 }
 
 impl Shared {
-    /// Asks where the proof comes from.
+    /// Fetches a proof from its source.
     fn ask(&self) -> Result<Present, LoginError> {
         let property = self.property;
         let secret = |source| LoginError::Secret { property, source };
         let now = SystemTime::now();
         match &self.source {
             Source::Password(password) => {
-                // What was kept of a program is as old as the password itself.
+                // A program's output may be cached: this password is as old as that.
                 password.refused();
                 let proof = Proof::Password(password.read().map_err(secret)?);
                 Ok(Present { proof, renew_at: now + PASSWORD_EVERY })
@@ -383,7 +385,7 @@ impl Shared {
         Ok(Present { proof: Proof::Token(token), renew_at })
     }
 
-    /// Renews until nobody needs it any more.
+    /// Fetches new proofs until the last [`Login`] is dropped.
     fn keep_renewed(&self, woken: &Receiver<()>) {
         let mut failing = false;
         loop {
@@ -409,14 +411,14 @@ impl Shared {
         }
     }
 
-    /// How long nothing is to be asked.
+    /// How long the thread waits before it looks again.
     fn pause(&self) -> Duration {
         if self.refused.load(Ordering::Relaxed) {
             return self.refused_every();
         }
         let due = lock(&self.present).as_ref().map(|present| present.renew_at);
         let pause = due.and_then(|due| due.duration_since(SystemTime::now()).ok()).unwrap_or_default();
-        // Never in circles, and in steps: wall clocks are set.
+        // Never zero, so that the loop does not spin, and never long, since wall clocks are set.
         pause.clamp(RETRY.0, LONGEST_WAIT)
     }
 
@@ -434,7 +436,7 @@ impl Shared {
         }
     }
 
-    /// What is new goes to everyone.
+    /// Stores a new proof, and gives it to all producers if it differs.
     fn take(&self, fresh: Present) {
         let mut present = lock(&self.present);
         let is_same = present.as_ref().is_some_and(|present| present.proves_the_same(&fresh));
@@ -475,7 +477,7 @@ impl Present {
         }
     }
 
-    /// How long it is good for.
+    /// How long the proof is still valid.
     fn left(&self) -> Duration {
         match &self.proof {
             Proof::Token(token) => token.left(SystemTime::now()),

@@ -1,7 +1,7 @@
-//! Tokens for Amazon MSK's access by IAM: a request to connect to a cluster, signed with AWS' access keys.
+//! Signs tokens for Amazon MSK's access by IAM. A token is a request to connect to a cluster, signed with AWS' access keys.
 //!
-//! In: the region, access keys. Out: a token that is good for 15 minutes at most. Nobody issues it: it is signed here.
-//! Specification: the `aws-msk-iam-sasl-signer` libraries of AWS, whose tokens these are byte for byte but for the name of the program.
+//! In: the region, access keys. Out: a token that is valid for 15 minutes at most. walrelay signs it itself.
+//! Specification: the `aws-msk-iam-sasl-signer` libraries of AWS. These tokens equal theirs, except for the name of the program.
 
 use super::token::Token;
 use crate::given::{Given, percent_encoded};
@@ -15,24 +15,24 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-/// How long MSK takes a token.
+/// How long MSK accepts a token.
 const LIFE: Duration = Duration::from_mins(15);
 
-/// Signs tokens.
+/// A signer of tokens.
 #[derive(Debug, Clone)]
 pub(super) struct Msk {
-    /// `None`: that of the environment.
+    /// The region. `None`: that of the environment.
     region: Option<String>,
 }
 
 impl Msk {
-    /// For the region that is given, else the one in the brokers' names.
+    /// Signs for the given region, or else for the one in the brokers' names.
     pub(super) fn new(given: Option<String>, brokers: &[Given]) -> Self {
         let of_name = || brokers.iter().find_map(|broker| region_of(&broker.text)).map(str::to_owned);
         Self { region: given.or_else(of_name) }
     }
 
-    /// A token, signed now. Asks AWS' chain for keys, and waits for them.
+    /// Signs a token. Waits for keys from AWS' chain of credentials.
     ///
     /// # Errors
     /// There is no region, or there are no keys.

@@ -1,6 +1,6 @@
-//! The two calls by which librdkafka is given a token or a password while a client lives.
+//! The two calls that give librdkafka a token or a password while a client lives.
 //!
-//! In: a client, and what proves who we are. Out: nothing, or librdkafka's reason. It keeps nothing.
+//! In: a client, and a token or a password. Out: nothing, or librdkafka's error. This file keeps nothing.
 //! Specification: librdkafka's `rdkafka.h`, `rd_kafka_oauthbearer_set_token`, `rd_kafka_sasl_set_credentials`: both are thread-safe.
 
 use super::token::Token;
@@ -10,7 +10,7 @@ use rdkafka::client::Client;
 use secrecy::{ExposeSecret as _, SecretString};
 use std::ffi::{CStr, CString, c_char};
 
-/// A C string; what has a zero byte in it ends there.
+/// A C string. A text with a zero byte ends there.
 fn c_text(text: &str) -> CString {
     CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! What a program prints of a token.
+//! Parses a token from a program's output.
 //!
-//! In: its output, and the time. Out: the token with its end, its principal and its extensions. Reads no clock, contacts nobody, and
-//! verifies nothing: that is the broker's to do.
+//! In: the output, and the time. Out: the token with its end, its principal and its extensions. It reads no clock, contacts nobody, and
+//! verifies nothing: the broker does.
 //!
 //! Invariant: a token's value shows in no `Debug`.
-//! Specification: RFC 7519 for `exp`, `iat` and `sub` of a token that says them itself; RFC 7628, section 3.1, for extensions.
+//! Specification: RFC 7519 for `exp`, `iat` and `sub` of a JWT; RFC 7628, section 3.1, for extensions.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -13,29 +13,29 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a token counts that does not say it.
+/// How long a token without an end is valid.
 const LIFE: Duration = Duration::from_mins(5);
 
-/// Numbers above this are milliseconds since 1970, others seconds.
+/// Larger numbers are milliseconds since 1970, the others are seconds.
 const LARGEST_SECONDS: f64 = 100_000_000_000.0;
 
-/// No token counts for longer than so many seconds.
+/// The longest validity of a token, in seconds.
 const LONGEST_LIFE_SECONDS: f64 = 10_000_000_000.0;
 
-/// Who we are for librdkafka, where nothing says so: brokers read it in the token.
+/// The principal for librdkafka if the output has none. Brokers read it from the token.
 const PRINCIPAL: &str = "walrelay";
 
-/// A token, and what goes with it.
+/// A token, with its end, its principal and its extensions.
 #[derive(Debug, Clone)]
 pub(super) struct Token {
     pub(super) value: SecretString,
-    /// By this machine's clock.
+    /// The end of its validity, by this machine's clock.
     pub(super) expires_at: SystemTime,
     pub(super) principal: String,
     pub(super) extensions: BTreeMap<String, String>,
 }
 
-/// What a program may print of a token.
+/// A program's output in JSON.
 #[derive(Deserialize)]
 struct Printed {
     token: String,
@@ -45,7 +45,7 @@ struct Printed {
     extensions: BTreeMap<String, String>,
 }
 
-/// What a token says of itself.
+/// The claims of a JWT.
 #[derive(Deserialize, Default)]
 struct Claims {
     exp: Option<f64>,
@@ -54,7 +54,7 @@ struct Claims {
 }
 
 impl Token {
-    /// Reads what a program printed; `None`: it is none.
+    /// Parses a program's output. `None`: it is no token.
     pub(super) fn read(output: &str, now: SystemTime) -> Option<Self> {
         let text = output.trim();
         let printed = if text.starts_with('{') {
@@ -73,30 +73,30 @@ impl Token {
         Some(Self { value: token.into(), expires_at: now + life, principal, extensions })
     }
 
-    /// How long it is good for.
+    /// How long the token is still valid.
     pub(super) fn left(&self, now: SystemTime) -> Duration {
         self.expires_at.duration_since(now).unwrap_or_default()
     }
 
-    /// Whether it is too old for librdkafka.
+    /// Whether the token has expired.
     pub(super) fn has_expired(&self, now: SystemTime) -> bool {
         self.left(now).is_zero()
     }
 
-    /// When the next one should be there: with a quarter of its time left.
+    /// When the next token should be fetched: with a quarter of the validity left.
     pub(super) fn renew_at(&self, now: SystemTime) -> SystemTime {
         now + self.left(now) * 3 / 4
     }
 
-    /// Milliseconds since 1970.
+    /// The end of its validity in milliseconds since 1970.
     pub(super) fn expires_at_millis(&self) -> i64 {
         let since = self.expires_at.duration_since(UNIX_EPOCH).unwrap_or_default();
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 }
 
-/// How long a token lives from now on by this machine's clock, which may differ from the issuer's: never longer than the issuer gave it
-/// in all, and as long as that where it seems to have expired, since it was issued for us a moment ago.
+/// How long a token is valid from now on by this machine's clock, which may differ from the issuer's. The time is never longer than from
+/// issue to end. If the token seems to have expired, it is exactly that, since the token was issued a moment ago.
 fn life(expires_at: Option<f64>, issued_at: Option<f64>, now: SystemTime) -> Duration {
     let Some(expires_at) = expires_at.map(seconds) else { return LIFE };
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
@@ -113,7 +113,7 @@ fn seconds(number: f64) -> f64 {
     if number > LARGEST_SECONDS { number / 1000.0 } else { number }
 }
 
-/// The claims of a JWT; `None`: it is none.
+/// The claims of a JWT. `None`: the token is no JWT.
 fn claims(token: &str) -> Option<Claims> {
     let mut parts = token.split('.');
     let (_, claims, _) = (parts.next()?, parts.next()?, parts.next()?);

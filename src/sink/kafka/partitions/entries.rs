@@ -1,17 +1,17 @@
-//! What is known of each record in flight, found by its ticket.
+//! [`Entries`]: an [`Entry`] for each record in flight, found by its [`Ticket`].
 //!
-//! In: a record is taken. Out: a [`Ticket`] that fits into librdkafka's opaque pointer, and later, once, what was noted. Room is used
-//! again, most recent first: a record costs no allocation.
+//! In: a taken record. Out: a ticket that fits into librdkafka's opaque pointer, and later, once, the entry. The memory of entries is used
+//! again, the most recent first: a record costs no allocation.
 //!
-//! Thousands are in flight while a backlog drains, and reports come in another order than records went: each look is a look into memory
-//! that is far away. So an entry is one cache line, is written without a look at what was there, and a batch's are fetched at once.
+//! While a backlog drains, thousands of records are in flight, and their reports come in another order: each look-up misses the cache. So
+//! an entry is one cache line, a new entry is written without reading the old one, and the entries of a batch are loaded together.
 //!
-//! Invariant: a ticket is redeemed once. A second report for one record is a mistake of ours, and ends the process.
+//! Invariant: a ticket is redeemed once. A second report for one record is a mistake of this program, and ends the process.
 
 use crate::sink::Tag;
 use std::num::NonZeroU32;
 
-/// Names a record in flight: its entry's place, and how often that was used before.
+/// The number of a record in flight: its entry's index, and how often that was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
     place: u32,
@@ -19,19 +19,19 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// As one integer.
+    /// The ticket as one integer.
     pub const fn pack(self) -> u64 {
         (self.generation as u64) << 32 | self.place as u64
     }
 
-    /// Back from [`Ticket::pack`].
+    /// The ticket that [`Ticket::pack`] made this integer of.
     #[allow(clippy::cast_possible_truncation, reason = "each field takes its own bits")]
     pub const fn unpack(packed: u64) -> Self {
         Self { place: packed as u32, generation: (packed >> 32) as u32 }
     }
 }
 
-/// What is noted of a record. Packed, so that it leaves room for the four bytes that a [`Slot`] adds.
+/// The entry of a record in flight. It is packed, so that four bytes of its cache line are left for a [`Slot`]'s generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(Rust, packed(4))]
 pub(super) struct Entry {
@@ -39,23 +39,23 @@ pub(super) struct Entry {
     /// The record's time. librdkafka gives a failed record back without it.
     pub(super) timestamp_millis: i64,
     pub(super) chosen: Chosen,
-    /// The partition that resumes once it is delivered, where it replaces a record that was refused.
+    /// For a dead-letter record: the partition of the refused record, which goes on once this one is delivered.
     pub(super) releases: Option<Released>,
     pub(super) sequence: Sequence,
-    /// Its bytes of key and value.
+    /// The bytes of key and value.
     pub(super) bytes: u32,
-    /// What it counts for in flight.
+    /// The bytes that count for the limit of records in flight.
     pub(super) held: u32,
 }
 
-/// The place of a record's partition, and whether its row names that partition. librdkafka gives each failed record back with a partition.
+/// The index of a record's partition, and whether the row asked for that partition. librdkafka returns each failed record with a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chosen(u32);
 
 impl Chosen {
     const BY_ROW: u32 = 1 << 31;
 
-    /// Places are below 2^31.
+    /// Indexes are below 2^31.
     pub(super) fn new(at: u32, by_row: bool) -> Self {
         Self(at & !Self::BY_ROW | if by_row { Self::BY_ROW } else { 0 })
     }
@@ -69,7 +69,7 @@ impl Chosen {
     }
 }
 
-/// A record's number among those of its partition, modulo 2^32. Fewer than 2^31 of them are in flight, so two of them have an order.
+/// The number of a record in its partition, modulo 2^32. Fewer than 2^31 records are in flight, so two of their numbers have an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Sequence(u32);
 
@@ -82,18 +82,18 @@ impl Sequence {
         self.distance_from(other) < 0
     }
 
-    /// How far it is behind `other`. Negative: before it.
+    /// The distance from `other` to this number. Negative: this one is before it.
     pub(super) fn distance_from(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0).cast_signed()
     }
 }
 
-/// The place of a partition, in a form of which "none" takes no room.
+/// The index of a partition, in a form whose `Option` has the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Released(NonZeroU32);
 
 impl Released {
-    /// None for the one place that can't be: there are never so many partitions.
+    /// `None` for the largest index, which no partition has.
     pub(super) fn new(at: u32) -> Option<Self> {
         NonZeroU32::new(!at).map(Self)
     }
@@ -103,12 +103,12 @@ impl Released {
     }
 }
 
-/// Bytes of a record, as an entry notes them: no row of Postgres comes near the bound.
+/// The bytes of a record, as an entry has them. No row of Postgres comes near 2^32.
 pub(super) fn size(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// Room for one: its ticket is out while `generation` is the ticket's.
+/// A slot for an entry. The entry is in use if `generation` is that of its ticket.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
@@ -118,16 +118,16 @@ struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == 64, "an entry is one cache line");
 
-/// All of them.
+/// The entries of all records in flight.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     slots: Vec<Slot>,
-    /// The next tickets of places that are free.
+    /// The next tickets of free slots.
     free: Vec<Ticket>,
 }
 
 impl Entries {
-    /// Notes a record.
+    /// Adds an entry.
     ///
     /// # Panics
     /// With 2^32 records in flight.
@@ -143,15 +143,15 @@ impl Entries {
         ticket
     }
 
-    /// Whether all these records are in flight. Loads their entries into the cache together, which costs less than one by one.
+    /// Whether all these records are in flight. This loads their entries into the cache together, which costs less than one by one.
     pub(super) fn have(&self, tickets: impl Iterator<Item = Ticket>) -> bool {
         tickets.fold(true, |all, ticket| all & self.slots.get(ticket.place as usize).is_some_and(|it| it.is(ticket)))
     }
 
-    /// What was noted.
+    /// The entry of a ticket.
     ///
     /// # Panics
-    /// When the ticket was redeemed before.
+    /// The ticket was redeemed before.
     pub(super) fn get(&self, ticket: Ticket) -> &Entry {
         let Some(slot) = self.slots.get(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
@@ -159,10 +159,10 @@ impl Entries {
         &slot.entry
     }
 
-    /// What was noted, to be changed.
+    /// The entry of a ticket, to change it.
     ///
     /// # Panics
-    /// When the ticket was redeemed before.
+    /// The ticket was redeemed before.
     pub(super) fn get_mut(&mut self, ticket: Ticket) -> &mut Entry {
         let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
@@ -170,10 +170,10 @@ impl Entries {
         &mut slot.entry
     }
 
-    /// Redeems a ticket.
+    /// Redeems a ticket: removes the entry.
     ///
     /// # Panics
-    /// When it was redeemed before.
+    /// The ticket was redeemed before.
     pub(super) fn take(&mut self, ticket: Ticket) -> Entry {
         let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a second report for one record")

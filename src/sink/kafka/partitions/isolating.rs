@@ -1,7 +1,7 @@
-//! What follows a failure: the search for the record that is to blame, a request of the isolating producer at a time.
+//! The search for a refused record, with one request of the isolating producer at a time.
 //!
-//! In: a partition that nothing is under way of any more, with what came back. Out: requests to [`Clients`], and the record that is
-//! refused alone, which is held (`resolving`). Halves of what was refused are tried, so N suspects cost about log2 N requests.
+//! In: a partition without records under way, and its failed records. Out: requests to [`Clients`], and the record that is refused alone,
+//! which is held (`resolving`). The search sends halves of a refused batch, so that N suspects cost about log2 N requests.
 
 use super::partition::{CALM, Search, State, WINDOW_HOLDS};
 use super::{Clients, Event, NotTaken, Partitions};
@@ -9,7 +9,7 @@ use crate::sink::FailureClass;
 use std::time::Instant;
 
 impl Partitions {
-    /// Nothing is under way after a failure: decides what comes next.
+    /// Decides on the next state after a failure, once no record is under way.
     pub(super) fn drained(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let bytes =
@@ -43,7 +43,7 @@ impl Partitions {
         }
     }
 
-    /// One request of the isolating producer has been answered, or there was none: the next.
+    /// Sends the next request of the search. The request before has been answered.
     pub(super) fn isolate(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         if !self.attempted(at, now) {
             return;
@@ -86,7 +86,7 @@ impl Partitions {
         }
     }
 
-    /// What the last request of a search says. Whether there may be another.
+    /// Judges the last request of a search. Returns whether another may be sent.
     fn attempted(&mut self, at: u32, now: Instant) -> bool {
         let Some(partition) = self.list.get_mut(at as usize) else { return false };
         let attempt = std::mem::take(&mut partition.search.attempt);
@@ -123,7 +123,7 @@ impl Partitions {
         }
     }
 
-    /// A whole request was delivered.
+    /// Notes that a request was delivered as a whole. Returns `true`: another may be sent.
     fn attempt_delivered(&mut self, at: u32, attempt: usize, now: Instant) -> bool {
         let Some(partition) = self.list.get_mut(at as usize) else { return false };
         let search = &mut partition.search;

@@ -1,27 +1,27 @@
-//! The sending side's rule, for all partitions: what is sent now, what waits, and what a refused record blocks.
+//! [`Partitions`]: decides for each partition which records are sent now, which wait, and which ones a refused record blocks.
 //!
 //! ```text
 //!  enqueue ──┬── may be sent now ──► Clients: the partition's producer ──► reports ──► delivered
 //!            └── copied into the partition's queue ──────▲              └──► failed: back into the queue, in front
 //! ```
 //!
-//! A broker that does not know a producer in a partition (a new producer; one that it has forgotten; a recreated topic) takes a
-//! batch of *any* sequence number. With two requests of such a partition in flight, the first may be refused and the second accepted.
-//! If the first is refused for a while only, librdkafka counts it as delivered by implication, and it is lost. If it is refused for
-//! good, a later row of the key is in the log before the earlier one's action is decided. So:
+//! A broker may not know a producer in a partition: the producer is new, the broker has forgotten it, or the topic was recreated. The
+//! broker then accepts a batch of *any* sequence number. With two requests of such a partition in flight, it may refuse the first and
+//! accept the second. If it refuses the first for a while only, librdkafka takes it for delivered, since a later one was, and it is lost.
+//! If it refuses the first for good, a later row of the key is in the log before anybody has decided on the earlier one. So:
 //!
 //! > **Never two requests in flight for a partition that may not know the producer.**
 //!
-//! The first record of a partition goes alone, and what follows waits in the partition's queue until its report (a proof). From then
-//! on librdkafka pipelines, since the broker refuses what comes after a refused batch. After any failure, with another producer, and
-//! after a pause a partition has to be proven again. Where several requests wait for their answers for hours, another producer takes their
-//! place before the broker forgets the one that sent them. Each partition has its own `State`, so none waits for another.
+//! The first record of a partition goes alone, and the next ones wait in the partition's queue until its report. That report is a *proof*:
+//! from then on librdkafka may pipeline requests, since the broker refuses the batches behind a refused one. After any failure, with another
+//! producer, and after a pause, a partition has to be proven again. If several requests wait for their answers for hours, another producer
+//! sends them again before the broker forgets the first one. Each partition has its own `State`, so none waits for another.
 //!
-//! A refused batch is searched for the record at fault by a producer of its own, with one request of the partition in flight:
-//! halves of it are sent, until one record is refused alone. That record is held, and its partition with it, until [`Partitions::resolve`].
+//! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
+//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
 //!
-//! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. Knows neither librdkafka nor a clock.
-//! Invariants: see `partition`; each record is reported once; a partition's records reach one producer's producer only.
+//! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. It knows neither librdkafka nor a clock.
+//! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
 
 mod entries;
 mod isolating;
@@ -43,72 +43,72 @@ use pool::Pool;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// What a record in flight costs beyond its bytes: its message, its entry, its place in queues. Measured around 450 with three short
-/// headers; counted, so that short records are bounded as well.
+/// The memory of a record in flight beyond its bytes: its message, its entry, its place in queues. It was measured at around 450 with three
+/// short headers. It counts for the limit, so that short records are limited too.
 pub const RECORD_OVERHEAD_BYTES: u64 = 512;
 
-/// On the wire a record takes at most so many bytes beyond key, value and headers.
+/// The most bytes of a record in a request beyond key, value and headers.
 const WIRE_OVERHEAD_BYTES: u64 = 64;
 
-/// How often partitions are looked at that wait for hours.
+/// How often [`Partitions::forgotten`] looks at all partitions.
 const LOOK_EVERY: Duration = Duration::from_mins(1);
 
-/// The producers, as the rule needs them.
+/// The producers, as [`Partitions`] needs them.
 pub trait Clients {
-    /// Hands a record to the producer of its place's producer.
+    /// Hands a record to the producer that `place` names.
     ///
     /// # Errors
-    /// It was not taken.
+    /// The producer did not take it.
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
-    /// Adds a record to the next request of the isolating producer, which leaves with [`Clients::release`].
+    /// Adds a record to the next request of the isolating producer, which [`Clients::release`] sends.
     ///
     /// # Errors
-    /// It was not taken.
+    /// The producer did not take it.
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
-    /// What was collected leaves, as one request for each partition.
+    /// Sends the collected records, as one request for each partition.
     fn release(&mut self);
 
-    /// How many bytes a request of the isolating producer may have.
+    /// The most bytes of a request of the isolating producer.
     fn request_bytes(&self) -> u64;
 }
 
-/// Why a client did not take a record.
+/// The reason why a producer did not take a record.
 #[derive(Debug)]
 pub enum NotTaken {
-    /// Its producer has ended, and another one will take it.
+    /// The producer has ended. Another one will take the record.
     Later,
-    /// It never will be taken as it is ([`FailureClass::Row`]), or not before its topic has changed.
+    /// No producer will ever take the record ([`FailureClass::Row`]), or none before its topic has changed.
     Refused(Failure),
 }
 
-/// What is worth telling people.
+/// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A batch was refused: the record that is to blame is searched for, among so many.
+    /// The broker has refused a batch. The search for the record at fault begins.
     Isolating {
-        /// Where.
+        /// The partition.
         place: Place,
-        /// Records.
+        /// How many records the search begins with.
         records: usize,
     },
-    /// No record is refused by itself: batches of the partition are at most so large from now on.
+    /// The broker refuses no record alone. From now on the partition's batches are smaller.
     SmallerBatches {
-        /// Where.
+        /// The partition.
         place: Place,
-        /// Bytes.
+        /// The most bytes of a batch.
         bytes: u64,
     },
-    /// The partition takes records again as any other.
+    /// The partition has its own producer again.
     Isolated {
-        /// Where.
+        /// The partition.
         place: Place,
     },
 }
 
 impl Event {
-    /// Where.
+    /// The partition.
     pub fn place(&self) -> Place {
         match self {
             Self::Isolating { place, .. } | Self::SmallerBatches { place, .. } | Self::Isolated { place } => *place,
@@ -127,54 +127,54 @@ pub struct Partitions {
     pool: Pool,
     room: HeaderRoom,
     refusals: u64,
-    /// Which partition waits for a resolution.
+    /// The partitions that wait for a resolution.
     held: HashMap<RefusalId, u32>,
-    /// Partitions that something may be handed over for, or whose time may have come.
+    /// Partitions that `turn` has to look at: they have waiting records, or are in a state that ends.
     listed: Vec<u32>,
     reports: Vec<Report>,
     events: Vec<Event>,
-    /// When partitions were looked at last that a broker may have forgotten the producer in.
+    /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
-    /// Something was handed over since the last turn that is not to linger: it had waited, or others wait for its report.
+    /// A record that must not linger was handed over since the last turn: it had waited, or others wait for its report.
     urgent: bool,
 }
 
 impl Partitions {
-    /// All records should leave: those that were handed over now, those that wait as soon as they may.
+    /// Notes that all records should leave: those that were handed over now, and the waiting ones as soon as they may.
     pub fn told_to_leave(&mut self) {
         self.told += 1;
     }
 
-    /// One more partition; its number.
+    /// Adds a partition, and returns its index.
     pub fn add(&mut self, place: Place, now: Instant) -> u32 {
         self.list.push(Partition::new(place, now));
         u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Where they are.
+    /// The places of all partitions.
     #[cfg(test)]
     pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         self.list.iter().map(|partition| partition.place)
     }
 
-    /// The place of the partition that a refusal holds, and its number.
+    /// The index and the place of the partition that a refusal holds.
     pub fn held_at(&self, id: RefusalId) -> Option<(u32, Place)> {
         let at = self.held.get(&id).copied()?;
         self.list.get(at as usize).map(|partition| (at, partition.place))
     }
 
-    /// The place of the partition of this number.
+    /// The place of the partition with this index.
     pub fn place(&self, at: u32) -> Option<Place> {
         self.list.get(at as usize).map(|partition| partition.place)
     }
 
-    /// What was taken and not yet reported. What it holds is with what it costs.
+    /// The records that were taken and not yet reported.
     #[inline]
     pub fn in_flight(&self) -> InFlight {
         self.in_flight
     }
 
-    /// The same, with what cannot move and what is searched.
+    /// The records that were taken and not yet reported, with the held ones and those being searched.
     pub fn in_flight_by_state(&self) -> InFlight {
         let mut in_flight = self.in_flight;
         for partition in self.listed.iter().filter_map(|at| self.list.get(*at as usize)) {
@@ -195,18 +195,18 @@ impl Partitions {
         in_flight
     }
 
-    /// What a partition waits for that passes by itself.
+    /// The failure of a partition that waits for something that passes by itself.
     pub fn blocked(&self) -> Option<&Failure> {
         self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
             State::Resting { failure, .. } => Some(failure),
             State::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
-            // It is being tried again.
+            // A record is being sent again.
             State::Draining | State::Isolating => partition.obstacle.as_ref(),
             State::Unproven | State::Proven | State::Replaced => None,
         })
     }
 
-    /// Whether the partition takes what comes next at once: for records that may go anywhere.
+    /// Whether the partition sends its next record at once. Records without a key prefer such partitions.
     pub fn is_open(&self, at: u32) -> bool {
         self.list.get(at as usize).is_some_and(|partition| match partition.state {
             State::Proven => partition.queue.is_empty(),
@@ -215,7 +215,7 @@ impl Partitions {
         })
     }
 
-    /// Takes a record for the partition of this number.
+    /// Takes a record for the partition with this index.
     #[inline]
     pub fn enqueue(
         &mut self,
@@ -279,7 +279,7 @@ impl Partitions {
         self.in_flight.bytes += u64::from(held);
     }
 
-    /// The record waits in its partition's queue.
+    /// Puts the record into its partition's queue.
     fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
         let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
@@ -306,10 +306,10 @@ impl Partitions {
         self.in_flight.bytes -= u64::from(held);
     }
 
-    /// These records are about to be reported as delivered.
+    /// Loads the entries of records that are about to be reported as delivered.
     ///
     /// # Panics
-    /// One of them is not in flight.
+    /// A record is not in flight.
     pub fn prepare(&self, tickets: impl Iterator<Item = Ticket>) {
         assert!(self.entries.have(tickets), "a second report for one record");
     }
@@ -329,7 +329,7 @@ impl Partitions {
                 partition.obstacle = None;
             }
             if matches!(partition.state, State::Unproven) {
-                // What waits has waited for a round trip.
+                // The waiting records have waited for a round trip: they leave at once.
                 partition.waits_since = None;
             }
             if matches!(partition.state, State::Unproven | State::Proven) {
@@ -342,7 +342,7 @@ impl Partitions {
         Delivered { token: tag.token, records: 1, bytes: u64::from(bytes) }
     }
 
-    /// A record was not delivered. `record`: what the client gives back of it, whose time and partition may be others.
+    /// A record was not delivered. `record`: the one that librdkafka returns, whose time and partition may differ.
     pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
         let Entry { chosen, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
         let at = chosen.at();
@@ -351,7 +351,7 @@ impl Partitions {
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence.is_before(partition.delivered) {
-            // A later one arrived. What is right again is the stream from its confirmed position.
+            // A later record arrived. Only a new start from the confirmed position restores the order.
             let text = format!("a later record was delivered before one that failed: {}", failure.text);
             self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text }));
         }
@@ -363,7 +363,7 @@ impl Partitions {
         self.list_it(at);
     }
 
-    /// Another producer serves the producer from here on. What the one before has under way is reported as ever.
+    /// Notes that there is a new producer with this number. The old one still reports its records.
     pub fn producer_renewed(&mut self, producer: u8, now: Instant) {
         for at in 0..self.list.len() {
             let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.producer == producer) else {
@@ -379,9 +379,9 @@ impl Partitions {
         }
     }
 
-    /// A partition whose broker may soon have forgotten the producer that has several records under way: they must not arrive once it
-    /// has. Where, and whether it is the isolating producer; else it is the producer's. Nothing follows one record alone before its report.
-    /// Looks seldom.
+    /// Finds a partition with several records under way whose broker may soon forget their producer: they must not arrive after that.
+    /// Returns its place, and whether the records are the isolating producer's. A single record is safe, since none follows it before its
+    /// report. It looks once a minute.
     pub fn forgotten(&mut self, now: Instant) -> Option<(Place, bool)> {
         let looked = *self.looked.get_or_insert(now);
         if now.saturating_duration_since(looked) < LOOK_EVERY {
@@ -403,7 +403,7 @@ impl Partitions {
         None
     }
 
-    /// The place of the partition that has waited longest for the answer to a record that was sent, if that is at least so long.
+    /// The place of the partition that has waited longest for a report, if it has waited for `at_least`.
     pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<Place> {
         let waits = |partition: &&Partition| {
             partition.under_way > 0 && now.saturating_duration_since(partition.moved) >= at_least
@@ -411,7 +411,7 @@ impl Partitions {
         self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.place)
     }
 
-    /// Another isolating producer is there, which no broker knows yet.
+    /// Notes that there is a new isolating producer, which no broker knows yet.
     pub fn isolating_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
             if matches!(partition.state, State::Isolating) {
@@ -422,7 +422,7 @@ impl Partitions {
         }
     }
 
-    /// Batches of the partition are to be smaller than what was refused, where that was more than one record.
+    /// Makes the partition's batches smaller than a refused one of several records.
     pub fn learn_limit(&mut self, at: u32, records: usize, bytes: u64, now: Instant) {
         if let Some(partition) = self.list.get_mut(at as usize).filter(|_| records > 1) {
             partition.window = Some(((bytes / 2).max(1), now + WINDOW_HOLDS));
@@ -434,7 +434,7 @@ impl Partitions {
         self.entries.get(ticket).chosen.at()
     }
 
-    /// Gives up everything in flight. Its tickets are never to be redeemed.
+    /// Forgets all records in flight. Their tickets must never be redeemed.
     pub fn forget(&mut self, now: Instant) {
         let Self { list, pool, .. } = self;
         for partition in list.iter_mut() {
@@ -453,12 +453,13 @@ impl Partitions {
         self.events.clear();
     }
 
-    /// What has to be reported of what happened since the last call.
+    /// Takes the events since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Hands over what may go now, and tells of what was refused. Whether anything was handed over that is not to linger.
+    /// Hands over the records that may go now, and calls `each` with the reports of refused ones. Returns whether a record that must not
+    /// linger was handed over.
     pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
         let mut place = 0;
         while let Some(at) = self.listed.get(place).copied() {
@@ -493,7 +494,7 @@ impl Partitions {
         }
     }
 
-    /// Hands over from the queue to the partition's producer, as long as that may be.
+    /// Hands records from the queue to the partition's producer, as many as may go.
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Self { list, pool, room, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
@@ -504,7 +505,7 @@ impl Partitions {
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
-                    // Records of a backlog gather in librdkafka, unless they should have left meanwhile.
+                    // Records of a backlog may linger in librdkafka, unless they should have left meanwhile.
                     *urgent |= partition.waits_since != Some(*told) || matches!(partition.state, State::Unproven);
                     partition.sent(bytes, now, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
@@ -517,7 +518,7 @@ impl Partitions {
                     if partition.under_way == 0 {
                         self.hold(at, failure);
                     }
-                    // Else what is before it comes first.
+                    // Otherwise the records under way come first.
                     return;
                 }
             }

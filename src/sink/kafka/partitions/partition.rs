@@ -1,4 +1,4 @@
-//! One partition: what of it is under way, what waits, and what may be handed over next.
+//! [`Partition`]: the state of one partition, its records under way, its waiting records, and which one may be handed over next.
 //!
 //! ```text
 //!              ┌────────── success ──────────┐
@@ -12,43 +12,43 @@
 //!                                                                    └──┴──────── resolved ◄───┘
 //! ```
 //!
-//! librdkafka builds no request for a partition of which [`PIPELINED`] messages or more have left and are not answered. What is handed
-//! over to it all the same waits there, and as soon as it should have left, by a flush or by `linger.ms`, librdkafka's thread looks at
-//! it again and again without a pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed).
-//! With a slow broker that takes a whole core. So once live records should have left, those that follow wait here until the answers
-//! come, and leave together. Records of a backlog gather in librdkafka.
+//! librdkafka builds no request for a partition while [`PIPELINED`] messages or more have left and are not answered. Further records wait
+//! in librdkafka. Once these should have left, by a flush or by `linger.ms`, librdkafka's thread looks at them again and again without a
+//! pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed). With a slow broker that takes a
+//! whole core. So once live records should have left, later ones wait here until the answers come, and leave together. Records of a backlog
+//! gather in librdkafka.
 //!
-//! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` nothing is handed over;
-//! in `Isolating` at most one request is; what waits stands in the order in which it was taken, and behind what is under way.
-//! Pure: reads no clock.
+//! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` no record is handed over; in
+//! `Isolating` at most one request is under way; waiting records are in the order in which they were taken, behind those under way.
+//! This file is pure and reads no clock.
 
 use super::entries::{Sequence, Ticket};
 use crate::sink::{Failure, FailureClass, OwnedRecord};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A proof holds so long without a further success. A broker forgets a producer after a day (`producer.id.expiration.ms`), or when
-/// the topic is recreated; a proof costs one round trip.
+/// How long a proof holds without a further success. A broker forgets a producer after a day (`producer.id.expiration.ms`), or when the
+/// topic is recreated. A new proof costs one round trip.
 pub(super) const PROOF_HOLDS: Duration = Duration::from_secs(10);
 
-/// Where nothing was answered for so long while records are under way, the broker may soon have forgotten the producer: far below Kafka's
+/// If no record under way was answered for so long, the broker may soon forget the producer. This is far below Kafka's
 /// `producer.id.expiration.ms`, a day.
 pub(super) const FORGOTTEN_AFTER: Duration = Duration::from_hours(6);
 
-/// A partition of which a record was refused goes back to its producer when no other was for so long.
+/// A partition goes back to its own producer once no record of it was refused for so long.
 pub(super) const CALM: Duration = Duration::from_secs(2);
 
-/// Batches are as large as settings allow again when none was refused for so long.
+/// After so long, batches may be as large as the settings allow again.
 pub(super) const WINDOW_HOLDS: Duration = Duration::from_mins(30);
 
-/// Pauses before what failed for the topic's or the environment's sake is tried again.
+/// The pause before records are sent again after a failure of the topic or of the environment.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// So many messages of a partition, or more, that have left and are not answered: nothing else of it leaves. Librdkafka's
-/// `RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with messages.
+/// With so many unanswered messages of a partition, librdkafka sends no further request for it. This is its
+/// `RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with the number of messages.
 pub(super) const PIPELINED: u32 = 5;
 
-/// Records that were handed over and not told to leave since.
+/// The records that were handed over and have not been told to leave since.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Gathering {
     records: u32,
@@ -56,71 +56,71 @@ pub(super) struct Gathering {
     told: u64,
 }
 
-/// Where it is.
+/// The topic, number and producer of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
-    /// The topic's number with the [`Clients`](super::Clients).
+    /// The topic's number for the [`Clients`](super::Clients).
     pub topic: u32,
-    /// From 0.
+    /// The partition's number in the topic, from 0.
     pub partition: i32,
-    /// Whose producer takes its records.
+    /// The number of the producer that takes its records.
     pub producer: u8,
 }
 
-/// A record that waits.
+/// A waiting record.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) ticket: Ticket,
     pub(super) record: OwnedRecord,
-    /// Its bytes on the wire, nearly.
+    /// An upper estimate of its bytes in a request.
     pub(super) bytes: u64,
 }
 
-/// A record whose hand-over failed.
+/// A record that was under way and was not delivered.
 #[derive(Debug)]
 pub(super) struct Returned {
     pub(super) sequence: Sequence,
     pub(super) queued: Queued,
-    /// For a reason that may be its own.
+    /// The broker refused the record, and the record itself may be the cause.
     pub(super) refused: bool,
 }
 
 #[derive(Debug)]
 pub(super) enum State {
-    /// The broker may not know the partition's producer here.
+    /// The broker may not know the producer in this partition.
     Unproven,
-    /// The producer's producer was successful here.
+    /// The broker has accepted a record of the producer in this partition.
     Proven,
-    /// Something failed, or the producer has another producer: what is under way is waited for.
+    /// A record failed, or the producer was replaced: the partition waits for the reports of all records under way.
     Draining,
-    /// Nothing is tried before `until`.
+    /// No record is sent before `until`.
     Resting { until: Instant, failure: Failure },
     /// The isolating producer takes its records, one request at a time.
     Isolating,
-    /// The record in front was refused.
+    /// The first record was refused, and waits for the relay's decision.
     Held { failure: Failure },
-    /// A dead-letter record is under way elsewhere, in place of the one that was in front.
+    /// A dead-letter record in another partition has taken the place of the first one, and waits for its report.
     Replaced,
 }
 
-/// The search for the record that is refused.
+/// The search for a refused record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Search {
-    /// So many in front hold one that is refused, as far as is known; 0: none does.
+    /// Among the first so many records is a refused one, as far as is known. 0: there is none.
     pub(super) suspects: usize,
-    /// The one request under way holds so many; 0: there is none.
+    /// How many records the request under way has. 0: there is none.
     pub(super) attempt: usize,
-    /// And so many bytes.
+    /// The bytes of that request.
     pub(super) attempt_bytes: u64,
-    /// The smallest batch of several that was refused, in bytes; 0: none was.
+    /// The bytes of the smallest refused batch with several records. 0: none was refused.
     pub(super) refused_bytes: u64,
-    /// When something was refused last.
+    /// When a record was last refused.
     pub(super) since: Instant,
-    /// A single record was found since the search began.
+    /// Whether the search has found a record that is refused alone.
     pub(super) found: bool,
-    /// The isolating producer was successful here, so that the broker knows it: until then its requests hold one record.
+    /// Whether the broker has accepted a request of the isolating producer in this partition. Until then its requests have one record.
     pub(super) proven: bool,
-    /// The request under way is an earlier isolating producer's: its success proves nothing of the one that is there now.
+    /// Whether the request under way is of an earlier isolating producer. Its success proves nothing about the present one.
     pub(super) outdated: bool,
 }
 
@@ -138,8 +138,8 @@ impl Search {
         }
     }
 
-    /// How many records the next request should hold; `waiting`: how many there are. librdkafka may cut what it is given into several
-    /// requests: a broker that knows the producer takes none behind one that it has refused.
+    /// How many of the `waiting` records the next request should have. librdkafka may split them into several requests: a broker that knows
+    /// the producer accepts none behind a refused one.
     pub(super) fn next(&self, waiting: usize) -> usize {
         let next = match self.suspects {
             _ if !self.proven => 1,
@@ -150,7 +150,7 @@ impl Search {
         next.min(waiting)
     }
 
-    /// A request was refused, of which so many records in front may be to blame.
+    /// Notes that a request was refused. One of its first `suspects` records is at fault.
     pub(super) fn refused(&mut self, suspects: usize, bytes: u64, now: Instant) {
         self.suspects = suspects;
         self.since = now;
@@ -166,31 +166,31 @@ pub(super) struct Partition {
     pub(super) state: State,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
-    /// When something of it was delivered last, when the first of what is under way was sent, or when its producer was replaced, so that
-    /// what is under way is answered or given up soon. The latest of these.
+    /// The latest of these times: a record was delivered; the first record under way was sent; the producer was replaced, so that the
+    /// records under way are soon reported or purged.
     pub(super) moved: Instant,
-    /// The last of those under way.
+    /// The records under way that may still gather in librdkafka.
     pub(super) gathering: Gathering,
-    /// How many times records had been told to leave when the first of the queue began to wait; `None`: all of it should leave.
+    /// How often records had been told to leave when the first of the queue began to wait. `None`: the whole queue should leave.
     pub(super) waits_since: Option<u64>,
     pub(super) queue: VecDeque<Queued>,
-    /// What failed, until nothing is under way.
+    /// The records that failed. They go back into the queue once no record is under way.
     pub(super) returned: Vec<Returned>,
-    /// The failure among them that says most.
+    /// The most serious failure of `returned`.
     pub(super) cause: Option<Failure>,
-    /// Of the last record that was taken.
+    /// The number of the last record that was taken.
     pub(super) taken: Sequence,
-    /// Of the last record that was delivered.
+    /// The number of the last record that was delivered.
     pub(super) delivered: Sequence,
-    /// Counts in `Isolating`, and in what comes between two requests of a search.
+    /// The search. It counts in `Isolating`, and in the states between two requests of a search.
     pub(super) search: Search,
-    /// So many bytes under way at most, and until when: a larger batch was refused though none of its records is by itself.
+    /// The most bytes under way, and until when: the broker refused a larger batch, and none of its records alone.
     pub(super) window: Option<(u64, Instant)>,
-    /// In `Replaced`: the partition that goes on with this one.
+    /// In `Replaced`: another partition that waits for the same dead-letter record.
     pub(super) passes_on: Option<u32>,
-    /// Why the topic or the environment did not take what is in front, until something of the partition is delivered.
+    /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
     pub(super) obstacle: Option<Failure>,
-    /// It is listed to be looked at.
+    /// Whether the partition is in the list for `turn`.
     pub(super) listed: bool,
 }
 
@@ -217,7 +217,7 @@ impl Partition {
         }
     }
 
-    /// Whether the partition's producer may be handed one more record, of so many bytes, that comes next.
+    /// Whether the next record, of so many bytes, may be handed to the partition's producer now.
     #[inline]
     pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
         match &self.state {
@@ -234,7 +234,7 @@ impl Partition {
         }
     }
 
-    /// How many of those under way have left, as far as is known.
+    /// How many of the records under way have left, as far as is known.
     #[inline]
     fn left(&self, told: u64) -> u32 {
         self.under_way - if self.gathering.told == told { self.gathering.records } else { 0 }
@@ -246,18 +246,18 @@ impl Partition {
         self.under_way == 0 || self.window.is_none_or(|(most, _)| self.under_way_bytes + bytes <= most)
     }
 
-    /// What is in front is tried again after a pause: the topic or the environment did not take it.
+    /// Lets the partition rest: the topic or the environment did not take its first record.
     pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
         self.obstacle = Some(failure.clone());
         self.state = State::Resting { until: now + RETRY, failure };
     }
 
-    /// Whether the broker may soon have forgotten the producer that has records under way here.
+    /// Whether the broker may soon forget the producer of the records under way.
     pub(super) fn is_forgotten(&self, now: Instant) -> bool {
         self.under_way > 0 && now.saturating_duration_since(self.moved) >= FORGOTTEN_AFTER
     }
 
-    /// One record is under way.
+    /// Notes that one more record is under way.
     #[inline]
     pub(super) fn sent(&mut self, bytes: u64, now: Instant, told: u64) {
         if self.under_way == 0 {
@@ -275,17 +275,17 @@ impl Partition {
         );
     }
 
-    /// One that was under way is not any more.
+    /// Notes that a record is not under way any more.
     #[inline]
     pub(super) fn answered(&mut self, bytes: u64) {
         assert!(self.under_way > 0, "more reports than records of a partition");
         self.under_way -= 1;
         self.under_way_bytes -= bytes;
-        // Those before them are answered first.
+        // The gathering records are the last ones, which are answered last.
         self.gathering.records = self.gathering.records.min(self.under_way);
     }
 
-    /// What failed waits again, in front and in order. How many in front may be to blame.
+    /// Puts the failed records back into the queue, in front and in order. Returns how many of the first records may be at fault.
     pub(super) fn take_back(&mut self) -> usize {
         let delivered = self.delivered;
         self.returned.sort_unstable_by_key(|returned| returned.sequence.distance_from(delivered));
@@ -296,7 +296,7 @@ impl Partition {
         suspects
     }
 
-    /// The record in front is dealt with: the rest of what is suspected comes next.
+    /// Continues the search with the other suspects. The first one is resolved.
     pub(super) fn resume_search(&mut self, now: Instant) {
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
@@ -304,7 +304,7 @@ impl Partition {
         self.state = State::Isolating;
     }
 
-    /// What failed, and why; the failure that says most counts.
+    /// Notes a failed record. The most serious failure counts.
     pub(super) fn failed(&mut self, returned: Returned, failure: Failure) {
         self.returned.push(returned);
         if self.cause.as_ref().is_none_or(|cause| rank(failure.class) > rank(cause.class)) {
@@ -313,6 +313,7 @@ impl Partition {
     }
 }
 
+/// How serious a failure is: which one of several counts.
 fn rank(class: FailureClass) -> u8 {
     match class {
         FailureClass::Row => 3,

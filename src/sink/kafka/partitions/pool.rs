@@ -1,41 +1,41 @@
-//! Buffers that records wait in, used again and again.
+//! [`Pool`]: buffers for waiting records, used again and again.
 //!
-//! Invariants: what is kept free takes at most [`KEPT_BYTES`]; a record gets no buffer of more than four times what it needs, or
-//! [`SMALLEST`] twice. So what waits takes no more than a few times what it counts for, whatever waited there before.
+//! Invariants: free buffers take at most [`KEPT_BYTES`]; a record gets no buffer of more than four times the bytes that it needs, or twice
+//! [`SMALLEST`]. So waiting records take no more than a few times the bytes that they count for.
 
 use crate::sink::OwnedRecord;
 
-/// Enough for what waits for answers of a live stream's partitions: thousands of short records.
+/// The most bytes of free buffers: enough for thousands of short records, which wait while a live stream's partitions wait for answers.
 const KEPT_BYTES: usize = 4 << 20;
 
-/// A larger one is not kept: few records need it.
+/// A larger buffer is not kept, since few records need it.
 const LARGEST: usize = 64 << 10;
 
-/// Smaller ones are all the same.
+/// Buffers up to this size are in one list.
 const SMALLEST: usize = 256;
 
-/// Powers of two, from [`SMALLEST`] to [`LARGEST`].
+/// How many powers of two there are from [`SMALLEST`] to [`LARGEST`].
 const SIZES: usize = 9;
 
 const _: () = assert!(SMALLEST << (SIZES - 1) == LARGEST);
 
-/// What is free.
+/// The free buffers.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// By size: each list has those that are no larger than its power of two, and larger than the one before.
+    /// The buffers by size: a list has those up to its power of two, and above the one before.
     free: [Vec<OwnedRecord>; SIZES],
     bytes: usize,
 }
 
-/// Which list a buffer of so many bytes is in; beyond the last: none.
+/// The list for buffers of so many bytes. A number beyond the last list: none.
 fn list(bytes: usize) -> usize {
     let size = bytes.max(SMALLEST).checked_next_power_of_two().unwrap_or(usize::MAX);
     usize::try_from(size.ilog2() - SMALLEST.ilog2()).unwrap_or(SIZES)
 }
 
 impl Pool {
-    /// A buffer for a record that needs so many bytes: one that was used before, if there is any of that size. Whatever grew while it was
-    /// filled is of the next one.
+    /// Takes a buffer for a record that needs so many bytes: a used one of that size, or of the next one, since buffers grow while they are
+    /// filled; or else a new one.
     pub(super) fn take(&mut self, bytes: usize) -> OwnedRecord {
         let mut lists = self.free.iter_mut().skip(list(bytes)).take(2);
         let record = lists.find_map(Vec::pop).unwrap_or_default();
@@ -43,7 +43,7 @@ impl Pool {
         record
     }
 
-    /// Keeps a buffer that is not needed any more, or drops it.
+    /// Keeps a used buffer, or drops it if there is no room.
     pub(super) fn keep(&mut self, record: OwnedRecord) {
         let bytes = record.room_bytes();
         if self.bytes + bytes <= KEPT_BYTES

@@ -1,7 +1,7 @@
-//! A record that is refused alone: it is held, and its partition with it, until the relay says what becomes of it.
+//! Holds a record that is refused alone, and its partition with it, until the relay decides on it.
 //!
-//! In: a refusal, its resolution. Out: reports for the relay, records in place of others. A record in another partition that
-//! replaces one holds up what waited behind that one until its report.
+//! In: a refusal, its resolution. Out: reports for the relay, dead-letter records in place of refused ones. If the dead-letter record goes
+//! to another partition, the records behind the refused one wait until its report.
 
 use super::entries::{Chosen, Entry, Released, size};
 use super::partition::{Queued, State};
@@ -10,7 +10,7 @@ use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resoluti
 use std::time::Instant;
 
 impl Partitions {
-    /// The record in front is refused: it stays until it is resolved.
+    /// Holds the partition: its first record is refused, and stays until it is resolved.
     pub(super) fn hold(&mut self, at: u32, failure: Failure) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         assert!(partition.under_way == 0, "a partition is held while something of it is under way");
@@ -32,7 +32,7 @@ impl Partitions {
         self.list_it(at);
     }
 
-    /// What becomes of a refused record. `to`: the partition that a record in its place goes to.
+    /// Applies the relay's decision on a refused record. `to`: the partition of the record that takes its place.
     pub fn resolve(
         &mut self,
         id: RefusalId,
@@ -68,7 +68,7 @@ impl Partitions {
         partition.rest(now, failure);
     }
 
-    /// The record in front is done with.
+    /// Gives up the first record.
     fn skip(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
@@ -81,7 +81,7 @@ impl Partitions {
         }
     }
 
-    /// What waits behind a record that was replaced may go on.
+    /// Lets the records behind a replaced one go on.
     pub(super) fn release(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, State::Replaced)) else {
             return;
@@ -94,7 +94,7 @@ impl Partitions {
         }
     }
 
-    /// The dead-letter record goes to the same partition: it takes the refused one's place.
+    /// Puts a dead-letter record for the same partition in the place of the refused one.
     fn replace_in_place(&mut self, at: u32, record: &Record<'_>, token: Token) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };
@@ -134,7 +134,7 @@ impl Partitions {
             self.pool.keep(record);
             let Entry { held, releases, .. } = self.entries.take(ticket);
             partition.state = State::Replaced;
-            // A dead-letter record that was itself replaced: what waits for it waits for the other.
+            // If the replaced record is a dead-letter record itself, the records that waited for it wait for the new one.
             partition.passes_on = releases.map(Released::at);
             self.uncount(held);
         }

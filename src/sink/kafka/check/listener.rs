@@ -1,7 +1,7 @@
-//! What a broker's listener speaks, where librdkafka only sees that it does not answer as expected.
+//! Finds out which protocol a broker's listener speaks. librdkafka only sees that it does not answer as expected.
 //!
-//! In: bootstrap servers. Out: which `security.protocol` the first of them that can be reached has. One question in plain text, which
-//! proves nothing and changes nothing: the mechanisms of SASL. It blocks for [`PATIENCE`] at most for each address.
+//! In: bootstrap servers. Out: the `security.protocol` of the first one that answers. The question, in plain text, is for the mechanisms of
+//! SASL: it contains no secret and changes nothing. It blocks for [`PATIENCE`] for each connection, and as long for each answer.
 //! Specification: Kafka protocol, "SaslHandshake" version 1; RFC 8446, section 6, for the alert.
 
 use super::probe;
@@ -9,27 +9,27 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-/// How long an address may take to be reached, and again to answer.
+/// How long a connection may take, and again an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of an answer that are looked at.
+/// The most bytes of an answer that are read.
 const LARGEST: usize = 4096;
 
-/// What a listener speaks.
+/// The protocol of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Speaks {
+pub(in crate::sink::kafka) enum Speaks {
     /// `PLAINTEXT`: no encryption, no login.
     Plain,
     /// `SASL_PLAINTEXT`, with these mechanisms.
     Sasl(Vec<String>),
-    /// It ends a conversation in plain text at once: `SSL` or `SASL_SSL`.
+    /// `SSL` or `SASL_SSL`: the listener closes a connection in plain text at once.
     Tls,
     /// Nobody answers.
     Nothing,
 }
 
-/// What the bootstrap servers speak.
-pub(super) fn ask(brokers: &str) -> Speaks {
+/// The protocol of the first bootstrap server that answers.
+pub(in crate::sink::kafka) fn ask(brokers: &str) -> Speaks {
     let mut all = brokers.split(',').map(|broker| one(&probe::address(broker)));
     all.find(|speaks| *speaks != Speaks::Nothing).unwrap_or(Speaks::Nothing)
 }
@@ -49,7 +49,7 @@ fn exchange(address: &str, answer: &mut [u8]) -> std::io::Result<usize> {
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.write_all(&request())?;
     let mut length = socket.read(answer)?;
-    // The rest of a frame that came in pieces.
+    // The frame may come in pieces.
     while length < frame_length(answer) && length < answer.len() {
         match socket.read(answer.get_mut(length..).unwrap_or_default())? {
             0 => break,
@@ -64,7 +64,7 @@ fn frame_length(answer: &[u8]) -> usize {
     usize::try_from(length).unwrap_or(0).saturating_add(4)
 }
 
-/// SaslHandshake, version 1, of a mechanism that nobody has.
+/// A SaslHandshake request, version 1, for a mechanism that does not exist.
 fn request() -> Vec<u8> {
     let mechanism = b"walrelay-asks";
     let (key, version, correlation, no_client) = ([0, 17], [0, 1], [0, 0, 0, 7], [0xFF, 0xFF]);
@@ -74,7 +74,7 @@ fn request() -> Vec<u8> {
     [&size[..], &body].concat()
 }
 
-/// Nothing at all, or a TLS alert: plain text is not understood.
+/// The protocol by an answer. Nothing at all or a TLS alert means that the listener expects TLS.
 fn judge(answer: &[u8]) -> Speaks {
     let Some((head, mut rest)) = answer.split_first_chunk::<10>() else { return Speaks::Tls };
     if head.first() == Some(&0x15) || head.get(4..8) != Some(&[0, 0, 0, 7][..]) {
@@ -88,7 +88,7 @@ fn judge(answer: &[u8]) -> Speaks {
         mechanisms.push(String::from_utf8_lossy(name).into_owned());
         rest = more;
     }
-    // Where there is no login, there are no mechanisms.
+    // A listener without authentication has no mechanisms.
     if mechanisms.is_empty() { Speaks::Plain } else { Speaks::Sasl(mechanisms) }
 }
 

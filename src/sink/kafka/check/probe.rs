@@ -1,19 +1,19 @@
-//! Whether the brokers can be reached at the addresses that they advertise.
+//! Finds out whether the brokers can be reached at the addresses that they advertise.
 //!
-//! A client is sent from the bootstrap address to the advertised ones; behind NAT or in containers these are often names that
-//! mean nothing to it, and all it sees is silence.
+//! The bootstrap servers send a client to the advertised addresses. Behind NAT or in containers, these are often names that the client
+//! cannot resolve, and it gets no answer.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long one address is tried.
+/// How long one connection may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The word that stands in no other message.
-pub(super) const ADVERTISES: &str = "advertises";
+/// A word of the warning, which no other message has.
+pub(in crate::sink::kafka) const ADVERTISES: &str = "advertises";
 
 /// A warning for each of `advertised` (`host:port`) that cannot be reached.
-pub(super) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String> {
+pub(in crate::sink::kafka) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String> {
     advertised
         .iter()
         .filter(|address| !is_known(bootstrap, address))
@@ -22,31 +22,31 @@ pub(super) fn unreachable(bootstrap: &str, advertised: &[String]) -> Vec<String>
         .collect()
 }
 
-/// The warning itself, naming both.
-pub(super) fn warning(bootstrap: &str, address: &str, error: &dyn std::fmt::Display) -> String {
+/// The warning, with both addresses.
+pub(in crate::sink::kafka) fn warning(bootstrap: &str, address: &str, error: &dyn std::fmt::Display) -> String {
     format!(
         "a broker of Kafka at {bootstrap} {ADVERTISES} {address}, which cannot be reached from here ({error}): \
          set advertised.listeners on the broker if that address is wrong"
     )
 }
 
-/// The broker that a librdkafka error text is about, when the cluster advertised it: `host:port/1: …`, where one that is
-/// known from the settings alone has `bootstrap` in the number's place.
-pub(super) fn advertised(error: &str) -> Option<(&str, &str)> {
+/// The address and the error in librdkafka's text about a broker that the cluster advertised: `host:port/1: …`. The text about a bootstrap
+/// server has `bootstrap` instead of the number.
+pub(in crate::sink::kafka) fn advertised(error: &str) -> Option<(&str, &str)> {
     let (name, error) = error.split_once(": ")?;
     let (address, id) = name.rsplit_once('/')?;
     id.bytes().all(|byte| byte.is_ascii_digit()).then_some((address, error))
 }
 
-/// `host:port` of a bootstrap server, whose protocol may stand before it, and whose port may be left out.
-pub(super) fn address(broker: &str) -> String {
+/// `host:port` of a bootstrap server. The setting may have a protocol before it, and may lack the port.
+pub(in crate::sink::kafka) fn address(broker: &str) -> String {
     let address = broker.trim().rsplit('/').next().unwrap_or_default();
     let has_port = address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if has_port && !address.ends_with(']') { address.to_owned() } else { format!("{address}:9092") }
 }
 
 /// Whether the settings name this address.
-pub(super) fn is_known(bootstrap: &str, address: &str) -> bool {
+pub(in crate::sink::kafka) fn is_known(bootstrap: &str, address: &str) -> bool {
     bootstrap.split(',').any(|known| known.trim().rsplit('/').next() == Some(address))
 }
 

@@ -1,14 +1,14 @@
-//! One librdkafka producer, with what belongs to it: handles of topics, and a thread that lets go what lingers.
+//! [`Client`]: a librdkafka producer, with its topic handles and a thread that flushes it.
 //!
-//! Given a topic's name, librdkafka takes the client's lock for each record and walks through its list of topics, and rdkafka copies
-//! the name before. A handle spares all of that.
+//! For a topic's name, rdkafka copies the name, and librdkafka takes the client's lock and walks through its list of topics. A handle
+//! spares all of that for each record.
 //!
-//! Invariants: handles are given back before the client that made them ends; the last of a client never ends on the relay's thread,
-//! since librdkafka then joins threads that may be looking a name up (see `retire`).
+//! Invariants: handles are destroyed before the client that made them; the last pointer to a client is never dropped on the relay's
+//! thread, since librdkafka then joins threads that may be looking up a name (see `retire`).
 //! Specification: librdkafka's `rdkafka.h`, "Topic Handle" and "Producer API".
 
-use super::asking::METADATA_PATIENCE;
-use super::context::Context;
+use super::super::callbacks::Context;
+use super::super::metadata::METADATA_PATIENCE;
 use crate::sink::{Header, Record};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
 use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
@@ -20,29 +20,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 
-/// A producer and its own.
-pub(super) struct Client {
-    /// By the topics' numbers. Dropped first.
+/// A producer, with its handles and its flusher.
+pub(in crate::sink::kafka) struct Client {
+    /// The handles by the topics' numbers. They are dropped first.
     handles: Vec<Option<Handle>>,
     flusher: Flusher,
     producer: Arc<BaseProducer<Context>>,
-    /// Something was handed over since it was last told to let go.
+    /// Records were handed over since the last flush.
     lingers: bool,
-    /// It has refused a record for good.
-    pub(super) ended: bool,
+    /// The producer has refused a record for good.
+    pub(in crate::sink::kafka) ended: bool,
 }
 
 struct Handle(NonNull<native::rd_kafka_topic_t>);
 
 #[allow(unsafe_code, reason = "librdkafka's handles may be used by any thread")]
-// SAFETY: see the reason; a handle is never shared here, only moved with its client.
+// SAFETY: librdkafka's handles may be used by any thread. A handle is never shared here, only moved with its client.
 unsafe impl Send for Handle {}
 
-/// Lets records leave before `linger.ms` is over.
+/// A thread that flushes a producer, so that records leave before `linger.ms` is over.
 ///
-/// A flush in librdkafka overrides `linger.ms`, which can so be long enough for a backlog's batches and costs an idle stream nothing.
-/// The override holds only while the call lasts: asked for without waiting, two times out of three it is over before the broker's thread
-/// has woken up. So it lasts one millisecond, and a thread of its own spends it.
+/// A flush in librdkafka overrides `linger.ms`. So `linger.ms` can be long enough for a backlog's batches, and costs a live row nothing.
+/// The override holds only while the call lasts. A call that does not wait is over before the broker's thread has woken up, two times out
+/// of three. So the call lasts one millisecond, on a thread of its own.
 struct Flusher {
     thread: Thread,
     wanted: Arc<Wanted>,
@@ -55,23 +55,23 @@ struct Wanted {
 }
 
 impl Client {
-    pub(super) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
+    pub(in crate::sink::kafka) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
         let producer = Arc::new(producer);
         producer.context().keep_logged_in(&producer);
         let flusher = Flusher::start(Arc::clone(&producer))?;
         Ok(Self { handles: Vec::new(), flusher, producer, lingers: false, ended: false })
     }
 
-    pub(super) fn producer(&self) -> &BaseProducer<Context> {
+    pub(in crate::sink::kafka) fn producer(&self) -> &BaseProducer<Context> {
         &self.producer
     }
 
-    pub(super) fn shared(&self) -> Arc<BaseProducer<Context>> {
+    pub(in crate::sink::kafka) fn shared(&self) -> Arc<BaseProducer<Context>> {
         Arc::clone(&self.producer)
     }
 
-    /// Hands a record over to a partition of the topic of this number and name.
-    pub(super) fn send(
+    /// Hands librdkafka a record for a partition of the topic with this number and name.
+    pub(in crate::sink::kafka) fn send(
         &mut self,
         (number, name): (u32, &str),
         partition: i32,
@@ -93,28 +93,28 @@ impl Client {
         Ok(())
     }
 
-    /// Asks the cluster for a topic's partitions, which librdkafka hears as well.
+    /// Asks the cluster for a topic's partitions, by which librdkafka learns them.
     #[cold]
-    pub(super) fn learn(&self, topic: &str) {
+    pub(in crate::sink::kafka) fn learn(&self, topic: &str) {
         if let Err(error) = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE) {
             tracing::debug!(%error, topic, "its partitions could not be asked for");
         }
     }
 
-    /// Whether it takes nothing any more.
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether the producer takes nothing any more.
+    pub(in crate::sink::kafka) fn has_ended(&self) -> bool {
         self.ended || self.producer.context().take_failed() && self.producer.client().fatal_error().is_some()
     }
 
-    /// Whether it could not begin, since its user may write no topic.
+    /// Whether the producer could not begin, since its user may write no topic.
     #[cold]
-    pub(super) fn is_forbidden(&self) -> bool {
+    pub(in crate::sink::kafka) fn is_forbidden(&self) -> bool {
         let cause = self.producer.client().fatal_error().map(|(code, _)| code);
         cause == Some(RDKafkaErrorCode::ClusterAuthorizationFailed)
     }
 
-    /// What lingers should leave. `again`: though it was told before.
-    pub(super) fn let_go(&mut self, again: bool) {
+    /// Flushes the producer if records were handed over since the last flush. `again`: in any case.
+    pub(in crate::sink::kafka) fn flush(&mut self, again: bool) {
         if std::mem::take(&mut self.lingers) || again {
             self.flusher.wanted.flush.store(true, Ordering::Release);
             self.flusher.thread.unpark();
@@ -146,9 +146,9 @@ impl Flusher {
     }
 }
 
-/// Its verdict is nearly always "timed out": reports are taken by polls.
+/// Flushes the producer for a millisecond. Its result is nearly always "timed out", and does not matter: polls bring the reports.
 #[allow(unsafe_code, reason = "rdkafka's flush never lets librdkafka's own last")]
-pub(super) fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
+pub(in crate::sink::kafka) fn flush_for_a_millisecond(producer: &BaseProducer<Context>) {
     // SAFETY: the pointer is the producer's own and lives as long as the borrow; the call is thread-safe and keeps nothing.
     unsafe {
         native::rd_kafka_flush(producer.client().native_ptr(), 1);
@@ -174,7 +174,7 @@ impl Drop for Handle {
     }
 }
 
-/// As rdkafka's `send`, but for the topic.
+/// Does what rdkafka's `send` does, with a topic handle instead of a name.
 #[allow(unsafe_code, reason = "rdkafka's own takes the topic by its name alone")]
 fn produce(
     producer: &BaseProducer<Context>,
@@ -222,7 +222,7 @@ fn produce(
     Err(KafkaError::MessageProduction(code.into()).rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
 }
 
-/// Headers in librdkafka's form; null for none.
+/// The headers in librdkafka's form. A null pointer stands for none.
 #[allow(unsafe_code, reason = "rdkafka's own do not show their pointer")]
 fn headers(headers: &[Header<'_>]) -> *mut native::rd_kafka_headers_t {
     if headers.is_empty() {

@@ -1,36 +1,36 @@
-//! How many of librdkafka's log lines are shown.
+//! Limits how many of librdkafka's log lines walrelay logs.
 //!
-//! With `-X debug=…` it writes tens of thousands a second, and showing each would cost more than the records do.
-//! In: the time of each line. Out: whether it is shown, and how many were not. Reads no clock.
+//! With `-X debug=…` librdkafka writes tens of thousands of lines a second. To log each would cost more than the records do.
+//! In: the time of each line. Out: whether to log it, and how many lines were dropped. Reads no clock.
 
 use std::time::{Duration, Instant};
 
-/// So many lines are shown in a [`SPAN`], at most.
+/// The most lines that are logged in a [`SPAN`].
 const MOST_LINES: u32 = 1_000;
 
-/// They are counted for so long.
+/// The time for which lines are counted.
 const SPAN: Duration = Duration::from_secs(1);
 
 /// The lines of one span.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(in crate::sink::kafka) struct Lines {
     since: Option<Instant>,
     shown: u32,
     dropped: u64,
 }
 
-/// What to do with a line.
+/// The decision on a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
+pub(in crate::sink::kafka) enum Line {
     Shown,
-    /// Shown, as the first of a span; so many were dropped in the one before, at least 1.
+    /// The line is shown, as the first of a span. So many lines were dropped in the span before, at least 1.
     ShownAfter(u64),
     Dropped,
 }
 
 impl Lines {
-    /// A line comes.
-    pub(super) fn take(&mut self, now: Instant) -> Line {
+    /// Decides on the next line.
+    pub(in crate::sink::kafka) fn take(&mut self, now: Instant) -> Line {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= SPAN) {
             let dropped = std::mem::replace(self, Self { since: Some(now), shown: 1, dropped: 0 }).dropped;
             return if dropped == 0 { Line::Shown } else { Line::ShownAfter(dropped) };

@@ -1,14 +1,18 @@
-//! What librdkafka tells us: delivery reports, problems, log lines.
+//! [`Context`]: librdkafka's callbacks, which bring delivery reports, errors and log lines.
 //!
-//! Reports come on the thread that polls, one call each; they are gathered into runs of equal token and outcome, in a
-//! place of that thread, so that a report takes no lock. Problems may come on any thread.
+//! Reports come on the thread that polls, one call each. The callback adds them to a list of that thread, so that a report takes no lock.
+//! Errors and log lines may come on any thread.
 
-use super::lines::{Line, Lines};
+mod log_lines;
+mod reports;
+
+use super::auth_state::AuthState;
+use super::check::probe;
+use super::errors;
 use super::login::Login;
-use super::refused::Refused;
-use super::{failure, probe};
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
+use log_lines::{Line, Lines};
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
@@ -21,53 +25,53 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 thread_local! {
-    /// Reports served by this thread's polls and not yet taken.
+    /// Reports that this thread's polls have brought and nobody has taken yet.
     static REPORTS: RefCell<Vec<Reported>> = const { RefCell::new(Vec::new()) };
-    /// Log lines and errors served by this thread's polls.
+    /// How many log lines and errors this thread's polls have brought.
     static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One report, with the opaque that the record was handed over with.
+/// A report, with the opaque number that went to librdkafka with the record.
 pub(super) enum Reported {
     Delivered(u64),
-    /// With the record, which librdkafka gives back.
+    /// The record was not delivered. librdkafka returns it.
     Failed(u64, Box<(OwnedRecord, Failure)>),
 }
 
-/// What has been reported since the last call, on this thread, in exchange for an empty list.
+/// Takes this thread's reports since the last call, in exchange for an empty list.
 pub(super) fn take_reports(empty: &mut Vec<Reported>) {
     REPORTS.with_borrow_mut(|reports| std::mem::swap(reports, empty));
 }
 
-/// How many log lines and errors this thread's polls have served. One poll serves one of them, or one batch of reports.
+/// How many log lines and errors this thread's polls have brought. One poll brings one of them, or one batch of reports.
 pub(super) fn events() -> u64 {
     EVENTS.get()
 }
 
 /// Receives librdkafka's callbacks.
 pub(super) struct Context {
-    /// Bootstrap servers.
+    /// The bootstrap servers.
     brokers: String,
     shared: Arc<Problems>,
-    /// An error came since it was asked whether it was fatal.
+    /// An error has come since the last [`Context::take_failed`].
     failed: AtomicBool,
-    /// The user wants to see lines for debugging.
+    /// Whether the user wants to see librdkafka's debug lines.
     debugs: bool,
     login: Option<Login>,
 }
 
-/// What goes wrong between the clients of one destination and the cluster.
+/// The problems between the clients of one destination and the cluster.
 #[derive(Default)]
 pub(super) struct Problems {
-    /// The last problem, until something is delivered again.
+    /// The last problem, until the next delivery.
     problem: Mutex<Option<Problem>>,
-    /// Whether there is one: spares the good case the lock.
+    /// Whether there is a problem. It spares the good case the lock.
     failing: AtomicBool,
     /// A broker has answered.
     answered: AtomicBool,
     lines: Mutex<Lines>,
-    /// Whether brokers take our credentials.
-    refused: Mutex<Refused>,
+    /// Whether brokers accept the credentials.
+    refused: Mutex<AuthState>,
 }
 
 struct Problem {
@@ -81,22 +85,22 @@ impl Context {
         Self { brokers, shared: Arc::clone(shared), failed, debugs, login: login.cloned() }
     }
 
-    /// Its producer gets each new token or password.
+    /// Gives the producer each new token or password.
     pub(super) fn keep_logged_in(&self, producer: &Arc<BaseProducer<Self>>) {
         self.login.iter().for_each(|login| login.keep(producer));
     }
 
-    /// Whether brokers take our credentials.
-    pub(super) fn refused(&self) -> MutexGuard<'_, Refused> {
+    /// Whether brokers accept the credentials.
+    pub(super) fn refused(&self) -> MutexGuard<'_, AuthState> {
         self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether something is wrong.
+    /// Whether there is a problem.
     pub(super) fn has_problem(&self) -> bool {
         self.shared.failing.load(Ordering::Relaxed)
     }
 
-    /// The broker has refused our credentials, or there are none: said at once, once. Whether it was said now.
+    /// A broker has refused the credentials, or there are none. Logs the first refusal, and returns whether it logged.
     fn login_refused(&self, reason: &str) -> bool {
         self.login.iter().for_each(Login::refused);
         let is_new = self.refused().refused(reason, Instant::now());
@@ -110,13 +114,13 @@ impl Context {
         is_new
     }
 
-    /// Whether an error came since the last call: librdkafka knows whether it was fatal.
+    /// Whether an error has come since the last call. librdkafka knows whether it was fatal.
     pub(super) fn take_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed) && self.failed.swap(false, Ordering::Relaxed)
     }
 
-    /// librdkafka's words; about an address that only the cluster itself has named, ours, with both addresses: to
-    /// librdkafka it is a broker like any other.
+    /// The text of an error. It is librdkafka's, unless the error is about an address that only the cluster has named: then it is
+    /// walrelay's, with the bootstrap address as well.
     fn words(&self, code: Option<RDKafkaErrorCode>, reason: &str) -> String {
         let unreachable = matches!(code, Some(RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::Resolve));
         match probe::advertised(reason) {
@@ -135,7 +139,7 @@ impl Context {
         self.lock().as_ref().and_then(|problem| problem.code)
     }
 
-    /// Something was delivered: whatever it was is over.
+    /// A record was delivered, or the cluster has answered: the problem is over.
     pub(super) fn recovered(&self) {
         if self.shared.answered.load(Ordering::Relaxed) && !self.shared.failing.swap(false, Ordering::Relaxed) {
             return;
@@ -165,7 +169,7 @@ impl Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         EVENTS.set(EVENTS.get() + 1);
-        // Errors come again, with their code, by `error`.
+        // librdkafka also brings errors by `error`, with their code.
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::warn!(target: "walrelay::librdkafka", facility, "{message}");
@@ -182,24 +186,24 @@ impl ClientContext for Context {
         EVENTS.set(EVENTS.get() + 1);
         let code = error.rdkafka_error_code();
         self.failed.store(true, Ordering::Relaxed);
-        // Whoever enqueues or commits next is told what it is, and what follows from it: often enough nothing has failed.
+        // The next call that enqueues or commits returns this error. Often no record has failed.
         if matches!(code, Some(RDKafkaErrorCode::Fatal | RDKafkaErrorCode::GaplessGuarantee)) {
             tracing::debug!(reason, "the Kafka client has ended its work");
             return;
         }
-        // A reader's way of saying that it has read everything; and a group that it never joins.
+        // A consumer reports the end of a partition as an error, and so it does a group that it never joins.
         if matches!(code, Some(RDKafkaErrorCode::PartitionEOF | RDKafkaErrorCode::GroupAuthorizationFailed)) {
             return;
         }
         let reason = self.words(code, reason);
-        let was_said = failure::is_of_login(code) && self.login_refused(&reason);
+        let was_said = errors::is_of_login(code) && self.login_refused(&reason);
         let mut problem = self.lock();
         if was_said || problem.is_some() {
             tracing::debug!(reason, "Kafka client error persists");
         } else {
             tracing::warn!(reason, "Kafka client error");
         }
-        // "All brokers are down" follows the reason for it, and says less.
+        // "All brokers are down" comes after its reason, and says less.
         if problem.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
             self.shared.failing.store(true, Ordering::Relaxed);
             *problem = Some(Problem { code, text: reason });
@@ -218,7 +222,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
         let report = match result {
             Ok(_) => Reported::Delivered(opaque),
             Err((error, message)) => {
-                let failure = failure::of_report(message.topic(), error);
+                let failure = errors::of_report(message.topic(), error);
                 Reported::Failed(opaque, Box::new((copy(message), failure)))
             }
         };
@@ -226,7 +230,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     }
 }
 
-/// The record that a message was made of.
+/// The record of a librdkafka message.
 pub(super) fn copy(message: &BorrowedMessage<'_>) -> OwnedRecord {
     let all = message.headers().into_iter().flat_map(|headers| headers.iter());
     let headers: Vec<Header<'_>> = all.map(|header| Header { name: header.key, value: header.value }).collect();
@@ -248,7 +252,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    /// Sends the codes of a client's errors.
+    /// A context that sends the codes of its client's errors.
     struct Codes(mpsc::Sender<Option<RDKafkaErrorCode>>);
 
     impl ClientContext for Codes {
@@ -263,7 +267,8 @@ mod tests {
         fn delivery(&self, _result: &DeliveryResult<'_>, _opaque: ()) {}
     }
 
-    /// It also decides when librdkafka starts over from the bootstrap servers. `.cargo/config.toml` says what a build without it lacks.
+    /// This report also makes librdkafka start over from the bootstrap servers. `.cargo/config.toml` says what a build without its atomics
+    /// lacks.
     #[test]
     fn librdkafka_reports_that_all_brokers_are_down() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -1,12 +1,12 @@
-//! What an error of librdkafka or of a broker says about what to do.
+//! The classes, labels and texts of librdkafka's and the brokers' errors.
 //!
-//! A *row fault* would be the same at every attempt, whatever the cluster's condition; an *environment fault* passes once
-//! somebody fixes the cluster, and so does that of a *topic*, if somebody does. Everything else is the client's own.
+//! A failure of the class `Row` would repeat at every attempt, whatever the cluster's condition. One of the class `Environment` passes once
+//! somebody fixes the cluster, and one of the class `Topic` once somebody fixes the topic. All others are of the class `Client`.
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
+use super::config::Settings;
 use super::partitions::NotTaken;
 use super::replicas;
-use super::settings::Settings;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
@@ -22,7 +22,7 @@ pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::InvalidRecord
         | Code::InvalidMessage
         | Code::InvalidMessageSize => FailureClass::Row,
-        // The sink hands records over to partitions that the cluster has named: one that is gone is its topic's state.
+        // The cluster has named each partition that the sink writes to. If one is gone, its topic has changed.
         Code::UnknownPartition
         | Code::UnknownTopic
         | Code::UnknownTopicOrPartition
@@ -48,7 +48,7 @@ pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
     }
 }
 
-/// The labels for metrics, and which codes each stands for.
+/// The labels for metrics, with the codes that each stands for.
 const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
     use RDKafkaErrorCode as Code;
     [
@@ -66,24 +66,24 @@ const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
     ]
 };
 
-/// Whether a code is about who we are.
+/// Whether a code is about authentication.
 pub(super) fn is_of_login(code: Option<RDKafkaErrorCode>) -> bool {
     code.is_some_and(|code| class(code) == FailureClass::LogIn)
 }
 
-/// Nobody lets us in, or we have nothing that could prove who we are.
+/// The failure of authentication.
 pub(super) fn of_login(text: String) -> Failure {
     let code = RDKafkaErrorCode::Authentication;
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
-/// What fixes a refusal to let us in.
+/// The fix of a failed authentication.
 pub(super) const LOGIN_HINT: &str = "check -X sasl.username, sasl.mechanism, security.protocol, and the password (WALRELAY_KAFKA_SASL_PASSWORD, -X sasl.password=@FILE, -X password-command) or what issues the token (-X oauthbearer-token-command, -X oauthbearer=aws-msk-iam, -X sasl.oauthbearer.token.endpoint.url)";
 
 /// The label of every other code.
 const OTHER: &str = "other";
 
-/// The label of a topic of progress that cannot be created, or that would forget.
+/// The label of a progress topic that cannot be created, or whose `cleanup.policy` would delete progress.
 pub(super) const PROGRESS_TOPIC: &str = "progress_topic";
 
 /// The label of a topic with too few replicas for exactly once.
@@ -92,7 +92,7 @@ pub(super) const REPLICAS: &str = "replicas";
 /// The label of an error without a code.
 const TIMED_OUT: &str = "timed_out";
 
-/// A label for metrics, one of [`reasons`].
+/// The label of a code.
 pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
     let Some(code) = code else { return TIMED_OUT };
     REASONS.iter().find(|(_, codes)| codes.contains(&code)).map_or(OTHER, |(reason, _)| *reason)
@@ -103,13 +103,13 @@ pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
     REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC, REPLICAS])
 }
 
-/// Those of them that a row may be bad for: the refusals of records, and of topics.
+/// The labels for which Kafka may refuse a row: for the record's sake, or for the topic's.
 pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
     let of_rows = |code: &RDKafkaErrorCode| matches!(class(*code), FailureClass::Row | FailureClass::Topic);
     REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
 }
 
-/// The word on a topic of a cluster with so many brokers.
+/// The failure of a topic with this error code. The cluster has `count` brokers.
 pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&Settings, usize)) -> Failure {
     let brokers = settings.brokers();
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
@@ -132,7 +132,7 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
-/// The command that gives the user these rights on `resource`, as options of the command.
+/// The command that gives the user these rights. `resource`: the command's options that name it.
 pub(super) fn allow(brokers: &str, user: Option<&str>, operations: &[&str], resource: &str) -> String {
     let user = user.unwrap_or("NAME");
     format!(
@@ -141,7 +141,7 @@ pub(super) fn allow(brokers: &str, user: Option<&str>, operations: &[&str], reso
     )
 }
 
-/// The broker lets no producer begin of a user who may write no topic: that one's records wait.
+/// The failure of records whose user may not write any topic: the broker lets no producer of that user begin.
 pub(super) fn of_forbidden(topic: &str) -> Failure {
     let code = RDKafkaErrorCode::ClusterAuthorizationFailed;
     let text =
@@ -149,7 +149,7 @@ pub(super) fn of_forbidden(topic: &str) -> Failure {
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
-/// Brokers answer, and close the connection when records are sent.
+/// The failure of records upon which brokers close the connection, although they answer other requests.
 pub(super) fn of_closed() -> Failure {
     let code = RDKafkaErrorCode::BrokerTransportFailure;
     let text = format!(
@@ -159,10 +159,10 @@ pub(super) fn of_closed() -> Failure {
     Failure { class: class(code), reason: reason(Some(code)), text }
 }
 
-/// A request of this size is taken by every broker.
+/// Every broker accepts requests of this size.
 const SMALL_BATCHES: &str = "-X batch.size=16384";
 
-/// A delivery report with an error.
+/// The failure in a delivery report.
 pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     match error.rdkafka_error_code() {
         Some(code) => {
@@ -172,14 +172,14 @@ pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     }
 }
 
-/// A row asks for a partition that its topic does not have. `for_now`: it may have been added a moment ago.
+/// The failure of a row that asks for a partition that its topic does not have. `for_now`: the partition may have been added a moment ago.
 pub(super) fn of_partition(topic: &str, partition: i32, for_now: bool) -> Failure {
     let class = if for_now { FailureClass::Environment } else { FailureClass::Row };
     let text = format!("topic {topic} has no partition {partition}");
     Failure { class, reason: reason(Some(RDKafkaErrorCode::UnknownPartition)), text }
 }
 
-/// The client did not take a record.
+/// The error for a record that librdkafka did not take.
 pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
     let failure = |text| Failure { class: class(code), reason: reason(Some(code)), text };
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]

@@ -1,7 +1,7 @@
-//! Bootstrap servers, and librdkafka's properties as the user wants them.
+//! Checks the bootstrap servers and the user's properties for librdkafka.
 //!
-//! In: what the settings say. Out: one value for each property, under one name where librdkafka has several.
-//! Invariant: no property that gets through can break a guarantee; librdkafka's other rules are checked by itself.
+//! In: the settings as text. Out: one value for each property, under one name if librdkafka has several.
+//! Invariant: no property that passes can break a guarantee. librdkafka itself checks its other rules.
 //! Specification: librdkafka's CONFIGURATION.md.
 
 use crate::given::{Given, SettingError, nearest};
@@ -22,23 +22,23 @@ const ALIASES: [(&str, &str); 8] = [
 const DETERMINISTIC: [&str; 6] =
     ["murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a"];
 
-/// What is to be done with a property.
-enum Verdict {
-    /// It is the user's to set.
+/// The decision on a property.
+enum PropertyVerdict {
+    /// The user may set it.
     Keep,
-    /// It says what is fixed anyway.
+    /// It sets the value that is fixed anyway.
     Drop,
-    /// It would break a guarantee.
+    /// It would break a guarantee, or has another name.
     Refuse { reason: &'static str, hint: Option<String> },
 }
 
 /// Bootstrap servers, with commas between them.
-pub(super) fn brokers(addresses: &[Given]) -> Result<String, SettingError> {
+pub(in crate::sink::kafka) fn brokers(addresses: &[Given]) -> Result<String, SettingError> {
     let mut brokers = Vec::new();
     for given in addresses {
         for broker in given.text.trim_end_matches('/').split(',').map(str::trim) {
             if !is_broker(broker) {
-                // Credentials have no place here, and are not to be shown.
+                // The text may hold credentials, which belong elsewhere: it is not shown.
                 let shown = if broker.contains('@') { "***" } else { broker };
                 let given = Given { text: shown.to_owned(), origin: given.origin.clone() };
                 return Err(given.invalid("HOST:PORT, with commas between several", nearest_broker(broker)));
@@ -49,11 +49,11 @@ pub(super) fn brokers(addresses: &[Given]) -> Result<String, SettingError> {
     Ok(if brokers.is_empty() { "localhost:9092".to_owned() } else { brokers.join(",") })
 }
 
-/// What may stand before `://` in a broker's address.
+/// The protocols that may stand before `://` in a broker's address.
 const PROTOCOLS: [&str; 4] = ["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"];
 
-/// Sees that brokers with a protocol before their address have the one that the client speaks: librdkafka leaves out the others.
-pub(super) fn one_protocol(addresses: &[Given], spoken: Option<&str>) -> Result<(), SettingError> {
+/// Refuses brokers with another protocol before their address than the client speaks. librdkafka would leave them out.
+pub(in crate::sink::kafka) fn one_protocol(addresses: &[Given], spoken: Option<&str>) -> Result<(), SettingError> {
     let spoken = spoken.unwrap_or("plaintext").trim();
     for given in addresses {
         for broker in given.text.split(',').map(str::trim) {
@@ -95,7 +95,7 @@ fn nearest_broker(broker: &str) -> Option<String> {
 }
 
 /// One value for each property, the last one given.
-pub(super) fn judge_all(
+pub(in crate::sink::kafka) fn judge_all(
     given: Vec<(String, Given)>,
     max_in_flight: usize,
 ) -> Result<Vec<(String, String)>, SettingError> {
@@ -104,29 +104,29 @@ pub(super) fn judge_all(
         let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written.as_str(), |(_, name)| name);
         properties.retain(|(earlier, _)| earlier != name);
         match judge(name, value.text.trim(), max_in_flight) {
-            Verdict::Keep => properties.push((name.to_owned(), value.text)),
-            Verdict::Drop => {}
-            Verdict::Refuse { reason, hint } => return Err(refused(&written, &value, reason, hint)),
+            PropertyVerdict::Keep => properties.push((name.to_owned(), value.text)),
+            PropertyVerdict::Drop => {}
+            PropertyVerdict::Refuse { reason, hint } => return Err(refused(&written, &value, reason, hint)),
         }
     }
     Ok(properties)
 }
 
 fn refused(written: &str, value: &Given, reason: &'static str, hint: Option<String>) -> SettingError {
-    // Values of properties that are refused are never secrets: no such property is in the list.
+    // No property that is refused here holds a secret.
     let setting = format!("{written}={}", value.text);
     SettingError::Refused { origin: value.origin.clone(), setting, reason, hint }
 }
 
-fn refuse(reason: &'static str) -> Verdict {
-    Verdict::Refuse { reason, hint: None }
+fn refuse(reason: &'static str) -> PropertyVerdict {
+    PropertyVerdict::Refuse { reason, hint: None }
 }
 
-fn refuse_unless(fixed: bool, reason: &'static str) -> Verdict {
-    if fixed { Verdict::Drop } else { refuse(reason) }
+fn refuse_unless(fixed: bool, reason: &'static str) -> PropertyVerdict {
+    if fixed { PropertyVerdict::Drop } else { refuse(reason) }
 }
 
-fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
+fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
     let is_on = ["true", "t", "1"].iter().any(|on| value.eq_ignore_ascii_case(on));
     match name {
         "acks" => refuse_unless(
@@ -147,53 +147,54 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> Verdict {
             "without it, records after a refused batch would be written before that one is handled",
         ),
         "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
-        "lanes" => {
-            Verdict::Refuse { reason: "the property is called producers", hint: Some(format!("-X producers={value}")) }
-        }
+        "lanes" => PropertyVerdict::Refuse {
+            reason: "the property is called producers",
+            hint: Some(format!("-X producers={value}")),
+        },
         "transactional.id" => refuse("transactions are not the user's to begin here"),
         "max.in.flight.requests.per.connection" => in_flight_requests(value),
         "partitioner" => partitioner(value),
         "queuing.strategy" => refuse_unless(value == "fifo", "records of a key are to leave in their order"),
         "queue.buffering.max.kbytes" => queue_size(value, max_in_flight),
-        "bootstrap.servers" => Verdict::Refuse {
+        "bootstrap.servers" => PropertyVerdict::Refuse {
             reason: "the bootstrap servers have a flag of their own",
             hint: Some(format!("--brokers {value}")),
         },
         "enabled_events" | "opaque" | "default_topic_conf" | "interceptors" | "msg_order_cmp" => refuse(INTERNAL),
         _ if name.ends_with("_cb") => refuse(INTERNAL),
         _ if name.starts_with("test.mock.") => refuse("records would go to a mock cluster inside this process"),
-        _ => Verdict::Keep,
+        _ => PropertyVerdict::Keep,
     }
 }
 
 const INTERNAL: &str = "it is set by the program itself";
 
-fn in_flight_requests(value: &str) -> Verdict {
+fn in_flight_requests(value: &str) -> PropertyVerdict {
     match value.parse::<u32>() {
-        Ok(1..=5) => Verdict::Keep,
-        _ => Verdict::Refuse {
+        Ok(1..=5) => PropertyVerdict::Keep,
+        _ => PropertyVerdict::Refuse {
             reason: "brokers keep the order of at most 5 requests in flight (1 to 5)",
             hint: Some("max.in.flight.requests.per.connection=5".to_owned()),
         },
     }
 }
 
-fn partitioner(value: &str) -> Verdict {
+fn partitioner(value: &str) -> PropertyVerdict {
     if DETERMINISTIC.contains(&value) {
-        return Verdict::Keep;
+        return PropertyVerdict::Keep;
     }
     let nearest = nearest(value, DETERMINISTIC).unwrap_or("murmur2_random");
-    Verdict::Refuse {
+    PropertyVerdict::Refuse {
         reason: "equal keys are to go to one partition: murmur2_random (default), murmur2, consistent_random, consistent, fnv1a_random or fnv1a",
         hint: Some(format!("partitioner={nearest}")),
     }
 }
 
-fn queue_size(value: &str, max_in_flight: usize) -> Verdict {
+fn queue_size(value: &str, max_in_flight: usize) -> PropertyVerdict {
     let needed = max_in_flight.div_ceil(1024);
     match value.parse::<usize>() {
-        Ok(kbytes) if kbytes >= needed => Verdict::Keep,
-        _ => Verdict::Refuse {
+        Ok(kbytes) if kbytes >= needed => PropertyVerdict::Keep,
+        _ => PropertyVerdict::Refuse {
             reason: "the client's queue is to hold --max-in-flight",
             hint: Some(format!("queue.buffering.max.kbytes={needed} or more, or a smaller --max-in-flight")),
         },

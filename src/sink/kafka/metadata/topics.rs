@@ -1,40 +1,40 @@
-//! Topics that the cluster has confirmed: how many partitions each has, and which of them a record goes to.
+//! [`Topics`]: the topics that the cluster has confirmed, their partitions, and the choice of a record's partition.
 //!
-//! The sink chooses the partition, not librdkafka: what a partition may be handed is decided before the client sees the record. Keys
-//! go where librdkafka's partitioners, and so Java's, send them; null keys stay with one partition for a batch's length, as Java's do,
-//! and pass by those that have to wait.
+//! The sink chooses the partition, not librdkafka: it has to know the partition before it may hand a record to a client. Records with a key
+//! go to the same partition as by librdkafka's partitioners, and so by Java's. Records without a key stay with one partition for the length
+//! of a batch, as by Java's, and avoid partitions that have to wait.
 //!
-//! In: names, partition counts as the cluster says. Out: numbers of partitions in [`Partitions`]. Asks nobody.
+//! In: names, the cluster's partition counts. Out: indexes into [`Partitions`]. It asks nobody.
 //! Specification: librdkafka's CONFIGURATION.md, `partitioner`; KIP-480.
 
-use super::partitions::{Partitions, Place};
+use super::super::partitions::{Partitions, Place};
 use crate::sink::Record;
 use rdkafka::bindings as native;
 use std::collections::HashMap;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// Null keys go to one partition for so many bytes: what Java clients send as a batch.
+/// Records without a key go to one partition for so many bytes, which is the size of a Java client's batch.
 const STICKY_BYTES: usize = 16_384;
 
-/// The cluster is asked again for a topic's partitions after this time, as librdkafka does (`topic.metadata.refresh.interval.ms`).
+/// After this time the sink asks again for a topic's partitions, as librdkafka does (`topic.metadata.refresh.interval.ms`).
 const ASK_AGAIN: Duration = Duration::from_mins(5);
 
-/// Partitions of a topic whose records are tried again about the same time share one answer of the cluster's. Each is tried after a
-/// longer pause.
+/// If several partitions of a topic send records again within this time, the sink asks the cluster once. The pause between two attempts of
+/// a partition is longer.
 const SHARED: Duration = Duration::from_millis(500);
 
-/// Partitions that were added are known to every broker within this time.
+/// Every broker knows an added partition within this time.
 const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 
-/// Partitions that nobody has asked for since then may have been added meanwhile.
+/// If no record has asked for a missing partition for so long, it may have been added meanwhile.
 const ASKED_SELDOM: Duration = Duration::from_mins(1);
 
 /// How keys are spread over partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Partitioner {
+pub(in crate::sink::kafka) struct Partitioner {
     hash: Hash,
-    /// Records without a key (with `consistent_random`, without one or with an empty one) go anywhere.
+    /// Records without a key may go to any partition. With `consistent_random`, so may records with an empty one.
     spreads: bool,
 }
 
@@ -46,8 +46,8 @@ enum Hash {
 }
 
 impl Partitioner {
-    /// By the value of librdkafka's property `partitioner`; others than the deterministic ones are refused before.
-    pub(super) fn named(name: &str) -> Self {
+    /// The partitioner with this value of librdkafka's property `partitioner`. walrelay has refused values that are not deterministic.
+    pub(in crate::sink::kafka) fn named(name: &str) -> Self {
         let hash = match name.strip_suffix("_random").unwrap_or(name) {
             "consistent" => Hash::Crc32,
             "fnv1a" => Hash::Fnv1a,
@@ -56,7 +56,7 @@ impl Partitioner {
         Self { hash, spreads: name.ends_with("_random") }
     }
 
-    /// The partition of a key; `None`: any.
+    /// The partition of a key. `None`: any partition.
     fn of(self, key: Option<&[u8]>, count: i32) -> Option<i32> {
         let anywhere = match self.hash {
             Hash::Crc32 => key.is_none_or(<[u8]>::is_empty),
@@ -77,11 +77,11 @@ impl Partitioner {
     }
 }
 
-/// All of them.
-pub(super) struct Topics {
+/// All topics that records went to.
+pub(in crate::sink::kafka) struct Topics {
     list: Vec<Topic>,
     numbers: HashMap<String, u32>,
-    /// The topic of the record before, mostly the next one's, too, and its number; no name before the first.
+    /// The name and number of the last record's topic, which is mostly the next one's too. Before the first record, the name is empty.
     last: (String, u32),
     partitioner: Partitioner,
     producers: u8,
@@ -89,39 +89,39 @@ pub(super) struct Topics {
 
 struct Topic {
     name: String,
-    /// Numbers in [`Partitions`], by partition.
+    /// The index in [`Partitions`] of each partition.
     places: Vec<u32>,
-    /// How many partitions the cluster says it has; 0: it is to be asked.
+    /// How many partitions the topic has, by the cluster's last answer. 0: the sink has to ask.
     count: i32,
     asked: Instant,
-    /// When it was asked for since a record was to be tried again.
+    /// When the sink last asked because a record was to be sent again.
     retried: Option<Instant>,
-    /// Where null keys go now, and for how many bytes more.
+    /// The present partition for records without a key, and for how many more bytes.
     sticky: (i32, usize),
 }
 
-/// Where a record goes.
+/// The choice of a record's partition.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
-    /// To this partition of [`Partitions`].
+pub(in crate::sink::kafka) enum Chosen {
+    /// The partition with this index in [`Partitions`].
     At(u32),
-    /// It asks for a partition that is not known.
+    /// The record asks for this partition, which is not known.
     Unknown(i32),
 }
 
 impl Topics {
-    pub(super) fn new(partitioner: Partitioner, producers: u8) -> Self {
+    pub(in crate::sink::kafka) fn new(partitioner: Partitioner, producers: u8) -> Self {
         Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }
     }
 
-    /// Whether it is the topic of the record before.
+    /// Whether this is the last record's topic.
     #[inline]
-    pub(super) fn is_last(&self, topic: &str) -> bool {
+    pub(in crate::sink::kafka) fn is_last(&self, topic: &str) -> bool {
         self.last.0 == topic
     }
 
-    /// The next record is for this topic. Whether the cluster has confirmed it.
-    pub(super) fn turn_to(&mut self, topic: &str) -> bool {
+    /// Makes this topic the present one. Returns whether the cluster has confirmed it.
+    pub(in crate::sink::kafka) fn turn_to(&mut self, topic: &str) -> bool {
         let Some(number) = self.numbers.get(topic).copied() else { return false };
         if self.list.get(number as usize).is_none_or(|topic| topic.count == 0) {
             return false;
@@ -131,8 +131,14 @@ impl Topics {
         true
     }
 
-    /// The cluster says that the topic has so many partitions. `false`: it had more before.
-    pub(super) fn confirm(&mut self, topic: &str, count: i32, now: Instant, partitions: &mut Partitions) -> bool {
+    /// Notes the cluster's answer that the topic has so many partitions. Returns `false` if it had more before.
+    pub(in crate::sink::kafka) fn confirm(
+        &mut self,
+        topic: &str,
+        count: i32,
+        now: Instant,
+        partitions: &mut Partitions,
+    ) -> bool {
         let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
             let (name, places) = (topic.to_owned(), Vec::new());
             self.list.push(Topic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
@@ -141,7 +147,7 @@ impl Topics {
         let Some(known) = self.list.get_mut(number as usize) else { return false };
         let is_whole = count >= known.count;
         (known.count, known.asked) = (count, now);
-        // Neighbours go to different producers, and different topics begin with different ones.
+        // Neighbouring partitions get different producers, and the first partitions of different topics mostly do too.
         let first = topic.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
             let producer = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.producers.max(1));
@@ -151,18 +157,19 @@ impl Topics {
         is_whole
     }
 
-    /// What the cluster has said does not count any more.
-    pub(super) fn forget(&mut self) {
+    /// Forgets the cluster's answers.
+    pub(in crate::sink::kafka) fn forget(&mut self) {
         self.last.0.clear();
         self.list.iter_mut().for_each(|topic| topic.count = 0);
     }
 
-    pub(super) fn name(&self, number: u32) -> &str {
+    pub(in crate::sink::kafka) fn name(&self, number: u32) -> &str {
         self.list.get(number as usize).map_or("", |topic| topic.name.as_str())
     }
 
-    /// One of its records is to be tried again: whether the cluster should be asked for the topic before. It may take its time.
-    pub(super) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
+    /// A record of the topic is to be sent again. Returns whether the sink should ask the cluster for the topic before. The question may
+    /// take a while.
+    pub(in crate::sink::kafka) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
         let Some(topic) = self.list.get_mut(number as usize) else { return false };
         let is_due = topic.retried.is_none_or(|at| now.saturating_duration_since(at) >= SHARED);
         if is_due {
@@ -171,17 +178,17 @@ impl Topics {
         is_due
     }
 
-    /// A topic that the cluster should be asked for again. Whatever it answers, the others come first then.
-    pub(super) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
+    /// The next topic that the sink should ask for again. Whatever the answer, all other topics come before it is asked for once more.
+    pub(in crate::sink::kafka) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
         let old = |topic: &&mut Topic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
         let topic = self.list.iter_mut().find(old)?;
         topic.asked = now;
         Some(topic.name.as_str())
     }
 
-    /// The partition for a record of the topic that was turned to.
+    /// Chooses the partition for a record of the present topic.
     #[inline]
-    pub(super) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
+    pub(in crate::sink::kafka) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
         let Some(topic) = self.list.get_mut(self.last.1 as usize) else { return Chosen::Unknown(0) };
         let partition = record.partition.or_else(|| self.partitioner.of(record.key, topic.count));
         let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
@@ -192,16 +199,16 @@ impl Topics {
 
 /// A topic that has fewer partitions than a record asks for.
 #[derive(Debug, Default)]
-pub(super) struct Short {
+pub(in crate::sink::kafka) struct Short {
     count: i32,
-    /// When it was first, and last, seen with so many.
+    /// When the topic was first, and last, seen with this count.
     seen: Option<(Instant, Instant)>,
 }
 
 impl Short {
-    /// Whether the others may still come: some brokers learn of them later. One that has been wrong for so long that it was not asked for
-    /// in between begins again.
-    pub(super) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
+    /// Whether the missing partitions may still appear, since some brokers learn of them later. If no record has asked for them for
+    /// [`ASKED_SELDOM`], the wait begins again.
+    pub(in crate::sink::kafka) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
         let same =
             self.seen.filter(|(_, last)| self.count == count && now.saturating_duration_since(*last) < ASKED_SELDOM);
         let since = same.map_or(now, |(since, _)| since);
@@ -211,7 +218,7 @@ impl Short {
 }
 
 impl Topic {
-    /// A partition for a record without a key, of so many bytes.
+    /// The partition for a record without a key, of so many bytes.
     fn any(&mut self, bytes: usize, partitions: &Partitions) -> i32 {
         let is_open = |partition: i32| {
             let place = usize::try_from(partition).ok().and_then(|place| self.places.get(place));

@@ -1,15 +1,20 @@
-//! The producers: those that share the partitions, and one for the search for refused records.
+//! [`Producers`]: the producers that share the partitions, and the isolating producer, which searches for refused records.
 //!
-//! In: records with their places, from [`Partitions`](super::partitions::Partitions). Out: to librdkafka. Says which producers
-//! have ended.
+//! In: records with their partitions, from [`Partitions`](super::partitions::Partitions). Out: messages for librdkafka, and the producers
+//! that have ended.
 
-use super::asking::METADATA_PATIENCE;
-use super::client::Client;
-use super::context::Context;
-use super::failure;
+mod client;
+mod retire;
+
+pub(super) use client::{Client, flush_for_a_millisecond};
+pub(super) use retire::{purge_all, retire, retire_client, retire_producer};
+
+use super::callbacks::Context;
+use super::config::{Settings, SettingsError};
+use super::errors;
+use super::metadata::METADATA_PATIENCE;
+use super::metadata::Topics;
 use super::partitions::{Clients, NotTaken, Place, Ticket};
-use super::settings::{Settings, SettingsError};
-use super::topics::Topics;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -17,51 +22,51 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A producer that ends so soon after it began ends for another reason than what it was handed, unless it says so.
+/// If a producer ends so soon after it began, no record is the cause, unless its error says so.
 const SOON: Duration = Duration::from_secs(5);
 
-/// So many in a row that ended within a tenth of that are enough, whatever they say.
+/// After so many producers in a row that ended within a tenth of [`SOON`], the sink gives up, whatever their errors say.
 const MOST_FRUITLESS: u32 = 100;
 
-/// A producer that could not begin for want of a right has so long before another one tries.
+/// The pause after a producer that could not begin, since its user lacks a right.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// What was collected is told to leave this often, until it does.
+/// How often the isolating producer is flushed until its records have left.
 const URGE_EVERY: Duration = Duration::from_millis(5);
 
-/// A client asks for a partition that it does not know this often at most.
+/// How often clients ask for a partition that they do not know, at most.
 const LEARN_EVERY: Duration = METADATA_PATIENCE;
 
-/// All of them.
-pub(super) struct Senders {
-    producers: Vec<Sharing>,
-    /// There once it was needed.
+/// All producers of the sink.
+pub(super) struct Producers {
+    producers: Vec<NumberedProducer>,
+    /// The isolating producer, once one was needed.
     isolating: Option<Client>,
-    /// When it was told last.
+    /// When the isolating producer was last flushed by [`Producers::urge`].
     urged: Instant,
-    /// When one of them asked for a partition last.
+    /// When a client last asked for a partition.
     learned: Option<Instant>,
     settings: Settings,
 }
 
-struct Sharing {
+struct NumberedProducer {
     client: Client,
     began: Instant,
-    /// Producers in a row that ended soon.
+    /// How many producers in a row ended soon.
     fruitless: u32,
 }
 
-/// The same, with the topics' names.
-pub(super) struct Named<'a> {
-    senders: &'a mut Senders,
+/// The producers, with the names of topics: the [`Clients`] of the partitions.
+pub(super) struct ProducersWithTopics<'a> {
+    producers: &'a mut Producers,
     topics: &'a Topics,
 }
 
-impl Senders {
+impl Producers {
     pub(super) fn new(settings: &Settings, producers: u8) -> Result<Self, SettingsError> {
         let now = Instant::now();
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
-        let producer = |_| Ok(Sharing { client: client(settings.producer()?)?, began: now, fruitless: 0 });
+        let producer = |_| Ok(NumberedProducer { client: client(settings.producer()?)?, began: now, fruitless: 0 });
         let producers = (0..producers.max(1)).map(producer).collect::<Result<_, SettingsError>>()?;
         Ok(Self { producers, isolating: None, urged: now, learned: None, settings: settings.clone() })
     }
@@ -79,11 +84,11 @@ impl Senders {
         producer.client.shared()
     }
 
-    pub(super) fn producers(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
         self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::producer)
     }
 
-    /// The same, to be shared with another thread.
+    /// All producers, as pointers that another thread may share.
     pub(super) fn shared(&self) -> impl Iterator<Item = Arc<BaseProducer<Context>>> {
         self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::shared)
     }
@@ -92,27 +97,27 @@ impl Senders {
         self.producers.into_iter().map(|producer| producer.client).chain(self.isolating)
     }
 
-    /// For handing records over.
+    /// The producers as the partitions' [`Clients`].
     #[inline]
-    pub(super) fn with<'a>(&'a mut self, topics: &'a Topics) -> Named<'a> {
-        Named { senders: self, topics }
+    pub(super) fn with<'a>(&'a mut self, topics: &'a Topics) -> ProducersWithTopics<'a> {
+        ProducersWithTopics { producers: self, topics }
     }
 
-    /// What lingers should leave.
-    pub(super) fn let_go(&mut self) {
-        self.producers.iter_mut().for_each(|producer| producer.client.let_go(false));
+    /// Flushes the producers that have records waiting for `linger.ms`.
+    pub(super) fn flush(&mut self) {
+        self.producers.iter_mut().for_each(|producer| producer.client.flush(false));
     }
 
-    /// What was collected should leave, also where it could not when it was told.
+    /// Flushes the isolating producer again, in case its records could not leave at the first flush.
     pub(super) fn urge(&mut self, now: Instant) {
         let Some(isolating) = &mut self.isolating else { return };
         if now.saturating_duration_since(self.urged) >= URGE_EVERY && isolating.producer().in_flight_count() > 0 {
             self.urged = now;
-            isolating.let_go(true);
+            isolating.flush(true);
         }
     }
 
-    /// The isolating producer, if that is so: the next one is there once it is needed.
+    /// Takes the isolating producer if `is_so` says so. Another one starts when it is needed.
     pub(super) fn take_isolating(&mut self, is_so: impl FnOnce(&Client) -> bool) -> Option<Client> {
         self.isolating.take_if(|client| is_so(client))
     }
@@ -127,18 +132,18 @@ impl Senders {
 
     /// The numbers of the producers that take nothing any more.
     pub(super) fn ended(&self) -> Vec<u8> {
-        let ended = |(_, producer): &(usize, &Sharing)| producer.client.has_ended();
+        let ended = |(_, producer): &(usize, &NumberedProducer)| producer.client.has_ended();
         self.producers.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
     }
 
-    /// Why a producer takes nothing any more.
+    /// The failure of a producer that takes nothing any more.
     pub(super) fn fatal(&self, producer: u8) -> Option<Failure> {
         let (code, text) = self.producers.get(usize::from(producer))?.client.producer().client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
-        Some(Failure { class: FailureClass::Client, reason: failure::reason(Some(code)), text })
+        Some(Failure { class: FailureClass::Client, reason: errors::reason(Some(code)), text })
     }
 
-    /// Whether a producer could not begin for want of a right, a moment ago. There is another once something is handed over.
+    /// Whether the producer could not begin a moment ago, since its user lacks a right.
     pub(super) fn is_forbidden(&self, producer: u8, now: Instant) -> bool {
         let producer = self.producers.get(usize::from(producer));
         producer.is_some_and(|producer| {
@@ -146,14 +151,15 @@ impl Senders {
         })
     }
 
-    /// Whether a producer or the isolating one could not begin for want of a right.
+    /// Whether the producer or the isolating one could not begin, since their user lacks a right.
     #[cold]
     pub(super) fn has_forbidden(&self, producer: u8) -> bool {
         let producer = self.producers.get(usize::from(producer)).map(|producer| &producer.client);
         producer.into_iter().chain(&self.isolating).any(Client::is_forbidden)
     }
 
-    /// Whether the producers with this number end one after the other, or the last ended for a cause that is neither a record nor a missing right.
+    /// Whether the producers with this number end one after the other, or the last one ended soon, for a cause that is neither a record nor
+    /// a missing right.
     pub(super) fn is_fruitless(&self, producer: u8, now: Instant) -> bool {
         let Some(producer) = self.producers.get(usize::from(producer)) else { return false };
         let cause = producer.client.producer().client().fatal_error().map(|(code, _)| code);
@@ -180,30 +186,30 @@ fn no_thread(error: &io::Error) -> SettingsError {
     SettingsError::Together { reason: format!("no thread can be started: {error}") }
 }
 
-impl Clients for Named<'_> {
+impl Clients for ProducersWithTopics<'_> {
     #[inline]
     fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Senders { producers, learned, .. } = &mut *self.senders;
+        let Producers { producers, learned, .. } = &mut *self.producers;
         let Some(producer) = producers.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
         send((&mut producer.client, learned), self.topics, place, record, ticket)
     }
 
     fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let topics = self.topics;
-        let mut learned = self.senders.learned;
-        let sent = send((self.senders.isolating()?, &mut learned), topics, place, record, ticket);
-        self.senders.learned = learned;
+        let mut learned = self.producers.learned;
+        let sent = send((self.producers.isolating()?, &mut learned), topics, place, record, ticket);
+        self.producers.learned = learned;
         sent
     }
 
     fn release(&mut self) {
-        if let Some(isolating) = &mut self.senders.isolating {
-            isolating.let_go(true);
+        if let Some(isolating) = &mut self.producers.isolating {
+            isolating.flush(true);
         }
     }
 
     fn request_bytes(&self) -> u64 {
-        self.senders.settings.request_bytes()
+        self.producers.settings.request_bytes()
     }
 }
 
@@ -218,20 +224,20 @@ fn send(
     let topic = (place.topic, topics.name(place.topic));
     let mut sent = client.send(topic, place.partition, record, ticket.pack());
     if sent == Err(RDKafkaErrorCode::UnknownPartition) && may_learn(learned) {
-        // The cluster has named it to the first producer. This one would hear of it within minutes.
+        // The cluster has named the partition to the first producer. This client would learn of it within minutes.
         client.learn(topic.1);
         sent = client.send(topic, place.partition, record, ticket.pack());
     }
     sent.map_err(|code| {
         client.ended |= code == RDKafkaErrorCode::Fatal;
         if client.ended && client.is_forbidden() {
-            return NotTaken::Refused(failure::of_forbidden(record.topic));
+            return NotTaken::Refused(errors::of_forbidden(record.topic));
         }
-        failure::of_send(record, code)
+        errors::of_send(record, code)
     })
 }
 
-/// Whether a client may ask now.
+/// Whether a client may ask for partitions now.
 #[cold]
 fn may_learn(learned: &mut Option<Instant>) -> bool {
     let now = Instant::now();

@@ -1,10 +1,10 @@
-//! The names of librdkafka's properties for producers, to find the one that was meant.
+//! The names of librdkafka's properties for producers. Messages about an unknown property suggest the nearest one.
 //!
-//! From its CONFIGURATION.md, without callbacks and other names of the same. What is valid is librdkafka's to say: a property that is
+//! The list is from librdkafka's CONFIGURATION.md, without callbacks and aliases. librdkafka decides which properties are valid: one that is
 //! missing here works all the same.
 
-/// Sorted.
-pub(super) const NAMES: [&str; 105] = [
+/// The names, sorted.
+pub(in crate::sink::kafka) const NAMES: [&str; 105] = [
     "acks",
     "allow.auto.create.topics",
     "api.version.request.timeout.ms",

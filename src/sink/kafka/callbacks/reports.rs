@@ -1,23 +1,23 @@
-//! What becomes of reports, and of producers that have ended.
+//! Hands librdkafka's reports to the relay, and replaces producers that have ended.
 //!
-//! In: events of all producers, taken by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
+//! In: the events of all producers, by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
 
-use super::asking::MOST_EVENTS;
-use super::client::Client;
-use super::context::{Reported, events, take_reports};
-use super::partitions::{Event, Place, Ticket};
-use super::progress::TOPIC;
-use super::retire::retire;
-use super::transactions::PROGRESS;
-use super::{KafkaSink, client_failure};
+use super::super::metadata::MOST_EVENTS;
+use super::super::partitions::{Event, Place, Ticket};
+use super::super::producers::Client;
+use super::super::producers::retire;
+use super::super::progress::TOPIC;
+use super::super::transactions::PROGRESS;
+use super::super::{KafkaSink, client_failure};
+use super::{Reported, events, take_reports};
 use crate::sink::{Delivered, Failure, FailureClass, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
 use std::time::Duration;
 
-/// What an ended producer has in flight is waited for so long; after that its outcome stays unknown, and it is sent again.
+/// How long the sink waits for the reports of an ended producer. After that it purges the producer's records and sends them again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Reports of equal tokens that follow each other.
+/// Delivered records with equal tokens, one after the other.
 #[derive(Default)]
 struct Run(Option<Delivered>);
 
@@ -42,15 +42,15 @@ impl Run {
 }
 
 impl KafkaSink {
-    /// Serves the events of all producers, until there are none. Whether there were reports.
-    pub(super) fn serve(&mut self, each: &mut dyn FnMut(Report)) -> bool {
+    /// Serves the events of all producers, until there are none. Returns whether there were reports.
+    pub(in crate::sink::kafka) fn serve(&mut self, each: &mut dyn FnMut(Report)) -> bool {
         let mut reports = std::mem::take(&mut self.reports);
         let (mut heard, mut served) = (false, 0);
         loop {
-            // One call serves one batch of reports, or one event.
+            // One poll brings one batch of reports, or one event.
             let before = events();
             let retired = self.retired.iter().map(|(client, _)| client.producer());
-            self.senders.producers().chain(retired).for_each(|producer| producer.poll(Duration::ZERO));
+            self.producers.all().chain(retired).for_each(|producer| producer.poll(Duration::ZERO));
             take_reports(&mut reports);
             if reports.is_empty() {
                 if events() > before && served < MOST_EVENTS {
@@ -74,7 +74,7 @@ impl KafkaSink {
         }));
         for report in reports.drain(..) {
             match report {
-                // What becomes of a progress record, the commit says.
+                // The commit needs the outcome of a progress record.
                 Reported::Delivered(opaque) if opaque == PROGRESS.pack() => {
                     self.transactions.iter_mut().for_each(|it| it.progress_reported(Ok(())));
                 }
@@ -117,10 +117,10 @@ impl KafkaSink {
         }
     }
 
-    /// Producers that have ended make room for new ones, and go once nothing of theirs is in flight.
-    pub(super) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
-        for producer in self.senders.ended() {
-            if self.senders.is_forbidden(producer, self.now) {
+    /// Puts new producers in the place of those that have ended. Ends an old one once it has nothing in flight.
+    pub(in crate::sink::kafka) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
+        for producer in self.producers.ended() {
+            if self.producers.is_forbidden(producer, self.now) {
                 continue;
             }
             if let Err(failure) = self.renew_producer(producer) {
@@ -128,7 +128,7 @@ impl KafkaSink {
             }
         }
         let now = self.now;
-        if let Some(ended) = self.senders.take_isolating(Client::has_ended) {
+        if let Some(ended) = self.producers.take_isolating(Client::has_ended) {
             self.renew_isolating(Some(ended));
         }
         while let Some((place, is_isolating)) = self.partitions.forgotten(now) {
@@ -138,7 +138,7 @@ impl KafkaSink {
                 "Kafka has not answered for hours; a new producer sends again what is in flight, so records may repeat; no data lost"
             );
             if is_isolating {
-                let silent = self.senders.take_isolating(|_| true);
+                let silent = self.producers.take_isolating(|_| true);
                 self.renew_isolating(silent);
             } else if let Err(failure) = self.renew_producer(place.producer) {
                 return each(Report::Failed(failure));
@@ -153,8 +153,8 @@ impl KafkaSink {
             }
         }
         if given_up {
-            // What is sent again must not arrive before what lies in the kernel. The other producers send theirs again over the next
-            // connections, and the brokers know it.
+            // Records that are sent again must not arrive before bytes of the old connections. The other producers send their requests again
+            // over new connections, and the brokers know the repeats.
             self.sockets.reset();
         }
         while let Some(at) = self.retired.iter().position(|(client, _)| client.producer().in_flight_count() == 0) {
@@ -163,14 +163,14 @@ impl KafkaSink {
     }
 
     fn renew_producer(&mut self, producer: u8) -> Result<(), Failure> {
-        if self.senders.is_fruitless(producer, self.now) {
-            // A new one would end likewise: with a pause, from the confirmed position.
-            let fatal = self.senders.fatal(producer);
+        if self.producers.is_fruitless(producer, self.now) {
+            // A new producer would end in the same way. The relay starts over from the confirmed position, after a pause.
+            let fatal = self.producers.fatal(producer);
             return Err(fatal.unwrap_or_else(|| client_failure("the Kafka producer has ended".to_owned())));
         }
         let fresh = self.settings.producer().map_err(|error| client_failure(error.to_string()))?;
-        let old = self.senders.replace(producer, fresh).map_err(|error| client_failure(error.to_string()))?;
-        self.producer = self.senders.first();
+        let old = self.producers.replace(producer, fresh).map_err(|error| client_failure(error.to_string()))?;
+        self.producer = self.producers.first();
         self.retire_later(old);
         self.partitions.producer_renewed(producer, self.now);
         Ok(())
@@ -183,14 +183,14 @@ impl KafkaSink {
         self.partitions.isolating_renewed(self.now);
     }
 
-    /// What it had not sent would stay indefinitely; what it has sent is answered.
+    /// Keeps an ended producer until its reports have come. Purges the records that it has not sent, for which no report would ever come.
     fn retire_later(&mut self, ended: Client) {
         ended.producer().purge(PurgeConfig::default().queue().non_blocking());
         self.retired.push((ended, self.now));
     }
 
-    /// Says what people should know of.
-    pub(super) fn tell(&mut self) {
+    /// Logs the events of partitions.
+    pub(in crate::sink::kafka) fn tell(&mut self) {
         for event in self.partitions.take_events() {
             let Place { topic, partition, .. } = event.place();
             let topic = self.topics.name(topic);

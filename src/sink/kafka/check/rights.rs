@@ -1,15 +1,15 @@
-//! Whether this user may write exactly once, for `walrelay check`.
+//! Finds out whether this user may write exactly once, for `walrelay check`.
 //!
-//! In: [`Settings`], and the name of the relay's transactions. Out: plain values. Changes nothing, and disturbs no relay that works under
-//! that name: the broker looks at the right to a transactional id first and at the length of its transactions next, and a producer that
-//! asks for transactions of 24 days is refused before the one that has the name is fenced. A broker that admits even those is not asked;
-//! where its settings may not be seen either, it is taken for one that keeps a bound, as all do that were not told otherwise. The topic
-//! of progress is made for trial only.
+//! In: [`Settings`], and the name of the relay's transactions. Out: plain values. It changes nothing, and disturbs no relay that works
+//! under that name. The broker first checks the right to a transactional id, and then the length of its transactions. So it refuses a
+//! producer that asks for transactions of 24 days before it fences the producer that has the name. If a broker admits even those, walrelay
+//! does not ask. If the broker's settings cannot be seen, walrelay assumes a limit, which is the default. It creates the topic of progress
+//! for trial only (`validate_only`).
 //! Specification: KIP-98, "InitProducerIdRequest"; Kafka's `TransactionCoordinator.handleInitProducerId`.
 
+use super::super::config::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
+use super::super::progress::{PARTITION, TOPIC, new_topic, passes};
 use super::examine::Cluster;
-use super::progress::{PARTITION, TOPIC, new_topic, passes};
-use super::settings::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
 use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -20,42 +20,42 @@ use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// How long one question may take: the cluster may have to make its own topic of transactions first.
+/// How long one question may take. The cluster may have to create its topic of transactions first.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The broker's setting that bounds the relay's `transaction.timeout.ms`.
-pub(super) const TRANSACTION_MAX_TIMEOUT: &str = "transaction.max.timeout.ms";
+/// The broker's setting that limits the relay's `transaction.timeout.ms`.
+pub(in crate::sink::kafka) const TRANSACTION_MAX_TIMEOUT: &str = "transaction.max.timeout.ms";
 
-/// What exactly once needs of the cluster.
+/// The cluster's answers about exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ExactlyOnce {
-    /// Whether transactions may be begun under the relay's name; `None`: a broker that admits them however long they are cannot be
-    /// asked without ending a relay's.
+pub(in crate::sink::kafka) struct ExactlyOnce {
+    /// Whether the user may begin transactions under the relay's name. `None`: the broker has no limit of their length, so that a question
+    /// would end the transactions of a relay.
     pub transactions: Option<Result<(), Refusal>>,
-    /// The topic that keeps how far the relay has come.
+    /// The topic with the relay's progress.
     pub progress: Progress,
 }
 
 /// The topic of progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// It is there; whether it may be read.
+pub(in crate::sink::kafka) enum Progress {
+    /// The topic exists. Whether the user may read it.
     There(Result<(), Refusal>),
-    /// It is not there, or may not be seen; whether it may be made.
+    /// The topic does not exist, or the user may not see it. Whether the user may create it.
     Absent(Result<(), Refusal>),
 }
 
-/// Why not.
+/// The reason why something is not possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
-    /// A right is missing.
+pub(in crate::sink::kafka) struct Refusal {
+    /// The user lacks a right.
     pub forbidden: bool,
     /// librdkafka's words.
     pub text: String,
 }
 
-/// Looks at it; `name`: of the relay's transactions.
-pub(super) fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -> ExactlyOnce {
+/// Asks the cluster. `name`: the name of the relay's transactions.
+pub(in crate::sink::kafka) fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -> ExactlyOnce {
     let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
     let asked = most.is_none_or(|most| most != LONGEST_TRANSACTION_MS);
     let progress = if cluster.topics.contains_key(TOPIC) {
@@ -122,8 +122,8 @@ fn makeable(settings: &Settings, brokers: usize) -> Result<(), Refusal> {
     })
 }
 
-/// Of topics that are not there, those that this user may not create. Where that cannot be asked: none.
-pub(super) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+/// Returns the topics from `names` that this user may not create. None, if the cluster does not answer. The topics do not exist.
+pub(in crate::sink::kafka) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
     let topics: Vec<NewTopic<'_>> =
         names.iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(-1))).collect();
     if topics.is_empty() {
@@ -137,9 +137,9 @@ pub(super) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet
         .collect()
 }
 
-/// Of topics that are not listed, those that this user may not see: they may well be there. Where that cannot be asked: none. A
-/// consumer asks, whose question creates no topic.
-pub(super) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+/// Returns the topics from `names` that this user may not see, and that may exist. None, if no client can be created. A consumer asks: its
+/// question creates no topic.
+pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
     if names.is_empty() {
         return BTreeSet::new();
     }
@@ -153,7 +153,7 @@ pub(super) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<St
     names.iter().filter(is_hidden).map(|name| (*name).to_owned()).collect()
 }
 
-/// The cluster judges the request, and creates nothing.
+/// Sends a request to create topics by which the cluster creates nothing (`validate_only`), and returns its answers.
 fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, Refusal> {
     let admin = settings.admin()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

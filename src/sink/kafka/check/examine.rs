@@ -1,12 +1,12 @@
-//! What a cluster says of itself, for `walrelay check`: brokers, topics, their settings, and whether this user may write.
+//! Asks a cluster for its brokers, topics and settings, and whether this user may write, for `walrelay check`.
 //!
-//! In: [`Settings`], and the topics that matter. Out: plain values. Changes nothing: topics are asked for all at once, since asking for
-//! one by name makes it where the cluster makes topics on demand, and no record is written. Whether the user may write shows in whether the
-//! cluster gives an idempotent producer its identity.
+//! In: [`Settings`], and the topics that matter. Out: plain values. It changes nothing. It asks for all topics at once, since a question
+//! about one topic creates it on a cluster that creates topics on demand. It writes no record: the user may write if the cluster gives an
+//! idempotent producer its identity.
 //! Specification: KIP-98, KIP-679 (who may write a topic may write idempotently), KIP-133 "DescribeConfigs".
 
-use super::failure;
-use super::settings::{Settings, SettingsError};
+use super::super::config::{Settings, SettingsError};
+use super::super::errors;
 use crate::sink::Failure;
 use rdkafka::ClientContext;
 use rdkafka::admin::{AdminOptions, ConfigResource, ResourceSpecifier};
@@ -21,48 +21,48 @@ use std::time::{Duration, Instant};
 /// How long one request may take.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// What a cluster says of itself.
+/// A cluster's answers about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cluster {
-    /// `host:port` of each broker, as it advertises itself.
+pub(in crate::sink::kafka) struct Cluster {
+    /// The advertised `host:port` of each broker.
     pub brokers: Vec<String>,
-    /// Warnings about those that cannot be reached from here.
+    /// Warnings about brokers that cannot be reached from here.
     pub unreachable: Vec<String>,
     /// Every topic that the user may see.
     pub topics: BTreeMap<String, TopicFacts>,
     /// The settings of one broker, or why they cannot be seen.
     pub settings: Result<BTreeMap<String, String>, String>,
-    /// Whether an idempotent producer gets its identity; `Err`: why not.
+    /// Whether an idempotent producer gets its identity, or why not.
     pub idempotence: Result<(), String>,
-    /// Of the topics that matter, those that are not there and that the user may not create; `rights` tells.
+    /// The wanted topics that do not exist and that the user may not create. `rights` fills it.
     pub forbidden: BTreeSet<String>,
-    /// Of the topics that matter, those that the user may not see, there or not; `rights` tells.
+    /// The wanted topics that the user may not see, whether they exist or not. `rights` fills it.
     pub hidden: BTreeSet<String>,
 }
 
-/// A topic.
+/// A topic's partitions, replicas and settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TopicFacts {
+pub(in crate::sink::kafka) struct TopicFacts {
     /// How many partitions.
     pub partitions: usize,
-    /// The fewest replicas that one of them has.
+    /// The fewest replicas of a partition.
     pub replicas: usize,
-    /// The fewest of them that are in sync.
+    /// The fewest in-sync replicas of a partition.
     pub in_sync: usize,
-    /// Its settings, or why they cannot be seen; empty where it was not asked for.
+    /// The settings, or why they cannot be seen. Empty for topics that are not wanted.
     pub settings: Result<BTreeMap<String, String>, String>,
 }
 
-/// Looks at the cluster; `wanted`: the topics whose settings matter.
+/// Asks the cluster. `wanted`: the topics whose settings matter.
 ///
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
-pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
+pub(in crate::sink::kafka) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
     let failed = |error: &SettingsError| {
-        let of = if error.is_of_login() { failure::of_login } else { super::client_failure };
+        let of = if error.is_of_login() { errors::of_login } else { super::super::client_failure };
         of(error.to_string())
     };
-    let mut sink = super::KafkaSink::with_one_producer(settings.clone()).map_err(|error| failed(&error))?;
+    let mut sink = super::super::KafkaSink::with_one_producer(settings.clone()).map_err(|error| failed(&error))?;
     let metadata = sink.metadata(REQUEST)?;
     let unreachable = sink.unreachable(&metadata);
     let mut topics: BTreeMap<String, TopicFacts> =
@@ -77,8 +77,8 @@ pub(super) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster,
     Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence, forbidden, hidden })
 }
 
-/// Whether a failure is that of an address which only the cluster itself has named.
-pub(super) fn is_of_advertised_address(failure: &Failure) -> bool {
+/// Whether a failure is about an address that only the cluster has named.
+pub(in crate::sink::kafka) fn is_of_advertised_address(failure: &Failure) -> bool {
     failure.text.contains(super::probe::ADVERTISES)
 }
 
@@ -93,7 +93,7 @@ fn topic_facts(topic: &MetadataTopic) -> TopicFacts {
     }
 }
 
-/// The settings of one broker; those of topics go where the topics are.
+/// Returns the settings of one broker, and sets those of the wanted topics.
 fn configurations(
     settings: &Settings,
     metadata: &Metadata,
@@ -129,19 +129,19 @@ fn described(settings: &Settings, asked: &[ResourceSpecifier<'_>]) -> Result<Vec
     Ok(answers.into_iter().map(|answer| answer.map_err(|code| code.to_string()).and_then(entries)).collect())
 }
 
-/// Without the right to see them there are none, and no error.
+/// The settings in an answer. Without the right to see them the answer has none, and no error.
 fn entries(resource: ConfigResource) -> Described {
     let entries: BTreeMap<_, _> =
         resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
     if entries.is_empty() { Err("the right DescribeConfigs is missing".to_owned()) } else { Ok(entries) }
 }
 
-/// Listens to what a producer says of itself.
+/// A producer's context that keeps its state and its last problem.
 #[derive(Default)]
 struct Listener {
-    /// Of the idempotent producer's states the last.
+    /// The last state of the idempotent producer.
     state: Mutex<String>,
-    /// Its last problem.
+    /// The producer's last problem.
     problem: Mutex<Option<String>>,
 }
 

@@ -1,10 +1,10 @@
-//! Clients that are not needed any more end on a thread of their own.
+//! Ends clients that are not needed any more, on threads of their own.
 //!
-//! The end of a librdkafka client waits for its threads, and one of these may be in `getaddrinfo`, which nothing interrupts: where
-//! name servers do not answer, for half a minute and longer. The thread that enqueues must not wait for that.
+//! The end of a librdkafka client waits for its threads. One of them may be in `getaddrinfo`, which nothing interrupts: if name servers do
+//! not answer, for half a minute and longer. The thread that enqueues must not wait for that.
 //!
-//! In: a client. Out: nothing. What a producer has in its queues is purged before the caller goes on, as long as its threads answer
-//! at all: one that does not is sending nothing, and purges before it sends anything.
+//! In: a client. Out: nothing. A producer's queues are purged before the caller goes on, if its threads answer within
+//! [`PURGED_WITHIN`]. A thread that does not answer sends nothing, and purges before it sends anything.
 
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::client::Client;
 /// How long the caller waits for the purge.
 const PURGED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends a client that sends nothing.
-pub(super) fn retire<T: Send + 'static>(client: T) {
+/// Ends a client that has nothing to purge.
+pub(in crate::sink::kafka) fn retire<T: Send + 'static>(client: T) {
     retire_after(client, |_| {});
 }
 
-/// Ends a client with what belongs to it, once what it had not sent is purged.
-pub(super) fn retire_client(client: Client) {
+/// Ends a producer with its handles and its flusher, after a purge of its records.
+pub(in crate::sink::kafka) fn retire_client(client: Client) {
     retire_after(client, |client| client.producer().purge(PurgeConfig::default().queue().inflight()));
 }
 
-/// Purges what the producers have in their queues and what they have sent without an answer, all at once. Waits a second at most: a thread
-/// that does not answer by then is looking a name up, and has no connection.
-pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
+/// Purges all producers at once: the records in their queues, and those that were sent and have no report. Waits for a second at most: a
+/// thread that does not answer by then is looking up a name, and has no connection.
+pub(in crate::sink::kafka) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     producers: impl Iterator<Item = Arc<BaseProducer<C>>>,
 ) {
     let (sender, done) = mpsc::channel::<()>();
@@ -37,7 +37,7 @@ pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
         let sender = sender.clone();
         let purge = move || {
             producer.purge(PurgeConfig::default().queue().inflight());
-            // The caller may have gone on; the producer may end here.
+            // If the caller has dropped its pointer, the producer ends here.
             drop((sender, producer));
         };
         if let Err(error) = Builder::new().name("kafka-purge".to_owned()).spawn(purge) {
@@ -45,23 +45,25 @@ pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
         }
     }
     drop(sender);
-    // Nobody sends: it is disconnected once all are done.
+    // The channel is disconnected once all purges are done.
     if done.recv_timeout(PURGED_WITHIN) == Err(RecvTimeoutError::Timeout) {
         tracing::debug!("a Kafka client's threads do not answer: it is purged later");
     }
 }
 
-/// Ends a producer, once what it had not sent is purged.
-pub(super) fn retire_producer<C: ProducerContext<NoCustomPartitioner> + 'static>(producer: BaseProducer<C>) {
+/// Ends a producer after a purge of its records.
+pub(in crate::sink::kafka) fn retire_producer<C: ProducerContext<NoCustomPartitioner> + 'static>(
+    producer: BaseProducer<C>,
+) {
     retire_after(producer, |producer| producer.purge(PurgeConfig::default().queue().inflight()));
 }
 
-/// Does what comes before the end, which is waited for, for a while, and lets the client end.
+/// Ends a client on a thread of its own, after `before`. Waits for `before` for [`PURGED_WITHIN`] at most.
 fn retire_after<T: Send + 'static>(client: T, before: impl FnOnce(&T) + Send + 'static) {
     let (sender, done) = mpsc::sync_channel(1);
     let end = move || end(client, before, &sender);
     if let Err(error) = Builder::new().name("kafka-end".to_owned()).spawn(end) {
-        // The closure is gone, and with it the client: it has ended on this thread.
+        // The closure was dropped, and the client with it: it has ended on this thread.
         tracing::debug!(%error, "no thread for the end of a Kafka client");
         return;
     }

@@ -1,8 +1,11 @@
-//! The producer's settings: ours, the user's, and those that our guarantees rest on.
+//! [`Settings`]: the properties of librdkafka's clients. Some are walrelay's defaults, some the user's, and some fixed for the guarantees.
 
-use super::context::{Context, Problems};
+pub(super) mod known;
+pub(super) mod properties;
+
+use super::callbacks::{Context, Problems};
 use super::login::{Login, LoginError};
-use super::topics::Partitioner;
+use super::metadata::Partitioner;
 use rdkafka::ClientContext;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::{Client, DefaultClientContext};
@@ -15,14 +18,13 @@ use secrecy::ExposeSecret as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a user may change, with our defaults.
+/// walrelay's defaults, which a user may change.
 const DEFAULTS: [(&str, &str); 6] = [
-    // As many as brokers keep the order of. What may not be pipelined is not handed over: see `partitions`.
+    // Brokers keep the order of at most 5 requests. `partitions` hands over no record that must not be pipelined.
     ("max.in.flight.requests.per.connection", "5"),
     // A backlog's batches: fewer of them cost broker and client less, the more so the more partitions there are. Measured at a round
     // trip of 5 ms over 48 partitions, rows a second and CPU-seconds of the broker for a million: 57 thousand and 12.4 with 20 ms,
-    // 104 thousand and 5.0 with 100 ms; memory grows with it. What is live leaves at once or within 2 ms, since the relay says so:
-    // see `on_idle`.
+    // 104 thousand and 5.0 with 100 ms; memory grows with it. Live rows leave at once or within 2 ms, since the relay calls `on_idle`.
     ("linger.ms", "50"),
     // As in Java clients. The sink chooses the partition by it.
     ("partitioner", "murmur2_random"),
@@ -33,7 +35,7 @@ const DEFAULTS: [(&str, &str); 6] = [
     ("compression.type", "none"),
 ];
 
-/// What the guarantees rest on. Settings that contradict are refused before they come here.
+/// The properties that the guarantees need. `properties` has refused the user's settings that contradict them.
 const FIXED: [(&str, &str); 6] = [
     ("acks", "all"),
     ("enable.idempotence", "true"),
@@ -46,14 +48,14 @@ const FIXED: [(&str, &str); 6] = [
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
 
-/// Nothing leaves before it is told to, and nothing but a message's limit cuts it into several requests.
+/// The isolating producer's properties: records leave only when they are flushed, and only the largest message size splits a request.
 const TOGETHER: [(&str, &str); 3] =
     [("linger.ms", "60000"), ("batch.num.messages", "1000000"), ("batch.size", "2147483647")];
 
-/// Brokers allow 15 minutes; a user may say less.
+/// How long a transaction may be open. Brokers allow 15 minutes by default.
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 
-/// What librdkafka says for debugging.
+/// The property for librdkafka's debug lines.
 const DEBUG: &str = "debug";
 
 /// More than a broker admits, unless its `transaction.max.timeout.ms` is as large as it can be.
@@ -81,7 +83,7 @@ pub enum SettingsError {
     /// The first token or password is not to be had.
     #[error("no credentials for Kafka: {0}")]
     Login(LoginError),
-    /// Each is right by itself, and together they are not; or a file that one names cannot be used.
+    /// Each property is valid, but not together with the others; or a file that one names cannot be used.
     #[error("the Kafka properties cannot be used: {reason}")]
     Together {
         /// librdkafka's words.
@@ -90,17 +92,18 @@ pub enum SettingsError {
 }
 
 impl SettingsError {
-    /// Whether it is the credentials that are missing: nothing is wrong with what was set.
+    /// Whether there are no credentials. Then nothing is wrong with the properties.
     pub fn is_of_login(&self) -> bool {
         matches!(self, Self::Login(_))
     }
 }
 
-/// How many producers share the partitions, by default and at most.
+/// How many producers share the partitions by default.
 const PRODUCERS: u8 = 4;
+/// The most producers that may share the partitions.
 const MOST_PRODUCERS: u8 = 8;
 
-/// Everything a producer is made from.
+/// The properties and other settings of Kafka's clients.
 #[derive(Clone)]
 pub struct Settings {
     client: ClientConfig,
@@ -108,13 +111,13 @@ pub struct Settings {
     max_in_flight: u64,
     producers: u8,
     problems: Arc<Problems>,
-    /// The user wants to see what librdkafka says for debugging.
+    /// Whether the user wants to see librdkafka's debug lines.
     debugs: bool,
     login: Option<Login>,
     replicas: ReplicaRule,
 }
 
-/// How many replicas topics must have.
+/// The rule for the replicas of topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum ReplicaRule {
     /// At least once: any number.
@@ -122,7 +125,7 @@ enum ReplicaRule {
     Any,
     /// Exactly once: see [`replicas`](super::replicas).
     Several,
-    /// The same, or one.
+    /// Exactly once with `--accept-one-replica`.
     SeveralOrOne,
 }
 
@@ -175,13 +178,13 @@ impl Settings {
         })
     }
 
-    /// With what proves who we are, where that changes.
+    /// Sets the source of tokens or passwords, if they change.
     #[must_use]
     pub(super) fn with_login(self, login: Option<Login>) -> Self {
         Self { login, ..self }
     }
 
-    /// For exactly once; `one_replica`: topics may have one replica.
+    /// Sets the rule for exactly once. `one_replica`: topics may have one replica.
     #[must_use]
     pub(super) fn exactly_once(self, one_replica: bool) -> Self {
         Self { replicas: if one_replica { ReplicaRule::SeveralOrOne } else { ReplicaRule::Several }, ..self }
@@ -192,13 +195,13 @@ impl Settings {
         self.replicas != ReplicaRule::Several
     }
 
-    /// Creates a client that knows no broker, and drops it: librdkafka refuses some things only then, as files that it cannot read and
-    /// what does not go together. Contacts nobody, provided that no token proves who we are: librdkafka fetches those at once.
+    /// Creates a client without brokers, and drops it. Only then does librdkafka refuse files that it cannot read, and properties that
+    /// contradict each other. Contacts nobody, unless librdkafka fetches tokens, which it does at once.
     pub(super) fn try_out(&self) -> Result<(), SettingsError> {
         let mut client = self.client.clone();
         client.remove("bootstrap.servers");
         if self.login.is_some() {
-            // Its own is not asked for before it is needed.
+            // The password is read when a client needs it.
             client.set("sasl.password", "-");
         }
         let native = client.create_native_config().map_err(refused)?;
@@ -215,7 +218,7 @@ impl Settings {
         self.max_in_flight
     }
 
-    /// How many producers share the partitions, each partition always with the same.
+    /// How many producers share the partitions. A partition always has the same one.
     pub fn producers(&self) -> u8 {
         self.producers
     }
@@ -225,12 +228,12 @@ impl Settings {
         Partitioner::named(self.property("partitioner").unwrap_or_default())
     }
 
-    /// For other clients of the same cluster.
+    /// The properties, for other clients of the same cluster.
     pub(super) fn client(&self) -> &ClientConfig {
         &self.client
     }
 
-    /// What the producer is to do: our value, the user's, or none.
+    /// The value of a property: the user's, or walrelay's, or none.
     pub fn property(&self, name: &str) -> Option<&str> {
         self.client.get(name)
     }
@@ -251,14 +254,14 @@ impl Settings {
         settings.producer()
     }
 
-    /// A producer of transactions under `name` that are longer than any broker admits.
+    /// A producer under `name` whose transaction timeout is longer than any broker admits.
     pub(super) fn inadmissible(&self, name: &str) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         settings.client.set(TRANSACTION_TIMEOUT, LONGEST_TRANSACTION_MS);
         settings.transactional(name)
     }
 
-    /// Reads topics, without a group.
+    /// A consumer without a group.
     pub(super) fn reader(&self, isolation: &str) -> Result<BaseConsumer<Context>, SettingsError> {
         let mut client = self.for_others();
         client
@@ -272,19 +275,19 @@ impl Settings {
         Ok(reader)
     }
 
-    /// Makes topics and looks at them.
+    /// A client that creates and describes topics.
     pub(super) fn admin(&self) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
         self.admin_of(self.for_others())
     }
 
-    /// The same, with these properties.
+    /// A client that creates and describes topics, with these properties.
     pub(super) fn admin_of(&self, client: ClientConfig) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
         let admin: AdminClient<DefaultClientContext> = self.create(client, DefaultClientContext)?;
         self.begin(admin.inner())?;
         Ok(admin)
     }
 
-    /// What is not a producer's alone.
+    /// The properties that other clients than producers understand.
     fn for_others(&self) -> ClientConfig {
         let mut client = self.client.clone();
         for (key, _) in FIXED.iter().chain(&DEFAULTS).filter(|(key, _)| *key != "reconnect.backoff.max.ms") {
@@ -294,10 +297,10 @@ impl Settings {
         client
     }
 
-    /// A producer that sends what it was given together, once it is told to: the search for a refused record needs to know what
-    /// went together. As a rule that is one request for each partition. It may be cut all the same, since a flush that another partition
-    /// needed may still be at work: then a broker that knows the producer refuses what comes behind a refused request, and the producer
-    /// ends (`enable.gapless.guarantee`), as a producer's does.
+    /// The isolating producer, which sends records together when it is flushed. The search for a refused record has to know which records
+    /// went together. As a rule there is one request for each partition. librdkafka may still split it, since a flush for another partition
+    /// may be under way. A broker that knows the producer then refuses the requests behind a refused one, and the producer ends
+    /// (`enable.gapless.guarantee`), as any other does.
     pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
         for (key, value) in TOGETHER {
@@ -306,17 +309,17 @@ impl Settings {
         settings.producer()
     }
 
-    /// How many bytes one request of such a producer may have: half of a message's limit leaves room for what is not counted.
+    /// The most bytes of a request of the isolating producer. Half of the largest message size leaves room for headers of the protocol.
     pub(super) fn request_bytes(&self) -> u64 {
         self.property("message.max.bytes").and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(1_000_000) / 2
     }
 
-    /// A producer.
+    /// A producer that shares the partitions.
     pub(super) fn producer(&self) -> Result<BaseProducer<Context>, SettingsError> {
         self.producer_of(self.client.clone(), self.context())
     }
 
-    /// The same, with these properties.
+    /// A producer with these properties.
     pub(super) fn producer_of<C: ProducerContext<NoCustomPartitioner>>(
         &self,
         client: ClientConfig,
@@ -331,7 +334,7 @@ impl Settings {
         Context::new(&self.brokers, &self.problems, self.debugs, self.login.as_ref())
     }
 
-    /// A client with the password of now, where one is read.
+    /// Creates a client, with the present password if passwords are read again.
     fn create<T: FromClientConfigAndContext<C>, C: ClientContext>(
         &self,
         mut client: ClientConfig,
@@ -344,7 +347,7 @@ impl Settings {
         client.create_with_context(context).map_err(refused)
     }
 
-    /// Gives a new client its token, where there are tokens.
+    /// Gives a new client its token, if there are tokens.
     fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), SettingsError> {
         self.login.as_ref().map_or(Ok(()), |login| login.begin(client)).map_err(SettingsError::Login)
     }
@@ -353,7 +356,7 @@ impl Settings {
 fn refused(error: KafkaError) -> SettingsError {
     #[allow(clippy::wildcard_enum_match_arm, reason = "only one kind says more than its text")]
     match error {
-        // Its value may be that of a misspelt secret.
+        // The value may be a secret, under a misspelt name.
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => SettingsError::Unknown { key },
         KafkaError::ClientConfig(_, reason, key, value) => {
             let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
@@ -380,7 +383,7 @@ mod tests {
 
     #[test]
     fn each_name_that_may_be_suggested_is_one_of_librdkafka() {
-        for name in super::super::known::NAMES {
+        for name in super::known::NAMES {
             let error = settings(name, "x").err();
             assert!(!matches!(error, Some(SettingsError::Unknown { .. })), "{name}");
         }

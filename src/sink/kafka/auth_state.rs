@@ -1,57 +1,59 @@
-//! Whether the brokers take our credentials, and for how long they have not.
+//! [`AuthState`]: whether the brokers accept walrelay's credentials, and since when they refuse them.
 //!
-//! In: refusals and successes, with the time. Out: what is refused, and when waiting is over. Reads no clock.
+//! In: refusals and successes, with the time. Out: the reason of a refusal, and whether the relay has waited for long enough. Reads no
+//! clock.
 //!
-//! Invariant: credentials that were taken once are waited for, for [`CREDENTIALS_WITHIN`] from their first refusal; those that never were
-//! are not.
+//! Invariant: if the brokers have accepted the credentials once, the relay waits for [`CREDENTIALS_WITHIN`] from the first refusal;
+//! otherwise for [`NEW_WITHIN`].
 
 use crate::secret::CREDENTIALS_WITHIN;
 use std::time::{Duration, Instant};
 
-/// How long credentials may be refused that were never taken: those of a cluster that was unavailable at the start, which is asked then
-/// for the first time. A broker that has just begun may not know its users yet.
+/// How long brokers may refuse credentials that they have never accepted. That happens if the cluster was unavailable at the start. A
+/// broker that has just started may not know its users yet.
 const NEW_WITHIN: Duration = Duration::from_secs(10);
 
-/// librdkafka repeats an error that stays the same only so often, 30 s. A refusal older than this is no longer what we wait for.
+/// librdkafka repeats an error that stays the same every 30 s. A refusal that is older than this is over.
 const REPEATED_WITHIN: Duration = Duration::from_secs(75);
 
-/// What is known of it.
+/// The brokers' last word on the credentials.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// They were taken once.
+pub(super) struct AuthState {
+    /// The brokers have accepted the credentials once.
     were_taken: bool,
-    now: Option<Refusal>,
+    now: Option<AuthRefusal>,
 }
 
 #[derive(Debug)]
-struct Refusal {
+struct AuthRefusal {
     text: String,
     since: Instant,
     last: Instant,
 }
 
-impl Refused {
-    /// They are refused, in these words. Whether that is new, of credentials that were taken before.
+impl AuthState {
+    /// A broker has refused the credentials, in these words. Returns whether that is news: the brokers have accepted them before, and this
+    /// is the first refusal since.
     pub(super) fn refused(&mut self, text: &str, now: Instant) -> bool {
         let is_new = self.now.is_none();
-        let refusal = self.now.get_or_insert_with(|| Refusal { text: String::new(), since: now, last: now });
+        let refusal = self.now.get_or_insert_with(|| AuthRefusal { text: String::new(), since: now, last: now });
         text.clone_into(&mut refusal.text);
         refusal.last = now;
         is_new && self.were_taken
     }
 
-    /// They are taken.
+    /// A broker has accepted the credentials.
     pub(super) fn accepted(&mut self) {
         self.were_taken = true;
         self.now = None;
     }
 
-    /// Why they are refused.
+    /// The brokers' reason, if they refuse the credentials.
     pub(super) fn reason(&self) -> Option<&str> {
         self.now.as_ref().map(|refusal| refusal.text.as_str())
     }
 
-    /// Why they are refused, once that is not waited for any longer.
+    /// The brokers' reason, once the relay has waited for long enough.
     pub(super) fn given_up(&self, now: Instant) -> Option<&str> {
         let within = if self.were_taken { CREDENTIALS_WITHIN } else { NEW_WITHIN };
         let refusal = self.now.as_ref()?;
@@ -67,7 +69,7 @@ mod tests {
 
     #[test]
     fn credentials_that_were_taken_are_waited_for_from_their_first_refusal_on() {
-        let (mut it, first) = (Refused::default(), Instant::now());
+        let (mut it, first) = (AuthState::default(), Instant::now());
         it.accepted();
         assert!(it.refused("no", first), "that is news");
         assert!(!it.refused("still no", first + Duration::from_secs(30)), "and that is not");
@@ -80,7 +82,7 @@ mod tests {
 
     #[test]
     fn credentials_that_were_never_taken_are_not_waited_for() {
-        let (mut it, first) = (Refused::default(), Instant::now());
+        let (mut it, first) = (AuthState::default(), Instant::now());
         assert!(!it.refused("no", first), "the end of the run says it");
         assert_eq!(it.given_up(first), None);
         assert_eq!(it.given_up(first + NEW_WITHIN), Some("no"));
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn an_outage_after_a_refusal_is_an_outage() {
-        let (mut it, first) = (Refused::default(), Instant::now());
+        let (mut it, first) = (AuthState::default(), Instant::now());
         it.accepted();
         it.refused("no", first);
         assert_eq!(it.given_up(first + CREDENTIALS_WITHIN), None);
