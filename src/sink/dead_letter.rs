@@ -1,19 +1,19 @@
-//! What goes to the dead-letter topic: the record, or what there is of it, with headers that say why and whence. And back.
+//! Makes a dead-letter record of a bad row's record, and the original record of a dead-letter record.
 //!
 //! In: a record, and what is wrong with its row. Out: the same key, payload and headers under the dead-letter topic, then
-//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` where the row asked for one; and
-//! `walrelay-payload-bytes` instead of a payload that is too large. The partition is left to the key.
-//! The other way: in, a record that was read from a dead-letter topic; out, what it says, and the record that was meant.
+//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` if the row asked for one; and
+//! `walrelay-payload-bytes` instead of a payload that is too large. The key decides the partition.
+//! The other way: in, a record that was read from a dead-letter topic; out, its row's error and origin, and the original record.
 
 use super::{Header, Record};
 
-/// What every header of ours begins with.
+/// The prefix of walrelay's own headers.
 const OURS: &str = "walrelay-";
 
-/// Why there was no record. Every dead-letter record has it.
+/// The header with the row's error. Every dead-letter record has it.
 const ERROR: &str = "walrelay-error";
 
-/// The header that carries a row's place; a record may have it already.
+/// The header with the row's position. A record may have it already.
 const POSITION: &str = "walrelay-position";
 
 const TABLE: &str = "walrelay-table";
@@ -21,25 +21,25 @@ const TOPIC: &str = "walrelay-topic";
 const PARTITION: &str = "walrelay-partition";
 const PAYLOAD_BYTES: &str = "walrelay-payload-bytes";
 
-/// What is said of one row.
+/// The additions that make a dead-letter record of a bad row's record.
 #[derive(Debug)]
 pub struct DeadLetter<'a> {
-    /// Where it goes.
+    /// The dead-letter topic.
     pub topic: &'a str,
-    /// Why it is no record.
+    /// The reason why the row was not published.
     pub error: &'a str,
     /// `schema.table`, or `message "prefix"`.
     pub table: &'a str,
-    /// The row's place.
+    /// The row's position.
     pub position: &'a str,
-    /// Where it should have gone; `None`: that is not known.
+    /// The topic that the row was meant for. `None`: it is not known.
     pub intended: Option<&'a str>,
-    /// The payload is too large.
+    /// Whether to leave out the payload, which is too large.
     pub without_payload: bool,
 }
 
 impl DeadLetter<'_> {
-    /// Calls `take` with it.
+    /// Calls `take` with the dead-letter record.
     pub fn with_record<T>(&self, record: &Record<'_>, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let bytes = record.value.filter(|_| self.without_payload).map(|value| value.len().to_string());
         let place = record.headers.iter().all(|header| header.name != POSITION).then_some(self.position);
@@ -59,28 +59,28 @@ impl DeadLetter<'_> {
     }
 }
 
-/// What a dead-letter record says of its row.
+/// The headers of a dead-letter record about its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said<'a> {
-    /// Why it was no record.
+    /// The reason why the row was not published.
     pub error: &'a str,
-    /// `schema.table`, or `message "prefix"`; empty: it does not say.
+    /// `schema.table`, or `message "prefix"`. Empty: the record has no such header.
     pub table: &'a str,
-    /// The row's place; empty: it does not say.
+    /// The row's position. Empty: the record has no such header.
     pub position: &'a str,
-    /// Where it should have gone; `None`: that was not known.
+    /// The topic that the row was meant for. `None`: it was not known.
     pub topic: Option<&'a str>,
-    /// Into which partition; `None`: by the key.
+    /// The partition that the row asked for. `None`: the key decides.
     pub partition: Option<i32>,
-    /// The payload was left out: it has so many bytes.
+    /// The bytes of the payload, if it was left out.
     pub left_out_bytes: Option<u64>,
-    /// The event's id, where it has one.
+    /// The value of the header `id`, if there is one.
     pub id: Option<&'a [u8]>,
 }
 
-/// What a record that was read from a dead-letter topic says; `None`: it is no dead-letter record.
+/// Reads walrelay's headers of a record from a dead-letter topic. `None`: it is no dead-letter record.
 pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
-    // Ours come last, whatever a row has put before them.
+    // walrelay's own headers come last, behind those of the row.
     let last = |name| record.headers.iter().rev().find(|header| header.name == name).and_then(|header| header.value);
     let text = |name| last(name).and_then(|value| std::str::from_utf8(value).ok());
     Some(Said {
@@ -94,7 +94,7 @@ pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
     })
 }
 
-/// Calls `take` with the record that was meant, under `topic`: its key, payload, time and partition, and its headers but for ours.
+/// Calls `take` with the original record under `topic`: its key, payload, time and partition, and its headers without walrelay's.
 pub fn with_original<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: impl FnOnce(&Record<'_>) -> T) -> T {
     let own = record.headers.iter().filter(|header| !header.name.starts_with(OURS));
     let headers: Vec<Header<'_>> = own.copied().collect();

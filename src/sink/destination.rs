@@ -1,4 +1,4 @@
-//! Where records go, as settings name it: a [`Kind`] for each system, and a [`Destination`] for one address with its properties.
+//! A [`Kind`] for each system that takes records, and a [`Destination`] for one address with its properties.
 //!
 //! ```text
 //!  --to URL, -X key=value ─► Kind::read ─► Destination ─┬─► open ─► Sink          (run)
@@ -6,8 +6,8 @@
 //!                                                       └─► scratch ─► Scratch     (bench)
 //! ```
 //!
-//! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). What it cannot do is refused with the settings,
-//! before anything is contacted.
+//! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). walrelay refuses settings that ask for something that a
+//! kind cannot do, before it contacts anybody.
 
 use super::{Failure, FailureClass, OwnedRecord, Sink};
 use crate::check_finding::{Finding, Side};
@@ -20,31 +20,31 @@ use std::time::Duration;
 
 /// A system that takes records.
 pub struct Kind {
-    /// In lower case: its table in the file, `WALRELAY_<NAME>_…`, the label of metrics, its side in `check --json`.
+    /// The name in lower case, for its table in the file, `WALRELAY_<NAME>_…`, the label of metrics, its side in `check --json`.
     pub name: &'static str,
-    /// For people.
+    /// The name for people.
     pub title: &'static str,
-    /// What stands before `://` in `--to`; the first is the usual one.
+    /// The schemes of its addresses in `--to`. The first is the usual one.
     pub schemes: &'static [&'static str],
     /// An address as an example, for messages: `kafka://HOST:PORT`.
     pub example: &'static str,
-    /// What `--topic` may come to there.
+    /// The rule for names of topics, or of their counterparts.
     pub topics: &'static Rule,
-    /// What it can do.
+    /// The settings that it supports.
     pub can: Can,
-    /// Its properties, as `-X` names them. In variables and in the file `.`, `-` and `_` in them are one.
+    /// Its properties, as `-X` names them. In variables and in the file, `.`, `-` and `_` in these names are the same.
     pub properties: &'static [&'static str],
-    /// Other properties are its client's, which judges them itself.
+    /// Whether walrelay passes other properties on to its client, which checks them.
     pub passes_others: bool,
-    /// What a record in flight costs beyond key and value, in bytes, at least: `--max-in-flight` counts it.
+    /// The least memory of a record in flight beyond key and value, in bytes. `--max-in-flight` counts it.
     pub record_overhead_bytes: u64,
-    /// Understands settings. Contacts nobody.
+    /// Parses the settings. Contacts nobody.
     pub read: fn(&mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError>,
-    /// Labels of what a record may be refused for, for metrics that are 0 until then.
+    /// The labels for which it may refuse a record. Metrics show them as 0 from the start.
     pub refusals: fn() -> Vec<&'static str>,
-    /// Labels of what a delivery report may say.
+    /// The labels that a delivery report may have.
     pub reasons: fn() -> Vec<&'static str>,
-    /// What fixes a failure for which an operator must act; `None`: its text says it all.
+    /// The fix of a failure for which an operator must act. `None`: the failure's text says it all.
     pub hint: fn(&Failure) -> Option<String>,
 }
 
@@ -61,7 +61,8 @@ impl PartialEq for Kind {
 }
 
 impl Kind {
-    /// What a check finds where nobody answers, or not us. `who` answers there; `elsewhere`: what to try.
+    /// The finding of a check if the destination does not answer, or refuses the credentials. `who`: the server's name for people;
+    /// `elsewhere`: the fix.
     pub fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {
         let found = Side::Destination(self.name).fail("connection", failure.text.clone());
         match (failure.class, (self.hint)(failure)) {
@@ -71,7 +72,7 @@ impl Kind {
     }
 }
 
-/// What a kind can do; else a setting that asks for it is refused.
+/// The settings that a kind supports. walrelay refuses the others.
 #[allow(clippy::struct_excessive_bools, reason = "each stands for one setting")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Can {
@@ -79,40 +80,40 @@ pub struct Can {
     pub exactly_once: bool,
     /// `--partition-column`.
     pub partitions: bool,
-    /// A record without a value: `--tombstone-on-empty-payload`.
+    /// Records without a value: `--tombstone-on-empty-payload`.
     pub null_values: bool,
     /// Records as Debezium writes them: `--from-debezium`.
     pub debezium: bool,
-    /// `walrelay dead-letters` reads its dead-letter records, and publishes them again.
+    /// `walrelay dead-letters`, which reads dead-letter records and publishes them again.
     pub dead_letters: bool,
 }
 
-/// What the settings say of a destination.
+/// The settings of a destination, as text.
 pub struct Asked<'a> {
-    /// One of the kind's schemes.
+    /// The scheme of `--to`, which the kind has.
     pub scheme: &'a str,
-    /// What stands behind `scheme://`, whole; where `--brokers` was given instead, each of them. May hold a password.
+    /// The text behind `scheme://`, or each value of `--brokers`. May hold a password.
     pub addresses: Vec<Given>,
-    /// In the order in which they count: of equal names, the last. Their names are the kind's, unless it passes others on.
+    /// The properties. If a name is there twice, the last counts. The kind knows all names, unless it passes others on.
     pub properties: Vec<(String, Given)>,
-    /// Bytes in flight at most.
+    /// The most bytes in flight.
     pub max_in_flight: usize,
-    /// To be logged once logging works.
+    /// Warnings, which are logged once logging works.
     pub warnings: &'a mut Vec<String>,
 }
 
 impl Asked<'_> {
-    /// The address, of kinds that have one. `names`: what it would name, `example`: how.
+    /// The address, for kinds that need one. `names`: the thing that an address names; `example`: a valid address.
     ///
     /// # Errors
-    /// There is none.
+    /// The settings have no address.
     pub fn address(&self, names: &str, example: &str) -> Result<&Given, SettingError> {
         self.addresses.first().ok_or_else(|| {
             SettingError::usage(format!("--to {}:// names no {names}", self.scheme), format!("--to {example}"))
         })
     }
 
-    /// The property that counts.
+    /// The property with this name. If there are several, the last.
     pub fn property(&self, name: &str) -> Option<&Given> {
         self.properties.iter().rev().find(|(known, _)| known == name).map(|(_, given)| given)
     }
@@ -121,12 +122,12 @@ impl Asked<'_> {
 /// How often a record may appear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// Repeated after a crash.
+    /// At least once: records may repeat after a crash.
     #[default]
     AtLeastOnce,
-    /// In the destination's transactions: consumers that read what is committed see each once.
+    /// Exactly once, by the destination's transactions: consumers with `read_committed` see each record once.
     ExactlyOnce {
-        /// Topics may have one replica, and the crash of its broker may hide rows, or repeat them.
+        /// Whether topics may have one replica. The crash of its broker may then hide rows, or repeat them.
         one_replica: bool,
     },
 }
@@ -136,103 +137,104 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// Its kind.
     fn kind(&self) -> &'static Kind;
 
-    /// For people, without a secret.
+    /// The address for people, without a secret.
     fn address(&self) -> String;
 
-    /// A client, which begins to connect. `client`: its name there, `walrelay/<slot>`.
+    /// Opens a sink, which begins to connect. `client`: the client's name at the destination, `walrelay/<slot>`.
     ///
     /// # Errors
     /// The client refuses the settings.
     fn open(&self, client: &str, how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError>;
 
-    /// Looks at everything that a run needs of it. Changes nothing; waits some seconds at most where nobody answers.
+    /// Checks everything that a run needs of the destination. Changes nothing. If nobody answers, waits for some seconds at most.
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding>;
 
-    /// Makes a topic, or what it is called there, for a measurement.
+    /// Makes a topic, or its counterpart, for a measurement.
     ///
     /// # Errors
-    /// It is there already, or cannot be had.
+    /// It exists already, or cannot be created.
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
 
-    /// A header that it reads from each record for itself, and the column that holds it.
+    /// A header that the destination itself reads from each record, and the column with its value.
     fn header_column(&self) -> Option<(&'static str, &str)> {
         None
     }
 
-    /// How CloudEvents' attributes stand in a record's headers; `None`: nothing says so for this kind.
+    /// The form of CloudEvents' attributes in a record's headers. `None`: no specification defines one for this kind.
     fn event_binding(&self) -> Option<EventBinding> {
         None
     }
 
-    /// What is at a dead-letter address now, from its first record on. May wait some seconds for an answer.
+    /// Opens a dead-letter address for reading, from its first record to its present end. May wait for an answer for some seconds.
     ///
     /// # Errors
-    /// There is no such address, it cannot be read, or nothing can be read from this kind.
+    /// The address does not exist or cannot be read, or walrelay cannot read from this kind.
     fn dead_letters(&self, _client: &str, _topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         Err(NoDeadLetters::Unsupported { kind: self.kind() })
     }
 }
 
-/// How CloudEvents' attributes stand in headers, by the protocol's binding.
+/// The form of CloudEvents' attributes in headers, by the binding of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventBinding {
-    /// What stands before an attribute's name.
+    /// The prefix of an attribute's name.
     pub prefix: &'static str,
     /// Values are percent-encoded, as in HTTP's headers.
     pub percent_encoded: bool,
 }
 
-/// The records at one address, in their order, up to where it ended when they were first asked for.
+/// The dead-letter records at one address, in their order, up to the end that the address had when it was opened.
 ///
-/// A record stays where it is until it is settled: [`DeadLetters::settle`] makes the destination itself remember that it was
-/// published again, so that whoever reads the address later is told.
+/// A record stays there until [`DeadLetters::settle`]. The destination then remembers that it was published again, and tells later
+/// readers of the address.
 pub trait DeadLetters {
-    /// The next one. Waits for about 100 ms.
+    /// The next record. Waits for about 100 ms.
     ///
     /// # Errors
     /// The destination refuses, or has been silent for a minute.
     fn next(&mut self) -> Result<NextKept, Failure>;
 
-    /// How many records there may be in all; 0 until that is known.
+    /// How many records there may be in all. 0 until that is known.
     fn count(&self) -> u64;
 
-    /// Remembers that these were published again. What comes back has to be published, too, as it is: only then are they remembered.
+    /// Makes the destination remember that these records were published again. The caller has to publish the returned records as they
+    /// are: only then does it remember.
     ///
     /// # Errors
     /// The destination does not answer, or refuses.
     fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure>;
 }
 
-/// What comes next of an address.
+/// The next item of a dead-letter address.
 #[derive(Debug)]
 pub enum NextKept {
     /// A record.
     Kept(Kept),
-    /// Nothing yet: ask again.
+    /// Nothing has come yet. Ask again.
     Waiting,
-    /// There is no more.
+    /// There are no more records.
     End,
 }
 
-/// A record as it is kept.
+/// A dead-letter record, as the destination keeps it.
 #[derive(Debug)]
 pub struct Kept {
-    /// For [`DeadLetters::settle`].
+    /// Its place, for [`DeadLetters::settle`].
     pub place: Place,
-    /// It was published again before.
+    /// Whether it was published again before.
     pub settled: bool,
-    /// The record, under its address.
+    /// The record, with the dead-letter address as its topic.
     pub record: OwnedRecord,
 }
 
-/// Where a record stands at its address. Its text is how the destination's own tools write it.
+/// The place of a record at a dead-letter address. Its text is the one that the destination's own tools use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Kafka: the partition. Redis: the entry's milliseconds. NATS: 0.
     pub major: u64,
-    /// What stands between the two numbers; `None`: the second is all.
+    /// The character between the two numbers. `None`: the text is the second number alone.
     pub between: Option<char>,
-    /// Kafka: the offset. Redis: the entry's number in its millisecond. NATS: the message's place in its stream.
+    /// Kafka: the offset. Redis: the entry's number in its millisecond. NATS: the message's sequence number in its stream.
     pub minor: u64,
 }
 
@@ -245,16 +247,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why an address cannot be read.
+/// The reason why a dead-letter address cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum NoDeadLetters {
-    /// Nothing can be read from this kind of destination.
+    /// walrelay cannot read from this kind of destination.
     #[error("dead-letter records of {} cannot be read", kind.title)]
     Unsupported {
         /// The kind.
         kind: &'static Kind,
     },
-    /// There is no such address.
+    /// The address does not exist.
     #[error("dead-letter topic {topic} does not exist")]
     Missing {
         /// Its name.
@@ -268,31 +270,31 @@ pub enum NoDeadLetters {
     Failed(#[from] Failure),
 }
 
-/// What a run wants of its destination.
+/// A run's demands on its destination, for [`Destination::check`].
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     /// The client's name, as in [`Destination::open`].
     pub client: &'a str,
-    /// Where the latest rows would go.
+    /// The topics of the latest rows.
     pub topics: &'a BTreeSet<String>,
-    /// What all topics begin with; empty where that is not known.
+    /// The common prefix of all topics. Empty if it is not known.
     pub topics_begin: &'a str,
-    /// Where bad rows go, if they go anywhere.
+    /// The dead-letter topic, if bad rows go to one.
     pub dead_letters: Option<&'a str>,
-    /// Bytes of key and value of the largest record.
+    /// The bytes of key and value of the largest record.
     pub largest_bytes: usize,
-    /// Records without a key are among them.
+    /// Whether there are records without a key.
     pub without_key: bool,
-    /// Exactly once is asked for; then, under which name, where that is known.
+    /// `Some`: the run delivers exactly once, under the inner name if that is known.
     pub exactly_once: Option<Option<&'a str>>,
-    /// Then, topics may have one replica.
+    /// Whether topics may have one replica with exactly once.
     pub one_replica: bool,
-    /// The slot was read before, by whomever.
+    /// Whether any relay has read the slot before.
     pub was_read: bool,
 }
 
 impl<'a> Wanted<'a> {
-    /// Where rows would go, bad ones included.
+    /// The topics of all rows, bad ones included.
     pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
         self.topics.iter().map(String::as_str).chain(self.dead_letters)
     }
@@ -316,29 +318,28 @@ impl Wanted<'static> {
     }
 }
 
-/// What was made for a measurement, and goes with it.
+/// A topic, or its counterpart, that was made for a measurement.
 pub trait Scratch: Send {
-    /// What the shortest of some small requests took from its sending to its answer; `None`: this kind does not measure it, or nobody
-    /// answered.
+    /// The time from request to answer of the fastest of some small requests. `None`: this kind does not measure it, or nobody answered.
     fn round_trip(&self) -> Option<Duration> {
         None
     }
 
-    /// Removes it.
+    /// Removes the topic.
     ///
     /// # Errors
-    /// It is still there.
+    /// It could not be removed.
     fn remove(self: Box<Self>) -> Result<(), ScratchError>;
 }
 
-/// It cannot be made or removed.
+/// The reason why a topic for a measurement cannot be created or removed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what} {topic}: {reason}")]
 pub struct ScratchError {
-    /// `make topic`, `remove topic`.
+    /// The action that failed, such as `create topic` or `remove topic`.
     pub what: &'static str,
-    /// Its name.
+    /// The topic's name.
     pub topic: String,
-    /// In the destination's words, or its client's.
+    /// The reason, in the destination's or its client's words.
     pub reason: String,
 }

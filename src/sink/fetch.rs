@@ -1,7 +1,7 @@
-//! One small HTTP request at a time: a registry of schemas, over TLS too, and a relay on this machine.
+//! Sends one small HTTP request at a time, to a schema registry or to a relay on this machine.
 //!
-//! In: an address, headers. Out: the status and the body. `ureq` asks: it follows no redirect, so that no credentials go to another host, keeps
-//! no connection, and takes no proxy from the environment.
+//! In: an address, headers. Out: the status and the body. The library `ureq` follows no redirect here, so that no credentials go to
+//! another host. It keeps no connection, and takes no proxy from the environment.
 //!
 //! Invariant: a request is over within [`WITHIN`], and no answer's body is larger than [`LARGEST`].
 
@@ -14,20 +14,20 @@ use std::time::Duration;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-/// How long a request may take in all.
+/// How long a whole request may take.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// Bytes of an answer's body.
+/// The most bytes of an answer's body.
 const LARGEST: u64 = 1 << 20;
 
-/// An answer.
+/// The answer to an HTTP request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-/// Whether a text is an address of HTTP or HTTPS without a user.
+/// Whether a text is an HTTP or HTTPS address without a user.
 pub(crate) fn is_address(text: &str) -> bool {
     let Ok(uri) = text.parse::<Uri>() else { return false };
     let port = uri.authority().and_then(|authority| authority.as_str().strip_prefix(authority.host()));
@@ -35,10 +35,10 @@ pub(crate) fn is_address(text: &str) -> bool {
     is_http && port.is_some_and(|port| port.is_empty() || uri.port_u16().is_some())
 }
 
-/// Asks for `url`, and waits for the answer. `ca`: a PEM file with the authorities that are trusted instead of the system's.
+/// Requests `url`, and waits for the answer. `ca`: a PEM file with the authorities to trust instead of the system's.
 ///
 /// # Errors
-/// Nobody answers in time, or not in HTTP.
+/// Nobody answers in time, or the answer is no HTTP.
 pub(crate) fn get(url: &str, headers: &[(&str, &str)], ca: Option<&Path>) -> io::Result<Answer> {
     let mut config = ureq::Agent::config_builder()
         .proxy(None)

@@ -1,7 +1,7 @@
-//! Until when records may leave.
+//! [`Hold`]: the moment until which records may leave.
 //!
-//! In: from the relay, the moment up to which it is known that no other relay can have published from the slot. Out: for a
-//! destination, whether that moment has passed. It knows neither slots nor destinations.
+//! In: from the relay, the moment before which no other relay can have published from the slot. Out: for a destination, whether that
+//! moment has passed. This file knows neither slots nor destinations.
 //!
 //! The clock is `CLOCK_BOOTTIME`, which goes on while the machine is suspended. Commands that hold no slot (`backfill`, `bench`,
 //! `dead-letters --replay`) never set a moment, and their records may always leave.
@@ -24,13 +24,13 @@ impl Default for Hold {
 }
 
 impl Hold {
-    /// Records may leave until then, in time since the machine was started; `None`: without a bound.
+    /// Lets records leave until then, in time since the machine was started. `None`: without a limit.
     pub fn set(&self, until: Option<Duration>) {
         let nanos = until.map_or(ALWAYS, |until| u64::try_from(until.as_nanos()).unwrap_or(ALWAYS));
         self.0.store(nanos, Ordering::Release);
     }
 
-    /// How long records may still leave; zero: they may not. `None`: without a bound.
+    /// How long records may still leave. Zero: they may not. `None`: without a limit.
     pub fn left(&self) -> Option<Duration> {
         let nanos = self.0.load(Ordering::Acquire);
         (nanos != ALWAYS).then(|| Duration::from_nanos(nanos).saturating_sub(since_boot()))

@@ -1,11 +1,11 @@
-//! The kinds of destinations that this build has: the one place where they are named together.
+//! The kinds of destinations that this build has.
 //!
-//! A new one is a folder beside this file, a feature in `Cargo.toml`, and a line here.
+//! A new kind is a folder beside this file, a feature in `Cargo.toml`, and a line here.
 
 use super::destination::Kind;
 use super::stdout;
 
-/// All of them. Where none is named, records go to the first, if it is Kafka.
+/// All kinds. If the settings name none, records go to the first, provided that it is Kafka.
 pub const KINDS: &[&Kind] = &[
     #[cfg(feature = "kafka")]
     &super::kafka::KIND,
@@ -31,7 +31,7 @@ pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|kind| kind.schemes.contains(&scheme))
 }
 
-/// What `--to` may begin with.
+/// The schemes that `--to` may have.
 pub fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.schemes.iter().copied())
 }

@@ -1,16 +1,16 @@
-//! What the labels of destinations mean: the `reason` of refused records and of failed deliveries.
+//! The meanings of the destinations' labels: the `reason` of refused records and of failed deliveries.
 //!
-//! In: nothing. Out: one table for the manual. Each destination has its own labels beside the code that gives them; that every
-//! one of them has its line here, and no other, is tested below.
+//! In: nothing. Out: one table for the manual. Each destination defines its labels beside the code that uses them. A test below compares
+//! both.
 
 /// A label of one destination or of several, for the same thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
     /// The value of `reason`.
     pub name: &'static str,
-    /// What happened.
+    /// The event that the label stands for.
     pub meaning: &'static str,
-    /// What to change.
+    /// The thing to change.
     pub fix: &'static str,
 }
 
@@ -18,7 +18,7 @@ const fn label(name: &'static str, meaning: &'static str, fix: &'static str) -> 
     Label { name, meaning, fix }
 }
 
-/// By name.
+/// All labels, by name.
 pub const LABELS: &[Label] = &[
     label(
         "alarm",

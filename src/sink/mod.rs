@@ -1,9 +1,9 @@
-//! What leaves: a [`Record`], and the one trait behind which a destination stands.
+//! [`Record`] and the [`Sink`] trait that each destination implements.
 //!
-//! In: a record that borrows from the read buffer, with a [`Tag`]: what comes back in its report. Out: whether the destination
-//! took it, and later exactly one report for each record taken.
-//! Nothing above this folder names a destination: settings choose one of the [`kinds`]. A sink is driven by one thread; it may
-//! keep threads of its own.
+//! In: a record that borrows from the read buffer, with the [`Tag`] that its report returns. Out: whether the destination took the
+//! record, and later exactly one report for each record taken.
+//! No other folder names a destination: settings choose one of the [`kinds`]. One thread drives a sink; a sink may have threads of its
+//! own.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -45,7 +45,7 @@ use std::time::Duration;
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct Record<'a> {
-    /// The topic, or what the destination has in its place: a name that its kind's rule allows.
+    /// The topic, or the destination's counterpart of one. The rule of the destination's kind allows the name.
     pub topic: &'a str,
     /// `None` is a null key.
     pub key: Option<&'a [u8]>,
@@ -55,13 +55,13 @@ pub struct Record<'a> {
     pub headers: &'a [Header<'a>],
     /// Milliseconds since 1970-01-01 UTC.
     pub timestamp_millis: i64,
-    /// `None`: by the key.
+    /// `None`: the key decides.
     pub partition: Option<i32>,
-    /// What the value is.
+    /// The kind of the value.
     pub content: Content,
 }
 
-/// What a value is, as its column's type says.
+/// The kind of a value, by its column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Content {
     /// JSON.
@@ -70,18 +70,18 @@ pub enum Content {
     Text,
     /// Bytes as they were stored.
     Bytes,
-    /// That is not known.
+    /// Nobody knows.
     #[default]
     Unknown,
 }
 
 impl Record<'_> {
-    /// Bytes of key and value: what byte counters count.
+    /// The bytes of key and value. Byte counters count these.
     pub fn bytes(&self) -> usize {
         self.key.map_or(0, <[u8]>::len) + self.value.map_or(0, <[u8]>::len)
     }
 
-    /// Bytes of key, value and headers, names included, and [`HEADER_OVERHEAD_BYTES`] for each header: what bounds count.
+    /// The bytes of key, value and headers, names included, and [`HEADER_OVERHEAD_BYTES`] for each header. Limits of memory count these.
     #[inline]
     pub fn held_bytes(&self) -> usize {
         let header =
@@ -90,10 +90,10 @@ impl Record<'_> {
     }
 }
 
-/// What a header costs beyond its name and value while its record is in flight, in bytes: an allocation and its fields.
+/// The memory of a header beyond its name and value while its record is in flight, in bytes: an allocation and its fields.
 pub const HEADER_OVERHEAD_BYTES: usize = 64;
 
-/// A header; names may repeat.
+/// A header. A record may have several of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header<'a> {
     /// Its name.
@@ -102,50 +102,50 @@ pub struct Header<'a> {
     pub value: Option<&'a [u8]>,
 }
 
-/// What a record carries to its delivery report, in 64 bits so that a destination can keep it in a pointer's room.
+/// The transaction, time and topic of a record, for its delivery report. It has 64 bits, so that a destination can keep it in a pointer.
 ///
-/// Reports that follow each other with equal tokens are handed over as one run.
+/// A destination reports records with equal tokens, one after the other, as one [`Delivered`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token {
     /// Transaction number, counted by the [`Ledger`](crate::positions::Ledger), modulo 2^32.
     pub transaction: u32,
-    /// When it was enqueued, in the ledger's coarse ticks, modulo 2^16.
+    /// The time when the record was enqueued, in the ledger's coarse ticks, modulo 2^16.
     pub tick: u16,
-    /// The topic's place in the metrics' table.
+    /// The topic's index in the table of the metrics.
     pub topic: u16,
 }
 
 impl Token {
-    /// As one integer.
+    /// The token as one integer.
     pub const fn pack(self) -> u64 {
         (self.transaction as u64) << 32 | (self.tick as u64) << 16 | self.topic as u64
     }
 
-    /// Back from [`Token::pack`].
+    /// The token that [`Token::pack`] made this integer of.
     #[allow(clippy::cast_possible_truncation, reason = "each field takes its own bits")]
     pub const fn unpack(packed: u64) -> Self {
         Self { transaction: (packed >> 32) as u32, tick: (packed >> 16) as u16, topic: packed as u16 }
     }
 }
 
-/// Which row a record was made of. A destination keeps it with what it keeps of the record, gives it back in [`Refused`], and
-/// reads nothing into it.
+/// The row that a record was made of. A destination keeps it beside the record and returns it in [`Refused`], and does nothing else
+/// with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Origin {
-    /// Where its transaction's commit record begins, as an integer.
+    /// The LSN at which the commit record of its transaction begins, as an integer.
     pub final_lsn: u64,
-    /// Its number in the transaction, from 0.
+    /// The row's number in the transaction, from 0.
     pub ordinal: u64,
-    /// Where it was inserted.
+    /// The row's table or message prefix.
     pub source: Source,
 }
 
-/// Where a row was inserted.
+/// The table or the message prefix of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The table with this object identifier.
     Table(u32),
-    /// No table: it is a logical message with the prefix that `--message-prefix` names at this place, from 0.
+    /// A logical message. Its prefix is the one that `--message-prefix` names at this index, from 0.
     Message(u32),
 }
 
@@ -155,93 +155,93 @@ impl Default for Source {
     }
 }
 
-/// What a record carries to its report.
+/// The token and the origin of a record, which its report returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tag {
-    /// For [`Delivered`].
+    /// [`Delivered`] returns it.
     pub token: Token,
-    /// For [`Refused`].
+    /// [`Refused`] returns it, with the token.
     pub origin: Origin,
 }
 
-/// What a destination has taken and not yet reported.
+/// The records that a destination has taken and not yet reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct InFlight {
-    /// Records.
+    /// How many records.
     pub records: u64,
-    /// What they hold: [`Record::held_bytes`].
+    /// The sum of their [`Record::held_bytes`].
     pub bytes: u64,
-    /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and what waits behind them.
+    /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and those that wait behind them.
     pub held: u64,
     /// How many of the records are of sequences in which the destination searches for a refused record.
     pub isolating: u64,
 }
 
-/// What became of an attempt to enqueue a record.
+/// The outcome of an attempt to enqueue a record.
 #[derive(Debug)]
 pub enum Enqueue {
-    /// The destination has it: exactly one report will come.
+    /// The destination has copied the record. Exactly one report will come.
     Taken,
-    /// No room. Nothing was kept; try again after reports have come.
+    /// The destination has no room, and has not kept the record. Try again after reports have come.
     Full,
-    /// The destination cannot take this topic's records now (missing, forbidden, unreachable). Nothing was kept; try again.
+    /// The destination cannot take this topic's records now (missing, forbidden, unreachable), and has not kept the record. Try again.
     Blocked(Failure),
-    /// This record will never be taken.
+    /// The destination will never take this record.
     Bad(Failure),
 }
 
-/// What a destination reports.
+/// A report of a destination.
 #[derive(Debug)]
 pub enum Report {
-    /// Records that it keeps now.
+    /// The destination has stored records.
     Delivered(Delivered),
     /// The destination refuses one record: for the record's own sake ([`FailureClass::Row`]), or for its topic's
     /// ([`FailureClass::Topic`]). The record stays in flight, and its sequence is held, until [`Sink::resolve`].
     Refused(Box<Refused>),
-    /// The client as a whole gave up: nothing more is taken or reported until [`Sink::restart`].
+    /// The client gave up as a whole: it takes and reports nothing more until [`Sink::restart`].
     Failed(Failure),
 }
 
-/// Records that were delivered, in a row with equal tokens.
+/// Delivered records with equal tokens, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
-    /// The token of each of them.
+    /// The token of each record.
     pub token: Token,
-    /// How many; at least 1.
+    /// How many records, at least 1.
     pub records: u32,
-    /// Their bytes of key and value.
+    /// The bytes of their keys and values.
     pub bytes: u64,
 }
 
-/// Why a record is refused that the destination has dropped as a repeat, though nobody can have sent it before: for metrics.
+/// The label, for metrics, of a record that the destination dropped as a repeat although nobody can have sent it before.
 pub const DUPLICATE: &str = "duplicate";
 
-/// Which refusal is meant; counted by the destination.
+/// The number of a refusal. The destination counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefusalId(pub u64);
 
-/// One record that the destination refuses by itself.
+/// A single record that the destination refuses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused {
-    /// For [`Sink::resolve`].
+    /// The refusal's number, for [`Sink::resolve`].
     pub id: RefusalId,
-    /// As it was enqueued.
+    /// The record's tag, as it was enqueued.
     pub tag: Tag,
-    /// The record. Where a dead-letter record stands in its place, that.
+    /// The record, or the dead-letter record that took its place.
     pub record: OwnedRecord,
-    /// Why.
+    /// The destination's reason.
     pub failure: Failure,
 }
 
-/// What becomes of a refused record.
+/// The relay's decision on a refused record.
 #[derive(Debug, Clone, Copy)]
 pub enum Resolution<'a> {
-    /// It is tried again after a pause, about a second, and everything behind it waits.
+    /// The destination sends the record again after about a second. The records behind it wait.
     Retry,
-    /// It is not in flight any more, and no report of it will come. What waits behind it goes on.
+    /// The destination gives the record up, and will not report it. The records behind it go on.
     Skip,
-    /// This record takes its place, addressed to a topic of its own. Once it is delivered, [`Delivered`] says so with this token, and
-    /// what waits behind goes on. If it is refused as well, [`Refused`] comes with it and the origin of the first.
+    /// This record takes the place of the refused one. It has a topic of its own. Once it is delivered, [`Delivered`] has this token, and
+    /// the records behind it go on. If it is refused as well, [`Refused`] has it and the origin of the first record.
     ReplaceWith(&'a Record<'a>, Token),
 }
 
@@ -249,85 +249,86 @@ pub enum Resolution<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Failure {
-    /// What it says about what to do.
+    /// The class, which decides what the relay does.
     pub class: FailureClass,
     /// A label for metrics: short, stable, from a closed set.
     pub reason: &'static str,
-    /// For people: names the topic, and what the destination answered.
+    /// A text for people, with the topic and the destination's answer.
     pub text: String,
 }
 
-/// What a failure says about what to do.
+/// The class of a failure, which decides what the relay does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// The record itself (or one of its batch) is refused, and would be again.
+    /// The destination refuses the record itself, or one of its batch, and would do so again.
     Row,
-    /// The record's topic is missing, or we may not write to it. The same record is taken once that is fixed.
+    /// The record's topic is missing, or walrelay may not write to it. Once that is fixed, the destination takes the record.
     Topic,
-    /// The destination's condition otherwise: disk, replicas, reach. The same record is taken once that is fixed.
+    /// Something else at the destination fails: its disk, its replicas, the network. Once that is fixed, it takes the record.
     Environment,
-    /// The destination does not take our credentials: a new client is refused as well until somebody changes one or the other.
+    /// The destination does not accept walrelay's credentials. It refuses a new client as well, until the credentials or the
+    /// destination change.
     LogIn,
-    /// Neither: the client gave up for a reason of its own, such as a fatal error after another record's failure.
+    /// The client gave up for a reason of its own, such as a fatal error after another record's failure.
     Client,
 }
 
-/// Under which name a transactional destination works, and what it keeps beside the records.
+/// The name under which a transactional destination works, and the progress that it keeps beside the records.
 #[derive(Debug, Clone)]
 pub struct Owner {
-    /// Whoever takes it over ends what others have open under it.
+    /// The name. A producer that takes it over ends the open transactions of others under it.
     pub name: String,
-    /// Whose progress is read: every key that ends in this.
+    /// The destination returns the progress of each key that ends in this.
     pub keys_ending: String,
-    /// What may have been committed under the name: of interest where the destination keeps no progress any more.
+    /// The transactions that may have been committed under the name. It counts if the destination has lost the progress.
     pub committed: Committed,
 }
 
-/// What may have been committed in transactions, as far as it is known here.
+/// The transactions that may have been committed, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Committed {
-    /// Nothing: the slot was never read.
+    /// No transactions: nobody has ever read the slot.
     #[default]
     Nothing,
-    /// What Postgres has confirmed, and no more.
+    /// The transactions that Postgres has confirmed, and no more.
     Confirmed,
     /// More than Postgres has confirmed by now.
     More,
-    /// That is not known: another process has read the slot.
+    /// Another process has read the slot, and may have committed some.
     Unknown,
 }
 
-/// How far the fencing of the old producer is.
+/// The state of [`Sink::init_transactions`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Initialized {
-    /// Ask again.
+    /// It is not done. Ask again.
     Pending {
-        /// What it waits for, where that is known.
+        /// The event that it waits for, if that is known.
         reason: Option<String>,
-        /// The destination has answered since it was asked last: what it says is "not yet".
+        /// The destination has answered since the last call: it is there, and not ready.
         answered: bool,
     },
-    /// Done: keys and values of the progress that is kept.
+    /// It is done. Keys and values of the saved progress.
     Ready(Vec<(String, String)>),
 }
 
-/// What a first look at a destination shows.
+/// The result of a first look at a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reach {
-    /// It answers; warnings about what may fail all the same.
+    /// The destination answers. The warnings say what may fail all the same.
     There(Vec<String>),
-    /// Nobody answers: that is waited out.
+    /// Nobody answers. The relay waits.
     Silent(Failure),
-    /// It refuses us: waiting does not help.
+    /// The destination refuses the credentials. Waiting does not help.
     Refused(Failure),
 }
 
-/// Which rows have gathered in a sink.
+/// The age of the rows that have gathered in a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
-    /// They were committed a moment ago, or somebody waits for them: milliseconds count.
+    /// The rows were committed a moment ago, or somebody waits for them: milliseconds count.
     Live,
-    /// They are old already: large batches count.
+    /// The rows are old already: large batches count.
     Backlog,
 }
 
@@ -351,42 +352,43 @@ pub enum Rows {
 ///   still arrive.
 /// * **Transactions.** A destination that takes records in transactions refuses no single record: it says [`Report::Failed`].
 pub trait Sink {
-    /// Takes one record. It is copied: nothing is borrowed after the call.
+    /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;
 
-    /// Serves the reports that have come, in runs. Does not wait for any.
+    /// Calls `each` with the reports that have come. Does not wait for any.
     fn poll(&mut self, each: &mut dyn FnMut(Report));
 
-    /// Decides what becomes of a refused record. Anything but [`Enqueue::Taken`] leaves the refusal as it is, and only
-    /// [`Resolution::ReplaceWith`] has it: [`Enqueue::Bad`] when the other record would never be taken.
+    /// Applies the relay's decision on a refused record. If it returns anything but [`Enqueue::Taken`], the refusal stays as it is. Only
+    /// [`Resolution::ReplaceWith`] can cause that: [`Enqueue::Bad`] says that the destination would never take the other record.
     fn resolve(&mut self, _refusal: RefusalId, _resolution: Resolution<'_>) -> Enqueue {
         Enqueue::Taken
     }
 
-    /// What was taken and not yet reported.
+    /// The records that were taken and not yet reported.
     fn in_flight(&self) -> InFlight;
 
-    /// What has gathered should leave without waiting for company: no further record is at hand, or those that come are live.
-    /// May take a millisecond.
+    /// Sends the records that have gathered, without waiting for more: the relay has no further record at hand, or the rows are live. May
+    /// take a millisecond.
     fn on_idle(&mut self, _rows: Rows) {}
 
-    /// Closes the client, so that nothing of what was taken leaves any more, forgets it, so that no report of it will ever come, and
-    /// starts over with another client. What had reached the destination's machine may still be stored. May take a second.
+    /// Closes the client, so that no taken record leaves any more; forgets all taken records, so that no report of them will ever come;
+    /// starts over with another client. The destination may still store records that had reached its machine. May take a second.
     ///
     /// # Errors
     /// The destination's client cannot be created.
     fn restart(&mut self) -> Result<(), Failure>;
 
-    /// Records may leave until then, by the clock of [`hold::since_boot`]; `None`: without a bound, as before the first call. What has
-    /// not left by then stays until a later moment is set, or [`Sink::restart`] forgets it. A destination without a client that sends by
-    /// itself has nothing to do.
+    /// Lets records leave until then, by the clock of [`hold::since_boot`]. `None`: without a limit, as before the first call. Records that
+    /// have not left by then stay until a later moment is set, or until [`Sink::restart`] forgets them. A destination whose client sends
+    /// nothing by itself has nothing to do.
     fn hold_until(&mut self, _until: Option<Duration>) {}
 
-    /// The slot was taken: no other relay can have sent what is committed after `lsn`. A destination that says so when it drops a record
-    /// as a repeat refuses such a one by this, for [`DUPLICATE`], where it was not sent before.
+    /// Tells the destination that the relay has taken the slot: no other relay can have sent a row that is committed after `lsn`. If the
+    /// destination then drops such a record as a repeat, and this process has not sent it before, it refuses the record for
+    /// [`DUPLICATE`].
     fn alone_from(&mut self, _lsn: Lsn) {}
 
-    /// Closes the client as [`Sink::restart`] does, without another one: nothing is taken before that is called.
+    /// Closes the client as [`Sink::restart`] does, without starting another one. The sink takes nothing before a restart.
     fn close(&mut self) {}
 
     /// The failure that a sequence waits for, if one does: one of the topic or of the environment, which passes by itself.
@@ -397,13 +399,13 @@ pub trait Sink {
     /// The last problem with the destination that is not known to be over, for people.
     fn problem(&self) -> Option<String>;
 
-    /// Looks whether the destination answers, once, before the first record. May wait for `patience`.
+    /// Looks once, before the first record, whether the destination answers. May wait for `patience`.
     fn reach(&mut self, _patience: Duration) -> Reach {
         Reach::There(Vec::new())
     }
 
-    /// How long a transaction may stay open, where the destination takes records in transactions: then a record counts only once
-    /// [`Sink::commit`] has said so, and nothing is taken before [`Sink::init_transactions`] is done, also after each restart.
+    /// How long a transaction may stay open. `None`: the destination has no transactions. If it has, a record counts as published only
+    /// after [`Sink::commit`], and the sink takes nothing before [`Sink::init_transactions`] is done, after each restart too.
     fn transaction_timeout(&self) -> Option<Duration> {
         None
     }
@@ -421,25 +423,25 @@ pub trait Sink {
         Ok(Initialized::Ready(Vec::new()))
     }
 
-    /// Commits the open transaction, of which every record has been reported, together with the progress that `key` and `value`
-    /// say. `true` once that is done; else ask again.
+    /// Commits the open transaction together with the progress in `key` and `value`. Every record of the transaction has been reported.
+    /// Returns `true` once the commit is done; ask again until then.
     ///
     /// # Errors
-    /// Whether it was committed is not known: the sink has to start over.
+    /// Nobody knows whether the transaction was committed: the sink has to start over.
     fn commit(&mut self, _key: &str, _value: &str) -> Result<bool, Failure> {
         Ok(true)
     }
 
-    /// The end: what is open is aborted, so that it holds nobody up. May take a second.
+    /// Aborts the open transaction at the end of the process, so that consumers do not wait for it. May take a second.
     fn abandon(&mut self) {}
 
-    /// What fixes the failure for which [`Sink::restart`] refuses: a command, or a short text; `None`: the failure's text says it all.
+    /// The fix of the failure for which [`Sink::restart`] refuses: a command, or a short text. `None`: the failure's text says it all.
     fn fix(&self) -> Option<String> {
         None
     }
 }
 
-/// Methods of [`Sink`] that a sink hands on to the one that is in its field: `hand_on!(sink: poll, resolve)`.
+/// Implements methods of [`Sink`] by calling those of the sink in a field: `hand_on!(sink: poll, resolve)`.
 macro_rules! hand_on {
     ($field:ident: $($method:ident),+) => { $(hand_on!(@ $field $method);)+ };
     (@ $field:ident poll) => {

@@ -1,7 +1,7 @@
-//! A record that outlives the row it was made of, in room that is used again.
+//! [`OwnedRecord`]: a copy of a record, in memory that is used again.
 //!
-//! In: a [`Record`], copied into one buffer. Out: the same record, as often as it is asked for. A destination keeps what has to wait
-//! in these, and hands a refused one back in one.
+//! In: a [`Record`], copied into one buffer. Out: the same record, any number of times. A destination keeps waiting records in these, and
+//! returns a refused record in one.
 //!
 //! ```text
 //!  bytes:  key │ value │ (name length, value length or -1, name, value) for each header
@@ -14,7 +14,7 @@ use super::{Content, Header, Record};
 pub struct OwnedRecord {
     topic: String,
     bytes: Vec<u8>,
-    /// `None` is a null key; else its length.
+    /// The key's length. `None`: the key is null.
     key: Option<usize>,
     value: Option<usize>,
     headers: usize,
@@ -24,25 +24,25 @@ pub struct OwnedRecord {
     content: Content,
 }
 
-/// Room for the headers that a record refers to, used again.
+/// Memory for the headers that a record borrows, used again.
 #[derive(Debug, Default)]
 pub struct HeaderRoom(Vec<Header<'static>>);
 
-/// The length that says null.
+/// The length that stands for null.
 const NULL: u32 = u32::MAX;
 
-/// Two lengths of four bytes.
+/// The bytes of a header's two lengths.
 const LENGTHS: usize = 8;
 
 impl OwnedRecord {
-    /// A copy.
+    /// Copies a record.
     pub fn of(record: &Record<'_>) -> Self {
         let mut owned = Self::default();
         owned.set(record);
         owned
     }
 
-    /// Becomes a copy of `record`, in the room that is there.
+    /// Turns this record into a copy of `record`, in the memory that it has.
     pub fn set(&mut self, record: &Record<'_>) {
         record.topic.clone_into(&mut self.topic);
         self.bytes.clear();
@@ -68,18 +68,18 @@ impl OwnedRecord {
         &self.topic
     }
 
-    /// Sets the time and the partition that the row has asked for.
+    /// Sets the time and the partition.
     pub fn restore(&mut self, timestamp_millis: i64, partition: Option<i32>) {
         (self.timestamp_millis, self.partition) = (timestamp_millis, partition);
     }
 
-    /// Room that a copy of `record` needs, in bytes.
+    /// The memory that a copy of `record` needs, in bytes.
     pub fn needed_bytes(record: &Record<'_>) -> usize {
         let header = |header: &Header<'_>| LENGTHS + header.name.len() + header.value.map_or(0, <[u8]>::len);
         record.bytes() + record.topic.len() + record.headers.iter().map(header).sum::<usize>()
     }
 
-    /// Room that it holds, in bytes.
+    /// The memory that this record has, in bytes.
     pub fn room_bytes(&self) -> usize {
         self.bytes.capacity() + self.topic.capacity()
     }

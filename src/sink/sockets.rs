@@ -1,11 +1,12 @@
-//! The sockets of a library's client, so that what lies in the kernel never leaves once the client is closed.
+//! Sets options of the sockets that a library's client has, so that no bytes leave the kernel once the client is closed.
 //!
-//! A closed socket goes on sending what its peer has not acknowledged, for minutes, and so does that of a process that was killed. Where
-//! packets to the broker were dropped, that arrives behind what another relay has published meanwhile. `SO_LINGER` with zero seconds empties
-//! the buffer at the close and at a kill. The clients of `rdkafka` and `async-nats` give nobody their sockets. So the process looks through
-//! its own descriptors for connections to a broker's port.
+//! After a close or a kill, the kernel goes on sending the bytes that the peer has not acknowledged, for minutes. If packets to the broker
+//! were dropped, these bytes arrive behind records that another relay has published meanwhile. With `SO_LINGER` of zero seconds, the
+//! kernel drops them at the close and at a kill. The clients of `rdkafka` and `async-nats` give nobody their sockets. So the process
+//! looks through its own descriptors for connections to a broker's port.
 //!
-//! In: the ports of the brokers. Out: options set, connections reset. The descriptors are duplicated first, so that what is looked at is what is changed, whatever another thread does with the number meanwhile.
+//! In: the ports of the brokers. Out: options set, connections reset. The process duplicates a descriptor before it looks at it, so that
+//! it changes the socket that it has looked at, even if another thread closes the number meanwhile.
 
 use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::net::sockopt;
@@ -13,13 +14,13 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How often new connections are looked for while records are in flight.
+/// How often the process looks for new connections while records are in flight.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the descriptors of this process are listed.
+/// The folder with the descriptors of this process.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// The connections to brokers.
+/// The process's connections to brokers, by their ports.
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     ports: BTreeSet<u16>,
@@ -27,18 +28,18 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// To these ports.
+    /// The connections to these ports.
     pub(super) fn to(ports: impl IntoIterator<Item = u16>) -> Self {
         Self { ports: ports.into_iter().collect(), looked: None }
     }
 
-    /// To these ports, too.
+    /// Adds ports.
     #[cfg(feature = "kafka")]
     pub(super) fn add(&mut self, ports: impl IntoIterator<Item = u16>) {
         self.ports.extend(ports);
     }
 
-    /// Records are in flight: connections that are new leave nothing behind when they end.
+    /// Sets the options of new connections, at most every [`LOOK_EVERY`].
     #[cfg(feature = "kafka")]
     pub(super) fn look(&mut self, now: Instant) {
         if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY) {
@@ -47,7 +48,7 @@ impl Sockets {
         }
     }
 
-    /// What the brokers have not acknowledged when a connection is closed, never leaves.
+    /// Lets the kernel drop unacknowledged bytes when a connection is closed.
     pub(super) fn empty_at_close(&self) {
         for socket in self.all() {
             if let Err(error) = sockopt::set_socket_linger(&socket, Some(Duration::ZERO)) {

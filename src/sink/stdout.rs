@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
-/// JSON lines on standard output.
+/// The kind `stdout`: JSON lines on standard output.
 pub const KIND: Kind = Kind {
     name: "stdout",
     title: "standard output",
@@ -34,7 +34,7 @@ pub const KIND: Kind = Kind {
 /// The label of a failure to write.
 const REASON: &str = "output";
 
-/// Standard output as settings name it.
+/// Standard output as a destination.
 #[derive(Debug)]
 struct Stdout;
 
@@ -72,7 +72,7 @@ impl Destination for Stdout {
 #[derive(Debug)]
 pub struct StdoutSink<W: Write> {
     writer: BufWriter<W>,
-    /// Written and not flushed, in runs of equal tokens: token, records, bytes.
+    /// The records that are written and not flushed, in runs of equal tokens: token, records, bytes.
     pending: Vec<(Token, u32, u64)>,
     in_flight: InFlight,
     broken: Option<io::ErrorKind>,

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 86_400;
 
-/// Of `2026-11-22T18:30:05Z`, with or without a fraction; `None`: it is none since 1970.
+/// Parses a time such as `2026-11-22T18:30:05Z`, with or without a fraction. `None`: the text is no time since 1970.
 pub(super) fn of_extended(text: &str) -> Option<SystemTime> {
     let text = text.trim().strip_suffix('Z').or_else(|| text.trim().strip_suffix("+00:00"))?;
     let (date, of_day) = text.split_once('T')?;
@@ -23,7 +23,7 @@ pub(super) fn of_extended(text: &str) -> Option<SystemTime> {
     }
 }
 
-/// Days since 1970-01-01. Years begin in March here, so that the odd day is their last.
+/// The days since 1970-01-01. The algorithm begins years in March, so that a leap day is the last of its year.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let year = if month <= 2 { year - 1 } else { year };
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

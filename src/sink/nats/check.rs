@@ -1,6 +1,6 @@
-//! What `walrelay check` looks at: the server, JetStream, and the streams that take the subjects of the latest rows.
+//! Checks the server, JetStream, and the streams that take the subjects of the latest rows.
 //!
-//! In: facts, gathered without changing anything. Out: findings. Judging is pure.
+//! In: the server's answers, without changing anything. Out: findings. The functions that judge are pure.
 
 use super::client::{Answered, Connection};
 use super::errors::{self, ApiError};
@@ -15,29 +15,29 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the findings here are about.
+/// The side of these findings.
 const SIDE: Side = Side::Destination(KIND.name);
 
-/// What headers may add to key and value, in bytes, where they are not known.
+/// An estimate of the bytes of a record's headers, which are not known.
 const HEADER_ROOM: usize = 1024;
 
-/// What to try where nobody answers.
+/// The fix if nobody answers.
 const ELSEWHERE: &str = "--to nats://HOST:PORT with the server's address; tls:// where it wants TLS";
 
-/// What the server says.
+/// The server's answers.
 #[derive(Debug, Default)]
 struct Facts {
     info: ServerInfo,
-    /// Why JetStream does not answer.
+    /// The reason why JetStream does not answer.
     jetstream: Option<String>,
-    /// Nothing of the API may be asked.
+    /// Whether the user may not use the API at all.
     forbidden: bool,
     /// The streams that take each subject.
     subjects: Vec<(String, Vec<String>)>,
     streams: BTreeMap<String, Config>,
 }
 
-/// How a stream is configured, as far as it matters here.
+/// The part of a stream's configuration that the check needs.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -46,13 +46,13 @@ struct Config {
     storage: String,
     discard: String,
     num_replicas: u32,
-    /// -1: no limit.
+    /// In bytes. -1: no limit.
     max_msg_size: i64,
     max_msgs: i64,
     max_bytes: i64,
-    /// Nanoseconds; 0: no limit.
+    /// In nanoseconds. 0: no limit.
     max_age: u64,
-    /// Nanoseconds.
+    /// In nanoseconds.
     duplicate_window: u64,
     sealed: bool,
     allow_atomic: bool,
@@ -73,7 +73,7 @@ struct StreamInfo {
     config: Config,
 }
 
-/// Looks at the server, and judges it.
+/// Asks the server, and judges its answers.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts, wanted.largest_bytes),
@@ -115,7 +115,7 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
     Ok(facts)
 }
 
-/// Whether a stream stores batches as a whole or not at all; a server that knows none does not say so.
+/// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
 ///
 /// # Errors
 /// The connection is lost, or nobody answers.
@@ -124,7 +124,7 @@ pub(super) async fn allows_atomic(connection: &mut Connection, stream: &str) -> 
     Ok(serde_json::from_slice(answer.data()).is_ok_and(|info: StreamInfo| info.config.allow_atomic))
 }
 
-/// The error that an answer of the API is; `None`: it is none.
+/// The error in an answer of the API. `None`: there is none.
 pub(super) fn api_error(answer: &Answered) -> Option<String> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -229,7 +229,7 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
     found
 }
 
-/// Whether what is acknowledged survives a crash.
+/// The finding about whether acknowledged messages survive a crash.
 fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
     let replicas = config.num_replicas;
     if config.storage == "memory" {
@@ -257,7 +257,7 @@ fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
     SIDE.ok("storage", text)
 }
 
-/// Whether messages go before they were read.
+/// The finding if a stream may delete messages before somebody reads them.
 fn retention(name: &str, config: &Config) -> Option<Finding> {
     if config.retention == "interest" {
         return Some(

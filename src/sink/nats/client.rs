@@ -1,14 +1,14 @@
-//! The library's client behind the queue: connects, sends what may be under way, judges the answers.
+//! The library's client behind the ordered queue: connects, sends messages, judges the answers.
 //!
-//! In: records out of the ordered queue. Out: their outcomes. Many messages are under way on one connection, at most one of a
-//! key: JetStream takes what follows a refused message. What was under way when a connection was lost, or was not acknowledged in time,
-//! goes back into the queue, and the stream drops it by its id where it is a repeat.
+//! In: records from the ordered queue. Out: their outcomes. Many messages are under way on one connection, and at most one of a key, since
+//! JetStream accepts messages behind a refused one. Messages that were under way when a connection was lost, or that were not acknowledged
+//! in time, go back into the queue. If one is a repeat, the stream drops it by its id.
 //!
-//! The library sends what waits in its queue after it has reconnected, so it never reconnects here: a client's runtime ends with its
-//! connection, and takes queue and socket with it.
+//! After a reconnect, the library would send the messages in its queue. So it never reconnects here: a client's runtime ends with its
+//! connection, and drops queue and socket with it.
 //!
-//! With `atomic`, what waits of one key goes as one batch that the stream stores as a whole or not at all. A batch that it does not
-//! store says of no record why: its records go one by one.
+//! With `atomic`, the waiting records of a key go as one batch, which the stream stores as a whole or not at all. If it does not store a
+//! batch, its answer does not say which record is the cause: the records then go one by one.
 
 use super::Settings;
 use super::check::allows_atomic;
@@ -36,30 +36,32 @@ pub(super) const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// How long an answer to a question may take.
 pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The library tries to reconnect only after so long.
+/// The library's pause before it reconnects, so that it never does.
 const NEVER: Duration = Duration::from_hours(24 * 365);
 
-/// Messages under way at a time: as many as hide the way to the server and its disk.
+/// The most messages under way: enough to hide the round trip to the server and its disk.
 const WINDOW: usize = 1024;
 
-/// Bytes under way at a time, but for one message that has more: the library copies each message.
+/// The most bytes under way, unless one message alone has more. The library copies each message.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// Messages that the library's queue holds: what is under way, what is sent again for want of an answer, questions.
+/// The size of the library's queue: for messages under way, messages sent again for want of an answer, and questions.
 pub(super) const QUEUE: usize = 4 * WINDOW;
 
-/// The most messages in a batch, and the most batches under way: servers take 1,000 and 50.
+/// The most messages in a batch. Servers take 1,000.
 const BATCH: u32 = 200;
+
+/// The most batches under way. Servers take 50.
 const BATCHES: usize = 16;
 
-/// How long no message at all may be acknowledged before those that were sent before that are sent again: a stream without a leader
-/// drops messages without a word.
+/// If no message at all is acknowledged for so long, messages that are at least as old are sent again: a stream without a leader drops
+/// messages without an answer.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long one message may go without, while others are acknowledged.
+/// How long a message may stay unacknowledged while others are acknowledged.
 const ACKNOWLEDGED_AT_LAST: Duration = Duration::from_mins(1);
 
-/// How often it is looked whether any of these times has run out.
+/// How often the worker looks whether one of these times has run out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The part before the number in the subject of an answer to a question.
@@ -76,19 +78,19 @@ pub(super) struct Connection {
     _runtime: ClientRuntime,
 }
 
-/// What became of a question.
+/// The answer to a question.
 #[derive(Debug)]
 pub(super) enum Answered {
     /// The answer's data.
     With(Bytes),
-    /// Nobody listens (503).
+    /// Nobody listens on the subject (503).
     NoResponders,
     /// The user may not ask.
     Forbidden,
 }
 
 impl Answered {
-    /// Its data; empty where there is none.
+    /// The answer's data. Empty if there is none.
     pub(super) fn data(&self) -> &[u8] {
         match self {
             Self::With(data) => data,
@@ -98,10 +100,10 @@ impl Answered {
 }
 
 impl Connection {
-    /// Reaches one of the servers, the `first`-th before the others, and logs in.
+    /// Connects to a server and logs in. Tries all servers, beginning with the one at index `first`.
     ///
     /// # Errors
-    /// None will have us: why the last did not, or one that refuses the login.
+    /// All attempts fail: the failure of the last, or of one that refuses the credentials.
     pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
         let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
         let mut refused = broken(&settings.address(), "there is no server");
@@ -125,7 +127,7 @@ impl Connection {
         let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;
         let (to, events) = unbounded_channel();
         let is_first = AtomicBool::new(true);
-        // The library's task has this callback beside the socket.
+        // The library's task has this callback beside the socket, and drops both.
         let delay = move |_attempts| {
             let _alive = &alive;
             if is_first.swap(false, Ordering::Relaxed) { Duration::ZERO } else { NEVER }
@@ -145,12 +147,12 @@ impl Connection {
         Ok(Self { client, events, address, timeout: settings.timeout, _runtime: runtime })
     }
 
-    /// What the server said of itself.
+    /// The server's own description.
     pub(super) fn info(&self) -> ServerInfo {
         self.client.server_info()
     }
 
-    /// Asks something, while nothing else is under way.
+    /// Asks the API, while no message is under way.
     ///
     /// # Errors
     /// The connection is lost, or no answer comes.
@@ -177,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Hands a message to the library, which sends it soon. `false`: its queue is full, so that nothing leaves.
+    /// Hands a message to the library, which sends it soon. `false`: the library's queue is full.
     fn send(&self, subject: &str, reply: Option<String>, headers: HeaderMap, data: Bytes) -> bool {
         let subject = subject.to_owned();
         let sending = async {
@@ -190,7 +192,7 @@ impl Connection {
     }
 }
 
-/// A message whose acknowledgement is due, or a batch of one key's.
+/// A message, or a batch of one key, that waits for its acknowledgement.
 struct Flight {
     taken: TakenRecord<RecordPlace>,
     /// How many messages there are.
@@ -199,21 +201,21 @@ struct Flight {
     sent: Instant,
 }
 
-/// Messages under way by their numbers, which count from 0 on each connection.
+/// The messages and batches under way, by their numbers, which count from 0 on each connection.
 #[derive(Default)]
 struct Flights {
     numbered: BTreeMap<u64, Flight>,
-    /// The number of the next.
+    /// The next number.
     next: u64,
-    /// Messages.
+    /// How many messages are under way.
     under_way: usize,
-    /// What they hold.
+    /// The bytes of these messages.
     bytes: usize,
-    /// How many of them are batches.
+    /// How many batches are under way.
     batches: usize,
 }
 
-/// Runs until the relay wants nothing more.
+/// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
     loop {
@@ -222,7 +224,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
             Err(failure) => Err(failure),
             Ok(mut worker) => {
                 let ended = worker.serve(receiver).await;
-                // What was answered before the end counts.
+                // Answers that came before the end count.
                 if let Some(Some(answer)) = worker.answers.next().now_or_never() {
                     worker.hear(&answer, receiver);
                 }
@@ -235,7 +237,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
             }
         };
         match ended {
-            // The relay wants nothing more.
+            // The relay has dropped the sink.
             Ok(()) => return,
             Err(failure) => {
                 server += 1;
@@ -247,36 +249,36 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     }
 }
 
-/// One connection's work.
+/// A connection, and its messages under way.
 #[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
 struct Worker<'a> {
     settings: &'a Settings,
     connection: Connection,
     answers: Subscriber,
-    /// What the subjects of answers begin with.
+    /// The prefix of the subjects of answers.
     inbox: String,
     flights: Flights,
-    /// So many messages of a key go together: more than one where the stream stores batches as a whole or not at all.
+    /// How many messages of a key go together. More than one only if the stream stores batches as a whole or not at all.
     most_of_a_key: u32,
-    /// So many messages go one by one: a batch that held them was not stored, or is not known to be.
+    /// How many of the next messages go one by one: their batch was not stored, or nobody knows whether it was.
     alone: usize,
-    /// Batches that were sent.
+    /// How many batches were sent.
     sent_batches: u64,
-    /// Emptied, to be used again.
+    /// An empty list, whose memory is used again.
     taken: Vec<TakenRecord<RecordPlace>>,
-    /// When a message was last acknowledged, or began to be due.
+    /// When a message was last acknowledged, or the first one was sent.
     acknowledged: Instant,
-    /// When it is looked next whether something is missing.
+    /// When the worker next looks for missing acknowledgements.
     look_at: Instant,
-    /// What is said to be blocked is that nothing was acknowledged.
+    /// Whether the reported failure is a missing acknowledgement.
     unanswered: bool,
-    /// JetStream has taken something.
+    /// Whether JetStream has acknowledged a message on this connection.
     answered: bool,
-    /// The server is about to leave.
+    /// Whether the server is about to shut down.
     leaves: bool,
-    /// The library's queue is full.
+    /// Whether the library's queue is full.
     is_stuck: bool,
-    /// Subjects that nobody answers for.
+    /// Subjects without responders.
     no_responders: NoResponders,
 }
 
@@ -337,7 +339,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sends what may be under way.
+    /// Sends as many messages as may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
         while !self.leaves && receiver.has_ready() {
             let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
@@ -352,7 +354,7 @@ impl<'a> Worker<'a> {
             });
             let any = !taken.is_empty();
             let now = Instant::now();
-            // What goes out again for want of an answer does not start over.
+            // If messages are sent again for want of an answer, the time for the next one does not start over.
             if any && self.flights.under_way == 0 && !self.unanswered {
                 self.acknowledged = now;
             }
@@ -379,7 +381,7 @@ impl<'a> Worker<'a> {
         let messages = match self.messages(run, receiver) {
             Ok(messages) => messages,
             Err(failure) => {
-                // Which of several it is shows when each goes by itself.
+                // Which record of a batch is at fault shows when each goes alone.
                 let outcome = if records == 1 { RecordOutcome::Refused(failure) } else { RecordOutcome::NotStored };
                 self.alone += flight.alone();
                 receiver.settle(first, &outcome);
@@ -396,7 +398,7 @@ impl<'a> Worker<'a> {
         self.flights.push(flight);
     }
 
-    /// The headers of each; nothing is sent where the server would close the connection over one of them.
+    /// The headers of each message. Fails if the server would close the connection over the size of one.
     fn messages(
         &mut self,
         run: &[TakenRecord<RecordPlace>],
@@ -421,7 +423,7 @@ impl<'a> Worker<'a> {
         run.iter().enumerate().filter_map(message).collect()
     }
 
-    /// Deals with an answer, and with those behind it that are there.
+    /// Settles an answer, and all others that have come.
     fn hear(&mut self, answer: &Message, receiver: &mut Receiver) {
         self.settle(answer, receiver);
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
@@ -443,7 +445,7 @@ impl<'a> Worker<'a> {
         let subject = receiver.record(taken.item).map_or("", |record| record.topic());
         let outcome =
             if is_from_nobody { Some(self.judge_nobody(subject)) } else { judge(subject, records, &answer.payload) };
-        // Another than JetStream may answer too; its acknowledgement is waited for.
+        // Other programs may answer too: the worker goes on waiting for JetStream's answer.
         let Some(outcome) = outcome else { return };
         let alone = self.flights.take(number).map_or(0, |flight| flight.alone());
         match outcome {
@@ -459,7 +461,7 @@ impl<'a> Worker<'a> {
                     receiver.set_blocked(None);
                 }
             }
-            // Why a batch was not stored is for one of them to say.
+            // Alone, each record of the batch gets an answer of its own.
             RecordOutcome::Refused(_) if alone > 0 => {
                 self.alone += alone;
                 receiver.settle(taken, &RecordOutcome::NotStored);
@@ -471,7 +473,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What becomes of a message to a subject that nobody answers for; asks which streams take the subject, where that is not known.
+    /// The outcome of a message to a subject without responders. If it is not known which streams take the subject, asks for them.
     fn judge_nobody(&mut self, subject: &str) -> RecordOutcome {
         let (outcome, question) = self.no_responders.judge(subject, Instant::now());
         if let Some(number) = question {
@@ -496,7 +498,7 @@ impl<'a> Worker<'a> {
                 Ok(())
             }
             Said::Forbidden(subject) => {
-                // Which of a batch it is for is not said.
+                // The error does not say which batch it is for.
                 if self.flights.batches > 0 {
                     self.alone = self.flights.under_way;
                     return Err(not_permitted(&subject));
@@ -507,7 +509,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The server refuses each message to the subject.
+    /// Settles each message to the subject as refused.
     fn refuse_all_to(&mut self, subject: &str, receiver: &mut Receiver) {
         let is_to =
             |flight: &Flight| receiver.record(flight.taken.item).is_some_and(|record| record.topic() == subject);
@@ -521,7 +523,7 @@ impl<'a> Worker<'a> {
         receiver.publish();
     }
 
-    /// Looks whether an acknowledgement, or the server, has been missing for too long.
+    /// Looks whether an acknowledgement is overdue, or the connection is lost.
     fn look(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
         let now = Instant::now();
         if self.connection.client.connection_state() == State::Disconnected {
@@ -546,7 +548,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// What is under way goes back into the queue: what became of it is not known.
+    /// Puts the messages under way back into the queue: nobody knows whether they were stored.
     fn give_back(&mut self, receiver: &mut Receiver) {
         for flight in std::mem::take(&mut self.flights).numbered.into_values() {
             receiver.settle(flight.taken, &RecordOutcome::Unknown);
@@ -557,7 +559,7 @@ impl<'a> Worker<'a> {
 }
 
 impl Flight {
-    /// How many are to go one by one where nothing is known of it: the stream refuses a batch with a message that it has.
+    /// How many of its messages go one by one if nobody knows what became of it: the stream refuses a batch with a message that it has.
     fn alone(&self) -> usize {
         if self.records > 1 { self.records } else { 0 }
     }
@@ -580,7 +582,7 @@ impl Flights {
         Some(flight)
     }
 
-    /// The first, if it has been under way for so long.
+    /// Takes the oldest message or batch, if it has been under way for so long.
     fn take_older(&mut self, now: Instant, than: Duration) -> Option<Flight> {
         let (number, flight) = self.numbered.first_key_value()?;
         let is_old = now.duration_since(flight.sent) >= than;

@@ -1,8 +1,8 @@
 //! Reads the dead-letter messages of a stream, and removes those that were published again.
 //!
-//! In: settings, a subject. Out: its messages as the records that they were written of, up to the last one that was there at the beginning.
-//! What is settled is deleted (`STREAM.MSG.DELETE`): a stream has no other place to remember it. Headers are undone as `message` writes
-//! them; a message's time is the one at which the stream took it.
+//! In: settings, a subject. Out: the records of its messages, up to the last message at the beginning. Settled messages are deleted
+//! (`STREAM.MSG.DELETE`), since a stream has no place to remember them. The headers are those that `message` writes; a message's time is
+//! the one at which the stream took it.
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.MSG.GET`, `STREAM.MSG.DELETE`).
 
 use super::Settings;
@@ -21,24 +21,24 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::UNIX_EPOCH;
 
-/// Messages that are read at once. Their number bounds what is held.
+/// How many messages are read at once, which limits the memory.
 const AT_ONCE: usize = 100;
 
-/// What the API says where there is no such message to read, or to delete.
+/// The API's code if there is no such message.
 const NO_MESSAGE: u16 = 10037;
 const NO_SEQUENCE: u16 = 10043;
 
-/// What it says where a message cannot be deleted, for whatever reason: also where there is none.
+/// The API's code if a message cannot be deleted, for any reason: the message may be missing.
 const NOT_DELETED: u16 = 10057;
 
-/// One subject, being read.
+/// The reading of a subject.
 pub(super) struct Reading {
     settings: Settings,
     subject: String,
     stream: String,
-    /// The next message is here or behind.
+    /// The least sequence number of the next message.
     next: u64,
-    /// The last one that was there at the beginning; `None`: there was none, or everything is read.
+    /// The last message at the beginning. `None`: there was none, or all are read.
     last: Option<u64>,
     count: u64,
     read: VecDeque<Kept>,
@@ -49,7 +49,7 @@ pub(super) struct Reading {
 #[derive(Debug, Deserialize)]
 struct Stored<'a> {
     seq: u64,
-    /// Base64.
+    /// The headers, in base64.
     #[serde(borrow, default)]
     hdrs: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -96,7 +96,7 @@ impl Reading {
         Ok(Self { settings, subject, stream, next: 1, last, count, read, outage: Outage::default() })
     }
 
-    /// The next messages, up to `last`.
+    /// Reads the next messages, up to `last`.
     fn ask(&self, last: u64) -> Result<VecDeque<Kept>, Failure> {
         block_on(async {
             let mut connection = Connection::open(&self.settings, 0).await?;
@@ -119,7 +119,7 @@ impl Reading {
                 let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
                 match connection.ask(&request, &question.to_string()).await? {
                     Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
-                    // NO_SEQUENCE: deleted already, by an attempt whose answer was lost, or by the stream's limits.
+                    // The message was deleted already: by an attempt whose answer was lost, or by the stream's limits.
                     answer @ (Answered::With(_) | Answered::NoResponders) => match code_of(answer.data()) {
                         Some(NO_SEQUENCE) => {}
                         Some(NOT_DELETED) => {
@@ -148,7 +148,7 @@ impl DeadLetters for Reading {
             Err(failure) => return self.outage.wait(failure).map(|()| NextKept::Waiting),
         }
         self.outage.over();
-        // Another's replay may have deleted what was there at the beginning, and more may have come.
+        // Another replay may have deleted messages, and new ones may have come.
         self.read.retain(|kept| kept.place.minor <= last);
         match self.read.back() {
             Some(kept) => self.next = kept.place.minor + 1,
@@ -170,7 +170,7 @@ impl DeadLetters for Reading {
     }
 }
 
-/// The answer to a question of the API that is no error.
+/// Asks the API. Returns an answer that is no error.
 async fn answer(
     connection: &mut Connection,
     subject: &str,
@@ -183,7 +183,7 @@ async fn answer(
     }
 }
 
-/// A message; `None`: there is none.
+/// Reads a message. `None`: there is none.
 async fn get(
     connection: &mut Connection,
     subject: &str,
@@ -204,12 +204,12 @@ async fn get(
     }
 }
 
-/// What the API refuses something for; `None`: it does not.
+/// The error code in an API answer. `None`: it is no error.
 fn code_of(data: &[u8]) -> Option<u16> {
     serde_json::from_slice::<Got<'_>>(data).ok()?.error.map(|error| error.err_code)
 }
 
-/// The stream keeps the message: no other attempt helps.
+/// The failure of a message that cannot be deleted. Another attempt does not help.
 fn not_deleted(stream: &str, sequence: u64, answer: &Answered) -> Failure {
     let error = api_error(answer).unwrap_or_default();
     let text = format!(
@@ -223,7 +223,7 @@ fn forbidden(subject: &str, request: &str) -> Failure {
     Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
 }
 
-/// JetStream is not ready, or the stream is gone: that may pass.
+/// The failure of an answer that may pass: JetStream is not ready, or the stream is missing.
 fn refused(subject: &str, answer: &Answered) -> Result<(), Failure> {
     let Some(error) = api_error(answer) else { return Ok(()) };
     let text = format!("{subject} cannot be read: {error}");
@@ -237,13 +237,13 @@ fn kept(subject: &str, stored: &Stored<'_>) -> Kept {
     Kept { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
 }
 
-/// To the second.
+/// A time in milliseconds since 1970, to the second.
 fn millis_of(text: &str) -> i64 {
     let since = time::of_extended(text).and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or_default()
 }
 
-/// The record that a message was written of.
+/// The record of a message.
 fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> OwnedRecord {
     let (mut key, mut headers) = (None, Vec::new());
     // The first line is the version.

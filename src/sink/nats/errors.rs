@@ -1,7 +1,7 @@
-//! What the server says, in errors of connections and in answers of JetStream: what it means for a message, or for the client.
+//! The meaning of NATS' errors and of JetStream's answers, for a message or for the client.
 //!
 //! In: the library's errors, the server's texts, answers' data. Out: outcomes and failures, each with its class. Control flow follows the
-//! server's codes; errors of the protocol have none, so their texts count. It does no I/O and reads no clock.
+//! server's codes. Errors of the protocol have none, so there the texts decide. This file does no I/O and reads no clock.
 //! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
 
 use super::LogIn;
@@ -31,11 +31,11 @@ const UNAVAILABLE: &str = "unavailable";
 const REFUSED: &str = "refused";
 const NO_ACK: &str = "no_ack";
 
-/// What a record may be refused or dropped for.
+/// The labels for which JetStream may refuse a record, or drop it as a repeat.
 pub(super) const REFUSALS: [&str; 8] =
     [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED, DUPLICATE];
 
-/// What a failed delivery may say.
+/// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 12] = [
     CONNECTION,
     crate::sink::ordered_queue::LOG_IN_LABEL,
@@ -51,29 +51,29 @@ pub(super) const REASONS: [&str; 12] = [
     DUPLICATE,
 ];
 
-/// An answer of the API, as far as all of them have it.
+/// The part of an API answer that all of them have.
 #[derive(Debug, Deserialize)]
 struct PubAck<'a> {
-    /// The stream that has it.
+    /// The stream that has stored the message.
     #[serde(borrow, default)]
     stream: Cow<'a, str>,
-    /// Its place there, from 1.
+    /// The message's sequence number in the stream, from 1.
     #[serde(default)]
     seq: u64,
-    /// How many were stored with it, where it is the last of a batch; else 0.
+    /// How many messages the batch has, if this is the answer to its last one. Otherwise 0.
     #[serde(default)]
     count: usize,
-    /// The stream has a message with this id within its window, and drops this one.
+    /// The stream has a message with this id in its window, and dropped this one.
     #[serde(default)]
     duplicate: bool,
     #[serde(borrow, default)]
     error: Option<ApiError<'a>>,
 }
 
-/// What the API refuses something for.
+/// An error of JetStream's API.
 #[derive(Debug, Deserialize)]
 pub(super) struct ApiError<'a> {
-    /// As in HTTP.
+    /// The code, as in HTTP.
     #[serde(default)]
     pub(super) code: u16,
     #[serde(default)]
@@ -82,12 +82,12 @@ pub(super) struct ApiError<'a> {
     pub(super) description: Cow<'a, str>,
 }
 
-/// What JetStream's answer says of the message to `subject`, or of the `records` of its batch; `None`: it is none.
+/// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.
 pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
     let ack: PubAck<'_> = serde_json::from_slice(answer).ok()?;
     match ack.error {
         Some(error) => Some(of_error(subject, &error)),
-        // It is not one batch to this server: what became of the others is not said.
+        // The server did not take the messages for one batch: the answer does not say what became of the others.
         None if records > 1 && ack.count != records => Some(RecordOutcome::Unknown),
         None if ack.stream.is_empty() || ack.seq == 0 => None,
         None => Some(if ack.duplicate { RecordOutcome::Duplicate } else { RecordOutcome::Delivered }),
@@ -100,31 +100,31 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
     let refused = |class, reason| RecordOutcome::Refused(Failure { class, reason, text: text.clone() });
     let later = |reason| RecordOutcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
     match (err_code, code) {
-        // The message, or its headers, are larger than the stream or the server takes.
+        // The message or its headers are larger than the stream or the server takes.
         (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
-        // A stream that discards new messages has no room (bytes, messages, or messages of the subject), or its account has none, or no
-        // limit that applies.
+        // A stream that discards new messages is full (bytes, messages, or messages of the subject), or its account is, or the account has
+        // no limit that applies.
         (10077 | 10002 | 10120, _) => later(FULL),
-        // The same message, sent before, is on its way into the stream, or was: it is not known yet whether that will have it.
+        // An earlier attempt of this message is on its way into the stream. Nobody knows yet whether the stream will store it.
         (10158, _) => later(UNAVAILABLE),
         (10059, _) => RecordOutcome::Refused(no_stream(subject, None)),
         (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
         (10109, _) => refused(FailureClass::Topic, SEALED),
         (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
-        // Resources, leaders, too many requests: they pass.
+        // A lack of resources or leaders, or too many requests, passes.
         (_, 408 | 429 | 500..) => later(UNAVAILABLE),
         (_, _) => refused(FailureClass::Row, REFUSED),
     }
 }
 
-/// The server would close the connection over a message of this size.
+/// The failure of a message over whose size the server would close the connection.
 pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
     let text =
         format!("a message to {subject} has {bytes} bytes with its headers; the server takes {most} (max_payload)");
     Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
 }
 
-/// No stream takes the subject; `stream`: the one that should.
+/// The failure if no stream takes the subject. `stream`: the one that should.
 pub(super) fn no_stream(subject: &str, stream: Option<&str>) -> Failure {
     let text = format!("no stream of NATS takes subject {subject}; to create one: {}", create(subject, stream));
     Failure { class: FailureClass::Topic, reason: NO_STREAM, text }
@@ -136,31 +136,31 @@ pub(super) fn create(subject: &str, stream: Option<&str>) -> String {
     format!("nats stream add {} --subjects {} --storage file --defaults", shell_quoted(&name), shell_quoted(subject))
 }
 
-/// A stream may take the subject, and none does now.
+/// The failure if a stream may take the subject, but none does now.
 pub(super) fn no_leader(subject: &str) -> Failure {
     let text = format!("no stream of NATS answers for subject {subject} now; it may be without a leader");
     Failure { class: FailureClass::Environment, reason: UNAVAILABLE, text }
 }
 
-/// The user may not publish to the subject.
+/// The failure if the user may not publish to the subject.
 pub(super) fn not_permitted(subject: &str) -> Failure {
     let text = format!("NATS does not let this user publish to {subject}");
     Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
 }
 
-/// JetStream did not answer.
+/// The failure if JetStream did not acknowledge a message in time.
 pub(super) fn no_ack(subject: &str, seconds: u64) -> Failure {
     let text = format!("JetStream has not acknowledged a message to {subject} within {seconds} s");
     Failure { class: FailureClass::Environment, reason: NO_ACK, text }
 }
 
-/// The connection cannot be had, or is lost.
+/// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(address: &str, reason: &str) -> Failure {
     let text = format!("NATS at {address} cannot be reached: {reason}");
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
 }
 
-/// Why a server cannot be connected to.
+/// The failure of an attempt to connect.
 pub(super) fn of_connect(address: &str, login: &LogIn, error: &ConnectError) -> Failure {
     let mut cause: &(dyn Error + 'static) = error;
     while let Some(deeper) = cause.source() {
@@ -179,13 +179,13 @@ pub(super) fn of_connect(address: &str, login: &LogIn, error: &ConnectError) -> 
     }
 }
 
-/// Whether the other end has answered TLS by something else.
+/// Whether the other end does not speak TLS.
 fn speaks_no_tls(error: &(dyn Error + 'static)) -> bool {
     let error = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     matches!(error.and_then(|error| error.downcast_ref()), Some(rustls::Error::InvalidMessage(_)))
 }
 
-/// The server's words.
+/// The text of a server's error.
 fn said_text(error: &ServerError) -> Cow<'_, str> {
     match error {
         ServerError::AuthorizationViolation => "Authorization Violation".into(),
@@ -194,18 +194,18 @@ fn said_text(error: &ServerError) -> Cow<'_, str> {
     }
 }
 
-/// The connection has ended; the library does not say why.
+/// The failure of a connection that has ended. The library does not say why.
 pub(super) fn ended(address: &str, timeout: Duration) -> Failure {
     broken(address, &format!("the connection was lost, or there was no answer for {} s", timeout.as_secs()))
 }
 
-/// The credentials are refused, or cannot be used.
+/// The failure if the server refuses the credentials, or if they cannot be used.
 pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
     let text = format!("NATS at {address}: {reason}");
     Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
 }
 
-/// What an error of the server's says of the connection. NATS has no codes for them: the texts are the protocol's.
+/// The failure of a connection that the server closes with this error. NATS has no codes for errors: the protocol defines their texts.
 pub(super) fn refusal(address: &str, text: &str) -> Failure {
     let (class, reason) = if is_log_in(text) {
         (FailureClass::LogIn, LOG_IN_LABEL)
@@ -219,7 +219,7 @@ pub(super) fn refusal(address: &str, text: &str) -> Failure {
 
 fn is_log_in(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
-    // Then what was said was not looked at.
+    // At a timeout the server has not checked the credentials.
     if text.ends_with(" timeout") {
         return false;
     }
@@ -233,7 +233,7 @@ pub(super) fn is_forbidden(text: &str) -> bool {
     text.to_ascii_lowercase().starts_with("permissions violation")
 }
 
-/// The subject that a message may not be published to, where that is what the error says.
+/// The subject to which the user may not publish, if this error says so.
 pub(super) fn forbidden_subject(text: &str) -> Option<String> {
     let (said, rest) = text.split_once('"')?;
     if !is_forbidden(text) || !said.to_ascii_lowercase().contains("publish") {
@@ -242,8 +242,8 @@ pub(super) fn forbidden_subject(text: &str) -> Option<String> {
     unquoted(rest.rsplit_once('"')?.0)
 }
 
-/// A text as it was before Go quoted it: it writes `\"`, `\\`, and `\u200d` or `\U000e0001` for characters that do not show. A subject has no
-/// control characters, which have escapes of their own.
+/// Undoes Go's quoting of a text: `\"`, `\\`, and `\u200d` or `\U000e0001` for invisible characters. A subject has no control characters,
+/// for which Go has further escapes.
 fn unquoted(text: &str) -> Option<String> {
     let (mut unquoted, mut rest) = (String::new(), text.chars());
     while let Some(character) = rest.next() {
@@ -263,11 +263,11 @@ fn unquoted(text: &str) -> Option<String> {
     Some(unquoted)
 }
 
-/// What an event means here.
+/// The meaning of a connection's event.
 pub(super) enum Said {
-    /// The user may not publish to the subject.
+    /// The user may not publish to this subject.
     Forbidden(String),
-    /// The server is about to leave.
+    /// The server is about to shut down.
     Leaves,
     /// The server ends the connection, for this reason.
     Closes(Failure),
@@ -277,7 +277,7 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// `None`: the client has ended.
+    /// The meaning of an event. `None`: the client has ended.
     pub(super) fn of(address: &str, event: Option<Event>) -> Self {
         match event {
             Some(Event::ServerError(error)) => {
@@ -291,48 +291,48 @@ impl Said {
     }
 }
 
-/// What is asked of JetStream, and what the user may be forbidden to ask.
+/// The question to JetStream for the streams of a subject. The user may lack the right to ask.
 pub(super) const QUESTION: &str = "$JS.API.STREAM.NAMES";
 
-/// How long an answer counts, and how long one is waited for.
+/// How long an answer counts, and how long the client waits for one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// So many subjects are remembered at most.
+/// The most subjects that are remembered.
 const MOST_SUBJECTS: usize = 1000;
 
-/// Subjects without responders (503) on a connection: whether no stream takes them, or one that is not available now. A stream without a
-/// leader is not subscribed to its subjects, so that the server says of them what it says of subjects that no stream has.
+/// Finds out, for subjects without responders (503), whether no stream takes them or their stream is not available now. A stream without a
+/// leader is not subscribed to its subjects, so that the server gives the same answer for both.
 ///
-/// Invariant: a message is refused only where JetStream has said that no stream takes its subject, or may not be asked.
+/// Invariant: a message is refused only if JetStream has said that no stream takes its subject, or if the user may not ask.
 #[derive(Debug, Default)]
 pub(super) struct NoResponders {
     subjects: BTreeMap<Box<str>, Known>,
-    /// Questions that were sent.
+    /// How many questions were sent.
     questions: u64,
-    /// The user may not ask.
+    /// Whether the user lacks the right to ask.
     is_forbidden: bool,
-    /// The stream that should take each.
+    /// The stream that should take every message.
     stream: Option<String>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// Of the last question.
+    /// The number of the last question.
     number: u64,
     asked: Instant,
-    /// No stream takes it, as the last answer says; `None`: nothing was said.
+    /// Whether no stream takes the subject, by the last answer. `None`: there was no answer.
     is_free: Option<bool>,
-    /// The last question is answered.
+    /// Whether the last question was answered.
     is_answered: bool,
 }
 
 impl NoResponders {
-    /// `stream`: the one that should take every message.
+    /// `stream`: the stream that should take every message.
     pub(super) fn of(stream: Option<String>) -> Self {
         Self { stream, ..Self::default() }
     }
 
-    /// What becomes of a message to this subject, and the number of the question that is to be asked, where what is known is too old.
+    /// The outcome of a message to this subject. If the last answer is too old, also the number of a question that the client has to send.
     pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (RecordOutcome, Option<u64>) {
         if self.is_forbidden {
             return (RecordOutcome::Refused(no_stream(subject, self.stream.as_deref())), None);
@@ -361,7 +361,7 @@ impl NoResponders {
         (outcome, is_due.then_some(number))
     }
 
-    /// The answer to a question.
+    /// Notes the answer to a question.
     pub(super) fn heed(&mut self, question: u64, answer: &Answered) {
         if let Some(known) = self.subjects.values_mut().find(|known| known.number == question) {
             known.is_answered = true;
@@ -370,7 +370,7 @@ impl NoResponders {
         }
     }
 
-    /// The user may not ask: nobody tells the two apart.
+    /// Notes that the user may not ask. Then nothing distinguishes the two cases.
     pub(super) fn forbid(&mut self) {
         self.is_forbidden = true;
     }

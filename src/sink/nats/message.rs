@@ -1,11 +1,11 @@
-//! A record as the library's message, and what a message cannot hold.
+//! Turns a record into the library's message.
 //!
-//! In: records. Out: subjects, headers and data for the library, which writes them. It does no I/O and judges no answer.
+//! In: records. Out: subjects, headers and data for the library, which writes them. This file does no I/O and judges no answer.
 //!
-//! Headers: `Nats-Msg-Id`, `id` where that is not the same, `Nats-Expected-Stream` where a stream is asked for, `key`, then the record's
-//! others. NATS' headers are texts without an order; the values of one name keep theirs. NATS knows no null: a header that is null is left
-//! out, a value that is null is an empty message. A header of the record's that would stand for one of the server's, or for the key, is
-//! written as `header-NAME`.
+//! Headers: `Nats-Msg-Id`; `id` if it differs; `Nats-Expected-Stream` if the settings name a stream; `key`; then the record's other headers.
+//! NATS' headers are texts without an order, but the values of one name keep theirs. NATS has no null: a header that is null is left out, and
+//! a null value becomes an empty message. A record's header with the name of one of the server's headers, or with the name `key`, is written
+//! as `header-NAME`.
 //! Specification: NATS, ADR-4 (headers), ADR-50 (atomic batches), JetStream's headers.
 
 use crate::sink::ordered_queue::Stored;
@@ -15,61 +15,60 @@ use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
 use std::borrow::Cow;
 
-/// The header that holds the key.
+/// The header with the key.
 pub(super) const KEY: &str = "key";
 
-/// What stands before the name of a header whose own name is taken.
+/// The prefix of a header whose own name is taken.
 pub(super) const TAKEN: &str = "header-";
 
-/// Names that begin so are the server's: it would act on them.
+/// The prefix of the server's headers, on which it acts.
 const SERVERS: &str = "nats-";
 
-/// The header that holds the row's id.
+/// The header with the row's id.
 pub(super) const ID: &str = "id";
 
 /// The header that each dead-letter record has.
 const DEAD_LETTER: &str = "walrelay-error";
 
-/// What the library writes around all headers, and around each name and value, in bytes.
+/// The bytes that the library writes around all headers. `AROUND_EACH` is for each name and value.
 const AROUND_ALL: usize = "NATS/1.0\r\n\r\n".len();
 const AROUND_EACH: usize = ": \r\n".len();
 
-/// What the server drops repeats by.
+/// The id by which the server drops repeats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum MessageId {
-    /// The row's id alone: two rows of one stream that have the same id count as one, and the second is dropped.
+    /// The row's id alone. If two rows of a stream have the same id, the server drops the second.
     Id,
-    /// The subject and the row's id, as `SUBJECT:ID`, and the id in a header of its own: tables that number their rows each by itself
-    /// may share a stream.
+    /// The subject and the row's id, as `SUBJECT:ID`; the id has a header of its own. Tables whose ids overlap may then share a stream.
     #[default]
     SubjectAndId,
 }
 
-/// What each message of a connection is sent with.
+/// The settings that each message of a connection is sent with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sending<'a> {
-    /// The stream that has to take it; `None`: whichever does.
+    /// The stream that has to take the message. `None`: any stream.
     pub(super) stream: Option<&'a str>,
     pub(super) id: MessageId,
 }
 
-/// A record's place among several that JetStream stores all or none of.
+/// The place of a message in a batch that JetStream stores as a whole or not at all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InBatch<'a> {
-    /// No other client's.
+    /// The batch's id, which no other client uses.
     pub(super) batch: &'a str,
-    /// From 1.
+    /// The message's number in the batch, from 1.
     pub(super) place: usize,
-    /// With it the batch is stored, and answered.
+    /// Whether it is the last message, upon which the server stores the batch and answers.
     pub(super) last: bool,
 }
 
-/// What the headers of a message cannot hold of a record, for people; `None`: nothing.
+/// The reason, for people, why a record's headers cannot be headers of a message. `None`: they can.
 pub(super) fn fault(record: &Record<'_>) -> Option<String> {
     if let Some(header) = record.headers.iter().find(|header| !is_name(header.name)) {
         return Some(format!("{:?} cannot be the name of a header", header.name));
     }
-    // Its text is for people: what a header cannot hold is replaced.
+    // The headers of a dead-letter record are for people: `Headers::of` replaces characters that a header cannot have.
     if record.headers.iter().any(|header| header.name == DEAD_LETTER) {
         return None;
     }
@@ -95,7 +94,7 @@ fn is_break(character: char) -> bool {
     matches!(character, '\r' | '\n' | '\0')
 }
 
-/// Whether a record's header cannot have this name here.
+/// Whether a record's header cannot keep this name.
 pub(super) fn is_taken(name: &str) -> bool {
     is_servers(name) || name.eq_ignore_ascii_case(KEY)
 }
@@ -105,7 +104,7 @@ pub(super) fn is_servers(name: &str) -> bool {
     name.get(..SERVERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(SERVERS))
 }
 
-/// Headers, and the bytes that the library writes of them.
+/// The headers of a message, and how many bytes the library writes for them.
 #[derive(Debug)]
 pub(super) struct Headers {
     pub(super) map: HeaderMap,
@@ -113,7 +112,7 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// The record's.
+    /// The headers of a record's message.
     pub(super) fn of(sending: Sending<'_>, batch: Option<InBatch<'_>>, record: Stored<'_>) -> Self {
         let mut headers = Self { map: HeaderMap::new(), bytes: AROUND_ALL };
         if let Some(InBatch { batch, place, last }) = batch {
@@ -144,7 +143,7 @@ impl Headers {
     }
 
     fn add_id(&mut self, counts: MessageId, id: &[u8], record: Stored<'_>) {
-        // The row of a dead-letter record may come again, corrected, with its id.
+        // A dead-letter record has no message id: its row may come again, corrected, with the same id.
         let is_dead_letter = record.headers().any(|header| header.name == DEAD_LETTER);
         if counts == MessageId::Id && !is_dead_letter {
             return self.add(NATS_MESSAGE_ID, id);
@@ -155,7 +154,7 @@ impl Headers {
 
     fn add(&mut self, name: HeaderName, value: &[u8]) {
         let text = String::from_utf8_lossy(value);
-        // Only dead-letter records have what is to be replaced.
+        // Only dead-letter records have characters to replace.
         let value: HeaderValue = match text.parse() {
             Ok(value) if !text.contains('\0') => value,
             Ok(_) | Err(_) => text.replace(is_break, " ").parse().unwrap_or_default(),

@@ -1,10 +1,11 @@
-//! NATS JetStream: what settings say of it, what it can do, and its sink.
+//! NATS JetStream: its settings, its [`Kind`], and its sink.
 //!
 //! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter
-//! records, a stream for measurements. A record becomes one message to the subject that is its topic, and counts once JetStream has
-//! acknowledged it. Many messages are under way at a time, of which no two have one key of one subject. No error here shows a secret.
+//! records, a stream for measurements. A record becomes one message to the subject that is its topic, and counts as delivered once
+//! JetStream has acknowledged it. Many messages are under way at a time, and of each key of a subject at most one. No error here shows a
+//! secret.
 //!
-//! Invariant: a later record of a key is never sent while an earlier one is refused and undecided, or its outcome unknown.
+//! Invariant: a later record of a key is never sent while an earlier one is refused and not resolved, or while its outcome is unknown.
 //! Specification: NATS, "Client Protocol", JetStream. The library `async-nats` speaks the protocol.
 
 mod check;
@@ -35,7 +36,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// NATS JetStream.
+/// The kind `nats`.
 pub const KIND: Kind = Kind {
     name: "nats",
     title: "NATS",
@@ -52,7 +53,7 @@ pub const KIND: Kind = Kind {
     hint,
 };
 
-/// Every property.
+/// The names of all properties.
 const PROPERTIES: [&str; 14] = [
     "username",
     "password",
@@ -73,7 +74,7 @@ const PROPERTIES: [&str; 14] = [
 /// The library sends this many pings into silence, and then counts the connection as lost.
 const PINGS: u32 = 3;
 
-/// How long the server may be silent while acknowledgements are due, unless said.
+/// The default of `timeout`: how long the server may be silent while acknowledgements are due.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 const DEFAULT_PORT: u16 = 4222;
@@ -84,13 +85,13 @@ const SCHEMES: [&str; 2] = ["nats", "tls"];
 /// An address as an example.
 const EXAMPLE: &str = "nats://HOST:PORT,HOST:PORT";
 
-/// What is asked of an address, for messages.
+/// The form of an address, for messages.
 const ADDRESS: &str = "HOST:PORT,HOST:PORT, with USER:PASSWORD@ or TOKEN@ in front";
 
-/// What the subjects of answers begin with, unless said.
+/// The default prefix of the subjects of answers.
 const INBOX: &str = "_INBOX";
 
-/// A subject that messages may be published to: parts between dots, without what stands for several subjects.
+/// The rule for subjects: parts between dots, without wildcards.
 static SUBJECTS: Rule = Rule {
     expected: "a subject: parts with dots between them, without spaces, * and >",
     made_of: "a subject (spaces, '*', '>' and control characters are not)",
@@ -107,34 +108,34 @@ static SUBJECTS: Rule = Rule {
 /// Servers and how to use them. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 struct Settings {
-    /// At least one; any of them will do.
+    /// At least one server. Any of them will do.
     servers: Vec<Server>,
-    /// Nothing is sent without encryption.
+    /// Whether to send nothing without TLS.
     tls_wanted: bool,
-    /// Encryption begins before the server says anything.
+    /// Whether TLS begins before the server's first message.
     tls_first: bool,
-    /// How, where it is wanted or the server requires it.
+    /// The settings of TLS, if the user or the server wants it.
     tls: Tls,
     login: LogIn,
-    /// What the subjects of answers begin with.
+    /// The prefix of the subjects of answers.
     inbox: String,
-    /// The stream that has to take every message; `None`: whichever does.
+    /// The stream that has to take every message. `None`: any stream.
     stream: Option<String>,
-    /// Messages of a key go together, all or none of them, where the stream allows it.
+    /// Whether several messages of a key go as one batch, if the stream allows it.
     atomic: bool,
     id: MessageId,
-    /// How long the server may be silent while acknowledgements are due; it is asked whether it is there long before.
+    /// How long the server may be silent while acknowledgements are due. The library pings it long before.
     timeout: Duration,
-    /// The client's name there.
+    /// The client's name at the server.
     client: String,
-    /// Bytes.
+    /// The most bytes in flight.
     max_in_flight: usize,
 }
 
-/// As whom.
+/// The credentials.
 #[derive(Debug, Clone)]
 enum LogIn {
-    /// As nobody.
+    /// No credentials.
     None,
     /// A user, whose password may be empty.
     Password(String, Secret),
@@ -156,11 +157,11 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     Ok(Arc::new(settings))
 }
 
-/// What is to be looked at where the server does not let us in.
+/// The fix if the server refuses the credentials.
 const LOG_IN_HINT: &str =
     "check the user in --to, and the password (WALRELAY_NATS_PASSWORD, -X password=@FILE), -X nkey or -X credentials";
 
-/// What fixes a failure for which an operator must act.
+/// The fix of a failure for which an operator must act.
 fn hint(failure: &Failure) -> Option<String> {
     if failure.class == FailureClass::LogIn {
         return Some(LOG_IN_HINT.to_owned());
@@ -253,19 +254,19 @@ impl Scratch for ScratchStream {
     }
 }
 
-/// What no server would take.
+/// Refuses records that no server would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let fault = message::fault(record);
     fault.map_or(Ok(()), |text| Err(Failure { class: FailureClass::Row, reason: errors::HEADERS, text }))
 }
 
 impl Settings {
-    /// The same, under this client's name.
+    /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
     }
 
-    /// For the library's client. Files are read at each connection, so that they can change.
+    /// The options for the library's client. Files are read at each connection, so that they can change.
     fn options(&self, address: &str) -> Result<ConnectOptions, Failure> {
         let mut options = ConnectOptions::new()
             .name(&self.client)
@@ -324,7 +325,7 @@ impl Settings {
     }
 }
 
-/// The servers, and the login that stands in front of one of them.
+/// The servers of an address, and the credentials in front of one of them.
 fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> {
     let (mut servers, mut login) = (Vec::new(), None);
     for part in given.text.split(',') {
@@ -346,7 +347,7 @@ fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> 
     Ok((servers, login))
 }
 
-/// What properties say of it; they exclude each other.
+/// The credentials from properties, which exclude each other.
 fn login(asked: &Asked<'_>) -> Result<Option<LogIn>, SettingError> {
     let given = ["username", "token", "nkey", "credentials"].map(|name| Some((name, asked.property(name)?)));
     let mut given = given.into_iter().flatten();
@@ -369,7 +370,7 @@ fn login(asked: &Asked<'_>) -> Result<Option<LogIn>, SettingError> {
     })
 }
 
-/// A property that names a file; `@` in front of it is the same.
+/// The secret in the file that a property names, with or without `@`.
 fn file_of(given: &Given) -> Secret {
     match &given.origin {
         Origin::FlagFile(from) => Secret::File(from.file.clone()),
@@ -379,7 +380,7 @@ fn file_of(given: &Given) -> Secret {
     }
 }
 
-/// Whether a stream allows it can be asked only where its name is known.
+/// Reads the property `atomic`. It needs `stream`, since the client has to ask the stream whether it allows batches.
 fn atomic(asked: &Asked<'_>) -> Result<bool, SettingError> {
     match (asked.property("atomic"), asked.property("stream")) {
         (Some(given), None) => Err(given.needs("stream")),
@@ -396,7 +397,7 @@ fn message_id(given: &Given) -> Result<MessageId, SettingError> {
     }
 }
 
-/// Parts of a subject, of which answers get one of their own.
+/// Reads the prefix of the subjects of answers.
 fn inbox(given: &Given) -> Result<String, SettingError> {
     let fits = given.text.chars().all(SUBJECTS.allows) && !given.text.split('.').any(str::is_empty);
     if fits { Ok(given.text.clone()) } else { Err(given.invalid(SUBJECTS.expected, None)) }

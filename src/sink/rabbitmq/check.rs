@@ -1,4 +1,4 @@
-//! What `walrelay check` looks at: the broker, its alarms, the exchange, the queue.
+//! Checks the broker, its alarms, the exchange and the queue.
 //!
 //! In: facts, gathered without changing anything: what is declared is declared passively, and the message that is published goes to
 //! a queue that does not exist and comes back. Out: findings. Judging is pure.
@@ -12,7 +12,7 @@ use crate::sink::ordered_queue::block_on;
 use crate::sink::{Failure, FailureClass};
 use std::time::Duration;
 
-/// What the findings here are about.
+/// The side of these findings.
 const SIDE: Side = Side::Destination(KIND.name);
 
 /// How long a broker may take to return a message, or to say that it is blocked.
@@ -21,7 +21,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// Brokers from 4.0 on take messages of 16 MiB unless they are told otherwise, earlier ones of 128 MiB. They do not say what they are told.
 const LARGEST_MESSAGE: usize = 16 << 20;
 
-/// What the broker says.
+/// The broker's answers.
 #[derive(Debug)]
 struct Facts {
     vhost: String,

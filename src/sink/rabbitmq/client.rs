@@ -1,20 +1,20 @@
-//! The library's client behind the queue: connects, publishes batches, judges the answers.
+//! The library's client behind the ordered queue: connects, publishes batches, judges the answers.
 //!
-//! In: records out of the ordered queue. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
-//! messages under way are of one key, so that no later one can get in before an earlier one. What was under way when a connection or a
-//! channel was lost goes back into the queue: neither the library nor this file sends anything a second time.
+//! In: records from the ordered queue. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
+//! messages under way are of one key, so that no later one can get in before an earlier one. Messages that were under way when a connection
+//! or a channel was lost go back into the queue: neither the library nor this file sends a message a second time by itself.
 //!
 //! ```text
-//!   lanes ──▶ batch on a channel ──▶ ack                delivered
+//!   queue ──▶ batch on a channel ──▶ ack                delivered
 //!     ▲                           ├─▶ return, then ack    refused: unroutable
 //!     │                           ├─▶ nack                the same message again, after a pause
-//!     └──────── unknown ◀─────────┴─▶ channel closed      refused, where it was alone there; else each goes alone
+//!     └──────── unknown ◀─────────┴─▶ channel closed      refused, if it was alone there; else each goes alone
 //! ```
 //!
-//! The library gives a returned message to whichever confirm comes next. So a batch is judged once all of it is confirmed, and what
-//! came back is matched with its messages by its address and key.
+//! The library attaches a returned message to the confirm that comes next, whichever that is. So the worker judges a batch once all its
+//! messages are confirmed, and finds the returned ones by address and key.
 //!
-//! The library's thread and tasks would live on without us: a client's runtime ends with its connection, and takes queue and socket with it.
+//! The library's thread and tasks would outlive a dropped client. So a client's runtime ends with its connection, and drops queue and socket.
 //! Specification: RabbitMQ, "Consumer Acknowledgements and Publisher Confirms", "Authentication", "Heartbeats"; RFC 7519, `exp`.
 
 use super::errors::{self, Closing, Fault};
@@ -54,67 +54,67 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-/// How long reaching a broker and authenticating may take.
+/// How long connecting and authenticating may take.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a broker may take to say goodbye.
+/// How long a broker may take to answer the end of a connection.
 const LEFT_WITHIN: Duration = Duration::from_millis(500);
 
-/// A connection that has lasted for less is not replaced for its token's sake: another one would not be better.
+/// A connection that is younger is not replaced because its token has ended: a new token would not be better.
 const RENEWED_AFTER: Duration = Duration::from_secs(5);
 
-/// How far the broker's clock may be ahead of ours.
+/// The most by which the broker's clock may be ahead of this machine's.
 const CLOCKS_DIFFER: Duration = Duration::from_mins(1);
 
-/// The largest frame that is agreed on, in bytes. The library holds room for 32 to be written and 32 that are read.
+/// The largest frame that walrelay accepts, in bytes. The library has memory for 32 frames to write and 32 to read.
 const LARGEST_FRAME: u32 = 128 << 10;
 
-/// Channels of a connection; each is a process of the server's, and has one batch under way.
+/// The channels of a connection. Each is a process at the server, and has one batch under way.
 const CHANNELS: u16 = 8;
 
-/// Messages of a batch, and their bytes unless it is one message: the library holds another copy of them.
+/// The most messages of a batch. `BATCH_BYTES` limits its bytes, unless it is one message: the library keeps another copy.
 const BATCH: usize = 128;
 const BATCH_BYTES: usize = 256 << 10;
 
-/// How long everything waits where the exchange is missing, or a channel was closed for no message's sake.
+/// The pause of all messages if the exchange is missing, or if the broker closed a channel and no message is the cause.
 const LATER: Duration = Duration::from_millis(500);
 
-/// How long a message may be unconfirmed before its connection is given up: the first time, doubled up to the last. A queue that is not
-/// ready yet after its broker's crash may lose a message without a word.
+/// How long a message may be unconfirmed before its connection is given up: at first, and at most. The time doubles each time. A queue that
+/// is not ready yet after its broker's crash may lose a message without an answer.
 const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
 
-/// What is said of a connection whose end the library does not explain.
+/// The text for a connection whose end the library does not explain.
 const WENT: &str = "the connection was lost";
 
 /// A connection, with the library's client on threads of its own.
 pub(super) struct Session {
     connection: Arc<Connection>,
     events: BoxStream<'static, lapin::Event>,
-    /// Its host and port, for people.
+    /// The host and port, for people.
     server: String,
-    /// When the token that we logged in with ends, where it is one that says so.
+    /// The end of the token of this connection, if it has one and says so.
     token_ends: Option<SystemTime>,
     opened: Instant,
     _runtime: ClientRuntime,
 }
 
-/// What became of a message to a queue that does not exist.
+/// The outcome of a message to a queue that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Probe {
-    /// It came back, and was confirmed.
+    /// The broker returned and confirmed the message.
     Returned,
-    /// Publishers are blocked, for this reason.
+    /// The broker blocks publishers, for this reason.
     Blocked(String),
-    /// It may not be published.
+    /// The user may not publish it.
     Refused(Closing),
-    /// Nothing.
+    /// The broker did not answer.
     Nothing,
 }
 
-/// An answer, or why the broker refuses what was asked.
+/// The broker's answer to a request: done, or refused for this reason. The failure is the connection's.
 pub(super) type Asked = Result<Result<(), Closing>, Failure>;
 
-/// Tokio for the library, which is given its socket and reaches for none by itself.
+/// The runtime for the library. It hands the library a socket that is open, and never opens one by itself.
 #[derive(Debug, Clone)]
 struct Sockets(Tokio);
 
@@ -146,7 +146,7 @@ impl Reactor for Sockets {
 }
 
 impl Session {
-    /// Reaches the host of this number and authenticates.
+    /// Connects to the host with this index and authenticates.
     pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
         let server = settings.servers.get(host).cloned().unwrap_or_default();
         let address = server.address();
@@ -160,7 +160,7 @@ impl Session {
                 if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
                     && failure.class == FailureClass::LogIn
                 {
-                    // The next attempt asks the program again, and does not take what it printed a moment ago.
+                    // The next attempt runs the program again, and does not use its last output.
                     password.refused();
                 }
                 opened
@@ -182,10 +182,10 @@ impl Session {
             .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
         let connecting = async move {
             let peer = Peer { host: &server.host, port: server.port, tls: tls.as_ref(), unread_at_most: None };
-            // Here and not in the function below: a timer there would be polled by the library's thread after the runtime's end.
+            // The socket is opened here and not in the function below, whose timers the library's thread would poll after the runtime's end.
             let socket = Mutex::new(Some(socket::connect(peer).await?.compat()));
             let reach = async move |_uri: AMQPUri, _runtime: Runtime<RuntimeParts<Tokio, Sockets>>| {
-                // The library's thread has this function beside the socket.
+                // The library's thread has this function beside the socket, and drops both.
                 let _alive = &alive;
                 let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
                 socket.map(AsyncTcpStream::Plain).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
@@ -201,7 +201,7 @@ impl Session {
         Ok(Self { connection, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
     }
 
-    /// Why the connection is of no more use.
+    /// The failure of a connection that is of no more use.
     fn failed(&self, error: &lapin::Error) -> Failure {
         errors::of_error(&self.server, self.heartbeat(), error)
     }
@@ -215,18 +215,18 @@ impl Session {
         usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX)
     }
 
-    /// Whether the broker may refuse us now because the token is over that we logged in with. The broker then keeps the connection and
-    /// refuses what is asked on it; another connection has another token.
+    /// Whether the broker may refuse requests now because the connection's token has ended. The broker keeps such a connection. A new
+    /// connection has a new token.
     fn has_expired(&self) -> bool {
         self.token_ends.is_some_and(|end| may_be_over(end, SystemTime::now())) && self.opened.elapsed() >= RENEWED_AFTER
     }
 
-    /// Asks one thing on a channel that is opened for it.
+    /// Sends a request on a channel of its own.
     async fn ask(&self, ask: impl AsyncFnOnce(&Channel) -> lapin::Result<()>) -> Asked {
         let channel = self.connection.create_channel().await.map_err(|error| self.failed(&error))?;
         match ask(&channel).await {
             Ok(()) => {
-                // What was asked is done.
+                // The request is done, whatever becomes of its channel.
                 drop(channel.close(200, "bye".into()).await);
                 Ok(Ok(()))
             }
@@ -236,7 +236,7 @@ impl Session {
         }
     }
 
-    /// A durable topic exchange; `passive`: only whether there is an exchange of that name.
+    /// Declares a durable topic exchange. `passive`: asks only whether an exchange of that name exists.
     pub(super) async fn exchange_declare(&self, exchange: &str, passive: bool) -> Asked {
         let options = ExchangeDeclareOptions { passive, durable: !passive, ..ExchangeDeclareOptions::default() };
         let declare = async |channel: &Channel| {
@@ -245,7 +245,7 @@ impl Session {
         self.ask(declare).await
     }
 
-    /// A quorum queue; `passive`: only whether there is a queue of that name.
+    /// Declares a quorum queue. `passive`: asks only whether a queue of that name exists.
     pub(super) async fn queue_declare(&self, queue: &str, passive: bool) -> Asked {
         let options = QueueDeclareOptions { passive, durable: !passive, ..QueueDeclareOptions::default() };
         let mut arguments = FieldTable::default();
@@ -268,7 +268,7 @@ impl Session {
         self.ask(async |channel| channel.queue_delete(short(queue), options).await.map(drop)).await
     }
 
-    /// Declares exchange and queue, where that is asked for. What is there already stays as it is.
+    /// Declares exchange and queue, if the settings ask for it. Existing ones stay as they are.
     async fn declare(&self, settings: &Settings) -> Result<(), Failure> {
         let Settings { exchange, queue, .. } = settings;
         if !settings.declare {
@@ -289,8 +289,8 @@ impl Session {
         self.queue_bind(queue, exchange, "#").await?.map_err(refused(format!("queue {queue}")))
     }
 
-    /// A message without a body to a queue that does not exist, by the default exchange: it changes nothing. A broker says only to
-    /// those who publish that it is blocked.
+    /// Publishes a message without a body to a queue that does not exist, which changes nothing. A broker tells only publishers that it
+    /// blocks them.
     pub(super) async fn probe(&mut self) -> Result<Probe, Failure> {
         let channel = confirming(&self.connection).await.map_err(|error| self.failed(&error))?;
         let key = format!("walrelay-check-{}", std::process::id());
@@ -307,7 +307,7 @@ impl Session {
                 },
             }
         };
-        // An alarm is said before the confirm, and both may be there by now.
+        // The broker reports an alarm before the confirm. Both may have come by now.
         while let Some(Some(event)) = self.events.next().now_or_never() {
             if let lapin::Event::ConnectionBlocked(reason) = event {
                 return Ok(Probe::Blocked(reason));
@@ -320,7 +320,7 @@ impl Session {
         }
     }
 
-    /// Leaves, so that the server does not take it for a loss.
+    /// Closes the connection, so that the server does not log a lost one.
     pub(super) async fn leave(&self) {
         let leaving = self.connection.close(200, "bye".into());
         // Without an answer the connection is dropped all the same.
@@ -358,7 +358,7 @@ fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> A
     }
 }
 
-/// The password as it is now. A program may take seconds.
+/// Reads the present password. A program may take seconds for it.
 async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString>, Failure> {
     let Login::Plain { password, .. } = &settings.login else { return Ok(None) };
     let password = password.clone();
@@ -367,7 +367,7 @@ async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString
     read.map_err(|error| failed(&error))?.map(Some).map_err(|error| failed(&error))
 }
 
-/// The end that a token says of itself, where it is a JSON Web Token. Its signature is the broker's to judge.
+/// The end of a token, if it is a JSON Web Token. Only the broker checks its signature.
 fn end_of_token(secret: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct Claims {
@@ -382,7 +382,7 @@ fn end_of_token(secret: &str) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)
 }
 
-/// Whether a token that ends then may be over for the broker.
+/// Whether a token with this end may have ended by the broker's clock.
 fn may_be_over(end: SystemTime, now: SystemTime) -> bool {
     end <= now + CLOCKS_DIFFER
 }
@@ -390,14 +390,14 @@ fn may_be_over(end: SystemTime, now: SystemTime) -> bool {
 /// A batch that is confirmed, or whose channel is lost.
 struct Landed {
     number: u64,
-    /// To be used again.
+    /// The channel, to be used again.
     channel: Option<Channel>,
     messages: Vec<(TakenRecord<RecordPlace>, KeyHash)>,
-    /// For each of them.
+    /// The confirm of each message.
     confirms: Vec<lapin::Result<Confirmation>>,
 }
 
-/// Publishes a batch, on a new channel where there is none, and waits until all of it is confirmed.
+/// Publishes a batch and waits until all its messages are confirmed. Opens a channel if there is none.
 ///
 /// # Errors
 /// No channel can be opened.
@@ -425,7 +425,7 @@ async fn publish(
 }
 
 impl Landed {
-    /// For each message why it came back, where it did; `None`: which ones came back is not clear.
+    /// For each message, the failure if the broker returned it. `None`: it is not clear which messages came back.
     fn returned(&self, settings: &Settings) -> Option<Vec<Option<Failure>>> {
         let mut found = vec![None; self.messages.len()];
         for confirm in &self.confirms {
@@ -438,7 +438,7 @@ impl Landed {
         Some(found)
     }
 
-    /// Why the broker closed the channel, or the connection is of no more use.
+    /// The error for which the broker closed the channel, or the connection was lost.
     fn lost(&self) -> Option<&lapin::Error> {
         let mut lost = self.confirms.iter().filter_map(|confirm| confirm.as_ref().err()).peekable();
         // The errors of later messages say only that the channel is closed.
@@ -447,7 +447,7 @@ impl Landed {
     }
 }
 
-/// Runs until the relay wants nothing more.
+/// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
     loop {
@@ -469,7 +469,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
                 ended
             }
         };
-        // The relay wants nothing more.
+        // The relay has dropped the sink.
         let Err(failure) = ended else { return };
         host = (host + 1) % settings.servers.len().max(1);
         if reconnect.wait(receiver, failure).await.is_none() {
@@ -480,37 +480,37 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 
 type Landing = Pin<Box<dyn Future<Output = lapin::Result<Landed>>>>;
 
-/// One connection's work.
+/// A connection, and its batches under way.
 struct Worker<'a> {
     settings: &'a Settings,
     session: Session,
-    /// Channels without a batch; `None`: it is to be opened.
+    /// The channels without a batch. `None`: the channel has to be opened.
     free: Vec<Option<Channel>>,
-    /// Batches under way: since when, and what is in them.
+    /// The batches under way: since when, and their records.
     under_way: BTreeMap<u64, (Instant, Vec<TakenRecord<RecordPlace>>)>,
-    /// What they end as.
+    /// The outcomes of these batches, once they come.
     landing: FuturesUnordered<Landing>,
-    /// Batches that were published.
+    /// How many batches were published.
     published: u64,
-    /// Emptied, to be used again.
+    /// An empty list, whose memory is used again.
     taken: Vec<TakenRecord<RecordPlace>>,
     /// Since when messages could have been confirmed.
     able: Instant,
     /// How long a message may be unconfirmed.
     patience: Duration,
-    /// One was for longer.
+    /// Whether a message was unconfirmed for longer than that.
     stalled: bool,
-    /// Nothing is published before that.
+    /// Nothing is published before this time.
     later: Option<Instant>,
-    /// So many messages are published one by one: which of them is refused is to be found out.
+    /// How many of the next messages are published one by one, to find out which one is refused.
     alone: usize,
-    /// The server takes nothing for now, and says so.
+    /// The alarm for which the server blocks publishers.
     alarm: Option<Failure>,
-    /// What it refuses for now.
+    /// The failure that passes by itself, for which messages are sent again.
     obstacle: Option<Failure>,
-    /// The server has taken something.
+    /// Whether the server has confirmed a message on this connection.
     answered: bool,
-    /// Why the connection is of no more use.
+    /// The failure for which the connection is of no more use.
     lost: Option<Failure>,
 }
 
@@ -558,20 +558,20 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What everything waits for, or else some.
+    /// Reports the failure that all messages wait for, or else some.
     fn show(&self, receiver: &Receiver) {
         receiver.set_blocked(self.alarm.as_ref().or(self.obstacle.as_ref()).cloned());
     }
 
-    /// When there is something to do though nothing comes.
+    /// When the worker has something to do even if nothing comes.
     fn wake(&self) -> Instant {
         let now = Instant::now();
-        // What is due already waits for something else.
+        // If this time has passed, the worker waits for something else.
         let later = self.later.filter(|later| *later > now);
         [later, self.stalls()].into_iter().flatten().fold(now + self.session.heartbeat(), Instant::min)
     }
 
-    /// When the oldest batch will have been unconfirmed for too long.
+    /// When the oldest batch has been unconfirmed for too long.
     fn stalls(&self) -> Option<Instant> {
         let (oldest, _) = self.under_way.values().next()?;
         self.alarm.is_none().then(|| (*oldest).max(self.able) + self.patience)
@@ -598,7 +598,7 @@ impl<'a> Worker<'a> {
                 self.able = Instant::now();
                 self.show(receiver);
             }
-            // A channel's end is its batch's to judge.
+            // The end of a channel is judged with its batch.
             Some(lapin::Event::Error(error)) => {
                 if !self.session.connection.status().connected() {
                     self.lost = Some(self.session.failed(&error));
@@ -609,7 +609,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Publishes what may be under way.
+    /// Publishes as many messages as may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
         let now = Instant::now();
         if self.alarm.is_some() || self.later.is_some_and(|later| now < later) {
@@ -648,7 +648,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The messages, without what can be none.
+    /// Turns records into messages. Settles those that cannot be messages as refused.
     fn batch(
         &self,
         taken: &[TakenRecord<RecordPlace>],
@@ -720,7 +720,7 @@ impl<'a> Worker<'a> {
                 (None, Err(_), Some((closing, Fault::Record(class, reason)))) if suspects == 1 => {
                     RecordOutcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
                 }
-                // It is missing for all of them: one is enough to ask again with.
+                // The exchange is missing for all messages. One of them is enough to ask again.
                 (None, Err(_), Some((closing, Fault::Exchange))) if !blamed && !self.settings.declare => {
                     blamed = true;
                     RecordOutcome::Refused(errors::no_exchange(self.settings, closing))
@@ -738,8 +738,8 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Why the server closed a channel, mostly over one of the messages on it; which one is not said. What was published behind that one was
-    /// dropped; what went before may be in.
+    /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
+    /// does not say which. The server dropped the messages behind that one, and may have taken those before it.
     fn fault(&mut self, error: &lapin::Error) -> (Closing, Fault) {
         let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
             self.lost = Some(self.session.failed(error));
@@ -750,7 +750,7 @@ impl<'a> Worker<'a> {
             return (closing, Fault::Broker);
         }
         let fault = match errors::fault(closing.code) {
-            // Another row's may be there.
+            // The exchange of another row may exist.
             Fault::Exchange if self.settings.exchange_column.is_some() => errors::NO_OWN_EXCHANGE,
             fault @ (Fault::Exchange | Fault::Record(..) | Fault::Broker) => fault,
         };
@@ -772,7 +772,7 @@ impl<'a> Worker<'a> {
         (closing, fault)
     }
 
-    /// What is under way goes back into the queue: what became of it is not known, but where it was confirmed before.
+    /// Puts the messages under way back into the queue: nobody knows whether the broker has them, unless they were confirmed before.
     fn give_back(&mut self, receiver: &mut Receiver) {
         while let Some(Some(landed)) = self.landing.next().now_or_never() {
             self.land(landed, receiver);

@@ -1,6 +1,7 @@
-//! What a server's codes say: about a record, its exchange, or the broker.
+//! The meaning of RabbitMQ's reply codes, for a record, its exchange, or the broker.
 //!
-//! In: the library's errors, with the broker's reply codes. Out: failures. It does no I/O. Control flow follows codes, never texts.
+//! In: the library's errors, with the broker's reply codes. Out: failures. This file does no I/O. Control flow follows codes. The only text
+//! that decides is the one of a full broker, whose code is ambiguous.
 //! Specification: AMQP 0-9-1, section 1.2 (reply codes).
 
 use super::Settings;
@@ -23,18 +24,18 @@ const ROUTING_KEY: &str = "routing_key";
 const HEADERS: &str = "headers";
 const EXCHANGE: &str = "exchange";
 
-/// The exchange without a name, in which a routing key is a queue's name: for people, and where rights are given.
+/// The name of the default exchange, whose own name is empty, in messages and in commands that give rights.
 const DEFAULT_EXCHANGE: &str = "(default)";
 const DEFAULT_EXCHANGE_IN_RIGHTS: &str = "amq.default";
 
-/// A row's own exchange is missing: another row's may be there.
+/// The fault if a row's own exchange is missing. The exchange of another row may exist.
 pub(super) const NO_OWN_EXCHANGE: Fault = Fault::Record(FailureClass::Topic, NO_EXCHANGE);
 
-/// What a record may be refused for.
+/// The labels for which RabbitMQ may refuse a record.
 pub(super) const REFUSALS: [&str; 7] =
     [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS, EXCHANGE];
 
-/// What a failed delivery may say.
+/// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 8] =
     [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED];
 
@@ -45,7 +46,7 @@ const PRECONDITION_FAILED: u16 = 406;
 const COMMAND_INVALID: u16 = 503;
 const NOT_ALLOWED: u16 = 530;
 
-/// Why the broker closed a channel or the connection, or returns a message.
+/// The broker's reason for closing a channel or the connection, or for returning a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Closing {
     pub(super) code: u16,
@@ -53,13 +54,13 @@ pub(super) struct Closing {
 }
 
 impl Closing {
-    /// `None`: the broker did not close anything.
+    /// The reason in an error. `None`: the broker closed nothing.
     pub(super) fn of(error: &lapin::Error) -> Option<Self> {
         let ErrorKind::ProtocolError(error) = error.kind() else { return None };
         Some(Self { code: error.get_id(), text: error.get_message().as_str().to_owned() })
     }
 
-    /// `None`: the broker did not close a channel alone.
+    /// The reason in an error about a channel. `None`: the broker did not close just a channel.
     pub(super) fn of_channel(error: &lapin::Error) -> Option<Self> {
         Self::of(error).filter(|_| error.is_amqp_soft_error())
     }
@@ -69,14 +70,14 @@ impl Closing {
     }
 }
 
-/// What closed a channel.
+/// The cause of a closed channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// One of the records on it.
+    /// A record on the channel.
     Record(FailureClass, &'static str),
-    /// What all records have in common.
+    /// The exchange of all records.
     Exchange,
-    /// Nothing that a record has to do with.
+    /// The broker's own state.
     Broker,
 }
 
@@ -89,13 +90,13 @@ pub(super) fn fault(code: u16) -> Fault {
     }
 }
 
-/// A connection cannot be had, or is lost.
+/// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(server: &str, reason: &str) -> Failure {
     let text = format!("RabbitMQ at {server} cannot be reached: {reason}");
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
 }
 
-/// Why a connection cannot be had, or is lost.
+/// The failure in an error of the library about a connection.
 pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) -> Failure {
     if let Some(closing) = Closing::of(error) {
         return closed(server, &closing);
@@ -112,11 +113,11 @@ pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) 
     broken(server, &error.to_string())
 }
 
-/// The server closes the connection.
+/// The failure of a connection that the server closes.
 pub(super) fn closed(server: &str, closing: &Closing) -> Failure {
     let (class, reason) = match closing.code {
         NOT_ALLOWED if is_full(&closing.text) => (FailureClass::Environment, CONNECTION),
-        // The last: it does not offer the mechanism.
+        // COMMAND_INVALID: the server does not offer the mechanism.
         ACCESS_REFUSED | NOT_ALLOWED | COMMAND_INVALID => (FailureClass::LogIn, LOG_IN_LABEL),
         _ => (FailureClass::Environment, CONNECTION),
     };
@@ -124,24 +125,24 @@ pub(super) fn closed(server: &str, closing: &Closing) -> Failure {
     Failure { class, reason, text }
 }
 
-/// A broker, a vhost or a user that has connections enough: the code is the one of a vhost that we may not use, the words are not.
+/// Whether the broker, the vhost or the user has its most connections. The code is that of a forbidden vhost, so the text decides.
 fn is_full(text: &str) -> bool {
     text.contains("connection limit (") && text.ends_with("is reached")
 }
 
-/// The broker refuses us since our token is over, and keeps the connection.
+/// The failure of a connection whose token has ended. The broker keeps the connection, and refuses requests.
 pub(super) fn expired(server: &str, closing: &Closing) -> Failure {
     let text = format!("RabbitMQ at {server} does not accept the token any more: {}", closing.shown());
     Failure { class: FailureClass::Environment, reason: LOG_IN_LABEL, text }
 }
 
-/// Who we are cannot be proved.
+/// The failure of credentials that cannot be read.
 pub(super) fn no_login(server: &str, reason: &str) -> Failure {
     let text = format!("cannot authenticate to RabbitMQ at {server}: {reason}");
     Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
 }
 
-/// What is declared is refused.
+/// The failure of a refused declaration.
 pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closing: &Closing) -> Failure {
     let reason = match fault(closing.code) {
         Fault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
@@ -153,26 +154,26 @@ pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closin
     Failure { class: FailureClass::Environment, reason, text }
 }
 
-/// A channel was closed for a reason that no record has to do with.
+/// The failure of a channel that the broker closed, if no record is the cause.
 pub(super) fn channel_closed(server: &str, closing: &Closing) -> Failure {
     let text = format!("RabbitMQ at {server} closes a channel: {}", closing.shown());
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
 }
 
-/// The server takes nothing for now.
+/// The failure of an alarm, during which the server blocks publishers.
 pub(super) fn alarm(server: &str, reason: &str) -> Failure {
     let text = format!("RabbitMQ at {server} blocks publishers: {reason}");
     Failure { class: FailureClass::Environment, reason: ALARM, text }
 }
 
-/// A queue of the exchange did not take a message.
+/// The failure of a message that a queue did not take (`basic.nack`).
 pub(super) fn not_taken(exchange: &str, key: &str) -> Failure {
     let exchange = exchange_shown(exchange);
     let text = format!("a queue of exchange {exchange} does not take messages with routing key {key} (nack)");
     Failure { class: FailureClass::Environment, reason: NOT_TAKEN, text }
 }
 
-/// No queue takes a message.
+/// The failure of a message that no queue takes.
 pub(super) fn unroutable(settings: &Settings, message: &BasicReturnMessage) -> Failure {
     let (exchange, key) = (message.exchange.as_str(), message.routing_key.as_str());
     let queue = declare_queue(settings, key);
@@ -193,12 +194,12 @@ pub(super) fn unroutable(settings: &Settings, message: &BasicReturnMessage) -> F
     Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
 }
 
-/// An exchange, for people.
+/// The name of an exchange, for people.
 pub(super) fn exchange_shown(exchange: &str) -> &str {
     if exchange.is_empty() { DEFAULT_EXCHANGE } else { exchange }
 }
 
-/// The tool, for the vhost.
+/// The command `rabbitmqadmin`, for the vhost.
 fn admin(settings: &Settings) -> String {
     match settings.vhost.as_str() {
         "/" => "rabbitmqadmin".to_owned(),
@@ -218,8 +219,8 @@ pub(super) fn declare_exchange(settings: &Settings, exchange: &str) -> String {
     format!("{} declare exchange {name} type=topic durable=true", admin(settings))
 }
 
-/// The command that lets the user write to the exchange and to the usual one, and declare, where that is asked for. It takes the place of what
-/// the user may do in the vhost, so it has all that walrelay needs there.
+/// The command that lets the user write to the exchange and to the one in the settings, and declare, if the settings ask for it. It replaces
+/// all rights of the user in the vhost, so it has every right that walrelay needs.
 pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
     let pattern = |names: &[&str]| match names {
         [] => String::new(),
@@ -239,7 +240,7 @@ pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
     format!("rabbitmqctl set_permissions -p {}", words.map(shell_quoted).join(" "))
 }
 
-/// The command that fixes a fault of an exchange, as it stands behind an error; empty: there is none.
+/// The end of an error's text, with the command that fixes the exchange. Empty: there is no such command.
 fn fix(settings: &Settings, exchange: &str, reason: &str) -> String {
     match reason {
         NO_EXCHANGE => format!("; to declare it: {}", declare_exchange(settings, exchange)),
@@ -248,14 +249,14 @@ fn fix(settings: &Settings, exchange: &str, reason: &str) -> String {
     }
 }
 
-/// The exchange is missing.
+/// The failure if the exchange is missing.
 pub(super) fn no_exchange(settings: &Settings, closing: &Closing) -> Failure {
     let text =
         format!("RabbitMQ refuses messages: {}{}", closing.shown(), fix(settings, &settings.exchange, NO_EXCHANGE));
     Failure { class: FailureClass::Topic, reason: NO_EXCHANGE, text }
 }
 
-/// The channel was closed over this record, which goes to this exchange.
+/// The failure of the record over which the broker closed the channel.
 pub(super) fn refused(
     settings: &Settings,
     (exchange, key): (&str, &str),
@@ -268,27 +269,27 @@ pub(super) fn refused(
     Failure { class, reason, text }
 }
 
-/// A record that can be no message.
+/// The failure of a record that cannot be a message.
 pub(super) fn bad(reason: &'static str, text: String) -> Failure {
     Failure { class: FailureClass::Row, reason, text }
 }
 
-/// A routing key that is too long, or none.
+/// The failure of a routing key that is too long, or empty.
 pub(super) fn bad_key(bytes: usize) -> Failure {
     bad(ROUTING_KEY, format!("a routing key has 1 to 255 bytes, this one {bytes}"))
 }
 
-/// A row's own exchange that can be none.
+/// The failure of a row's exchange whose name is not valid.
 pub(super) fn bad_exchange(bytes: usize) -> Failure {
     bad(EXCHANGE, format!("an exchange's name is UTF-8 of at most 255 bytes, this one has {bytes}"))
 }
 
-/// Headers that cannot be written.
+/// The failure of headers that cannot be written.
 pub(super) fn bad_headers(text: String) -> Failure {
     bad(HEADERS, text)
 }
 
-/// What fixes a failure for which an operator must act.
+/// The fix of a failure for which an operator must act.
 pub(super) fn hint(failure: &Failure) -> Option<String> {
     let hint = match failure.reason {
         _ if failure.class == FailureClass::LogIn => {

@@ -1,11 +1,11 @@
-//! A record as the library's message, and which key a returned message belongs to.
+//! Turns a record into the library's message, and finds the key that a returned message belongs to.
 //!
-//! In: a record. Out: exchange, routing key, properties and body for the library, which writes them. It does no I/O.
+//! In: a record. Out: exchange, routing key, properties and body for the library, which writes them. This file does no I/O.
 //!
 //! Properties: `content_type` by the header of that name or the value's column, headers, `delivery_mode` 2 (kept on disk), `message_id` (the id),
-//! `timestamp`, `type`, `app_id`. The key is the header `key`, other headers keep their names. The library keeps headers by name: of a name
-//! that repeats, the values are an array. A header with one of the names that mean something else here is written as `header:NAME`, and so
-//! is a filter value that no stream takes. What a property cannot hold is a header instead.
+//! `timestamp`, `type`, `app_id`. The key is the header `key`, and other headers keep their names. The library keeps headers by name: if a
+//! name repeats, its value is an array. A header whose name means something else here is written as `header:NAME`, and so is a filter value
+//! that no stream takes. If a property cannot hold a value, a header has it instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
 
 use super::Settings;
@@ -22,35 +22,35 @@ pub(super) const SHORT: usize = 255;
 
 const APPLICATION: &str = "walrelay";
 
-/// Kept on disk.
+/// The delivery mode of messages that are kept on disk.
 const PERSISTENT: u8 = 2;
 
 /// The header that has the record's key.
 const KEY: &str = "key";
 
-/// Names of headers that say something else here, or would be obeyed by the server.
+/// Names of headers that mean something else here, or on which the server acts.
 const RESERVED: [&str; 5] = [KEY, "id", "type", "CC", "BCC"];
 
 /// The header by which consumers of a stream choose messages. RabbitMQ 4.0 ends the connection over a value that its streams do not take.
 const STREAM_FILTER: &str = "x-stream-filter-value";
 
-/// The longest text that a broker takes for one, in bytes.
+/// The longest filter value that a broker takes, in bytes.
 const LONGEST_TEXT: usize = 4096;
 
-/// The header that carries a row's own exchange to where it is written. Messages do not have it; dead-letter records do.
+/// The header of a record with its row's own exchange. Messages do not have it, dead-letter records do.
 pub(super) const EXCHANGE: &str = "walrelay-exchange";
 
 /// The header that each dead-letter record has.
 const DEAD_LETTER: &str = "walrelay-error";
 
-/// The header with a value's media type. It stays a header, too.
+/// The header with a value's media type. It stays a header as well.
 const CONTENT_TYPE_HEADER: &str = "content-type";
 
-/// Bytes of a message's header frame beside headers and texts: the frame's own, class, weight, length of the body, flags, length of the headers,
-/// `delivery_mode`, `timestamp`, `app_id`.
+/// The bytes of a message's header frame beside headers and texts: the frame's own, class, weight, length of the body, flags, length of the
+/// headers, `delivery_mode`, `timestamp`, `app_id`.
 const FIXED_BYTES: usize = 8 + 2 + 2 + 8 + 2 + 4 + 1 + 8 + 1 + APPLICATION.len();
 
-/// which key a returned message belongs to. Of a batch, at most one message is of a key; two dead-letter records may look alike.
+/// The key that a returned message belongs to. A batch has at most one message of a key, but two dead-letter records may look alike.
 pub(super) fn owner_of(message: &BasicReturnMessage) -> KeyHash {
     let headers = message.properties.headers().as_ref();
     let key = match headers.and_then(|headers| headers.inner().get(KEY)) {
@@ -60,7 +60,7 @@ pub(super) fn owner_of(message: &BasicReturnMessage) -> KeyHash {
     KeyHash::of(message.routing_key.as_str(), key)
 }
 
-/// Which key a record belongs to, by what its message says.
+/// The key that a record belongs to, by the address and key of its message.
 pub(super) fn owner(record: Stored<'_>) -> KeyHash {
     KeyHash::of(record.topic(), record.key())
 }
@@ -75,7 +75,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// The record's. `frame_bytes`: the most a frame may have.
+    /// The message of a record. `frame_bytes`: the most bytes of a frame.
     pub(super) fn of(exchange: &str, record: Stored<'_>, frame_bytes: usize) -> Result<Self, Failure> {
         let (parts, body) = (record.parts(), record.value().unwrap_or_default());
         let (id, kind, content) = (fitting(parts.id), fitting(parts.kind), fitting(content_type(record)));
@@ -103,17 +103,17 @@ impl Outgoing {
     }
 }
 
-/// A text for the library, which panics where one is longer than [`SHORT`]; longer ones are refused before.
+/// A text for the library, which panics if one is longer than [`SHORT`]. walrelay refuses longer ones before.
 pub(super) fn short(text: &str) -> ShortString {
     ShortString::try_new(text).unwrap_or_default()
 }
 
-/// What a property can hold; `None`: it cannot.
+/// The text of a value that fits into a property. `None`: it does not fit.
 fn fitting(value: Option<&[u8]>) -> Option<&str> {
     value.filter(|value| value.len() <= SHORT).and_then(|value| std::str::from_utf8(value).ok())
 }
 
-/// Bytes of a header in the frame.
+/// The bytes of a header in the frame.
 fn header_bytes((name, value): (&ShortString, &AMQPValue)) -> usize {
     1 + name.as_str().len() + 1 + value_bytes(value)
 }
@@ -128,8 +128,8 @@ fn value_bytes(value: &AMQPValue) -> usize {
     0
 }
 
-/// The media type of a value, as the record's own header says it, which an event has, or else by the column; `None`: there is no value, or it
-/// is not known.
+/// The media type of a value: that of the record's own header, which a CloudEvent has, or else that of the column. `None`: there is no value,
+/// or the type is not known.
 fn content_type(record: Stored<'_>) -> Option<&[u8]> {
     record.value()?;
     let said = record.headers().find(|header| header.name == CONTENT_TYPE_HEADER).and_then(|header| header.value);
@@ -144,7 +144,7 @@ fn content_type(record: Stored<'_>) -> Option<&[u8]> {
     }
 }
 
-/// Where a message goes: to the exchange that its row names, or else to the usual one, as all dead-letter records do.
+/// The exchange of a message: the one that its row names, or else the one in the settings. Dead-letter records always have the latter.
 pub(super) fn exchange_of<'a>(settings: &'a Settings, record: Stored<'a>) -> &'a str {
     let (usual, mut own) = (settings.exchange.as_str(), None);
     if settings.exchange_column.is_none() {
@@ -160,11 +160,11 @@ pub(super) fn exchange_of<'a>(settings: &'a Settings, record: Stored<'a>) -> &'a
     own.filter(|own| !own.is_empty()).unwrap_or(usual)
 }
 
-/// The headers.
+/// The headers of a record's message.
 fn headers(record: Stored<'_>, parts: &Parts<'_>, with_id: bool, with_kind: bool) -> FieldTable {
     let mut table = FieldTable::default();
     let mut add = |name: Cow<'_, str>, value: Option<&[u8]>| {
-        // Longer names are refused before.
+        // walrelay has refused longer names before.
         let Ok(name) = ShortString::try_new(name) else { return };
         let value = value.map_or(AMQPValue::Void, |value| AMQPValue::LongString(LongString::from(value)));
         let value = match table.inner().get(name.as_str()) {
@@ -196,7 +196,7 @@ fn appended(before: &[AMQPValue], value: AMQPValue) -> FieldArray {
     before.iter().cloned().chain([value]).collect::<Vec<_>>().into()
 }
 
-/// Whether a stream takes it as a message's filter value.
+/// Whether a stream takes this filter value.
 fn is_filter(value: &[u8]) -> bool {
     value.len() <= LONGEST_TEXT && !value.contains(&0) && std::str::from_utf8(value).is_ok()
 }

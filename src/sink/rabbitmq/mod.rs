@@ -1,10 +1,10 @@
-//! RabbitMQ: what settings say of it, what it can do, and its sink.
+//! RabbitMQ: its settings, its [`Kind`], and its sink.
 //!
 //! In: `--to amqp://user:password@host:port,host:port/vhost`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, a queue for
 //! measurements. A record becomes one message to an exchange, with the record's topic as routing key. It counts as delivered when the
 //! broker has confirmed its message and has not returned it. At most one message of a key is under way. No error here shows a password.
 //!
-//! Invariant: a later record of a key is never published while an earlier one is refused and undecided, or its outcome unknown.
+//! Invariant: a later record of a key is never published while an earlier one is refused and not resolved, or while its outcome is unknown.
 //! Specification: AMQP 0-9-1; RabbitMQ, "URI Specification", "Consumer Acknowledgements and Publisher Confirms". The library `lapin` speaks the
 //! protocol.
 
@@ -28,7 +28,7 @@ use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, blo
 use std::sync::Arc;
 use std::time::Duration;
 
-/// RabbitMQ.
+/// The kind `rabbitmq`.
 pub const KIND: Kind = Kind {
     name: "rabbitmq",
     title: "RabbitMQ",
@@ -45,7 +45,7 @@ pub const KIND: Kind = Kind {
     hint: errors::hint,
 };
 
-/// Every property.
+/// The names of all properties.
 const PROPERTIES: [&str; 13] = [
     "exchange",
     "exchange-column",
@@ -64,7 +64,7 @@ const PROPERTIES: [&str; 13] = [
 
 const PASSWORD_COMMAND: &str = "password-command";
 
-/// A routing key may be any text of so many bytes.
+/// The rule for routing keys: any text of up to so many bytes.
 static ROUTING_KEYS: Rule = Rule {
     expected: "a text of 1 to 255 bytes",
     made_of: "a routing key (all others are)",
@@ -84,39 +84,39 @@ const EXCHANGE: &str = "outbox";
 const VHOST: &str = "/";
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// What a server has as it is installed; it takes them from its own machine alone.
+/// The user and the password of a new server, which accepts them only from its own machine.
 const GUEST: &str = "guest";
 
 /// A broker and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 struct Settings {
-    /// Those of one cluster; at least one.
+    /// The servers of one cluster, at least one.
     servers: Vec<Server>,
     vhost: String,
     tls: Option<Tls>,
     login: Login,
-    /// Where messages go; empty: the default exchange, in which a routing key is a queue's name.
+    /// The exchange for messages. Empty: the default exchange, in which a routing key is a queue's name.
     exchange: String,
-    /// The column that names a row's own exchange; where it is null or empty, `exchange` counts.
+    /// The column with a row's own exchange. If its value is null or empty, `exchange` counts.
     exchange_column: Option<String>,
-    /// The queue that is declared or looked at.
+    /// The queue that is declared or checked.
     queue: Option<String>,
-    /// Exchange and queue are declared at each connection.
+    /// Whether to declare exchange and queue at each connection.
     declare: bool,
-    /// How often either side says that it is there.
+    /// The interval of heartbeats.
     heartbeat: Duration,
-    /// The client's name there.
+    /// The client's name at the broker.
     client: String,
-    /// Bytes.
+    /// The most bytes in flight.
     max_in_flight: usize,
 }
 
-/// How we prove who we are.
+/// The way of authentication.
 #[derive(Debug, Clone)]
 enum Login {
-    /// By a password, or a token in its place.
+    /// A user, with a password or with a token in its place.
     Plain { user: String, password: Secret },
-    /// By the client's certificate.
+    /// The client's certificate.
     External,
 }
 
@@ -141,7 +141,7 @@ impl Destination for Settings {
         check::check(&self.named(wanted.client), wanted)
     }
 
-    /// CloudEvents' "AMQP Protocol Binding", as RabbitMQ carries its application properties: as headers.
+    /// CloudEvents' "AMQP Protocol Binding". RabbitMQ has its application properties as headers.
     fn event_binding(&self) -> Option<EventBinding> {
         Some(EventBinding { prefix: "cloudEvents_", percent_encoded: false })
     }
@@ -163,7 +163,7 @@ impl Destination for Settings {
                 declared => declared,
             };
             if bound.is_err() {
-                // The queue's bindings go with it. A user without the right to configure has declared nothing.
+                // The queue's bindings go with it. If the user lacks the right to configure, nothing was declared.
                 drop(session.queue_delete(topic).await?);
             }
             Ok(bound.map_err(|refusal| refusal.text))
@@ -172,14 +172,14 @@ impl Destination for Settings {
     }
 }
 
-/// A quorum queue, bound by its name.
+/// A quorum queue for a measurement, bound by its name.
 struct ScratchQueue {
     settings: Settings,
     queue: String,
 }
 
 impl ScratchQueue {
-    /// Asks on a connection of its own.
+    /// Sends requests on a connection of its own.
     fn asked(
         &self,
         what: &'static str,
@@ -205,7 +205,7 @@ impl Scratch for ScratchQueue {
     }
 }
 
-/// What no broker would take.
+/// Refuses records that no broker would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let bytes = record.topic.len();
     if bytes == 0 || bytes > SHORT {
@@ -222,17 +222,17 @@ fn admit(record: &Record<'_>) -> Result<(), Failure> {
 }
 
 impl Settings {
-    /// The same, under this client's name.
+    /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
     }
 
-    /// The exchange, for people.
+    /// The exchange's name for people.
     fn exchange_shown(&self) -> &str {
         errors::exchange_shown(&self.exchange)
     }
 
-    /// The user, as far as it is known: a certificate's is the broker's to say.
+    /// The user, if it is known: with a certificate, only the broker knows it.
     fn user(&self) -> &str {
         match &self.login {
             Login::Plain { user, .. } => user,

@@ -1,8 +1,7 @@
-//! What `walrelay check` looks at: the server, or each primary of a cluster, whether it keeps what it acknowledges, and the streams of the
-//! latest rows.
+//! Checks the server or each primary of a cluster, whether acknowledged records survive, and the streams of the latest rows.
 //!
-//! In: facts, gathered without changing anything (rights by a transaction that is discarded). Out: findings. Judging is pure. What several
-//! nodes have in common is found once, with their names.
+//! In: the servers' answers, without changing anything (a discarded transaction shows rights). Out: findings. The functions that judge are
+//! pure. If several nodes have the same finding, it is shown once, with their names.
 
 use super::cluster::View;
 use super::connection::{Connection, Found, Info, find};
@@ -16,13 +15,13 @@ use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::block_on;
 use redis::{Pipeline, Value, cmd};
 
-/// What the findings here are about.
+/// The side of these findings.
 const SIDE: Side = Side::Destination(KIND.name);
 
-/// What to try where nobody answers.
+/// The fix if nobody answers.
 const ELSEWHERE: &str = "--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS";
 
-/// Looks at the server, and judges it.
+/// Asks the servers, and judges their answers.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts),
@@ -67,7 +66,7 @@ fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
     found
 }
 
-/// The cluster as a whole, then what its nodes have in common, then what they have not.
+/// The findings about a cluster: about the whole, then those that all nodes share, then the others.
 fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
     let mut found = vec![state(settings, view)];
     found.extend(facts.silent.iter().map(|failure| {
@@ -96,7 +95,7 @@ fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
     found
 }
 
-/// Whether the cluster serves all slots.
+/// The finding about slots that no node serves.
 fn state(settings: &Settings, view: &View) -> Finding {
     let primaries = view.primaries.len();
     let (uncovered, nameless) = (view.uncovered(), view.nameless());
@@ -138,7 +137,7 @@ fn of_connection(settings: &Settings, node: &Node) -> Finding {
     }
 }
 
-/// Whether what is acknowledged survives a crash.
+/// The finding about whether acknowledged records survive a crash.
 fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
     let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
     let file = node.info.field("aof_enabled")?;
@@ -157,7 +156,7 @@ fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
     })
 }
 
-/// Whether it may throw away what was added.
+/// The finding if the server may evict added entries.
 fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
     let policy = node.info.field("maxmemory_policy")?;
     let text = format!("maxmemory-policy is {policy}");
@@ -180,7 +179,7 @@ fn replicas(settings: &Settings, node: &Node) -> Option<Finding> {
     Some(found.fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
 }
 
-/// Whether what is acknowledged survives a failover.
+/// The finding about whether acknowledged records survive a failover.
 fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
     let (check, text) = match (&settings.place, &facts.cluster) {
         (Place::Sentinels(Sentinels { primary, .. }), _) => {
@@ -223,38 +222,38 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
     }
 }
 
-/// What was seen.
+/// The servers' answers.
 #[derive(Debug, Default)]
 struct Facts {
     /// The server, or each primary of the cluster that answers.
     nodes: Vec<Node>,
-    /// Why a primary of the cluster does not.
+    /// The failures of primaries that do not answer.
     silent: Vec<Failure>,
-    /// Why a replica of the cluster could not serve us as a primary.
+    /// The failures of replicas that could not serve walrelay as primaries.
     unready: Vec<Failure>,
-    /// `None`: it is one server.
+    /// The cluster's view. `None`: there is a single server.
     cluster: Option<View>,
     streams: Vec<Stream>,
 }
 
-/// What one server says.
+/// The answers of one server.
 #[derive(Debug, Default)]
 struct Node {
     address: String,
     info: Info,
-    /// `appendfsync`, where it may be asked for.
+    /// The value of `appendfsync`, if the user may ask for it.
     sync: Option<String>,
-    /// Of a cluster's node: why ASKING is refused.
+    /// For a node of a cluster: the reason why it refuses ASKING.
     may_not_ask: Option<String>,
 }
 
-/// What stands under a stream's name.
+/// The key with a stream's name.
 #[derive(Debug)]
 struct Stream {
     name: String,
-    /// `stream`, `none`, or another type. Why it is not known: nobody has its slot, or its node does not answer.
+    /// The type: `stream`, `none`, or another. The error says why it is not known: no node has its slot, or its node does not answer.
     kind: Result<String, String>,
-    /// Why entries may not be added.
+    /// The reason why entries may not be added.
     refused: Option<String>,
 }
 
@@ -297,7 +296,7 @@ async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>)
 
 async fn reach(settings: &Settings, server: &Server) -> Result<(Node, Connection), Failure> {
     let mut connection = Connection::open_at(settings, server).await?;
-    // It concerns the next command alone, which is about no key.
+    // ASKING concerns only the next command, which has no key.
     let may_not_ask = said(&connection.ask(&cmd("ASKING")).await?);
     let node = Node { may_not_ask, ..node(&mut connection).await? };
     Ok((node, connection))
@@ -326,7 +325,7 @@ async fn stream(connection: &mut Connection, name: &str) -> Result<Stream, Failu
     let reply = connection.ask(cmd("TYPE").arg(name)).await?;
     let kind = match (&reply, said(&reply)) {
         (Value::SimpleString(kind), _) => kind.clone(),
-        // It is on its way to another node.
+        // The stream is on its way to another node.
         (_, Some(error)) if Redirect::of(&error).is_some() => return Ok(Stream::unknown(name, error)),
         _unknown => "none".to_owned(),
     };
@@ -334,8 +333,8 @@ async fn stream(connection: &mut Connection, name: &str) -> Result<Stream, Failu
     Ok(Stream { name: name.to_owned(), kind: Ok(kind), refused })
 }
 
-/// Rights are looked at when a command is queued; a transaction that is discarded changes nothing. Where it is not begun, nothing follows: the
-/// server would do that at once.
+/// Asks, by a discarded transaction, whether the user may add entries: the server checks rights when a command is queued. If the transaction
+/// does not begin, no command follows, since the server would execute it at once.
 async fn may_not_add(connection: &mut Connection, stream: &str) -> Result<Option<String>, Failure> {
     let begun = connection.ask(&cmd("MULTI")).await?;
     if !is_text(&begun) {

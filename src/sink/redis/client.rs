@@ -1,9 +1,10 @@
-//! The client's thread: finds the server, sends it what may be under way, judges the replies, reconnects. A cluster is served by [`cluster`].
+//! The client behind the ordered queue: finds the server, sends batches, judges the replies, reconnects. [`cluster`] serves a cluster.
 //!
-//! In: records out of the ordered queue. Out: their outcomes. Several batches are under way at a time on a connection, whose server
-//! serves them one after the other; no two of them hold records of one key. A batch is one command that takes all or none, or several, none
-//! of which holds records of another's keys. Nothing is sent a second time by itself: what was under way when a connection is lost goes back
-//! into the queue. Which records go over a connection, its owner decides: [`Server`], or a cluster.
+//! In: records from the ordered queue. Out: their outcomes. Several batches are under way at a time on a connection, whose server
+//! serves them one after the other; no two of them have records of one key. A batch (a [`Step`]) is one command that adds all entries or
+//! none, or several such commands, no two of which have records of one key. This file sends nothing a second time by itself: batches that
+//! were under way when a connection was lost go back into the queue. The owner of a connection decides which records go over it: [`Server`],
+//! or a cluster.
 
 use super::cluster;
 use super::connection::{Connection, Found, Info, Replies, broken, find};
@@ -21,53 +22,53 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often it is looked round where nothing is due.
+/// How long the client sleeps if no time is due.
 pub(super) const IDLE: Duration = Duration::from_mins(1);
 
-/// The most records in a batch, and the most bytes unless it is one record.
+/// The most records in a batch. `BATCH_BYTES` limits its bytes, unless it has one record.
 const BATCH_RECORDS: usize = 500;
 const BATCH_BYTES: usize = 256 << 10;
 
-/// Batches under way at a time: as many as hide the way to the server and back. They are small where rows come one by one, so there
-/// may be more of them than of full ones.
+/// The most batches under way: enough to hide the round trip to the server. Batches are small if rows come one by one, so there may be more
+/// of them than of full ones.
 const WINDOW: usize = 64;
 
-/// With so many records under way, or so many bytes, no other batch is begun.
+/// With so many records under way, or with `WINDOW_BYTES`, the client begins no other batch.
 const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
 const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
 
-/// With more than this in one batch, which is one record, the connection ends once nothing is under way: the library keeps the room for it.
+/// After a larger batch, which is one record, the connection ends once nothing is under way: the library keeps the memory for it.
 const KEPT_BYTES: usize = 8 << 20;
 
-/// How long nothing is sent after the server had no room, or could not write.
+/// The pause after the server had no memory, or could not write.
 const LATER: Duration = Duration::from_millis(500);
 
-/// A batch whose replies are due.
+/// A batch, from its commands to its replies.
 #[derive(Default)]
 pub(super) struct Step {
     pub(super) taken: Vec<TakenRecord<RecordPlace>>,
-    /// Records and bytes that were sent.
+    /// How many records and bytes were sent.
     size: Size,
-    /// What was sent, in order; none: what waits for records that were added already.
+    /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
     parts: Vec<Part>,
-    /// Filled once the batch is judged, before its wait ends.
+    /// The outcome of each record, once the batch is judged. Its wait may not have ended by then.
     outcomes: Vec<RecordOutcome>,
-    /// What is to be written; empty once the library has it.
+    /// The commands to write. Empty once the library has them.
     commands: Pipeline,
     replies: Option<Replies>,
-    /// What they are.
+    /// The replies that have come, until they are judged.
     replied: Option<RedisResult<Vec<Value>>>,
 }
 
-/// One command that takes all of its records or none.
+/// A command that adds all of its records or none.
 struct Part {
-    /// Behind ASKING.
+    /// Whether ASKING is before the command.
     asking: bool,
     form: Form,
     records: usize,
 }
 
-/// What a batch holds.
+/// The size of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Size {
     pub(super) records: usize,
@@ -75,7 +76,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// Adds to it, where both together are no more than a batch may hold, or it is empty. Whether it did.
+    /// Adds `more`, if the sum fits into a batch or this is empty. Returns whether it did.
     pub(super) fn add(&mut self, more: Self) -> bool {
         let sum = Self { records: self.records + more.records, bytes: self.bytes + more.bytes };
         let fits = self.records == 0 || (sum.records <= BATCH_RECORDS && sum.bytes <= BATCH_BYTES);
@@ -86,19 +87,19 @@ impl Size {
     }
 }
 
-/// How to ask for what is waited for.
+/// The command that waits for replicas and the append-only file.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
     wait: Wait,
-    /// WAITAOF; else WAIT.
+    /// Whether it is WAITAOF. Otherwise it is WAIT.
     file: bool,
 }
 
 impl Waiting {
-    /// As settings and the server at `address` have it; `info`: the reply to INFO.
+    /// The command for these settings and the server at `address`, if the settings ask to wait. `info`: the reply to INFO.
     ///
     /// # Errors
-    /// Something is to be waited for, and the server does not say what can be: nothing might be waited for.
+    /// The settings ask to wait, and INFO is an error: the client might wait for nothing.
     pub(super) fn of(settings: &Settings, address: &str, info: &Info) -> Result<Option<Self>, Failure> {
         match (settings.wait, said(&info.0)) {
             (None, _) => Ok(None),
@@ -110,48 +111,48 @@ impl Waiting {
     }
 }
 
-/// Who decides where records go.
+/// The owner of a connection, which decides on redirects.
 pub(super) trait Route {
-    /// What becomes of records of `stream`, none of which was taken, as the redirect says.
+    /// Decides on records of `stream`, none of which was added, after a redirect.
     fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> Next;
 
-    /// What became of records that went to `stream`, in their order.
+    /// Notes the outcomes of records of `stream`, in their order.
     fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]);
 }
 
-/// What becomes of records that another node is to be asked for.
+/// The decision on records after a redirect.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// They are sent again at once.
     Again,
-    /// After a pause.
+    /// They are sent again after a pause.
     Later(Failure),
-    /// Over another connection.
+    /// They are sent again over another connection.
     Elsewhere(Failure),
 }
 
-/// A connection, and what is under way on it.
+/// A connection, and the batches under way on it.
 pub(super) struct Conversation<'a> {
     settings: &'a Settings,
     connection: Connection,
     waiting: Option<Waiting>,
     steps: VecDeque<Step>,
     under_way: Size,
-    /// Emptied, to be used again.
+    /// Empty batches, whose memory is used again.
     spare: Vec<Step>,
-    /// When replies began to be due.
+    /// Since when replies are due.
     due: Instant,
-    /// Nothing is sent before that.
+    /// Nothing is sent before this time.
     later: Option<Instant>,
-    /// So many records are sent one by one: which of them is refused is to be found out.
+    /// How many of the next records are sent one by one, to find out which one is refused.
     alone: usize,
-    /// The server has taken something.
+    /// Whether the server has judged a batch on this connection.
     answered: bool,
-    /// The library keeps room for a large record.
+    /// Whether the library keeps the memory of a large record.
     is_bloated: bool,
-    /// What everything here waits for.
+    /// The failure that all records here wait for.
     blocked: Option<Failure>,
-    /// That has changed.
+    /// Whether `blocked` has changed since [`Conversation::has_news`].
     news: bool,
 }
 
@@ -174,7 +175,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Whether another batch may be begun.
+    /// Whether the client may begin another batch.
     pub(super) fn has_room(&mut self) -> bool {
         if self.is_bloated || self.later.is_some_and(|later| Instant::now() < later) {
             return false;
@@ -184,12 +185,12 @@ impl<'a> Conversation<'a> {
         self.steps.len() < window && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
     }
 
-    /// An empty one.
+    /// An empty batch.
     pub(super) fn step(&mut self) -> Step {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Takes for `step` what fits, and sends it.
+    /// Takes records for as many batches as may be under way, and sends them.
     pub(super) fn fill(&mut self, receiver: &mut Receiver) {
         while self.has_room() && receiver.has_ready() {
             let mut step = self.step();
@@ -198,7 +199,7 @@ impl<'a> Conversation<'a> {
                 let one = Size { records: 1, bytes: record.held_bytes() };
                 if (alone && size.records > 0) || !size.add(one) { Fit::Full } else { Fit::Takes }
             });
-            // The hold has run out.
+            // The hold has run out: the queue gives nothing.
             if step.taken.is_empty() {
                 return self.keep(step);
             }
@@ -208,7 +209,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// Writes those records of `step`, which follow the ones that were written, as one command that takes all or none.
+    /// Adds the command for those records of `step`, which follow the records of the command before.
     pub(super) fn write(&mut self, step: &mut Step, records: Range<usize>, asking: bool, receiver: &Receiver) {
         if asking {
             step.commands.add_command(cmd("ASKING"));
@@ -219,7 +220,7 @@ impl<'a> Conversation<'a> {
         step.parts.push(Part { asking, form, records: taken.len() });
     }
 
-    /// All of `step` is written, `bytes` of records.
+    /// Sends `step`, whose records have `bytes`.
     pub(super) fn sent(&mut self, mut step: Step, bytes: usize) {
         step.size = Size { records: step.taken.len(), bytes };
         self.is_bloated |= bytes > KEPT_BYTES;
@@ -229,7 +230,7 @@ impl<'a> Conversation<'a> {
         self.hand_over(step);
     }
 
-    /// Gives the library what was written, in one write with the question whether it is safe.
+    /// Gives the library the commands, in one write with WAIT or WAITAOF.
     fn hand_over(&mut self, mut step: Step) {
         if let Some(Waiting { wait, file }) = self.waiting {
             let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
@@ -246,25 +247,25 @@ impl<'a> Conversation<'a> {
         self.steps.push_back(step);
     }
 
-    /// Writes and reads what can be. Ready once there is something for [`Conversation::read`].
+    /// Writes and reads as much as the socket allows. Ready once there is something for [`Conversation::read`].
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let ended = self.connection.poll(context).is_ready() || self.connection.has_ended();
         let replied = self.steps.front_mut().is_some_and(|step| step.is_replied(context));
         if ended || replied { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// When something was last read or written, or began to be due.
+    /// The latest of these times: bytes were read or written; replies began to be due.
     fn heard(&self) -> Instant {
         self.connection.heard().max(self.due)
     }
 
-    /// When it is to be looked at again, though nothing comes; `None`: nothing is due.
+    /// When the owner has to look at this connection again even if nothing comes. `None`: no time is due.
     pub(super) fn wake(&self) -> Option<Instant> {
         let silent = if self.steps.is_empty() { None } else { Some(self.heard() + self.silent_at_most()) };
         self.later.into_iter().chain(silent).min()
     }
 
-    /// What is waited for is answered only when it is there, or its time is over.
+    /// How long the connection may be silent while replies are due. The server answers WAIT only when its condition holds or its time is over.
     fn silent_at_most(&self) -> Duration {
         self.settings.timeout + self.waited_at_most()
     }
@@ -273,19 +274,19 @@ impl<'a> Conversation<'a> {
         self.settings.wait.map_or(Duration::ZERO, |wait| wait.patience)
     }
 
-    /// When replies will have been due for so long, beyond the time of a wait; `None`: none are.
+    /// When replies will have been due for `time`, beyond the time of a wait. `None`: no replies are due.
     pub(super) fn silent_for(&self, time: Duration) -> Option<Instant> {
         if self.steps.is_empty() { None } else { Some(self.heard() + time + self.waited_at_most()) }
     }
 
-    /// Why it is given up: replies have been due for too long.
+    /// The failure if replies have been due for too long.
     pub(super) fn overdue(&self) -> Option<Failure> {
         let most = self.silent_at_most();
         let overdue = !self.steps.is_empty() && self.heard().elapsed() >= most;
         overdue.then(|| broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
     }
 
-    /// Whether what is next waits for replicas, or for the file, that were missing already.
+    /// Whether the next batch waits again for replicas, or for the file, that were missing before.
     pub(super) fn waits_again(&self) -> bool {
         self.steps.front().is_some_and(|step| step.parts.is_empty())
     }
@@ -295,22 +296,22 @@ impl<'a> Conversation<'a> {
         self.steps.is_empty()
     }
 
-    /// So many records are to be sent one by one.
+    /// How many of the next records are sent one by one.
     pub(super) fn alone(&self) -> usize {
         self.alone
     }
 
-    /// Whether the server has taken something.
+    /// Whether the server has judged a batch on this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.answered
     }
 
-    /// What everything here waits for.
+    /// The failure that all records here wait for.
     pub(super) fn blocked(&self) -> Option<&Failure> {
         self.blocked.as_ref()
     }
 
-    /// Whether that has changed since it was asked last.
+    /// Whether [`Conversation::blocked`] has changed since the last call.
     pub(super) fn has_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
@@ -320,10 +321,10 @@ impl<'a> Conversation<'a> {
         self.blocked = blocked;
     }
 
-    /// Deals with all replies that have come.
+    /// Judges all replies that have come.
     ///
     /// # Errors
-    /// The connection is to be given up.
+    /// The connection has to be given up.
     pub(super) fn read(&mut self, receiver: &mut Receiver, route: &mut impl Route) -> Result<(), Failure> {
         let (mut nobody, mut settled) = (Context::from_waker(Waker::noop()), Ok(()));
         while settled.is_ok()
@@ -351,7 +352,7 @@ impl<'a> Conversation<'a> {
         broken(self.connection.address(), "its reply does not fit what was sent")
     }
 
-    /// The replies of one step.
+    /// Judges the replies to a batch.
     fn judge(
         &mut self,
         mut step: Step,
@@ -394,7 +395,7 @@ impl<'a> Conversation<'a> {
             }
             (concluded, missing) => {
                 if missing.is_err() || concluded.is_err() && missing != Ok(None) {
-                    // Whether it is safe is not known: what was added is sent again.
+                    // Nobody knows whether replicas have the records: those that were added are sent again.
                     step.outcomes.clear();
                 }
                 self.settle(step, receiver);
@@ -403,7 +404,7 @@ impl<'a> Conversation<'a> {
         }
     }
 
-    /// What the whole of a step's replies asks for.
+    /// Applies the conclusions from all replies to a batch.
     fn conclude(&mut self, concluded: Concluded) -> Result<(), Failure> {
         if concluded.broken {
             return Err(self.not_understood());
@@ -424,19 +425,19 @@ impl<'a> Conversation<'a> {
 
     fn settle(&mut self, mut step: Step, receiver: &mut Receiver) {
         let all = step.taken.len();
-        // Where nothing was said of a record, nothing is known of it.
+        // If the replies have nothing about a record, nobody knows what became of it.
         let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
         for (taken, outcome) in step.taken.drain(..).zip(outcomes) {
             let settled = receiver.settle(taken, &outcome);
             if !settled && matches!(outcome, RecordOutcome::Refused(_)) {
-                // One before it in its key went back for its sake.
+                // An earlier record of its key went back into the queue because of this one.
                 self.alone = self.alone.max(all);
             }
         }
         self.keep(step);
     }
 
-    /// Parts of which nothing was added do not wait with the others.
+    /// Settles parts without an added record: they do not wait for replicas with the others.
     fn settle_unadded(&mut self, step: &mut Step, receiver: &mut Receiver) {
         let mut unadded = self.step();
         let Step { taken, parts, outcomes, .. } = step;
@@ -454,14 +455,14 @@ impl<'a> Conversation<'a> {
         self.settle(unadded, receiver);
     }
 
-    /// Its room is used again.
+    /// Keeps a batch, to use its memory again.
     fn keep(&mut self, mut step: Step) {
         step.parts.clear();
         step.outcomes.clear();
         self.spare.push(step);
     }
 
-    /// What is under way goes back into the queue: what became of it is not known.
+    /// Puts the batches under way back into the queue: nobody knows whether they were added.
     pub(super) fn give_back(&mut self, receiver: &mut Receiver) {
         while let Some(mut step) = self.steps.pop_back() {
             step.outcomes.clear();
@@ -470,13 +471,13 @@ impl<'a> Conversation<'a> {
         receiver.publish();
     }
 
-    /// Whether the connection is to end, since nothing is under way and the library keeps much room with it.
+    /// Whether the connection has to end, since nothing is under way and the library keeps much memory for it.
     pub(super) fn renews(&self) -> bool {
         self.is_bloated && self.steps.is_empty()
     }
 
-    /// The connection is lost. A server that was sent what it cannot take says so and closes it: where one record alone was under
-    /// way, that is refused; else each goes alone from now on.
+    /// Handles a lost connection. A server that gets a command that it cannot take sends an error and closes the connection. If a single
+    /// record was under way, that one is refused. Otherwise each goes alone from now on.
     fn lost(&mut self, receiver: &mut Receiver) -> Failure {
         let records: usize = self.steps.iter().map(|step| step.taken.len()).sum();
         match self.connection.last_error() {
@@ -499,7 +500,7 @@ impl<'a> Conversation<'a> {
 }
 
 impl Step {
-    /// Whether its replies are there, or will not come.
+    /// Whether its replies have come, or never will.
     fn is_replied(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(replies) = &mut self.replies
             && let Poll::Ready(replied) = replies.as_mut().poll(context)
@@ -511,10 +512,10 @@ impl Step {
     }
 }
 
-/// What the replies to all parts of a step ask for.
+/// The conclusions from the replies to all parts of a batch.
 #[derive(Default)]
 struct Concluded {
-    /// Some records have their outcomes.
+    /// Whether some records have their outcomes.
     each: bool,
     later: Option<Failure>,
     elsewhere: Option<Failure>,
@@ -522,7 +523,7 @@ struct Concluded {
     broken: bool,
 }
 
-/// One part, whose replies are next.
+/// A part of a batch, whose replies are judged next.
 struct Judging<'a> {
     asked: errors::Asked<'a>,
     asking: bool,
@@ -531,7 +532,7 @@ struct Judging<'a> {
 }
 
 impl Judging<'_> {
-    /// Appends its records' outcomes. Whether the replies behind it can be judged.
+    /// Appends the outcomes of its records. Returns whether the replies behind can be judged.
     fn judge(
         &self,
         replies: &mut Iter<'_, Value>,
@@ -577,7 +578,7 @@ impl Judging<'_> {
     }
 }
 
-/// Whether what is waited for has come: `None`; else what is missing.
+/// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
 fn waited(
     waiting: Waiting,
     settings: &Settings,
@@ -606,7 +607,7 @@ fn waited(
     Ok(Some(Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }))
 }
 
-/// Runs until the relay wants nothing more.
+/// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let mut server = Server::default();
     loop {
@@ -633,7 +634,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     }
 }
 
-/// Where streams are, and there, where it is one server, whether batches may be sent.
+/// Finds out where the streams are. For a single server, also makes sure that the user may send batches.
 async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
     let rights = ["+info", "+cluster|slots", "+cluster|info"];
     let found = find(settings, is_node).await;
@@ -644,20 +645,20 @@ async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// What is known of the one server from one connection to the next.
+/// The state of a single server from one connection to the next.
 #[derive(Debug, Default)]
 struct Server {
     reconnect: Reconnect,
-    /// So many records are to be sent one by one.
+    /// How many of the next records are sent one by one.
     alone: usize,
-    /// It has said what only a node of a cluster says.
+    /// Whether the server has given an answer that only a node of a cluster gives.
     is_node: bool,
-    /// In these words, on the present connection.
+    /// That answer, on the present connection.
     said: Option<Failure>,
 }
 
 impl Server {
-    /// `None`: another connection is to take its place at once.
+    /// Serves a connection to its end. `None`: the client has to connect again at once.
     async fn converse(&mut self, mut conversation: Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
         let end = self.serve(&mut conversation, receiver).await;
         conversation.give_back(receiver);
@@ -677,7 +678,7 @@ impl Server {
             if conversation.has_news() {
                 receiver.set_blocked(conversation.blocked().cloned());
             }
-            // With nothing due it need not wake up; it does once in a while.
+            // Without a due time the client sleeps for `IDLE`.
             let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
             tokio::select! {
                 event = receiver.next() => match event {
@@ -700,7 +701,7 @@ impl Server {
     }
 }
 
-/// With a user who may not ask for INFO it becomes known only now that the server is one of several.
+/// If the user may not ask for INFO, only these answers show that the server is a node of a cluster.
 impl Route for Server {
     fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> Next {
         self.is_node = true;
@@ -708,7 +709,7 @@ impl Route for Server {
     }
 
     fn judged(&mut self, _stream: &str, outcomes: &[RecordOutcome]) {
-        // A batch of several slots, or a slot that cannot be written now.
+        // The batch has several slots, or its slot cannot be written now.
         if let Some(RecordOutcome::Later(failure)) = outcomes.first() {
             self.is_node = true;
             self.said = Some(failure.clone());

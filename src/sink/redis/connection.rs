@@ -1,16 +1,16 @@
-//! One connection of the library's, over a socket of ours: reached, encrypted where asked for, logged in. And where streams are: on one
-//! server, on the one that Sentinels name, or on the nodes of a cluster.
+//! [`Connection`]: a connection of the library over walrelay's own socket. [`find`]: whether streams are on a single server, on the one that
+//! Sentinels name, or on the nodes of a cluster.
 //!
 //! In: settings, commands. Out: replies; views of a cluster. It does not reconnect and sends nothing a second time.
 //!
-//! The library is given a socket that is open, and runs in the future that drives it here: it ends, and the socket with it, when the
-//! [`Connection`] is dropped. The socket's own rules (what is sent when it is closed, files of certificates that are read again) and bounds
-//! (how long a reply may be, how long nothing may come) are those of the other destinations.
+//! The library gets a socket that is open, and runs in a future that this file drives. When the [`Connection`] is dropped, the future and the
+//! socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again), and
+//! limits of its own (how long a reply may be, how long the server may be silent).
 //!
-//! What a server says itself decides whether it is one of several: `cluster_enabled` of INFO. Several hosts in the settings are always nodes
-//! of a cluster; Sentinels know none. Sentinels are asked before each connection, on one of their own; nothing is remembered, so that a
-//! failover needs no more than another connection. One that is cut off from the others may go on naming a server that is gone or has become
-//! a replica: then the next one is asked. The library's own client for Sentinels opens its connections itself, and asks one of them.
+//! A server's own answer decides whether it is a node of a cluster: `cluster_enabled` of INFO. Several hosts in the settings are always nodes
+//! of a cluster; Sentinels have none. The client asks the Sentinels before each connection and remembers nothing, so that after a failover it
+//! only has to connect again. A Sentinel that is cut off from the others may go on naming a server that is gone or has become a replica: then
+//! the client asks the next one. The library's own client for Sentinels opens its connections itself, and asks one Sentinel only.
 //! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
 use super::cluster::View;
@@ -35,57 +35,57 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// How long reaching the server and logging in may take.
+/// How long connecting and logging in may take.
 const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a peer may stay silent before its connection counts as broken, where the network says nothing.
+/// How long sent bytes may stay unacknowledged by the peer before the connection counts as broken.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// How long a Sentinel may take: another may know as well.
+/// How long a Sentinel may take. Another one may know the primary too.
 const ASKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// So much may come for what is under way: the longest is a cluster's view of 16,384 ranges.
+/// The most bytes of the replies under way. The longest reply is a cluster's view of 16,384 ranges.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// So much of the last that has come is kept, for a server's last words.
+/// How many of the last received bytes are kept, for the error before a server closes the connection.
 const LAST_WORDS_BYTES: usize = 512;
 
-/// Writes that the library takes at a time without waiting: more than are ever under way.
+/// The size of the library's queue of writes, larger than the number of writes under way.
 pub(super) const QUEUE: usize = 128;
 
-/// As many nodes as a command about one key is sent to, each because the one before it has named it.
+/// To how many nodes a command is sent at most, one after the other, by redirects.
 const MOST_NODES: usize = 5;
 
-/// Replies that are due, one for each command of a write.
+/// The pending replies of a write, one for each command.
 pub(super) type Replies = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>>>>;
 
-/// A connection.
+/// A connection to a server.
 pub(super) struct Connection {
     library: MultiplexedConnection,
-    /// Reads and writes; ends with the connection.
+    /// The future that reads and writes. It ends with the connection.
     driver: Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>,
     traffic: Arc<Mutex<Traffic>>,
     host: String,
-    /// The server's, for people.
+    /// The server's address, for people.
     address: String,
 }
 
-/// What has been read and written.
+/// The traffic of a connection.
 #[derive(Debug)]
 struct Traffic {
-    /// When something last was.
+    /// When bytes were last read or written.
     last: Instant,
-    /// Bytes that were read since replies were last taken.
+    /// How many bytes were read since replies were last taken.
     read: usize,
-    /// As many there may be.
+    /// The limit of `read`.
     most: usize,
     /// The last of these bytes.
     last_words: Vec<u8>,
-    /// Why nothing is any more.
+    /// The error that ended the connection.
     ended: Option<String>,
 }
 
-/// The socket that the library is given.
+/// The socket for the library, which counts its traffic.
 struct Counted {
     stream: Box<dyn Stream>,
     traffic: Arc<Mutex<Traffic>>,
@@ -158,7 +158,7 @@ impl AsyncWrite for Counted {
 }
 
 impl Connection {
-    /// Reaches this server, and logs in.
+    /// Connects to this server, and logs in.
     ///
     /// # Errors
     /// It cannot be reached, or refuses the user.
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// The same, and its reply to INFO.
+    /// Connects, logs in, and asks for INFO.
     ///
     /// # Errors
     /// It cannot be reached, or refuses the user.
@@ -184,7 +184,7 @@ impl Connection {
         Ok((connection, Info(info)))
     }
 
-    /// Reaches this server.
+    /// Connects to this server, without logging in.
     async fn reach(settings: &Settings, server: &Server) -> Result<Self, Failure> {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
@@ -197,7 +197,7 @@ impl Connection {
             ended: None,
         }));
         let counted = Counted { stream, traffic: Arc::clone(&traffic) };
-        // Unless told, it gives up what is not answered within half a second; and it would log in by itself, and say who it is.
+        // By default the library gives up commands after half a second, logs in by itself, and sends its own name.
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(QUEUE);
         let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
         let connecting = MultiplexedConnection::new_with_config(&nobody, counted, config).await;
@@ -206,7 +206,7 @@ impl Connection {
         Ok(Self { library, driver: driver.fuse(), traffic, host: server.host.clone(), address })
     }
 
-    /// Says who it is.
+    /// Authenticates, if there is a password.
     async fn authenticate(&mut self, user: Option<&str>, password: Option<&Secret>) -> Result<(), Failure> {
         let Some(password) = password else { return Ok(()) };
         let password = password.read().map_err(|error| Failure {
@@ -224,7 +224,7 @@ impl Connection {
         if settings.database != 0 {
             self.expect_ok(cmd("SELECT").arg(settings.database)).await?;
         }
-        // Names cannot hold spaces, and who may not set one does without.
+        // A name has no spaces. If the user may not set one, the connection has none.
         let name = settings.client.replace(' ', "-");
         let named = self.call(cmd("CLIENT").arg("SETNAME").arg(name)).await?;
         match said(&named) {
@@ -233,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Whether the user may send batches. Where MULTI is refused, the server does at once what was to be a part of a transaction.
+    /// Makes sure that the user may send batches. If the server refused MULTI, it would execute the transaction's commands at once.
     ///
     /// # Errors
     /// The user may not, or the connection is lost.
@@ -250,7 +250,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What an error says, with the command that gives the user these rights where they are missing.
+    /// The failure of an error, with the command that gives the user these rights if they are missing.
     pub(super) fn forbidden(&self, settings: &Settings, error: &str, rights: &[&str]) -> Failure {
         with_fix(environment(&self.address, error), || allow(settings, rights))
     }
@@ -260,17 +260,17 @@ impl Connection {
         said(&reply).map_or(Ok(()), |error| Err(of_login(&self.address, &error)))
     }
 
-    /// Sends a command and waits for its reply, while nothing else is under way.
+    /// Sends a command and waits for its reply, while no other command is under way.
     ///
     /// # Errors
-    /// The connection is lost. An error of the server's is a reply.
+    /// The connection is lost. An error of the server is a reply.
     pub(super) async fn call(&mut self, command: &Cmd) -> Result<Value, Failure> {
         let mut commands = Pipeline::new();
         commands.add_command(command.clone());
         Ok(self.call_all(commands).await?.pop().unwrap_or_default())
     }
 
-    /// The same, where the server is to answer as soon as it is reached.
+    /// Sends a command and waits for its reply for [`REACHED_WITHIN`] at most.
     ///
     /// # Errors
     /// The connection is lost, or the server hangs.
@@ -281,7 +281,7 @@ impl Connection {
         }
     }
 
-    /// The same for several commands in one write.
+    /// Sends several commands in one write and waits for their replies.
     ///
     /// # Errors
     /// The connection is lost.
@@ -290,7 +290,7 @@ impl Connection {
         let replied = tokio::select! {
             biased;
             replied = &mut replies => replied,
-            // It may have ended behind them.
+            // The connection may have ended behind the replies.
             () = &mut self.driver => replies.await,
         };
         let replied = replied.map_err(|_error| self.lost())?;
@@ -303,7 +303,7 @@ impl Connection {
         let mut library = self.library.clone();
         let sending = async move { library.send_packed_commands(&commands, 0, commands.len()).await };
         let mut replies: Replies = Box::pin(tokio::task::unconstrained(sending));
-        // It goes into the library's queue, which has room, when it is polled first.
+        // The first poll puts the commands into the library's queue, which has room.
         let mut nobody = Context::from_waker(std::task::Waker::noop());
         match replies.as_mut().poll(&mut nobody) {
             Poll::Pending => replies,
@@ -311,7 +311,7 @@ impl Connection {
         }
     }
 
-    /// Writes and reads what can be. Ready once the connection has ended.
+    /// Writes and reads as much as the socket allows. Ready once the connection has ended.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         pin!(&mut self.driver).poll(context)
     }
@@ -321,24 +321,24 @@ impl Connection {
         self.driver.is_terminated()
     }
 
-    /// Replies were taken: others may come.
+    /// Notes that replies were taken: the count of bytes begins again.
     pub(super) fn settled(&self) {
         let mut traffic = locked(&self.traffic);
         traffic.read = 0;
         traffic.last_words.clear();
     }
 
-    /// So much may come at a time.
+    /// Sets the most bytes of the replies under way.
     pub(super) fn expect(&self, most: usize) {
         locked(&self.traffic).most = most;
     }
 
-    /// When something was last read or written.
+    /// When bytes were last read or written.
     pub(super) fn heard(&self) -> Instant {
         locked(&self.traffic).last
     }
 
-    /// The error of a server that has closed the connection over what it was sent, where that is what it said last.
+    /// The error that the server sent last, before it closed the connection over a command.
     pub(super) fn last_error(&self) -> Option<String> {
         let traffic = locked(&self.traffic);
         let text = std::str::from_utf8(&traffic.last_words).ok()?.strip_suffix("\r\n")?;
@@ -346,7 +346,7 @@ impl Connection {
         line.strip_prefix('-').filter(|error| errors::code(error) == "ERR").map(str::to_owned)
     }
 
-    /// The connection is lost: for the reason that the socket has, or else since the library has not understood what has come.
+    /// The failure of a lost connection: the socket's error, or else a reply that the library did not understand.
     pub(super) fn lost(&self) -> Failure {
         let traffic = locked(&self.traffic);
         broken(&self.address, traffic.ended.as_deref().unwrap_or("it does not speak Redis' protocol"))
@@ -357,48 +357,48 @@ impl Connection {
         &self.address
     }
 
-    /// The name or address that it was reached by.
+    /// The name or address to which this connection was made.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 }
 
-/// What a server says about itself: the reply to INFO, or to CLUSTER INFO. A user who may not ask leaves it unknown.
+/// A server's reply to INFO or CLUSTER INFO. If the user may not ask, it is an error.
 #[derive(Debug, Default)]
 pub(super) struct Info(pub(super) Value);
 
-/// The oldest Redis with WAITAOF, as its protocol's version; every Valkey says 7.2 or newer.
+/// The oldest version of Redis with WAITAOF. Every Valkey says 7.2 or newer.
 const WAITS_FOR_FILE: (u32, u32) = (7, 2);
 
 impl Info {
-    /// One of its fields.
+    /// The value of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
         let Value::BulkString(text) = &self.0 else { return None };
         let text = std::str::from_utf8(text).ok()?;
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    /// Whether it writes an append-only file, and has the command that waits for it.
+    /// Whether the server writes an append-only file, and has the command that waits for it.
     pub(super) fn has_file_to_wait_for(&self) -> bool {
         self.field("aof_enabled") == Some("1") && self.version().is_some_and(|version| version >= WAITS_FOR_FILE)
     }
 
-    /// Major and minor version.
+    /// The major and minor version.
     fn version(&self) -> Option<(u32, u32)> {
         let mut parts = self.field("redis_version")?.split('.');
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }
 }
 
-/// Where streams are.
+/// The result of looking for the streams.
 pub(super) enum Found {
-    /// On the server at the other end, and its reply to INFO.
+    /// The streams are on a single server: a connection to it, and its reply to INFO.
     Server(Connection, Info),
-    /// On nodes.
+    /// The streams are on the nodes of a cluster.
     Cluster(View),
 }
 
-/// Connects, and asks. `is_node`: what is known already.
+/// Connects, and finds out where the streams are. `is_node`: the server is known to be a node of a cluster.
 ///
 /// # Errors
 /// No server answers, or it refuses the user.
@@ -417,7 +417,7 @@ pub(super) async fn find(settings: &Settings, is_node: bool) -> Result<Found, Fa
     Ok(Found::Server(connection, info))
 }
 
-/// The reply to a command about one key, by the server that holds it, and that server's address. An error may be the reply.
+/// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error.
 ///
 /// # Errors
 /// The server is not reached.
@@ -425,7 +425,7 @@ pub(super) async fn call(settings: &Settings, key: &str, command: &Cmd) -> Resul
     call_for(settings, key, command, ANSWER_BYTES).await
 }
 
-/// The same, where the reply may have so many bytes.
+/// Does the same as [`call`], with a reply of at most `most` bytes.
 ///
 /// # Errors
 /// The server is not reached, or replies more.
@@ -454,7 +454,7 @@ pub(super) async fn call_for(
     Err(environment(connection.address(), "TRYAGAIN nodes name one another for the key"))
 }
 
-/// A connection to the server that holds a key.
+/// Connects to the server that has a key.
 async fn holder(settings: &Settings, key: &str) -> Result<Connection, Failure> {
     match find(settings, false).await? {
         Found::Server(connection, _) => Ok(connection),
@@ -466,7 +466,7 @@ async fn holder(settings: &Settings, key: &str) -> Result<Connection, Failure> {
     }
 }
 
-/// A connection to the primary, and its reply to INFO. Where no server that Sentinels name is one: to the first replica.
+/// Connects to the primary, and asks for INFO. If the Sentinels name only replicas, connects to the first of these.
 async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Connection, Info), Failure> {
     let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
     for server in &sentinels.servers {
@@ -484,7 +484,7 @@ async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Connecti
                 tried.push(primary);
             }
             Ok(Ok(None)) => reasons.push(format!("Sentinel at {address} knows no primary of that name")),
-            // Nobody else's login differs.
+            // All Sentinels have the same credentials.
             Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
             Ok(Err(failure)) => reasons.push(failure.text),
             Err(_late) => {
@@ -495,7 +495,7 @@ async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Connecti
     replica.ok_or_else(|| unreached.unwrap_or_else(|| broken(&settings.address(), &reasons.join("; "))))
 }
 
-/// `None`: it does not know the name.
+/// Asks a Sentinel for the primary. `None`: it does not know the name.
 async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Server) -> Result<Option<Server>, Failure> {
     let mut connection = Connection::reach(settings, server).await?;
     connection.authenticate(sentinels.user.as_deref(), sentinels.password.as_ref()).await?;
@@ -503,7 +503,7 @@ async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Serve
     of_sentinel(&server.address(), &reply)
 }
 
-/// Host and port, or nothing.
+/// The address in a Sentinel's reply. `None`: it does not know the name.
 fn of_sentinel(address: &str, reply: &Value) -> Result<Option<Server>, Failure> {
     if let Some(error) = said(reply) {
         return Err(environment(address, &error));
@@ -524,7 +524,7 @@ fn unanswered(address: &str) -> Failure {
     broken(address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))
 }
 
-/// The connection cannot be had, or is lost.
+/// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(address: &str, reason: &str) -> Failure {
     let text = format!("Redis at {address} cannot be reached: {reason}");
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }

@@ -1,8 +1,7 @@
-//! Reads a dead-letter stream, and removes from it what was published again.
+//! Reads a dead-letter stream, and removes entries that were published again.
 //!
-//! In: settings, a stream. Out: its entries as the records that they were written of, up to the last one that was there at the beginning.
-//! What is settled is deleted (XDEL): a stream has no other place to remember it. An entry's fields are undone as `message` writes them;
-//! its time is the one at which the server took it.
+//! In: settings, a stream. Out: the records of its entries, up to the last entry at the beginning. Settled entries are deleted (XDEL), since a
+//! stream has no place to remember them. The fields are those that `message` writes; an entry's time is the one at which the server took it.
 //! Specification: Redis, commands XRANGE, XREVRANGE, XDEL.
 
 use super::Settings;
@@ -15,21 +14,21 @@ use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use redis::{Cmd, Value, cmd};
 use std::collections::VecDeque;
 
-/// Entries that are read at once at most. Their number bounds what is held, since entries are as large as records.
+/// The most entries that are read at once, which limits the memory: entries are as large as records.
 const AT_ONCE: u32 = 100;
 
-/// So many bytes they may have. The longest text that a server takes by default has half of it.
+/// The most bytes of a reply with entries. The longest text that a server takes by default has half of that.
 const MOST_BYTES: usize = 1 << 30;
 
-/// One stream, being read.
+/// The reading of a stream.
 pub(super) struct Reading {
     settings: Settings,
     stream: String,
-    /// The next entry is behind this one, in Redis' words.
+    /// The position behind which the next entry is, in Redis' syntax.
     behind: String,
-    /// So many are read next: after a failure one, since the reply may have been too long.
+    /// How many entries are read next. After a failure one, since the reply may have been too long.
     at_once: u32,
-    /// The last one that was there at the beginning; `None`: it was empty, or everything is read.
+    /// The id of the last entry at the beginning. `None`: the stream was empty, or all entries are read.
     last: Option<String>,
     count: u64,
     read: VecDeque<Kept>,
@@ -57,7 +56,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// A command's reply, which is no error.
+    /// Sends a command. Returns a reply that is no error.
     fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
         let asking = connection::call_for(&self.settings, &self.stream, command, MOST_BYTES);
         let (address, reply) = block_on(asking)?;
@@ -114,7 +113,7 @@ impl DeadLetters for Reading {
     }
 }
 
-/// What XRANGE and XREVRANGE reply: an array of pairs of an id and an array of fields and values.
+/// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
 fn entries(reply: &Value, stream: &str) -> Vec<Kept> {
     let Value::Array(replied) = reply else { return Vec::new() };
     let kept = |(place, fields): (Place, Vec<Field<'_>>)| Kept {
@@ -135,13 +134,13 @@ fn entry(reply: &Value) -> Option<(Place, Vec<Field<'_>>)> {
     let mut fields = Vec::new();
     for words in words.chunks_exact(2) {
         let [Value::BulkString(name), Value::BulkString(value)] = words else { return None };
-        // A name that is no text is nobody's of ours.
+        // walrelay writes no field whose name is no text.
         fields.extend(std::str::from_utf8(name).ok().map(|name| (name, value.as_slice())));
     }
     Some((place, fields))
 }
 
-/// The record that an entry was written of.
+/// The record of an entry.
 fn record(stream: &str, place: Place, fields: &[Field<'_>]) -> OwnedRecord {
     let (mut key, mut value, mut headers) = (None, None, Vec::new());
     for &(name, bytes) in fields {

@@ -1,7 +1,7 @@
-//! What a server's replies say about the records of a batch, and where a node of a cluster sends a command to (MOVED, ASK).
+//! The meaning of a server's replies, for the records of a batch, and the redirects of a cluster's nodes (MOVED, ASK).
 //!
-//! In: how the batch was written, its replies. Out: for each record whether it was added, refused, or neither. It does no I/O.
-//! Control flow follows the code an error begins with, never its text.
+//! In: the form of a batch, and its replies. Out: for each record whether it was added, refused, or neither. This file does no I/O.
+//! Control flow follows the code with which an error begins. Where Redis gives no code of its own, constants here name the texts.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
 use super::Settings;
@@ -13,28 +13,28 @@ use crate::sink::{DUPLICATE, Failure, FailureClass};
 use redis::Value;
 use std::slice::Iter;
 
-/// What the replies to a batch say as a whole.
+/// The meaning of the replies to a batch as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Judged {
     /// Each record has its outcome.
     Each,
-    /// Nothing was taken for a reason that passes by itself: what is not refused is to be sent again, later.
+    /// The server added no record, for a reason that passes by itself. Records that are not refused are sent again later.
     Later(Failure),
-    /// As [`Judged::Later`], on another connection: this server takes no writes.
+    /// As [`Judged::Later`], but on another connection: this server takes no writes.
     Elsewhere(Failure),
-    /// Nothing was taken: another node of the cluster is to be asked. What the error says, for people.
+    /// The server added no record: the client has to ask another node of the cluster. The failure is for people.
     Redirected(Redirect, Failure),
-    /// Nothing was taken, and which record is to blame is not said: each is to be sent alone.
+    /// The server added no record, and does not say which one is at fault: each is sent alone.
     Alone,
-    /// The replies are not those of the batch.
+    /// The replies do not fit the batch.
     Broken,
 }
 
-/// What an error says.
+/// The meaning of an error.
 enum Fault {
     Row,
     Topic,
-    /// The slot of a cluster: other streams' records may be taken.
+    /// The slot of a cluster cannot be written. The server may take records of other streams.
     Slot,
     Redirect(Redirect),
     Later,
@@ -51,23 +51,23 @@ pub(super) const CONNECTION: &str = "connection";
 pub(super) const STREAM: &str = "stream";
 pub(super) const HEADERS: &str = "headers";
 
-/// What a record may be refused for.
+/// The labels for which Redis may refuse a record.
 pub(super) const REFUSALS: [&str; 6] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS, DUPLICATE];
 
-/// What a failed delivery may say.
+/// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 8] =
     [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED, DUPLICATE];
 
-/// The answer to any command on a connection above `maxclients`: its code is that of other errors, too.
+/// The reply on a connection above `maxclients`, whose code other errors have too.
 const FULL: &str = "ERR max number of clients";
 
-/// A missing right within a script, in servers before Redis 7.0: they write no code.
+/// The text of a missing right within a script. Servers before Redis 7.0 give it no code.
 const MAY_NOT: &str = "The user executing the script can't ";
 
-/// Behind it, an error repeats what was sent.
+/// The text behind which an error repeats the command's words.
 const REPEATS: &str = ", with args";
 
-/// The error that a reply is, in the server's words; `None`: it is none.
+/// The text of a reply that is an error. `None`: it is no error.
 pub(super) fn said(reply: &Value) -> Option<String> {
     let Value::ServerError(error) = reply else { return None };
     let details = error.details().map_or_else(String::new, |details| format!(" {details}"));
@@ -99,19 +99,19 @@ fn fault(error: &str) -> (Fault, &'static str) {
         _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
         _ if error.starts_with(MAY_NOT) => (Fault::Topic, NOT_PERMITTED),
         "ERR" | "EXECABORT" | "DENIED" => (Fault::Row, REFUSED),
-        // A server, or a proxy before it, is in a state that it has a word for. Of a record it says ERR.
+        // Another code is about the state of the server, or of a proxy before it. Faults of records have the code ERR.
         _ => (Fault::Later, NOT_WRITABLE),
     }
 }
 
-/// Redis before 7.0 writes where in the script it was in front of an error that a command meets there: `@user_script: 24: -OOM …`.
+/// An error without its place in the script. Redis before 7.0 writes that in front of a command's error: `@user_script: 24: -OOM …`.
 fn behind_place(error: &str) -> &str {
     let Some(rest) = error.strip_prefix("@user_script: ") else { return error };
     let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit()).strip_prefix(": ").unwrap_or(error);
     rest.strip_prefix('-').unwrap_or(rest)
 }
 
-/// The command that gives the user rights: `words` in Redis' words, such as `+info`. Quoted as shells and `redis-cli` read it.
+/// The command that gives the user rights. `words`: the rights in Redis' syntax, such as `+info`. It is quoted for shells and `redis-cli`.
 pub(super) fn allow(settings: &Settings, words: &[&str]) -> String {
     let words = [&["ACL", "SETUSER", settings.user()], words].concat();
     words
@@ -121,7 +121,7 @@ pub(super) fn allow(settings: &Settings, words: &[&str]) -> String {
         .join(" ")
 }
 
-/// The command that gives the user what publishing to the stream needs.
+/// The command that gives the user the rights for publishing to the stream.
 pub(super) fn allow_stream(settings: &Settings, stream: &str) -> String {
     let key = pattern(stream);
     let mut words = match settings.adding.dedupe {
@@ -134,7 +134,7 @@ pub(super) fn allow_stream(settings: &Settings, stream: &str) -> String {
     allow(settings, &words)
 }
 
-/// A key's name as a pattern that it alone matches.
+/// A pattern that matches only this key.
 pub(super) fn pattern(key: &str) -> String {
     let mut pattern = "~".to_owned();
     for character in key.chars() {
@@ -146,7 +146,7 @@ pub(super) fn pattern(key: &str) -> String {
     pattern
 }
 
-/// A failure for want of a right, with the command that gives it; another one as it is.
+/// Adds the command that gives a right to the failure of a missing right. Returns another failure as it is.
 pub(super) fn with_fix(failure: Failure, fix: impl FnOnce() -> String) -> Failure {
     if failure.reason != NOT_PERMITTED {
         return failure;
@@ -154,7 +154,7 @@ pub(super) fn with_fix(failure: Failure, fix: impl FnOnce() -> String) -> Failur
     Failure { text: format!("{}; to allow it: {}", failure.text, fix()), ..failure }
 }
 
-/// What a command that concerns no record failed for.
+/// The failure of a command that concerns no record.
 pub(super) fn environment(address: &str, error: &str) -> Failure {
     let (_, reason) = fault(error);
     let class = match code(error) {
@@ -164,9 +164,9 @@ pub(super) fn environment(address: &str, error: &str) -> Failure {
     Failure { class, reason, text: format!("Redis at {address}: {error}") }
 }
 
-/// What a login failed for.
+/// The failure of a login.
 pub(super) fn of_login(address: &str, error: &str) -> Failure {
-    // A server that does not know the command repeats its words, of which one is the password.
+    // A server that does not know the command repeats its words, the password among them.
     let (said, _) = error.split_once(REPEATS).unwrap_or((error, ""));
     let failure = environment(address, said);
     match fault(error) {
@@ -178,7 +178,7 @@ pub(super) fn of_login(address: &str, error: &str) -> Failure {
     }
 }
 
-/// What a command that reads a stream, or deletes of it, failed for.
+/// The failure of a command that reads a stream or deletes from it.
 pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     let passing = environment(address, error);
     match fault(error).0 {
@@ -187,22 +187,22 @@ pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     }
 }
 
-/// The server closed the connection over what this record's command holds.
+/// The failure of a record over whose command the server closed the connection.
 pub(super) fn refused(stream: &str, error: &str) -> Failure {
     let text = format!("Redis refuses a record for stream {stream}: {error}");
     Failure { class: FailureClass::Row, reason: REFUSED, text }
 }
 
-/// Who judges: for whom, and what was written.
+/// The settings, the server and the form of a batch whose replies are judged.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) settings: &'a Settings,
-    /// The server's, for people.
+    /// The server's address, for people.
     pub(super) address: &'a str,
     pub(super) form: Form,
 }
 
-/// Judges records that went to `streams`, in their order. Their outcomes are appended to `outcomes`: as many as there are streams.
+/// Judges the replies to records for `streams`, one stream for each record. Appends an outcome for each record to `outcomes`.
 pub(super) fn judge<'a>(
     asked: Asked<'_>,
     streams: impl Iterator<Item = &'a str> + Clone,
@@ -236,7 +236,7 @@ struct Judge<'j, S> {
 }
 
 impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
-    /// One reply for each record: an entry's id, or 1 (added) or 0 (was there) of the script.
+    /// Judges one reply for each record: an entry's id, or the script's 1 (added) or 0 (was there).
     fn each(&mut self, replies: &[Value]) -> Option<Judged> {
         if replies.len() != self.records {
             return Some(Judged::Broken);
@@ -274,7 +274,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         RecordOutcome::Refused(with_fix(failure, || allow_stream(settings, stream)))
     }
 
-    /// One array, or one error for all.
+    /// Judges an array with a reply for each record, or an error for all.
     fn array(&mut self, reply: Option<&Value>) -> Option<Judged> {
         match (reply, reply.and_then(said)) {
             (Some(Value::Array(replies)), _) => self.each(replies),
@@ -283,12 +283,12 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         }
     }
 
-    /// An error for all of them: nothing was taken.
+    /// Judges an error for all records: the server added none.
     fn none(&mut self, error: &str) -> Option<Judged> {
         let passes = !matches!(fault(error).0, Fault::Row | Fault::Topic);
         if self.records == 1 || passes {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
-            // What is wrong with the slot concerns each of them; else what is said of the first is said of the whole.
+            // A fault of the slot concerns each record. Otherwise the error is about the whole command, and the first record has it.
             let other = if let RecordOutcome::Later(_) = first { first.clone() } else { RecordOutcome::Unknown };
             self.outcomes.push(first);
             self.outcomes.extend(std::iter::repeat_n(other, self.records.saturating_sub(1)));
@@ -298,7 +298,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         Some(Judged::Alone)
     }
 
-    /// MULTI's reply, one for each record that was queued, and EXEC's.
+    /// Judges the replies of a transaction: MULTI's, one for each queued command, and EXEC's.
     fn transaction(&mut self, replies: &mut Iter<'_, Value>) -> Option<Judged> {
         let multi = replies.next();
         let (queued, rest) = replies.as_slice().split_at_checked(self.records).unwrap_or_default();
@@ -307,7 +307,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         if queued.iter().all(is_text) && multi.is_some_and(is_text) {
             return self.array(exec);
         }
-        // EXEC's own error says only that there was one.
+        // EXEC's own error says only that a queued command failed.
         if exec.is_none_or(|exec| said(exec).is_none()) {
             return Some(Judged::Broken);
         }
@@ -322,19 +322,19 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
     }
 }
 
-/// What MOVED or ASK says.
+/// A redirect: the content of MOVED or ASK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Redirect {
-    /// It is to be asked once, behind ASKING: the slot is on its way there. Else it has the slot.
+    /// Whether this is ASK: the slot is on its way to the node, which takes one command behind ASKING. MOVED: the node has the slot.
     pub(super) ask: bool,
     pub(super) slot: u16,
-    /// Empty: the same as of the node that says so. `?`: that node does not know it.
+    /// The node's host. Empty: the host of the node that says so. `?`: that node does not know it.
     pub(super) host: String,
     pub(super) port: u16,
 }
 
 impl Redirect {
-    /// Takes it apart; `None`: it is another error.
+    /// Parses an error. `None`: it is no redirect.
     pub(super) fn of(error: &str) -> Option<Self> {
         let mut words = error.split(' ');
         let ask = match words.next()? {
@@ -343,18 +343,18 @@ impl Redirect {
             _ => return None,
         };
         let slot = words.next()?.parse().ok()?;
-        // An address of IPv6 has no brackets here.
+        // An IPv6 address has no brackets here.
         let (host, port) = words.next()?.rsplit_once(':')?;
         Some(Self { ask, slot, host: host.to_owned(), port: port.parse().ok()? })
     }
 
-    /// The node, as the one of this host says it; `None`: it does not know.
+    /// The node's address. `said_by`: the host of the node that sent the redirect. `None`: that node does not know it.
     pub(super) fn server(&self, said_by: &str) -> Option<Server> {
         server(&self.host, self.port, said_by)
     }
 }
 
-/// The node that goes by this host in what the node of host `said_by` says; `None`: it does not know.
+/// The address of a node that the node at `said_by` calls by this host. `None`: that node does not know it.
 pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
     let host = match host {
         "?" => return None,

@@ -1,6 +1,7 @@
-//! A record as a stream's entry, and a batch of them as one command that takes all or none.
+//! Turns a batch of records into one command that adds all entries or none, and computes the slot of a stream.
 //!
-//! In: records. Out: commands for the library, which writes them; the slot of a stream in a cluster. It does no I/O and judges no reply.
+//! In: records. Out: commands for the library, which writes them; the slot of a stream in a cluster. This file does no I/O and judges no
+//! reply.
 //!
 //! ```text
 //!   one record     XADD
@@ -8,8 +9,8 @@
 //!   with dedupe    EVAL of one script      an id that was added within that time is not added again
 //! ```
 //!
-//! Fields, in this order: `id`, `type`, `key`, `payload`, as far as the record has them, then its other headers. Redis knows no null:
-//! what is null is left out. A header that bears one of those four names is written as `header:NAME`.
+//! Fields, in this order: `id`, `type`, `key`, `payload`, as far as the record has them, then its other headers. Redis has no null: a part
+//! that is null is left out. A header with one of these four names is written as `header:NAME`.
 //! Specification: Redis, commands XADD, MULTI, EXEC, EVAL; "Redis cluster specification", sections "Key distribution model" and "Hash tags".
 
 use crate::sink::Header;
@@ -25,49 +26,50 @@ pub(super) const SLOTS: usize = 1 << 14;
 /// Fields that are no headers of their own.
 pub(super) const PARTS: [&str; 4] = ["id", "type", "key", "payload"];
 
-/// What stands before the name of a header that is also one of [`PARTS`].
+/// The prefix of a header whose name is also one of [`PARTS`].
 pub(super) const TAKEN: &str = "header:";
 
-/// More headers than this a record may not have: a script passes all fields of an entry on its stack, which has 8,000 places.
+/// The most headers of a record: a script passes all fields of an entry on its stack, which has 8,000 places.
 pub(super) const MOST_HEADERS: usize = 3000;
 
-/// The words of an entry for which room is made at once.
+/// How many words of an entry get memory at once.
 const FEW_WORDS: usize = 16;
 
 /// How entries are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Adding {
-    /// How long a stream may get; `None`: it is not trimmed.
+    /// The greatest length of a stream. `None`: it is not trimmed.
     pub(super) most: Option<Most>,
-    /// How long an id is remembered; `None`: repeats are added.
+    /// How long an id is remembered. `None`: repeats are added.
     pub(super) dedupe: Option<Duration>,
 }
 
-/// How long a stream may get.
+/// The greatest length of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Most {
-    /// Entries.
+    /// How many entries.
     pub(super) entries: u64,
-    /// Redis may keep some more, where that is cheaper.
+    /// Whether Redis may keep some more if that is cheaper.
     pub(super) about: bool,
 }
 
-/// How a batch was written: what its replies look like.
+/// The form of a batch's command, on which the form of its replies depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// One XADD: its reply.
+    /// One XADD, with one reply.
     Single,
-    /// MULTI: OK, QUEUED for each, and the replies as one array.
+    /// A transaction: the replies are OK, QUEUED for each command, and an array.
     Multi,
-    /// A script: one array, of 1 (added), 0 (was there) or an error for each.
+    /// A script: the reply is an array with 1 (added), 0 (was there) or an error for each record.
     Script,
 }
 
-/// Adds each entry whose marker is not there. A marker is a key of its own that expires, in the slot of its stream. Where the entry
-/// is refused, so is its marker. A marker that is there is written again: WAIT and WAITAOF wait for what their own connection has written,
-/// and the entry may be another's that has reached neither file nor replica. Words: time to remember in milliseconds, words before the id, those words, then for each entry how
-/// many words, and the words. Keys: for each entry the stream, and the marker, or the stream again where the record has no id. Within a
-/// script a missing right has the code ERR, as what is wrong with a record has: it gets back the code that it has elsewhere.
+/// Adds each entry whose marker does not exist. A marker is a key that expires, in the slot of its stream. If the server refuses an entry,
+/// the script removes its marker. The script writes an existing marker again: WAIT and WAITAOF wait for writes of their own connection, and
+/// another connection's entry may have reached neither the file nor a replica. Arguments: the time to remember in milliseconds; the number of
+/// words before the id, and these words; then for each entry the number of its words, and the words. Keys: for each entry the stream, and the
+/// marker, or the stream again if the record has no id. Within a script, a missing right has the code ERR, as a fault of a record has: the
+/// script gives it back the code that it has elsewhere.
 const SCRIPT: &str = "\
 local ttl, n = ARGV[1], tonumber(ARGV[2])
 local function refusal(result, words)
@@ -107,7 +109,7 @@ for i = 1, #KEYS, 2 do
 end
 return results";
 
-/// Appends a batch as one command that takes all or none.
+/// Appends the command of a batch, which adds all entries or none.
 pub(super) fn batch<'a>(
     commands: &mut Pipeline,
     adding: Adding,
@@ -158,14 +160,14 @@ fn script<'a>(
     command.arg(remembered.as_millis().to_string()).arg(trimming_words(adding));
     trimming(&mut command, adding);
     for record in records {
-        // How many words there are, the id, and its fields.
+        // The number of words, the id, and the fields.
         command.arg(1 + field_words(record)).arg("*");
         fields(&mut command, record);
     }
     command
 }
 
-/// The key that remembers a record's id: `walrelay:seen:{stream}:id`, in the stream's slot of a cluster. Without an id: the stream.
+/// The marker of a record's id: the key `walrelay:seen:{stream}:id`, in the stream's slot of a cluster. Without an id: the stream.
 fn marker_of(marker: &mut Vec<u8>, record: Stored<'_>) {
     marker.clear();
     let stream = record.topic();
@@ -175,7 +177,7 @@ fn marker_of(marker: &mut Vec<u8>, record: Stored<'_>) {
             marker.extend_from_slice(b"walrelay:seen:{");
             marker.extend_from_slice(tag(stream).as_bytes());
             marker.extend_from_slice(b"}:");
-            // Streams may share a tag.
+            // Streams may have the same tag, so the marker has the stream's name too.
             marker.extend_from_slice(stream.as_bytes());
             marker.push(b':');
             marker.extend_from_slice(id);
@@ -226,24 +228,24 @@ fn fields(command: &mut Cmd, record: Stored<'_>) {
         command.arg(value);
     });
     if !any {
-        // An entry needs a field.
+        // An entry needs at least one field.
         command.arg("payload").arg("");
     }
 }
 
-/// The slot of a key: which node of a cluster holds it.
+/// The slot of a key, which decides on its node in a cluster.
 pub(super) fn slot(key: &str) -> u16 {
     slot_of(hash_tag(key))
 }
 
-/// A text without braces that stands between braces in keys which have the slot of `key`. For nearly every key: what decides its slot.
+/// A hash tag without braces for keys in the slot of `key`. For nearly every key, it is the key's own tag.
 fn tag(key: &str) -> &str {
     let tag = hash_tag(key);
-    // Between braces, it would end at the first that closes.
+    // A tag with a closing brace would end there.
     if tag.contains('}') { substitute(slot_of(tag)) } else { tag }
 }
 
-/// What of a key decides its slot: what stands between the first `{` and the next `}`, unless that is nothing; else all of it.
+/// The part of a key that decides its slot: the text between the first `{` and the next `}`, or the whole key if that is empty.
 fn hash_tag(key: &str) -> &str {
     let inner = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     inner.filter(|tag| !tag.is_empty()).unwrap_or(key)
@@ -253,12 +255,12 @@ fn slot_of(tag: &str) -> u16 {
     State::<XMODEM>::calculate(tag.as_bytes()) % (1 << 14)
 }
 
-/// Digits of this slot.
+/// A number, as text, whose slot is this one.
 fn substitute(slot: u16) -> &'static str {
     static DIGITS: OnceLock<Vec<String>> = OnceLock::new();
     let all = DIGITS.get_or_init(|| {
         let (mut all, mut left) = (vec![String::new(); SLOTS], SLOTS);
-        // Each slot is hit by one of the first 200,000 numbers or so.
+        // Each slot has one of the first 200,000 numbers or so.
         for number in 0_u32.. {
             let digits = number.to_string();
             let place = all.get_mut(usize::from(slot_of(&digits)));

@@ -1,4 +1,4 @@
-//! Streams of Redis, and of Valkey, which speaks the same protocol: what settings say of it, what it can do, and its sink.
+//! Streams of Redis, and of Valkey, which speaks the same protocol: their settings, their [`Kind`], and their sink.
 //!
 //! In: `--to redis://user:password@host:port/database`, `-X` properties, records. Several hosts are nodes of a cluster; with `sentinel`, the
 //! hosts are Sentinels. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter records, a stream for measurements. A record
@@ -6,7 +6,7 @@
 //! under way hold records of one key. Certificates, and a password in a file, are read at each connection, so that the files can
 //! change. No error here shows a password.
 //!
-//! Invariant: a later record of a key is never added while an earlier one is refused and undecided, or its outcome unknown.
+//! Invariant: a later record of a key is never added while an earlier one is refused and not resolved, or while its outcome is unknown.
 //! Specification: Redis, "Streams", "Transactions". The library `redis` speaks the protocol.
 
 mod check;
@@ -16,7 +16,7 @@ mod connection;
 mod dead_letters;
 mod errors;
 #[cfg(test)]
-mod fake_servers;
+mod fake_server_tests;
 mod message;
 
 use self::dead_letters::Reading;
@@ -37,7 +37,7 @@ use redis::{Value, cmd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Redis and Valkey.
+/// The kind `redis`, for Redis and Valkey.
 pub const KIND: Kind = Kind {
     name: "redis",
     title: "Redis",
@@ -54,7 +54,7 @@ pub const KIND: Kind = Kind {
     hint,
 };
 
-/// Every property.
+/// The names of all properties.
 const PROPERTIES: [&str; 14] = [
     "username",
     "password",
@@ -72,12 +72,12 @@ const PROPERTIES: [&str; 14] = [
     "timeout",
 ];
 
-/// How long a connection may be silent while replies are due, unless said.
+/// The default of `timeout`: how long a connection may be silent while replies are due.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 const DEFAULT_PORT: u16 = 6379;
 
-/// Sentinel's.
+/// The default port of Sentinels.
 const SENTINEL_PORT: u16 = 26379;
 
 /// The schemes, with and without encryption.
@@ -86,10 +86,10 @@ const SCHEMES: [&str; 2] = ["redis", "rediss"];
 /// An address as an example.
 const EXAMPLE: &str = "redis://HOST:PORT";
 
-/// What is asked of an address, for messages.
+/// The form of an address, for messages.
 const PLACES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
 
-/// A stream's key may be any text.
+/// The rule for streams: their keys may be any text.
 static STREAMS: Rule = Rule {
     expected: "a text of at most 4096 bytes that is not empty",
     made_of: "a stream's key (all others are)",
@@ -105,53 +105,53 @@ struct Settings {
     /// The database's number.
     database: u32,
     tls: Option<Tls>,
-    /// `None`: the default user.
+    /// The user. `None`: the default user.
     user: Option<String>,
     password: Option<Secret>,
     adding: Adding,
-    /// What is waited for after each batch; `None`: the reply alone.
+    /// The replicas that each batch waits for. `None`: it waits for the reply only.
     wait: Option<Wait>,
-    /// How long a connection may be silent while replies are due: a server that hangs longer is connected to again.
+    /// How long a connection may be silent while replies are due. After that the client connects again.
     timeout: Duration,
-    /// The client's name there.
+    /// The client's name at the server.
     client: String,
-    /// Bytes.
+    /// The most bytes in flight.
     max_in_flight: usize,
 }
 
-/// Where the server is.
+/// The address of the server, of the nodes or of the Sentinels.
 #[derive(Debug, Clone)]
 enum Place {
-    /// There: one server, or a node of a cluster, whatever it says itself.
+    /// A single server, or a node of a cluster: the server itself says which.
     Server(Server),
-    /// They are nodes of a cluster, at least two; any of them will do.
+    /// Nodes of a cluster, at least two. Any of them will do.
     Nodes(Vec<Server>),
-    /// Sentinels know it.
+    /// Sentinels, which know the server.
     Sentinels(Sentinels),
 }
 
-/// Who knows where a primary is.
+/// The Sentinels that know the address of a primary.
 #[derive(Debug, Clone)]
 struct Sentinels {
-    /// At least one; any of them will do.
+    /// At least one Sentinel. Any of them will do.
     servers: Vec<Server>,
-    /// What they call the primary.
+    /// The Sentinels' name of the primary.
     primary: String,
-    /// As whom they are asked; `None`: the default user.
+    /// The user at the Sentinels. `None`: the default user.
     user: Option<String>,
     password: Option<Secret>,
 }
 
-/// What is waited for: this many replicas, and the append-only file on disk, where the server has one.
+/// The number of replicas that each batch waits for. It also waits for the append-only file on disk, if the server has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wait {
-    /// Replicas that must have it.
+    /// How many replicas must have the batch.
     replicas: u32,
-    /// How long to wait before it is asked for again.
+    /// How long one wait lasts before the client asks again.
     patience: Duration,
 }
 
-/// What fixes a failure for which an operator must act. Where a right is missing, the failure's text has the command.
+/// The fix of a failure for which an operator must act. If a right is missing, the failure's text has the command.
 fn hint(failure: &Failure) -> Option<String> {
     if failure.class == FailureClass::LogIn {
         return Some(
@@ -162,14 +162,14 @@ fn hint(failure: &Failure) -> Option<String> {
     (failure.reason == errors::WRONG_TYPE).then(|| hint.to_owned())
 }
 
-/// A client, which begins to connect.
+/// Opens the sink, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
         client::run(&settings, receiver).await;
     })
 }
 
-/// What no server would take.
+/// Refuses records that no server would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
     if record.topic.is_empty() {
@@ -218,7 +218,7 @@ impl Destination for Settings {
     }
 }
 
-/// A stream that the first record creates.
+/// A stream for a measurement. The first record creates it.
 struct ScratchStream {
     settings: Settings,
     stream: String,
@@ -229,7 +229,7 @@ impl ScratchStream {
         ScratchError { what, topic: self.stream.clone(), reason: reason.to_owned() }
     }
 
-    /// The number that a command about the stream replies with.
+    /// Sends a command about the stream, whose reply is a number.
     fn number(&self, what: &'static str, command: &str) -> Result<i64, ScratchError> {
         let mut command = cmd(command);
         command.arg(&self.stream);
@@ -250,12 +250,12 @@ impl Scratch for ScratchStream {
 }
 
 impl Settings {
-    /// The same, under this client's name.
+    /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
     }
 
-    /// As whom records are sent, for commands that give rights.
+    /// The name of the user, for commands that give rights.
     fn user(&self) -> &str {
         self.user.as_deref().unwrap_or("default")
     }
@@ -356,7 +356,7 @@ fn remembered(given: &Given) -> Result<Duration, SettingError> {
     }
 }
 
-/// `REPLICAS,TIME`; a bare number is milliseconds.
+/// Parses `REPLICAS,TIME`. A time without a unit is in milliseconds.
 fn wait(given: &Given) -> Result<Wait, SettingError> {
     let expected = "REPLICAS,MILLISECONDS, such as 1,1000 (0 replicas: the append-only file alone)";
     let wrong = || given.invalid(expected, None);

@@ -1,17 +1,17 @@
-//! Asks the registry, on a thread of its own, and keeps what it said.
+//! The client of a schema registry: asks on a thread of its own, and keeps the answers.
 //!
-//! In: subjects. Out: the number of the subject's latest schema; until that is known, why it is not. The thread begins with the first
-//! question, asks one subject at a time, and ends with the client.
+//! In: subjects. Out: the number of the subject's latest schema, or the reason why it is not known yet. The thread starts with the first
+//! question, asks for one subject at a time, and ends with the client.
 //!
-//! What it does with an answer:
+//! The client's reaction to an answer:
 //!
-//! | answer | then |
+//! | answer | reaction |
 //! |---|---|
-//! | a number | it counts at once, and is asked for again every [`REFRESHED`]; an answer that is none changes nothing then |
-//! | the subject is unknown, or the registry refuses otherwise | a failure of the topic, in the registry's words; asked again every [`RETRIED_LAST`] |
-//! | no answer, an error of the server's, credentials refused | a failure of the environment; asked again from [`RETRIED_FIRST`] to [`RETRIED_LAST`] |
+//! | a number | it counts at once, and the client asks again every [`REFRESHED`]; a failure then changes nothing |
+//! | the subject is unknown, or the registry refuses otherwise | a failure of the topic, in the registry's words; the client asks again every [`RETRIED_LAST`] |
+//! | no answer, an error of the server's, credentials refused | a failure of the environment; the client asks again after [`RETRIED_FIRST`] to [`RETRIED_LAST`] |
 //!
-//! Invariants: [`Client::ask`] waits for nobody but for a lock that is held for a look; no password shows in `Debug` or in a failure.
+//! Invariants: [`Client::ask`] waits only for a lock that nobody holds for long; no password shows in `Debug` or in a failure.
 
 use super::Subjects;
 use crate::given::percent_encoded;
@@ -30,19 +30,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How old a number may grow: a new version of a schema counts after this time at the latest.
+/// How often the client asks again for a known number. A new version of a schema counts after this time at the latest.
 const REFRESHED: Duration = Duration::from_mins(1);
 
 /// The first pause after a failure.
 const RETRIED_FIRST: Duration = Duration::from_millis(200);
 
-/// The longest one.
+/// The longest pause after a failure.
 const RETRIED_LAST: Duration = Duration::from_secs(5);
 
-/// A reason for people is no longer than this, in characters.
+/// The most characters of the registry's words in a message.
 const LONGEST_WORDS: usize = 300;
 
-/// Where the registry is, and how subjects are named.
+/// The registry's address, and the names of subjects.
 #[derive(Debug, Clone)]
 pub struct Registry {
     /// `http://HOST:PORT/PATH` or `https://…`, without a slash at its end.
@@ -51,21 +51,21 @@ pub struct Registry {
     pub credentials: Option<Credentials>,
     /// Certificate authorities in a PEM file; `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// How subjects are named.
+    /// The template for subjects.
     pub subjects: Subjects,
 }
 
-/// Who asks.
+/// The user and the password for the registry.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     /// The user; of Confluent Cloud the API key.
     pub user: String,
-    /// Read at each question.
+    /// The password, which is read at each question.
     pub password: Secret,
 }
 
 impl Registry {
-    /// The subject of a topic's values; `None`: it has the type in it.
+    /// The subject of a topic's values. `None`: it depends on the type.
     pub fn subject(&self, topic: &str) -> Option<String> {
         let mut subject = String::new();
         self.subjects.fill(topic, None, &mut subject).then_some(subject)
@@ -79,7 +79,7 @@ impl Registry {
     /// Asks for the number of a subject's latest schema, and waits for the answer, at most 5 s.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The registry does not answer, or knows no such subject.
     pub fn number(&self, subject: &str) -> Result<u32, Failure> {
         let unavailable = |reason: &dyn std::fmt::Display| self.unavailable(reason);
         let credentials = match &self.credentials {
@@ -108,7 +108,7 @@ impl Registry {
             message: Option<String>,
         }
         let refusal = serde_json::from_str::<Refusal>(&answer.body);
-        // An answer without a code is a proxy's, not the registry's.
+        // An answer without a code comes from a proxy, not from the registry.
         let is_registrys = refusal.as_ref().is_ok_and(|refusal| refusal.error_code.is_some());
         let words = match refusal {
             Ok(Refusal { error_code, message: Some(message) }) => {
@@ -142,16 +142,16 @@ fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_WORDS).collect()
 }
 
-/// What is known of a subject.
+/// A subject's number, or the reason why it is not known.
 #[derive(Debug, Clone)]
 pub(super) enum Asked {
-    /// Its number.
+    /// The number of the subject's latest schema.
     Number(u32),
-    /// Not the number, and why.
+    /// The number is not known, for this reason.
     Not(Failure),
 }
 
-/// What the thread and the sink share.
+/// The state that the thread and the sink share.
 #[derive(Debug, Default)]
 struct Shared {
     known: Mutex<BTreeMap<String, Asked>>,
@@ -164,7 +164,7 @@ impl Shared {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes an answer. Once a number is known, only another number changes that.
+    /// Stores an answer. Once a number is known, only another number replaces it.
     fn learn(&self, subject: &str, answer: &Result<u32, Failure>) {
         let mut known = self.known();
         let before = match known.get(subject) {
@@ -186,7 +186,7 @@ impl Shared {
     }
 }
 
-/// The sink's side.
+/// The sink's side of the client.
 pub(super) struct Client {
     registry: Registry,
     shared: Arc<Shared>,
@@ -199,13 +199,13 @@ impl Client {
         Self { registry: registry.clone(), shared: Arc::default(), questions: None }
     }
 
-    /// Another one than before: numbers have changed.
+    /// A counter that rises when a known number has changed.
     #[inline]
     pub(super) fn state(&self) -> u64 {
         self.shared.state.load(Ordering::Acquire)
     }
 
-    /// What is known; the first question about a subject has it asked.
+    /// The subject's number, or why it is not known. The first call for a subject makes the thread ask.
     pub(super) fn ask(&mut self, subject: &str) -> Asked {
         if let Some(known) = self.shared.known().get(subject) {
             return known.clone();
@@ -239,15 +239,15 @@ impl Client {
     }
 }
 
-/// A subject that is to be asked for.
+/// A subject that the thread asks for at a time.
 struct Waiting {
     subject: String,
     due: Instant,
-    /// After the next failure.
+    /// The pause after the next failure.
     pause: Duration,
 }
 
-/// The thread's side.
+/// The thread's side of the client.
 struct Worker {
     registry: Registry,
     shared: Arc<Shared>,
@@ -255,7 +255,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// Until the sink is gone.
+    /// Asks until the sink is dropped.
     fn run(mut self, questions: &mpsc::Receiver<String>) {
         loop {
             let next = self.waiting.iter().map(|waiting| waiting.due).min();
@@ -298,7 +298,7 @@ impl Waiting {
     }
 }
 
-/// Logs what is new.
+/// Logs an answer that is new.
 fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &Shared) {
     let before = shared.known().get(subject).cloned();
     match (answer, before) {

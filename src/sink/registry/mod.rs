@@ -1,16 +1,16 @@
-//! Values that begin with the number of their schema, which a registry knows: a sink in front of the destination's.
+//! [`Framed`]: a sink in front of the destination's, which puts the schema's number from a registry before each value.
 //!
 //! ```text
 //!  record ──► subject ──► number, looked up once ──► 0 │ number │ value ──► destination's sink
 //!                └─ not known yet: Blocked, and a thread of its own asks the registry
 //! ```
 //!
-//! In: records as the rows make them. Out: the same with a value that begins as consumers of a registry expect it (Confluent's format). Null
-//! values stay null. Records of the dead-letter topic stay as they are: a record that was refused has its number already, and one that was not
-//! made has none, so that it is not published again from there.
+//! In: records without a number. Out: the same records with Confluent's prefix before the value, which consumers of a registry expect. Null
+//! values stay null. Records of the dead-letter topic stay as they are: a record that the destination refused has its number already; one
+//! that walrelay could not make has none, and cannot be published again from there.
 //!
-//! Invariants: nothing here waits for the registry; a subject's number is asked for once, until it is asked again in the background
-//! (see `client`); while a number is not known, its record is not taken, so that none gets ahead of it.
+//! Invariants: this sink never waits for the registry; it asks for a subject's number once, and the client asks again in the background
+//! (see `client`); while a number is not known, the sink does not take its record, so that no later record overtakes it.
 //! Specification: Confluent, "Wire format" and "Schema Registry API", `GET /subjects/(string: subject)/versions/(versionId: version)`.
 
 mod client;
@@ -23,20 +23,20 @@ use super::{Content, Enqueue, Failure, FailureClass, Record, Sink, Tag, hand_on}
 use client::{Asked, Client};
 use std::collections::HashMap;
 
-/// The header that has a row's type.
+/// The header with a row's type.
 const TYPE: &str = "eventType";
 
 /// Labels of failures, for metrics.
 const NO_SUBJECT: &str = "no_subject";
 const UNKNOWN_SUBJECT: &str = "unknown_subject";
 
-/// What a record may be refused for here.
+/// The labels for which this sink may refuse a record.
 pub const REFUSALS: [&str; 2] = [NO_SUBJECT, UNKNOWN_SUBJECT];
 
-/// The label of a registry that does not answer, or refuses us.
+/// The label of a registry that does not answer, or refuses the credentials.
 const SCHEMA_REGISTRY: &str = "schema_registry";
 
-/// What else may go wrong here.
+/// The other labels of this sink.
 pub const REASONS: [&str; 1] = [SCHEMA_REGISTRY];
 
 /// A sink that puts numbers in front of values.
@@ -44,17 +44,17 @@ pub struct Framed<S> {
     sink: S,
     subjects: Subjects,
     client: Client,
-    /// Nothing is put in front of its records' values.
+    /// Records of this topic stay as they are.
     dead_letter_topic: String,
     numbers: HashMap<String, u32>,
-    /// As of this state of the client's.
+    /// The state of the client at which `numbers` and `last` were filled.
     state: u64,
-    /// The subject of the record at hand.
+    /// The subject of the present record.
     subject: String,
-    /// Of the last record: most rows have the next one's topic and type.
+    /// The last record's topic, type and number: the next record mostly has the same.
     last: Option<Last>,
     value: Vec<u8>,
-    /// Why the last record was not taken.
+    /// The reason why the last record was not taken.
     problem: Option<String>,
 }
 
@@ -65,7 +65,7 @@ struct Last {
 }
 
 impl<S: Sink> Framed<S> {
-    /// In front of `sink`. The registry's thread begins when the first subject is asked for.
+    /// A sink in front of `sink`. The registry's thread starts with the first question.
     pub fn new(sink: S, registry: &Registry, dead_letter_topic: &str) -> Self {
         Self {
             sink,
@@ -99,7 +99,7 @@ impl<S: Sink> Framed<S> {
         self.other(record, event_type)
     }
 
-    /// Of another topic or type than the last record's.
+    /// The number for a record whose topic or type is not the last record's.
     fn other(&mut self, record: &Record<'_>, event_type: Option<&[u8]>) -> Result<u32, Enqueue> {
         let Self { subjects, subject, numbers, client, .. } = self;
         if !subjects.fill(record.topic, event_type, subject) {

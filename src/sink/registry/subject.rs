@@ -1,4 +1,4 @@
-//! Which subject a record's schema has.
+//! Makes the subject of a record's schema from a template.
 //!
 //! In: a template with `{topic}` and `{type}`; a record's topic and type. Out: the subject. Pure.
 //! Confluent's strategies are `{topic}-value` (the default), `{type}` and `{topic}-{type}`.
@@ -14,7 +14,7 @@ enum Part {
     Type,
 }
 
-/// A template that is none.
+/// The error for a text that is no template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a text with {{topic}} or {{type}}, such as {{topic}}-value")]
 pub struct SubjectError;
@@ -26,10 +26,10 @@ impl Default for Subjects {
 }
 
 impl Subjects {
-    /// Understands a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// It is empty, or has braces around something else.
+    /// The text is empty, or has braces around something else than `topic` and `type`.
     pub fn parse(template: &str) -> Result<Self, SubjectError> {
         let mut parts = Vec::new();
         let mut rest = template;
@@ -47,7 +47,7 @@ impl Subjects {
         if parts.is_empty() { Err(SubjectError) } else { Ok(Self(parts)) }
     }
 
-    /// Puts the subject in the place of what is in `out`. False: it needs a type, and there is none.
+    /// Writes the subject to `out`, whose text it replaces. Returns `false` if the template needs a type and there is none.
     pub(super) fn fill(&self, topic: &str, event_type: Option<&[u8]>, out: &mut String) -> bool {
         out.clear();
         let event_type = event_type.and_then(|bytes| std::str::from_utf8(bytes).ok()).filter(|text| !text.is_empty());

@@ -1,6 +1,7 @@
-//! What `walrelay check` looks at: the service, our keys, and the queues or topics of the latest rows.
+//! Checks the service, the keys, and the queues or topics of the latest rows.
 //!
-//! In: facts, gathered without changing anything (the right to send by a batch without messages). Out: findings. Judging is pure.
+//! In: the service's answers, without changing anything (a batch without messages shows the right to send). Out: findings. The functions
+//! that judge are pure.
 
 use super::client::Caller;
 use super::errors::{self, Fault, Refusal, Unserved};
@@ -13,14 +14,14 @@ use crate::sink::ordered_queue::block_on;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Messages that nobody has read after less than this may be gone before somebody looks.
+/// A shorter retention may delete messages before somebody notices that no consumer reads them.
 const SHORT: Duration = Duration::from_hours(24);
 
-/// What to try where nobody answers.
+/// The fix if nobody answers.
 const ELSEWHERE: &str =
     "--to with the region of the queues or topics, or -X endpoint-url=https://HOST for an endpoint of one's own";
 
-/// What is known of a queue or topic.
+/// The service's answers about a queue or topic.
 #[derive(Debug)]
 struct Queue {
     service: Service,
@@ -30,20 +31,20 @@ struct Queue {
 
 #[derive(Debug)]
 enum Found {
-    /// There is none, or none that we may see.
+    /// It does not exist, or the keys do not allow to see it.
     Refused(Refusal),
-    /// It is there.
+    /// It exists.
     There {
-        /// Its URL, or its ARN.
+        /// The URL or the ARN.
         place: String,
-        /// Why no message may be sent to it; `None`: it may.
+        /// The reason why no message may be sent. `None`: messages may be sent.
         refused: Option<Refusal>,
-        /// As the service names them; empty: they may not be seen.
+        /// The attributes, as the service names them. Empty: the keys do not allow to see them.
         attributes: BTreeMap<String, String>,
     },
 }
 
-/// Looks at the service, and judges it.
+/// Asks the service, and judges its answers.
 pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     let Settings { service, .. } = settings;
     let side = Side::Destination(service.name());
@@ -68,7 +69,7 @@ async fn gather<'a>(settings: &Settings, queues: impl Iterator<Item = &'a str>) 
     Ok(gathered)
 }
 
-/// What the attributes say, and whether messages may be sent there.
+/// Asks for the attributes of a queue or topic, and whether messages may be sent to it.
 async fn look_at(caller: &Caller, name: &str) -> Result<Found, Failure> {
     let settings = &caller.settings;
     let place = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
@@ -81,13 +82,13 @@ async fn look_at(caller: &Caller, name: &str) -> Result<Found, Failure> {
         Err(_not_permitted) => BTreeMap::new(),
         Ok(attributes) => attributes,
     };
-    // Rights are looked at before what a request holds: this one holds nothing.
+    // The service checks rights before the batch, which is empty.
     let sent = caller.send(&place, settings.service.batch()).await;
     let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
     Ok(Found::There { place, refused, attributes })
 }
 
-/// What the service itself says; else why nothing can be looked at.
+/// The service's own answer or refusal. The failure says why nothing can be checked.
 fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result<T, Refusal>, Failure> {
     match asked {
         Ok(answer) => Ok(Ok(answer)),
@@ -104,7 +105,7 @@ impl Queue {
         Side::Destination(self.service.name())
     }
 
-    /// For people: `queue orders.fifo`.
+    /// The name for people, such as `queue orders.fifo`.
     fn shown(&self) -> String {
         format!("{} {}", self.service.place(), self.name)
     }
@@ -145,7 +146,7 @@ impl Queue {
         errors::create(self.service, &format!("{}{more}", self.name))
     }
 
-    /// The command that sets an attribute of what is at `place` to `value`.
+    /// The command that sets an attribute of the queue or topic at `place` to `value`.
     fn set(&self, place: &str, attribute: &str, value: &str) -> String {
         match self.service {
             Service::Sqs => {
@@ -198,7 +199,7 @@ impl Queue {
         Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
 
-    /// A topic keeps nothing for later.
+    /// The finding about a topic without subscriptions: a topic keeps no messages.
     fn of_subscriptions(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());

@@ -1,14 +1,15 @@
-//! The client of SQS and SNS behind the ordered queue: takes what may be under way, sends it in batches, and judges each answer.
+//! The client of SQS and SNS behind the ordered queue: sends records in batches, and judges each answer.
 //!
 //! ```text
 //!   queue ─▶ batch for one queue or topic ─▶ request of the AWS SDK ─▶ result of each message ─▶ queue
 //!            (≤ 10, ≤ 1 MiB)                 (up to MOST_REQUESTS at once)
 //! ```
 //!
-//! In: records. Out: their outcomes. The SDK signs, keeps connections and credentials, and retries nothing: what fails goes back to the queue.
+//! In: records. Out: their outcomes. The SDK signs, keeps connections and credentials, and retries nothing: messages that fail go back into
+//! the queue.
 //!
 //! Invariants: of a FIFO queue's group at most one message is under way, in one batch: if that one is refused or its outcome is not
-//! known, no later one is in. HTTP's status 200 is no message's success.
+//! known, no later one is stored. The HTTP status 200 alone is no success of a message.
 //! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
 
 use super::errors::{self, CONNECTION, Fault, Judged, Refusal, Said, Unserved, broken, passing, results};
@@ -38,16 +39,16 @@ use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long the thread sleeps where nothing wakes it.
+/// How long the client sleeps if nothing wakes it.
 const AT_LEAST_EACH: Duration = Duration::from_mins(1);
 
-/// Requests under way at a time: as many as hide the way to the service and back.
+/// The most requests under way: enough to hide the round trip to the service.
 const MOST_REQUESTS: usize = 16;
 
-/// Pauses: the first, doubled up to the last.
+/// The shortest and the longest pause after a failure. Each pause is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
-/// Keys from settings are read again after this: files change.
+/// How often keys from settings are read again, since files change.
 const KEPT: Duration = Duration::from_mins(5);
 
 const MISFIT: &str = "its answer does not fit what was sent";
@@ -59,10 +60,10 @@ enum Api {
     Sns(aws_sdk_sns::Client),
 }
 
-/// Sends requests to one service.
+/// The sender of requests to one service.
 pub(super) struct Caller {
     pub(super) settings: Settings,
-    /// `None`: not created yet, or the service refused its keys, so that they are asked for again.
+    /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again.
     api: Mutex<Option<Api>>,
 }
 
@@ -112,14 +113,14 @@ impl Caller {
             .endpoint_url(format!("{scheme}://{}", endpoint.authority()))
             .credentials_provider(credentials)
             .http_client(aws::http_client(&endpoint.tls.clone().unwrap_or_default())?)
-            // A request that is sent again by itself could arrive behind a later one.
+            // A request that the SDK sends again could arrive behind a later one.
             .retry_config(RetryConfig::disabled())
             .timeout_config(TimeoutConfig::builder().connect_timeout(*timeout).operation_timeout(*timeout).build())
             .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
             .build())
     }
 
-    /// Why the SDK has no answer.
+    /// The reason in an error of the SDK.
     async fn unserved<E>(&self, error: SdkError<E>) -> Unserved
     where
         E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -164,7 +165,7 @@ impl Caller {
         }
     }
 
-    /// Asks for what anybody with keys may ask for.
+    /// Asks something that anybody with keys may ask, to see whether the service answers.
     pub(super) async fn look(&self) -> Result<(), Unserved> {
         match self.api().await? {
             Api::Sqs(api) => self.ask(api.list_queues().max_results(1).send()).await.map(drop),
@@ -172,7 +173,7 @@ impl Caller {
         }
     }
 
-    /// Sends a batch to a queue's URL or a topic's ARN, once. What the answer says of each message, in their order.
+    /// Sends a batch to a queue's URL or a topic's ARN, once. Returns the result of each message, in their order.
     pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<Said>, Unserved> {
         let results = match (self.api().await?, batch) {
             (Api::Sqs(api), Batch::Sqs(entries)) => {
@@ -225,7 +226,7 @@ impl Caller {
         self.ask(api.create_queue().queue_name(queue).set_attributes(fifo).send()).await.map(drop)
     }
 
-    /// Removes it.
+    /// Removes that queue.
     pub(super) async fn remove(&self, queue: &str) -> Result<(), Unserved> {
         let Api::Sqs(api) = self.api().await? else { return Ok(()) };
         let url = self.url_of(queue).await?;
@@ -233,7 +234,7 @@ impl Caller {
     }
 }
 
-/// Runs until the relay wants nothing more.
+/// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let mut worker = Worker::new(settings.clone());
     loop {
@@ -245,7 +246,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
                 RelayEvent::Closed => return,
             },
             Some(ended) = worker.requests.join_next() => {
-                // A task that panicked has printed why; in a release the process is gone.
+                // A task that panicked has printed its reason. In a release a panic aborts the process.
                 if let Ok(request) = ended {
                     worker.settle(request, receiver);
                 }
@@ -255,32 +256,32 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     }
 }
 
-/// What is under way, and what is known.
+/// The requests under way, and the client's knowledge of queues.
 struct Worker {
     caller: Arc<Caller>,
     requests: JoinSet<Request>,
     pace: Pace,
-    /// URLs of queues, by their names.
+    /// The URLs of queues, by their names.
     queues: BTreeMap<Box<str>, Arc<str>>,
-    /// Standard queues that were reported.
+    /// The standard queues whose missing order was logged.
     told: BTreeSet<Box<str>>,
-    /// The service answered, and takes our keys.
+    /// Whether the service has answered and accepted the keys.
     is_reached: bool,
-    /// So many records are sent one by one: which of them is refused is to be found out.
+    /// How many of the next records are sent one by one, to find out which one is refused.
     alone: usize,
 }
 
 /// A request that has ended.
 struct Request {
-    /// The queue's name or URL; empty: it was to see who answers.
+    /// The queue's name or URL. Empty: the request only asked whether the service answers.
     queue: Box<str>,
-    /// Its URL, once that is known.
+    /// The queue's URL, once it is known.
     url: Option<Arc<str>>,
     taken: Vec<TakenRecord<RecordPlace>>,
     answered: Result<Vec<Said>, Unserved>,
 }
 
-/// What a batch has room for.
+/// The room that is left in a batch.
 struct Room<'a> {
     form: &'a Form,
     most: usize,
@@ -293,7 +294,7 @@ struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// One queue's messages; of a group of a FIFO queue's, one.
+    /// Whether the batch takes the record: it has messages of one queue, and of each group of a FIFO queue at most one.
     fn fit(&mut self, record: Stored<'_>) -> Fit {
         let group = KeyHash::of(record.topic(), record.key());
         if self.messages == 0 {
@@ -311,7 +312,7 @@ impl Room<'_> {
     }
 }
 
-/// A record of the queue with its headers, which stand beside it so that their room is used again.
+/// A stored record as a [`Record`]. `headers`: a list of its headers, whose memory is used again.
 fn borrowed<'a>(stored: Stored<'a>, headers: &'a [Header<'a>]) -> Record<'a> {
     Record {
         topic: stored.topic(),
@@ -337,7 +338,7 @@ impl Worker {
         }
     }
 
-    /// Sends what may be under way.
+    /// Sends as many batches as may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
         while self.requests.len() < self.pace.requests(Instant::now()) {
             if !self.is_reached {
@@ -352,7 +353,7 @@ impl Worker {
         }
     }
 
-    /// Whether anybody answers who takes our keys, before the first record: what may be listed is no matter.
+    /// Asks, before the first record, whether the service answers and accepts the keys. The right to list queues does not matter.
     fn look(&mut self) {
         let caller = Arc::clone(&self.caller);
         self.requests.spawn(async move {
@@ -361,7 +362,7 @@ impl Worker {
         });
     }
 
-    /// Whether there was anything.
+    /// Sends a batch. Returns whether there were records for one.
     fn send(&mut self, receiver: &mut Receiver) -> bool {
         let Settings { form, service, .. } = &self.caller.settings;
         let service = *service;
@@ -411,7 +412,7 @@ impl Worker {
         true
     }
 
-    /// Says once of each queue without order that it has none.
+    /// Logs, once for each standard queue, that it keeps no order.
     fn tell(&mut self, queue: &str, is_fifo: bool) {
         if !is_fifo && !self.told.contains(queue) {
             self.told.insert(queue.into());
@@ -422,7 +423,7 @@ impl Worker {
         }
     }
 
-    /// A request has ended.
+    /// Settles the records of a request that has ended.
     fn settle(&mut self, request: Request, receiver: &mut Receiver) {
         let Request { queue, url, taken, answered } = request;
         let service = self.caller.settings.service;
@@ -438,7 +439,7 @@ impl Worker {
             Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
         let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
-        // Where nothing was said of a message, nothing is known of it.
+        // If the answer has no result for a message, nobody knows what became of it.
         let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&RecordOutcome::Unknown));
         for (taken, outcome) in taken.into_iter().zip(outcomes) {
             receiver.settle(taken, outcome);
@@ -475,7 +476,7 @@ impl Worker {
         }
     }
 
-    /// Nothing is sent for a while. Throttling by a service that takes some messages meanwhile blocks nobody.
+    /// Begins a pause. If a service throttles and takes some messages meanwhile, that is not reported as blocked.
     fn pause(&mut self, failure: Failure, is_any: bool, receiver: &Receiver) {
         if is_any {
             self.goes_on(receiver);
@@ -487,7 +488,7 @@ impl Worker {
         }
     }
 
-    /// No message of the batch was looked at, or nobody knows.
+    /// The outcome of a batch whose request was not served.
     fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
         let settings = &self.caller.settings;
         let refusal: Refusal = match unserved {
@@ -502,7 +503,7 @@ impl Worker {
             }
             Fault::Topic => {
                 let outcomes = vec![RecordOutcome::Refused(refused()); messages];
-                // It may be created again under another URL.
+                // The queue may be created again under another URL.
                 self.queues.remove(queue);
                 Judged { outcomes, problem: None }
             }
@@ -515,12 +516,12 @@ impl Worker {
     }
 }
 
-/// How many requests are under way at a time, and when none may be sent. A service throttles a client that sends too much: each failure
-/// halves what is under way and begins a pause, which doubles as long as nothing succeeds; each success adds one request.
+/// The limit of requests under way, and the pause between them. A service throttles a client that sends too much. So each failure halves
+/// the limit and begins a pause, which doubles until a request succeeds. Each success raises the limit by one request.
 #[derive(Debug)]
 struct Pace {
     requests: usize,
-    /// Since the last success.
+    /// How many failures there were since the last success.
     failures: u32,
     resumes_at: Option<Instant>,
 }
@@ -541,19 +542,20 @@ impl Pace {
         self.requests
     }
 
-    /// When that changes by itself.
+    /// When the pause ends.
     fn resumes_at(&self) -> Option<Instant> {
         self.resumes_at
     }
 
-    /// A request was served. Whether it is the first one since a failure, or of all.
+    /// Notes that a request was served. Returns whether it is the first one at all, or since a failure.
     fn went(&mut self) -> bool {
         let before = std::mem::take(&mut self.failures);
         self.requests = MOST_REQUESTS.min(self.requests + 1);
         before > 0
     }
 
-    /// A request was not served. How many were not since the last success: those that were under way together are one.
+    /// Notes that a request was not served. Returns the number of failures since the last success. Requests that were under way together
+    /// count as one.
     fn failed(&mut self, now: Instant) -> u32 {
         if self.resumes_at.is_some_and(|at| now < at) {
             return self.failures;

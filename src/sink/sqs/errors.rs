@@ -1,6 +1,7 @@
-//! What a service's errors say about a message, its queue, or everything.
+//! The meaning of SQS' and SNS' errors, for a message, for its queue, or for all of them.
 //!
-//! In: a code, a status. Out: what is to be done. It does no I/O. Control flow follows codes and statuses, never texts.
+//! In: codes and statuses. Out: faults and failures. This file does no I/O. Control flow follows codes and statuses, and one text: that of
+//! SNS' `InvalidParameter`, which names the parameter.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
 
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
@@ -10,16 +11,16 @@ use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{Failure, FailureClass};
 
-/// What an error says.
+/// The meaning of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The message, or one of its batch, is refused, and would be again.
+    /// The service refuses the message, or one of its batch, and would do so again.
     Row,
-    /// Its queue is missing, or we may not write to it.
+    /// The queue is missing, or the keys do not allow to write to it.
     Topic,
-    /// That passes by itself.
+    /// The error passes by itself.
     Later,
-    /// The service does not take our keys.
+    /// The service does not accept the keys.
     LogIn,
 }
 
@@ -31,53 +32,53 @@ pub(super) const QUEUE: &str = "queue";
 pub(super) const NOT_PERMITTED: &str = "not_permitted";
 const REFUSED: &str = "refused";
 
-/// What a record may be refused for.
+/// The labels for which a service may refuse a record.
 pub(super) const REFUSALS: [&str; 6] = [BODY, ATTRIBUTES, TOO_LARGE, QUEUE, NOT_PERMITTED, REFUSED];
 
-/// What a failed delivery may say.
+/// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 8] =
     [CONNECTION, LOG_IN_LABEL, THROTTLED, SERVICE, QUEUE, NOT_PERMITTED, TOO_LARGE, REFUSED];
 
 /// A request that was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// HTTP's.
+    /// The HTTP status.
     pub(super) status: u16,
-    /// Empty: the answer has none.
+    /// The error code. Empty: the answer has none.
     pub(super) code: String,
-    /// For people.
+    /// The text for people.
     pub(super) text: String,
 }
 
-/// What an answer says of one message.
+/// The result of a message in an answer about a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Said {
-    /// The service keeps it.
+    /// The service has stored the message.
     Kept,
-    /// The service does not keep it.
+    /// The service has not stored the message.
     Failed {
         /// The error's code.
         code: String,
         /// Whether the message is at fault, and not the service.
         by_sender: bool,
-        /// For people.
+        /// The text for people.
         text: String,
     },
-    /// The answer does not name it.
+    /// The answer does not name the message.
     Nothing,
 }
 
-/// Why a request was not served.
+/// The reason why a request was not served.
 #[derive(Debug)]
 pub(super) enum Unserved {
-    /// The service refuses it.
+    /// The service refuses the request.
     Refused(Refusal),
-    /// It was not sent, or whether it was served is not known.
+    /// The request was not sent, or nobody knows whether it was served.
     Failed(Failure),
 }
 
 impl Unserved {
-    /// For people.
+    /// The text for people.
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Refused(refusal) => refusal.text,
@@ -86,7 +87,7 @@ impl Unserved {
     }
 }
 
-/// What is done about an error with this code; `status`: of the answer. Where nobody knows the code, `by_sender` decides.
+/// The meaning and the label of an error with this code. `status`: that of the answer. For an unknown code, `by_sender` decides.
 pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'static str) {
     if let Some(of_key) = of_kms(code) {
         let is_later = of_key.starts_with("Throttl");
@@ -97,7 +98,7 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
             (Fault::Topic, QUEUE)
         }
         "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
-        // What is asked of the service is the same for each message.
+        // The service refuses the kind of request, which is the same for each message.
         "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (Fault::Topic, REFUSED),
         "RequestThrottled"
         | "Throttling"
@@ -125,22 +126,23 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
         | "InvalidSecurity" => (Fault::LogIn, LOG_IN_LABEL),
         "BatchRequestTooLong" | "MessageTooLong" => (Fault::Row, TOO_LARGE),
         _ if status == 429 => (Fault::Later, THROTTLED),
-        // What is no answer of the service's own stands before it, or in its place.
+        // An answer without a code comes from a proxy or another server.
         "" => (Fault::Later, SERVICE),
         _ if status >= 500 || (status == 200 && !by_sender) => (Fault::Later, SERVICE),
         _ => (Fault::Row, REFUSED),
     }
 }
 
-/// What a code says of the key that encrypts the queue; `None`: nothing. They are written as `com.amazonaws.sqs#KmsDisabled`,
-/// `KMS.DisabledException` and `KMSDisabled`: all of them are about the key, none is about a message.
+/// The part of a code about the KMS key that encrypts the queue, such as `Disabled`. `None`: the code is not about a key. Services write
+/// these codes as `com.amazonaws.sqs#KmsDisabled`, `KMS.DisabledException` and `KMSDisabled`; no message is at fault.
 fn of_kms(code: &str) -> Option<&str> {
     let code = code.rsplit('#').next().unwrap_or_default();
     let (start, rest) = code.split_at_checked("KMS".len())?;
     start.eq_ignore_ascii_case("KMS").then(|| rest.trim_start_matches('.'))
 }
 
-/// Codes are written as `com.amazonaws.sqs#QueueDoesNotExist`, `AWS.SimpleQueueService.NonExistentQueue`, `KMS.DisabledException`.
+/// The last part of a code. Services write `com.amazonaws.sqs#QueueDoesNotExist`, `AWS.SimpleQueueService.NonExistentQueue`,
+/// `KMS.DisabledException`.
 fn plain(code: &str) -> &str {
     let code = code.split(':').next().unwrap_or_default();
     let code = code.rsplit(['#', '.']).next().unwrap_or_default();
@@ -148,7 +150,7 @@ fn plain(code: &str) -> &str {
 }
 
 impl Refusal {
-    /// Of an answer that is not 200. `said`: its code and message, where it has them.
+    /// The refusal in an answer with another status than 200. `said`: its code and message, if it has them.
     pub(super) fn of(status: u16, said: Option<(String, String)>) -> Self {
         let Some((code, message)) = said else {
             return Self { status, code: String::new(), text: format!("HTTP {status}") };
@@ -158,9 +160,9 @@ impl Refusal {
         Self { status, code, text }
     }
 
-    /// What is done about it.
+    /// The meaning and the label of the refusal.
     pub(super) fn fault(&self) -> (Fault, &'static str) {
-        // SNS names the parameter: a topic of another region, or none at all, is the same for each message.
+        // The topic is of another region, or no topic: that is the same for each message.
         if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
             return (Fault::Topic, QUEUE);
         }
@@ -168,7 +170,7 @@ impl Refusal {
     }
 }
 
-/// A failure of this record's, or of all records of its queue.
+/// The failure of a record, or of all records of its queue.
 pub(super) fn refused(settings: &Settings, queue: &str, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
     let class = match fault {
         Fault::Topic => FailureClass::Topic,
@@ -192,19 +194,19 @@ pub(super) fn create(service: Service, queue: &str) -> String {
     format!("{command} {name}{}", if name.ends_with(FIFO) { attributes } else { "" })
 }
 
-/// A failure that concerns all records, and passes by itself or once keys are replaced.
+/// The failure of all records, which passes by itself or once the keys are replaced.
 pub(super) fn passing(settings: &Settings, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
     let class = if fault == Fault::LogIn { FailureClass::LogIn } else { FailureClass::Environment };
     Failure { class, reason, text: format!("{} at {}: {said}", settings.service.title(), settings.address()) }
 }
 
-/// The service cannot be reached, or the connection is lost.
+/// The failure if the service cannot be reached, or the connection is lost.
 pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
     let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
     Failure { class: FailureClass::Environment, reason: CONNECTION, text }
 }
 
-/// What fixes a failure of SNS for which an operator must act.
+/// The fix of a failure of SNS for which an operator must act.
 pub(super) fn hint_of_topics(failure: &Failure) -> Option<String> {
     let hint = match failure.reason {
         NOT_PERMITTED => "allow sns:Publish on the topic, and kms:GenerateDataKey and kms:Decrypt on its key",
@@ -213,7 +215,7 @@ pub(super) fn hint_of_topics(failure: &Failure) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// What fixes a failure for which an operator must act.
+/// The fix of a failure of SQS for which an operator must act.
 pub(super) fn hint(failure: &Failure) -> Option<String> {
     if failure.class == FailureClass::LogIn {
         return Some(
@@ -230,7 +232,7 @@ pub(super) fn hint(failure: &Failure) -> Option<String> {
     Some(hint.to_owned())
 }
 
-/// What an answer says of each of `messages`, in their order; `None`: it names a message that was not sent.
+/// The result of each of `messages`, in their order. `None`: the answer names a message that was not sent.
 pub(super) fn results<'a>(
     messages: usize,
     kept: impl Iterator<Item = &'a str>,
@@ -247,15 +249,15 @@ pub(super) fn results<'a>(
     Some(said)
 }
 
-/// What becomes of a batch.
+/// The outcome of a batch.
 pub(super) struct Judged {
-    /// Of each message, in their order; of those that are missing, nothing is known.
+    /// The outcome of each message, in their order. If the list is shorter, nobody knows what became of the last messages.
     pub(super) outcomes: Vec<RecordOutcome>,
-    /// What passes by itself.
+    /// A failure that passes by itself.
     pub(super) problem: Option<Failure>,
 }
 
-/// HTTP's status was 200: that says nothing of any message.
+/// The outcome of a batch whose answer has the status 200, which says nothing about any message.
 pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<Said>) -> Judged {
     let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
     for said in results {

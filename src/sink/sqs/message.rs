@@ -1,6 +1,6 @@
-//! A record as a message: its body, its attributes, its group, what repeats are known by, and whether the service may have it at all.
+//! Turns a record into a message, with body, attributes, group and deduplication id, and refuses records that cannot be messages.
 //!
-//! In: a record. Out: an entry of a batch, or why there is none. It does no I/O.
+//! In: a record. Out: an entry of a batch, or the reason why there is none. This file does no I/O.
 //!
 //! Attributes, in this order: `id`, `eventType`, `key`, the record's other headers. A header that is called `key` itself becomes
 //! `header.key`. The service has neither null nor empty attributes: such headers are left out. Values that are no text, or have
@@ -23,13 +23,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// Messages in a batch.
+/// The most messages in a batch.
 pub(super) const MOST_MESSAGES: usize = 10;
 
-/// More attributes than this a message may not have.
+/// The most attributes of a message.
 pub(super) const MOST_ATTRIBUTES: usize = 10;
 
-/// What a message, and all messages of a batch together, may have: bodies and attributes, in bytes.
+/// The most bytes of a message, and of all messages of a batch together, bodies and attributes.
 pub(super) const LARGEST: usize = 1 << 20;
 
 /// The longest name of an attribute, in characters.
@@ -38,17 +38,17 @@ const LONGEST_NAME: usize = 256;
 /// The longest group or deduplication id, in characters.
 const LONGEST_ID: usize = 128;
 
-/// The group of rows without a key: they keep their order among each other.
+/// The group of rows without a key, which keep their order among each other.
 const NO_KEY: &str = "walrelay-no-key";
 
-/// What the key is called among the attributes, and what a header of that name is called instead.
+/// The attribute with the key. A header of that name gets another one.
 const KEY: &str = "key";
 const KEY_TAKEN: &str = "header.key";
 
-/// A dead-letter record has it.
+/// The header that each dead-letter record has.
 const ERROR: &str = "walrelay-error";
 
-/// Attributes that a dead-letter record keeps, besides those that begin with [`OURS`].
+/// The attributes that a dead-letter record keeps, besides those that begin with [`OURS`].
 const KEPT: [&str; 3] = ["id", "eventType", KEY];
 const OURS: &str = "walrelay-";
 const OTHERS: &str = "walrelay-headers";
@@ -56,7 +56,7 @@ const OTHERS: &str = "walrelay-headers";
 /// The body of a dead-letter record whose payload is null or was left out: a message needs one.
 const NO_PAYLOAD: &str = "null";
 
-/// Types of attributes.
+/// The data types of attributes.
 const TEXT: &str = "String";
 const BINARY: &str = "Binary";
 
@@ -65,12 +65,12 @@ pub(super) const BODY: &str = "body";
 pub(super) const ATTRIBUTES: &str = "attributes";
 pub(super) const TOO_LARGE: &str = "too_large";
 
-/// How messages are written.
+/// The form of messages, by the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Form {
-    /// Only these; `None`: all.
+    /// The headers that become attributes. `None`: all.
     pub(super) attributes: Option<Vec<String>>,
-    /// Bodies are base64.
+    /// Whether bodies are base64.
     pub(super) base64: bool,
 }
 
@@ -121,23 +121,23 @@ pub(super) fn is_attribute(name: &str) -> bool {
         && !begins("amazon.")
 }
 
-/// Whether it may be a group's or a deduplication id.
+/// Whether a text may be a group or a deduplication id.
 fn is_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_ID && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 impl Form {
-    /// What no queue would take, or take as it is.
+    /// Refuses a record that no queue would take, or that a queue would alter.
     ///
     /// # Errors
-    /// Why the record is no message.
+    /// The record cannot be a message.
     pub(super) fn admit(&self, record: &Record<'_>) -> Result<(), Failure> {
         let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
         if let Some(fault) = self.body_fault(record) {
             return bad(BODY, fault.to_owned());
         }
         let (mut count, mut bytes, mut fault) = (0, self.body_bytes(record), None);
-        // Hashes of names: what is checked for each record allocates nothing.
+        // Hashes of names find repeated ones without an allocation for each record.
         let (hashes, mut names) = (RandomState::new(), [0; MOST_ATTRIBUTES]);
         self.each_attribute(record, |name, value| {
             let hash = hashes.hash_one(name);
@@ -164,7 +164,7 @@ impl Form {
         }
     }
 
-    /// Why the payload is no body.
+    /// The reason why the payload cannot be a body.
     fn body_fault(&self, record: &Record<'_>) -> Option<&'static str> {
         let value = record.value.unwrap_or_default();
         if value.is_empty() {
@@ -225,9 +225,9 @@ impl Form {
         }
     }
 
-    /// What the service may count of a record that holds so many bytes, of which so many are its payload: no less.
+    /// The most bytes that the service may count for a record with so many bytes, `payload_bytes` of them its payload.
     pub(super) fn most_bytes(&self, held_bytes: usize, payload_bytes: usize) -> usize {
-        // A record's overhead for a header is more than an attribute's type; the key is one more attribute.
+        // The overhead of a header in `held_bytes` is larger than an attribute's type. The key is one more attribute.
         let more = KEY.len() + "String".len() + NO_PAYLOAD.len();
         held_bytes + more + if self.base64 { payload_bytes / 2 + 4 } else { 0 }
     }
@@ -237,7 +237,7 @@ fn is_dead_letter(record: &Record<'_>) -> bool {
     record.headers.iter().any(|header| header.name == ERROR)
 }
 
-/// Each header that has a value, and the key.
+/// Calls `take` with each header that has a value, and with the key.
 fn each(record: &Record<'_>, mut take: impl FnMut(&str, &[u8])) {
     let parts = record.headers.iter().take_while(|header| matches!(header.name, "id" | "eventType")).count();
     let (parts, others) = record.headers.split_at_checked(parts).unwrap_or_default();
@@ -253,7 +253,7 @@ fn each(record: &Record<'_>, mut take: impl FnMut(&str, &[u8])) {
     }
 }
 
-/// The record, which was admitted, as an entry of a batch for a queue. `is_fifo`: of the queue.
+/// The entry of an admitted record in a batch for a queue. `is_fifo`: whether the queue is a FIFO queue.
 pub(super) fn sqs_entry(
     number: usize,
     record: &Record<'_>,
@@ -275,7 +275,7 @@ pub(super) fn sqs_entry(
     built(entry.build())
 }
 
-/// The same for a topic.
+/// The entry of an admitted record in a batch for a topic of SNS.
 pub(super) fn sns_entry(
     number: usize,
     record: &Record<'_>,
@@ -297,22 +297,22 @@ pub(super) fn sns_entry(
     built(entry.build())
 }
 
-/// A builder of the SDK fails only where a required part is missing.
+/// The result of a builder of the SDK, which fails only if a required part is missing.
 fn built<T, E: std::fmt::Debug>(built: Result<T, E>) -> T {
     built.unwrap_or_else(|error| unreachable!("each required part is set: {error:?}"))
 }
 
-/// The group of a record with this key: messages of a group keep their order.
+/// The group of a record with this key. Messages of a group keep their order.
 fn group(key: Option<&[u8]>) -> Cow<'_, str> {
     key.map_or(Cow::Borrowed(NO_KEY), id)
 }
 
-/// What repeats of a record are known by.
+/// The deduplication id of a record, by which the service drops repeats.
 fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     if let Some(Header { name: "id", value: Some(value) }) = record.headers.first() {
         return id(value);
     }
-    // No row is without one, but for an id that is null: then its place tells it from others, as long as it stays in the slot.
+    // A record has no id only if the row's id is null. Its position then identifies the row, for as long as the slot has it.
     let mut hasher = Sha256::new();
     hasher.update(origin.final_lsn.to_be_bytes());
     hasher.update(origin.ordinal.to_be_bytes());
@@ -322,7 +322,7 @@ fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     format!("sha256-{}", Hex(&hasher.finalize())).into()
 }
 
-/// The text itself where it may be one; else its hash.
+/// The text itself if it may be an id, or else its hash.
 fn id(bytes: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(bytes) {
         Ok(text) if is_id(text) => text.into(),

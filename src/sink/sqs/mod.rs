@@ -2,12 +2,12 @@
 //! speak their protocols.
 //!
 //! In: `--to sqs://region`, `--to sns://region`, `--to sqs+http://id:secret@host:port/region`, `-X` properties; records. Out: one message of the
-//! queue or topic that is the record's topic. Up to ten go in one request, and several requests at once, but of a group (the record's
-//! key) of a FIFO queue or topic one message at a time.
+//! queue or topic that is the record's topic. A request has up to ten messages, and several requests are under way at once, but of a group
+//! (the record's key) of a FIFO queue or topic one message at a time.
 //!
-//! Invariants: a later record of a key is never sent to a FIFO queue while an earlier one is refused and undecided, or its outcome
-//! unknown (a standard queue has no order). Reading settings contacts nobody; if the region is not given, it is the environment's, as for
-//! AWS' own tools. No error shows a secret.
+//! Invariants: a later record of a key is never sent to a FIFO queue while an earlier one is refused and not resolved, or while its outcome
+//! is unknown (a standard queue has no order). Reading settings contacts nobody; if the region is not given, it is the environment's, as
+//! for AWS' own tools. No error shows a secret.
 //! Specification: Amazon SQS and Amazon SNS, API References and Developer Guides.
 
 mod check;
@@ -30,7 +30,7 @@ use crate::secret::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Amazon SQS.
+/// The kind `sqs`.
 pub const KIND: Kind = Kind {
     name: "sqs",
     title: "SQS",
@@ -47,7 +47,7 @@ pub const KIND: Kind = Kind {
     hint: errors::hint,
 };
 
-/// Amazon SNS.
+/// The kind `sns`.
 pub const TOPICS_KIND: Kind = Kind {
     name: "sns",
     title: "SNS",
@@ -85,7 +85,7 @@ impl Destination for Settings {
     fn scratch(&self, _client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let failed = |reason: String| ScratchError { what: "create queue", topic: topic.to_owned(), reason };
         if self.service == Service::Sns {
-            // Its ARN has an account in it, and nobody would be subscribed.
+            // The ARN of a topic has an account in it, and nobody would be subscribed.
             return Err(failed("bench cannot create topics of SNS".to_owned()));
         }
         let caller = Caller::new(self.clone());
@@ -116,7 +116,7 @@ impl Scratch for ScratchQueue {
     }
 }
 
-/// Which of the two services.
+/// The service: SQS or SNS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Service {
     /// Simple Queue Service.
@@ -126,7 +126,7 @@ enum Service {
 }
 
 impl Service {
-    /// As signatures and host names have it.
+    /// The name in signatures and host names.
     const fn name(self) -> &'static str {
         match self {
             Self::Sqs => "sqs",
@@ -134,7 +134,7 @@ impl Service {
         }
     }
 
-    /// For people.
+    /// The name for people.
     const fn title(self) -> &'static str {
         match self {
             Self::Sqs => "SQS",
@@ -142,7 +142,7 @@ impl Service {
         }
     }
 
-    /// What a record's topic is there, for people.
+    /// The word, for people, for the counterpart of a topic: queue or topic.
     const fn place(self) -> &'static str {
         match self {
             Self::Sqs => "queue",
@@ -150,8 +150,8 @@ impl Service {
         }
     }
 
-    /// What all messages of a batch may have together unless they are one, in bytes. A topic of SNS takes less than a queue, unless its
-    /// attributes say otherwise.
+    /// The most bytes of all messages of a batch, unless it is one message. A topic of SNS takes less than a queue, unless its attributes
+    /// say otherwise.
     const fn batch_bytes(self) -> usize {
         match self {
             Self::Sqs => LARGEST,
@@ -165,28 +165,28 @@ impl Service {
 struct Settings {
     service: Service,
     endpoint: Endpoint,
-    /// As signatures have it.
+    /// The region in signatures.
     region: String,
-    /// `None`: those of AWS's own chain.
+    /// The keys in the settings. `None`: those of AWS' own chain.
     keys: Option<GivenKeys>,
     form: Form,
     /// How long a request may take, connecting included.
     timeout: Duration,
-    /// Bytes.
+    /// The most bytes in flight.
     max_in_flight: usize,
 }
 
-/// Where requests go.
+/// The server of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Endpoint {
     host: String,
     port: u16,
-    /// `None`: it is not encrypted.
+    /// The settings of TLS. `None`: the connection is not encrypted.
     tls: Option<Tls>,
 }
 
 impl Endpoint {
-    /// As the header `Host` has it.
+    /// The value of the header `Host`.
     fn authority(&self) -> String {
         let usual = if self.tls.is_some() { 443 } else { 80 };
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
@@ -201,35 +201,35 @@ struct GivenKeys {
     secret: Secret,
 }
 
-/// Every property.
+/// The names of all properties.
 const PROPERTIES: [&str; 7] =
     ["endpoint-url", "access-key-id", "secret-access-key", "attributes", "body", "timeout", "tls.ca"];
 
-/// How long a request may take, unless said.
+/// The default of `timeout`: how long a request may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What stands before `://`: AWS, and a server of one's own without encryption.
+/// The schemes of SQS: for AWS, and for another server without encryption.
 const SCHEMES: [&str; 2] = ["sqs", "sqs+http"];
 
-/// The same for SNS.
+/// The schemes of SNS.
 const TOPIC_SCHEMES: [&str; 2] = ["sns", "sns+http"];
 
 /// An address as an example.
 const EXAMPLE: &str = "sqs://REGION";
 
-/// The same for SNS.
+/// An address of SNS as an example.
 const TOPIC_EXAMPLE: &str = "sns://REGION";
 
-/// What is asked of the address of a server of one's own, for messages.
+/// The form of another server's address, for messages.
 const LOCAL: &str = "HOST:PORT/REGION, with ID:SECRET@ in front";
 
-/// What makes a queue one that keeps its messages in order.
+/// The end of the name of a FIFO queue or topic, which keeps the order of messages.
 const FIFO: &str = ".fifo";
 
 /// The longest name of a queue.
 const LONGEST_NAME: usize = 80;
 
-/// A queue's name, or its URL.
+/// The rule for queues: a name or a URL.
 static QUEUES: Rule = Rule {
     expected: "a queue's name (letters, digits, '-' and '_', 80 at most, .fifo at its end where it has one), or its URL",
     made_of: "a queue's name or URL (letters, digits, '-' and '_' are)",
@@ -238,7 +238,7 @@ static QUEUES: Rule = Rule {
     also: queue_fault,
 };
 
-/// A topic's ARN.
+/// The rule for topics: an ARN.
 static TOPICS: Rule = Rule {
     expected: "a topic's ARN, such as arn:aws:sns:eu-central-1:123456789012:orders.fifo",
     made_of: "a topic's ARN (letters, digits, '-', '_', '.' and ':' are)",
@@ -247,7 +247,7 @@ static TOPICS: Rule = Rule {
     also: topic_fault,
 };
 
-/// `arn:PARTITION:sns:REGION:ACCOUNT:NAME`.
+/// The fault of a text that is no ARN: `arn:PARTITION:sns:REGION:ACCOUNT:NAME`.
 fn topic_fault(topic: &str) -> Option<TopicFault> {
     let parts: Vec<&str> = topic.split(':').collect();
     match parts.as_slice() {
@@ -319,12 +319,12 @@ fn is_region(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
-/// `None`: it is not said.
+/// The region in an address. `None`: the address has none.
 fn region(address: &Given) -> Result<Option<String>, SettingError> {
     match address.text.as_str() {
         "" => Ok(None),
         text if is_region(text) => Ok(Some(text.to_owned())),
-        // What stands before an @ may be a secret.
+        // The text before an @ may be a secret.
         text => {
             let shown = text.rsplit('@').next().unwrap_or_default().to_owned();
             let given = Given { text: shown, origin: address.origin.clone() };
@@ -333,7 +333,7 @@ fn region(address: &Given) -> Result<Option<String>, SettingError> {
     }
 }
 
-/// An access key's id, and its secret where the address has that too.
+/// An access key's id, and its secret if the address has it too.
 type InAddress = (String, Option<Secret>);
 
 type Local = (Option<String>, Option<Endpoint>, Option<InAddress>);
@@ -356,7 +356,7 @@ fn of_local(given: &Given) -> Result<Local, SettingError> {
     Ok((region, Some(endpoint), keys))
 }
 
-/// `https://host:port` or `http://host:port`.
+/// Parses `https://host:port` or `http://host:port`.
 fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
     let wrong = || given.invalid("https://HOST or http://HOST:PORT", None);
     let url = given.text.as_str();
@@ -378,7 +378,7 @@ fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
     }
 }
 
-/// Each part from its property, else from the address.
+/// The access keys. Each part is from its property, or else from the address.
 fn keys(asked: &Asked<'_>, address: &Given, in_address: Option<InAddress>) -> Result<Option<GivenKeys>, SettingError> {
     let (id, given) = (asked.property("access-key-id"), asked.property("secret-access-key").map(secret));
     let (id_there, secret_there) = in_address.map_or((None, None), |(id, secret)| (Some(id), secret));
@@ -390,7 +390,7 @@ fn keys(asked: &Asked<'_>, address: &Given, in_address: Option<InAddress>) -> Re
     }
 }
 
-/// Names, separated by commas.
+/// Parses names with commas between them.
 fn attributes(given: &Given) -> Result<Vec<String>, SettingError> {
     let names: Vec<String> =
         given.text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();

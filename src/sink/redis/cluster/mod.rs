@@ -1,22 +1,23 @@
-//! The nodes of a cluster, side by side: takes what may be under way, gives each node its share, follows slots from node to node.
+//! The client of a cluster: takes records from the ordered queue, gives each node its share, follows slots from node to node.
 //!
-//! In: records out of the ordered queue, a first view of the cluster. Out: their outcomes.
+//! In: records from the ordered queue, a first view of the cluster. Out: their outcomes.
 //!
 //! ```text
-//!   lanes ──take──▶ by slot ──▶ node: share ──▶ step: one command a stream ──▶ delivered
+//!   queue ──take──▶ by slot ──▶ node: share ──▶ step: one command a stream ──▶ delivered
 //!     ▲                                                     │
 //!     └──── MOVED, ASK, a connection lost: in order, first of their key
 //! ```
 //!
-//! One command holds records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
-//! take go back into the queue, and are routed again. So a key's records are never under way to two nodes, or in two commands.
+//! A command has records of one stream, since it may concern one slot only, and since ASK is about one key. Records that a node did not
+//! add go back into the queue, and are routed again. So a key's records are never under way to two nodes, or in two commands.
 //!
-//! This is our own, over the library's single connections. The library's client for clusters connects again by itself, with the password and the
-//! certificates that it was given at first; sends commands again after a redirect or a lost connection, which adds entries twice; and sends
-//! ASKING as a write of its own, so that another stream's command may follow it. Without retries it follows no redirect.
+//! walrelay has this client of its own, over single connections of the library. The library's client for clusters has three faults here. It
+//! connects again by itself, with the first password and the first certificates. It sends commands again after a redirect or a lost
+//! connection, which adds entries twice. It sends ASKING as a write of its own, so that another stream's command may follow it. Without
+//! retries it follows no redirect.
 //!
-//! Invariant: as that of the whole destination. Nothing is sent a second time by itself, and no loop runs without a pause: a redirect
-//! is followed a few times at once, a view is asked for at most every 100 ms, a node is connected to as a single server is.
+//! Invariant: that of the whole destination. This client sends nothing a second time by itself, and no loop runs without a pause: it
+//! follows a redirect a few times at once, asks for a view at most every 100 ms, and connects to a node as to a single server.
 //! Specification: Redis, "Redis cluster specification".
 
 mod node;
@@ -41,14 +42,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A node that is silent for so long while replies are due may have lost its slots: the others are asked.
+/// If a node is silent for so long while replies are due, it may have lost its slots: the client asks the others.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 
-/// Pauses between views: the first, doubled up to the last, and how long without one until it is the first again.
+/// The shortest and the longest pause between two views. Each is twice the one before, until no view was needed for `CALM_AFTER`.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 const CALM_AFTER: Duration = Duration::from_secs(10);
 
-/// Runs until the relay wants nothing more.
+/// Runs until the relay has dropped the sink.
 pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiver) {
     let mut cluster = Cluster::new(settings, &view);
     receiver.set_blocked(None);
@@ -69,34 +70,34 @@ pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiv
     }
 }
 
-/// What has happened at the nodes.
+/// An event at a node.
 enum Happened<'a> {
     Viewed(Result<View, Failure>),
-    /// A connection is open, or cannot be had.
+    /// A connection is open, or could not be opened.
     Opened(usize, Result<Box<Conversation<'a>>, Failure>),
     /// Replies have come, or the connection is lost.
     Replied(usize),
 }
 
-/// A view being asked for.
+/// A question for a view.
 type Viewing<'a> = Pin<Box<dyn Future<Output = Result<View, Failure>> + 'a>>;
 
-/// All nodes.
+/// All nodes of the cluster.
 struct Cluster<'a> {
     settings: &'a Settings,
     routes: Routes,
-    /// By the numbers of `routes`.
+    /// The nodes, by their numbers in `routes`.
     nodes: Vec<Node<'a>>,
     replicas: Vec<Server>,
     viewing: Option<Viewing<'a>>,
-    /// None is asked for before that.
+    /// The client asks for no view before this time.
     view_from: Instant,
     view_pause: Duration,
-    /// Which of the nodes is polled first, so that none waits for the others.
+    /// The node that is polled first. It changes, so that no node waits for the others.
     first: usize,
-    /// No node has the slot of a record that waits.
+    /// The failure of a waiting record whose slot no node has.
     unserved: Option<Failure>,
-    /// What was shown last.
+    /// The failure that was last reported as blocking.
     shown: Option<Failure>,
     taken: Vec<TakenRecord<InChunk>>,
     batch: Vec<Pending>,
@@ -122,7 +123,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Takes what may be under way, and gives each node its share. What waits at a node is bounded by what is in flight.
+    /// Takes records from the queue, and gives each node its share. The limit of bytes in flight also limits the records that wait at nodes.
     fn take(&mut self, receiver: &mut Receiver) {
         let mut unserved = None;
         while receiver.has_ready() {
@@ -173,7 +174,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whether the view may be old, and what has been silent for too long.
+    /// Gives up connections that were silent for too long, and asks for a view if the present one may be old.
     fn look_round(&mut self, receiver: &mut Receiver) {
         let now = Instant::now();
         for number in 0..self.nodes.len() {
@@ -181,7 +182,7 @@ impl<'a> Cluster<'a> {
             let (suspect, useless, overdue) = match &node.state {
                 State::Open(conversation) => {
                     let silent = conversation.silent_for(SUSPECT_AFTER).is_some_and(|time| time <= now);
-                    // Cut off from its replicas, it may be cut off from the others as well.
+                    // A node that is cut off from its replicas may be cut off from the other nodes as well.
                     let useless = silent || conversation.waits_again();
                     (useless || node.blocked().is_some(), useless, conversation.overdue())
                 }
@@ -203,7 +204,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Whom to ask for a view, in this order: who was named as knowing better, nodes that answer, all others, and those of the settings.
+    /// The nodes to ask for a view, in this order: one that a redirect named, nodes that answer, all others, and those of the settings.
     fn informants(&mut self) -> Vec<Server> {
         let mut all: Vec<Server> = self.routes.refreshing().into_iter().collect();
         let now = Instant::now();
@@ -228,7 +229,7 @@ impl<'a> Cluster<'a> {
         once
     }
 
-    /// What everything waits for at the first node that waits.
+    /// Reports the failure of the first node whose records wait.
     fn show(&mut self, receiver: &Receiver) {
         let blocked = self.nodes.iter().find_map(Node::blocked).or(self.unserved.as_ref());
         if blocked != self.shown.as_ref() {
@@ -244,7 +245,7 @@ impl<'a> Cluster<'a> {
             State::Opening(_, since) => Some(*since + SUSPECT_AFTER),
             State::Closed(_) => None,
         });
-        // Who is suspect already waits for the next view.
+        // If this time has passed, the client waits for the next view already.
         let look = look.filter(|time| *time > now);
         let view = (self.routes.is_stale() && self.viewing.is_none()).then_some(self.view_from);
         let due = self.nodes.iter().filter_map(Node::wake).chain(look).chain(view);
@@ -283,7 +284,7 @@ impl<'a> Cluster<'a> {
                 let calm = now.duration_since(self.view_from) > CALM_AFTER;
                 self.view_pause = if calm { PAUSES.0 } else { (self.view_pause * 2).min(PAUSES.1) };
                 self.view_from = now + self.view_pause;
-                // Where none answers, the nodes say why.
+                // If no node gives a view, the nodes' own failures are reported.
                 if let Ok(view) = viewed {
                     self.apply(&view, receiver);
                 }
@@ -304,7 +305,7 @@ impl<'a> Cluster<'a> {
         let State::Open(conversation) = &mut node.state else { return };
         let failure = conversation.read(receiver, &mut Said { routes, by: number }).err();
         if node.is_alone() {
-            // They wait in shares, and may be more than one of a key.
+            // These records wait in shares, and several may be of one key.
             node.give_back_pending(receiver);
         }
         let known = nodes.len();
@@ -323,7 +324,7 @@ impl<'a> Cluster<'a> {
         self.routes.set_stale();
     }
 
-    /// Slots are elsewhere now: what waits is routed again. What is under way stays so, until its node answers or is given up.
+    /// Takes over a view. Waiting records are routed again. Batches under way stay so, until their node answers or is given up.
     fn apply(&mut self, view: &View, receiver: &mut Receiver) {
         self.replicas.clone_from(&view.replicas);
         let nodes = &self.nodes;

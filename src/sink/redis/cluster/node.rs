@@ -1,10 +1,10 @@
-//! One node of a cluster: what waits to be sent to it, and its connection.
+//! [`Node`]: a node of a cluster, with the records that wait for it and its connection.
 //!
 //! In: records that were taken from the queue for streams whose slots the node has. Out: steps of its conversation. It connects when there is
 //! something to send, and does not decide where records go.
 //!
-//! Invariant: the records of a key that wait here belong to one command. A key's records are taken together, and none while others of
-//! it are under way; within a step they stand together with those of their stream.
+//! Invariant: the waiting records of a key belong to one command. The queue gives a key's records together, and none while others of the key
+//! are under way; within a step they are together with the other records of their stream.
 
 use super::routes::Way;
 use crate::sink::Failure;
@@ -18,42 +18,42 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use tokio::time::Instant;
 
-/// A record that waits.
+/// A waiting record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
     slot: u16,
-    /// Behind ASKING.
+    /// Whether its command has to be behind ASKING.
     asking: bool,
     taken: TakenRecord<RecordPlace>,
 }
 
-/// A connection being opened.
+/// An attempt to connect.
 pub(super) type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conversation<'a>>, Failure>> + 'a>>;
 
-/// Its connection.
+/// The state of a node's connection.
 pub(super) enum State<'a> {
-    /// There is none, and none before that time.
+    /// There is no connection. The next attempt is not before that time.
     Closed(Option<Instant>),
-    /// Since then.
+    /// The client is connecting, since then.
     Opening(Opening<'a>, Instant),
     Open(Box<Conversation<'a>>),
 }
 
-/// A node.
+/// A node of a cluster.
 pub(super) struct Node<'a> {
     settings: &'a Settings,
     pub(super) server: Server,
     pub(super) state: State<'a>,
-    /// In shares.
+    /// The waiting records, one share after the other.
     pending: VecDeque<Pending>,
-    /// How much was taken at a time, from the first on.
+    /// The sizes of the shares, from the first on. A share is the records that were taken at a time.
     shares: VecDeque<Size>,
-    /// What was taken and is no share yet.
+    /// The size of the records behind the last share, which are no share yet.
     share: Size,
     reconnect: Reconnect,
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     failure: Option<Failure>,
-    /// So many records are to be sent one by one, as the last connection has it.
+    /// How many of the next records are sent one by one, from the last connection.
     alone: usize,
 }
 
@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether it sends records one by one.
+    /// Whether the node gets records one by one.
     pub(super) fn is_alone(&self) -> bool {
         self.alone() > 0
     }
@@ -84,7 +84,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether nothing waits and no replies are due.
+    /// Whether no records wait and no replies are due.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.is_empty() && !self.has_steps()
     }
@@ -94,21 +94,21 @@ impl<'a> Node<'a> {
         matches!(&self.state, State::Open(conversation) if !conversation.is_idle())
     }
 
-    /// Takes a record over, to be sent with the others of its share.
+    /// Adds a record, which is sent with the others of its share.
     pub(super) fn push(&mut self, way: Way, taken: TakenRecord<RecordPlace>, bytes: usize) {
         self.pending.push_back(Pending { slot: way.slot, asking: way.asking, taken });
         self.share.records += 1;
         self.share.bytes += bytes;
     }
 
-    /// Those that were taken since the last are a share.
+    /// Makes a share of the records since the last one.
     pub(super) fn end_share(&mut self) {
         if self.share.records > 0 {
             self.shares.push_back(std::mem::take(&mut self.share));
         }
     }
 
-    /// Sends what may be under way, or connects for it. `batch`: room to be used again.
+    /// Sends as many shares as may be under way, or begins to connect. `batch`: an empty list, whose memory is used again.
     pub(super) fn send(&mut self, receiver: &Receiver, batch: &mut Vec<Pending>) {
         let now = Instant::now();
         if let State::Open(conversation) = &self.state
@@ -139,7 +139,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// It is connected. What was to be asked may have become old meanwhile.
+    /// Notes that the connection is open. A waiting ASK may have become old meanwhile.
     pub(super) fn opened(&mut self, conversation: Box<Conversation<'a>>, receiver: &mut Receiver) {
         self.state = State::Open(conversation);
         self.failure = None;
@@ -148,7 +148,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The connection is lost, or cannot be had: what was under way and what waits goes back into the queue.
+    /// Notes that the connection is lost, or could not be opened. Puts all records, under way or waiting, back into the queue.
     pub(super) fn lost(&mut self, failure: Failure, receiver: &mut Receiver) {
         self.alone = self.alone();
         let before = std::mem::replace(&mut self.state, State::Closed(None));
@@ -164,7 +164,7 @@ impl<'a> Node<'a> {
         self.give_back_pending(receiver);
     }
 
-    /// What waits goes back into the queue.
+    /// Puts the waiting records back into the queue.
     pub(super) fn give_back_pending(&mut self, receiver: &mut Receiver) {
         self.shares.clear();
         while let Some(pending) = self.pending.pop_back() {
@@ -173,17 +173,17 @@ impl<'a> Node<'a> {
         receiver.publish();
     }
 
-    /// What its records wait for.
+    /// The failure that its records wait for.
     pub(super) fn blocked(&self) -> Option<&Failure> {
         match &self.state {
-            // What it said last, it said of records that are elsewhere now.
+            // The node's last failure was about records that are elsewhere now.
             _ if self.is_idle() => None,
             State::Open(conversation) => conversation.blocked(),
             State::Closed(_) | State::Opening(..) => self.failure.as_ref(),
         }
     }
 
-    /// When it is to be looked at again, though nothing comes; `None`: nothing is due.
+    /// When the client has to look at the node again even if nothing comes. `None`: no time is due.
     pub(super) fn wake(&self) -> Option<Instant> {
         match &self.state {
             State::Open(conversation) => conversation.wake(),
@@ -193,7 +193,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Sends `batch` as one step: for each stream one command.
+/// Sends `batch` as one step, with one command for each stream.
 fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize, receiver: &Receiver) {
     let stream = |pending: &Pending| receiver.record(pending.taken.item).map_or("", |record| record.topic());
     batch.sort_unstable_by(|one, other| {

@@ -1,14 +1,14 @@
-//! Which node a stream's records go to.
+//! [`Routes`]: the node that a stream's records go to.
 //!
-//! In: views, redirects. Out: a node's number for a stream. It does no I/O and reads no clock.
+//! In: views, redirects. Out: a node's number for a stream. This file does no I/O and reads no clock.
 //!
 //! ```text
 //!   view ─────▶ owner of each slot ◀───── MOVED: this slot, and the view is old
 //!   ASK ──────▶ for this stream once, behind ASKING
 //! ```
 //!
-//! Invariant: ASKING is said only for a stream for which a node has just said ASK. A slot whose move started over may hold the stream
-//! still, and the entry would create it a second time on the node that the slot moves to.
+//! Invariant: the client sends ASKING only for a stream for which a node has just said ASK. If the move of a slot starts over, its old node
+//! may still have the stream, and the entry would create it a second time on the new node.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
 use super::view::View;
@@ -20,38 +20,38 @@ use crate::sink::redis::errors::Redirect;
 use crate::sink::redis::message::slot;
 use std::collections::HashMap;
 
-/// No node.
+/// The number of no node.
 const NONE: u16 = u16::MAX;
 
-/// So many redirects of a stream in a row are followed at once; from then on each has to wait.
+/// How many redirects of a stream in a row the client follows at once. Each further one has to wait.
 const AT_ONCE: u32 = 5;
 
-/// Where a stream's records go.
+/// The route of a stream's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) slot: u16,
     /// The node's number.
     pub(super) node: usize,
-    /// Behind ASKING.
+    /// Whether their command has to be behind ASKING.
     pub(super) asking: bool,
 }
 
-/// What is known of the nodes.
+/// The nodes, their slots and the redirects.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// By number.
+    /// The nodes by number.
     servers: Vec<Server>,
     /// The node of each slot.
     owners: Vec<u16>,
-    /// For streams whose slot moves: the node to ask, once.
+    /// For streams whose slot moves: the node that gets one command behind ASKING.
     asks: HashMap<String, u16>,
-    /// Redirects in a row.
+    /// How many redirects of a stream there were in a row.
     redirects: HashMap<String, u32>,
-    /// What was said last.
+    /// The last view.
     view: View,
-    /// That may be old.
+    /// Whether that view may be old.
     stale: bool,
-    /// Who knows better, where somebody was named.
+    /// The node that a MOVED named, which has a newer view.
     knows: Option<Server>,
 }
 
@@ -68,15 +68,15 @@ impl Routes {
         }
     }
 
-    /// Every node that is known, by number.
+    /// All known nodes, by number.
     pub(super) fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// Where records of this stream go.
+    /// The route of this stream's records.
     ///
     /// # Errors
-    /// No node has its slot, which is this.
+    /// No node has the stream's slot, which is returned.
     pub(super) fn way(&self, stream: &str) -> Result<Way, u16> {
         let slot = slot(stream);
         if !self.asks.is_empty()
@@ -90,7 +90,7 @@ impl Routes {
         }
     }
 
-    /// What records for this slot wait for, which no node has.
+    /// The failure of records for this slot, which no node has.
     pub(super) fn unserved(&self, slot: u16) -> Failure {
         self.view.unserved(slot)
     }
@@ -100,35 +100,35 @@ impl Routes {
         self.owners.iter().any(|owner| usize::from(*owner) == node)
     }
 
-    /// What was said to ask has been: the next records go to the slot's node again.
+    /// Forgets all ASKs: the next records go to the slot's node again.
     pub(super) fn asked(&mut self) {
         self.asks.clear();
     }
 
-    /// What was refused so far is forgotten.
+    /// Forgets all redirects.
     fn forget(&mut self) {
         self.asks.clear();
         self.redirects.clear();
     }
 
-    /// It may be old.
+    /// Notes that the view may be old.
     pub(super) fn set_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Whether it may be old.
+    /// Whether the view may be old.
     pub(super) fn is_stale(&self) -> bool {
         self.stale
     }
 
-    /// It is looked at now. Who should be asked first.
+    /// Notes that the client asks for a view now. Returns the node to ask first, if a redirect named one.
     pub(super) fn refreshing(&mut self) -> Option<Server> {
         self.stale = false;
         self.knows.take()
     }
 
-    /// Takes over a view. Nodes that it does not name stay known where `keeps` says so, by their number. The new number of each node, by
-    /// its old one; `None`: nothing has changed.
+    /// Takes over a view. Nodes that it does not name stay known if `keeps` says so of their number. Returns the new number of each node by
+    /// its old one. `None`: nothing has changed.
     pub(super) fn apply(&mut self, view: &View, keeps: impl Fn(usize) -> bool) -> Option<Vec<Option<usize>>> {
         self.view.clone_from(view);
         let owners = view.owners();
@@ -162,7 +162,7 @@ impl Routes {
         u16::try_from(number).unwrap_or(NONE)
     }
 
-    /// What becomes of records of `stream` that `from` did not take.
+    /// Decides on records of `stream` that the node `from` did not add.
     fn redirected(&mut self, from: usize, stream: &str, redirect: &Redirect, failure: Failure) -> Next {
         let said_by = self.servers.get(from).map_or("", |server| server.host.as_str());
         let Some(server) = redirect.server(said_by) else {
@@ -172,7 +172,7 @@ impl Routes {
         let known = if redirect.ask {
             self.asks.contains_key(stream)
         } else {
-            // What was sent before the slot's node was known.
+            // These records were sent before the slot's node was known.
             self.owners.get(usize::from(redirect.slot)).is_some_and(|owner| usize::from(*owner) != from)
         };
         if known {
@@ -198,7 +198,7 @@ impl Routes {
 
     fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
         if let Some(RecordOutcome::Later(_)) = outcomes.first() {
-            // No node has the slot, or the one asked is cut off from the others.
+            // No node has the slot, or the node that answers is cut off from the others.
             self.stale = true;
         } else if !self.redirects.is_empty() {
             self.redirects.remove(stream);
@@ -206,10 +206,10 @@ impl Routes {
     }
 }
 
-/// One node's word on where records go.
+/// A node's answers about the routes of records.
 pub(super) struct Said<'a> {
     pub(super) routes: &'a mut Routes,
-    /// Its number.
+    /// The node's number.
     pub(super) by: usize,
 }
 

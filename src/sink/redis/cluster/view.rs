@@ -1,7 +1,7 @@
-//! Which node of a cluster has which slots, as one of its nodes sees it.
+//! [`View`]: the nodes of a cluster and their slots, as one node sees them.
 //!
-//! In: the replies to CLUSTER INFO and CLUSTER SLOTS. Out: primaries, their slots, their replicas. A view may be old by the time it is
-//! used: nodes themselves say so then.
+//! In: the replies to CLUSTER INFO and CLUSTER SLOTS. Out: primaries, their slots, their replicas. A view may be old when it is used. Nodes
+//! then answer with redirects.
 //! Specification: Redis, commands CLUSTER SLOTS, CLUSTER INFO; "Redis cluster specification".
 
 use crate::sink::destination::Destination as _;
@@ -18,22 +18,22 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long one node may take until another is asked as well, which may be faster.
+/// How long the client waits for a node before it asks the next one as well.
 const ASKED_BESIDE_AFTER: Duration = Duration::from_secs(2);
 
-/// How long one node may take in all: as many round trips as it takes to connect, log in and ask, to a node that is far away.
+/// How long a node may take in all, even a distant one: to connect, log in and answer takes several round trips.
 const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What one node sees.
+/// The cluster as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::sink::redis) struct View {
-    /// Who says so.
+    /// The address of that node.
     pub(in crate::sink::redis) by: String,
-    /// `cluster_state`: `fail` where too many nodes are out of its sight, so that its view may be of before.
+    /// The value of `cluster_state`: `fail` if the node cannot see too many of the others, so that its view may be old.
     pub(in crate::sink::redis) state: Option<String>,
-    /// Those that have slots.
+    /// The primaries that have slots.
     pub(in crate::sink::redis) primaries: Vec<Server>,
-    /// Slots, and the number of their primary.
+    /// The slots, with the number of their primary.
     ranges: Vec<(RangeInclusive<u16>, usize)>,
     /// Slots whose primary announces no address.
     nameless: Vec<RangeInclusive<u16>>,
@@ -41,11 +41,11 @@ pub(in crate::sink::redis) struct View {
 }
 
 impl View {
-    /// What the first of these nodes sees that is not cut off from the others; where there is none, what one sees that is. They are asked in
-    /// their order: the next one where one has failed, and beside one that has not answered for a while.
+    /// Asks these nodes for a view. Returns the first view of a node that is not cut off from the others, or else one of a node that is. Asks
+    /// in their order: the next node if one has failed, or has not answered for [`ASKED_BESIDE_AFTER`].
     ///
     /// # Errors
-    /// None of them says it.
+    /// No node gives a view.
     pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
         let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, Vec::new());
         let mut left = nodes.iter();
@@ -58,9 +58,9 @@ impl View {
             match answered {
                 Ok(Ok(view)) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
                 Ok(Ok(view)) => return Ok(view),
-                // Each node has users of its own: another may know this one.
+                // Each node has users of its own: another node may accept this one.
                 Ok(Err(failure)) => failures.push(failure),
-                // Whoever answers later is asked again.
+                // A node that answers later is asked again the next time.
                 Err(_late) if left.len() == 0 && cut_off.is_some() => break,
                 Err(_late) => {}
             }
@@ -68,10 +68,10 @@ impl View {
         cut_off.ok_or_else(|| none_says(settings, failures))
     }
 
-    /// What the node at the other end sees.
+    /// Asks the node at the other end of a connection.
     ///
     /// # Errors
-    /// It does not say it.
+    /// The node gives no view.
     pub(in crate::sink::redis) async fn of(connection: &mut Connection) -> Result<Self, Failure> {
         let info = Info(connection.ask(cmd("CLUSTER").arg("INFO")).await?);
         let state = info.field("cluster_state").map(str::to_owned);
@@ -99,7 +99,7 @@ impl View {
         Ok(view)
     }
 
-    /// One range: its first and its last slot, the primary, its replicas. `None`: it is none.
+    /// Adds a range of slots from a reply: the first and the last slot, the primary, its replicas. `None`: it is no range.
     fn add(&mut self, range: &Value, host: &str) -> Option<()> {
         let Value::Array(range) = range else { return None };
         let [first, last, nodes @ ..] = range.as_slice() else { return None };
@@ -132,7 +132,7 @@ impl View {
         self.primaries.get(*primary)
     }
 
-    /// For each slot the number of its primary; `u16::MAX` where it has none.
+    /// The number of the primary for each slot. `u16::MAX`: there is none.
     pub(super) fn owners(&self) -> Vec<u16> {
         let mut owners = vec![u16::MAX; SLOTS];
         for (range, primary) in &self.ranges {
@@ -142,7 +142,7 @@ impl View {
         owners
     }
 
-    /// Slots that no node has, as ranges.
+    /// The slots that no node has, as ranges.
     pub(in crate::sink::redis) fn uncovered(&self) -> Vec<String> {
         let owners = self.owners();
         let slots = (0..).zip(owners).filter(|(slot, owner)| *owner == u16::MAX && !is_in(&self.nameless, *slot));
@@ -156,12 +156,12 @@ impl View {
         shown(&ranges)
     }
 
-    /// Slots whose node announces no address, as ranges.
+    /// The slots whose node announces no address, as ranges.
     pub(in crate::sink::redis) fn nameless(&self) -> Vec<String> {
         shown(&self.nameless)
     }
 
-    /// The failure of a record whose slot no node has that can be reached.
+    /// The failure of a record whose slot no reachable node has.
     pub(in crate::sink::redis) fn unserved(&self, slot: u16) -> Failure {
         let text = if is_in(&self.nameless, slot) {
             format!("Redis at {}: the node that has slot {slot} announces no address", self.by)
@@ -172,14 +172,14 @@ impl View {
     }
 }
 
-/// What one node sees.
+/// Connects to a node and asks it.
 async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
     let asking = async { View::of(&mut Connection::open_at(settings, node).await?).await };
     let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
     tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
 }
 
-/// The result of the one that is ready first, which is taken out.
+/// Waits for the first future that is ready, removes it, and returns its result.
 async fn first_of<F: Future + Unpin>(all: &mut Vec<F>) -> F::Output {
     poll_fn(|context| {
         for number in 0..all.len() {
@@ -195,7 +195,7 @@ async fn first_of<F: Future + Unpin>(all: &mut Vec<F>) -> F::Output {
     .await
 }
 
-/// Why none of the nodes says what it sees: what an operator has to fix, where there is such a thing.
+/// The failure if no node gives a view: the one that an operator has to fix, if there is one.
 fn none_says(settings: &Settings, mut failures: Vec<Failure>) -> Failure {
     if let Some(place) = failures.iter().position(|failure| failure.class == FailureClass::LogIn) {
         return failures.swap_remove(place);
@@ -219,7 +219,7 @@ fn shown(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
     ranges.iter().map(one).collect()
 }
 
-/// One node's host and port, behind which more may stand. `None`: it is none.
+/// The host and the port of a node in a reply, which may have more parts. `None`: it is no node.
 fn named(node: &Value) -> Option<(&str, u16)> {
     let Value::Array(node) = node else { return None };
     let [host, Value::Int(port), ..] = node.as_slice() else { return None };
@@ -228,7 +228,7 @@ fn named(node: &Value) -> Option<(&str, u16)> {
     } else if let Value::SimpleString(host) = host {
         host
     } else if *host == Value::Nil {
-        // The address at which that node was asked.
+        // An empty host stands for the address at which that node was asked.
         ""
     } else {
         return None;
@@ -236,7 +236,7 @@ fn named(node: &Value) -> Option<(&str, u16)> {
     Some((host, u16::try_from(*port).ok()?))
 }
 
-/// Its number; it is appended unless it is there.
+/// The number of a server, which is appended unless it is there.
 fn push(servers: &mut Vec<Server>, server: Server) -> usize {
     servers.iter().position(|known| *known == server).unwrap_or_else(|| {
         servers.push(server);
