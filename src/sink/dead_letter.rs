@@ -61,7 +61,7 @@ impl DeadLetter<'_> {
 
 /// The headers of a dead-letter record about its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct DeadLetterHeaders<'a> {
     /// The reason why the row was not published.
     pub error: &'a str,
     /// `schema.table`, or `message "prefix"`. Empty: the record has no such header.
@@ -79,11 +79,11 @@ pub struct Said<'a> {
 }
 
 /// Reads walrelay's headers of a record from a dead-letter topic. `None`: it is no dead-letter record.
-pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
+pub fn said<'a>(record: &Record<'a>) -> Option<DeadLetterHeaders<'a>> {
     // walrelay's own headers come last, behind those of the row.
     let last = |name| record.headers.iter().rev().find(|header| header.name == name).and_then(|header| header.value);
     let text = |name| last(name).and_then(|value| std::str::from_utf8(value).ok());
-    Some(Said {
+    Some(DeadLetterHeaders {
         error: text(ERROR)?,
         table: text(TABLE).unwrap_or_default(),
         position: text(POSITION).unwrap_or_default(),
@@ -95,7 +95,12 @@ pub fn said<'a>(record: &Record<'a>) -> Option<Said<'a>> {
 }
 
 /// Calls `take` with the original record under `topic`: its key, payload, time and partition, and its headers without walrelay's.
-pub fn with_original<T>(record: &Record<'_>, said: &Said<'_>, topic: &str, take: impl FnOnce(&Record<'_>) -> T) -> T {
+pub fn with_original<T>(
+    record: &Record<'_>,
+    said: &DeadLetterHeaders<'_>,
+    topic: &str,
+    take: impl FnOnce(&Record<'_>) -> T,
+) -> T {
     let own = record.headers.iter().filter(|header| !header.name.starts_with(OURS));
     let headers: Vec<Header<'_>> = own.copied().collect();
     take(&Record { topic, headers: &headers, partition: said.partition, ..*record })

@@ -202,14 +202,14 @@ pub trait DeadLetters {
     ///
     /// # Errors
     /// The destination does not answer, or refuses.
-    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure>;
+    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure>;
 }
 
 /// The next item of a dead-letter address.
 #[derive(Debug)]
 pub enum NextKept {
     /// A record.
-    Kept(Kept),
+    Kept(KeptRecord),
     /// Nothing has come yet. Ask again.
     Waiting,
     /// There are no more records.
@@ -218,9 +218,9 @@ pub enum NextKept {
 
 /// A dead-letter record, as the destination keeps it.
 #[derive(Debug)]
-pub struct Kept {
+pub struct KeptRecord {
     /// Its place, for [`DeadLetters::settle`].
-    pub place: Place,
+    pub place: DeadLetterPlace,
     /// Whether it was published again before.
     pub settled: bool,
     /// The record, with the dead-letter address as its topic.
@@ -229,7 +229,7 @@ pub struct Kept {
 
 /// The place of a record at a dead-letter address. Its text is the one that the destination's own tools use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct DeadLetterPlace {
     /// Kafka: the partition. Redis: the entry's milliseconds. NATS: 0.
     pub major: u64,
     /// The character between the two numbers. `None`: the text is the second number alone.
@@ -238,7 +238,7 @@ pub struct Place {
     pub minor: u64,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for DeadLetterPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.between {
             Some(between) => write!(f, "{}{between}{}", self.major, self.minor),

@@ -246,7 +246,7 @@ pub(crate) fn blocked(ground: &impl Ground) {
     assert_eq!(numbers(&ground.stored("blocked")), (0..50).collect::<Vec<_>>());
 }
 
-/// A refusal names the record, holds its lane alone, and each of the three decisions does what it says.
+/// A refusal names the record, holds its sequence alone, and each of the three decisions does what it says.
 pub(crate) fn refused(ground: &impl Ground) {
     let mut driven = Driven::new(ground, 1 << 20);
     ground.refuse("refused");
@@ -258,7 +258,7 @@ pub(crate) fn refused(ground: &impl Ground) {
     let refusal = driven.refusal();
     assert_eq!((refusal.tag, refusal.record.topic()), (tag(0), ground.address("refused").as_str()));
     assert_eq!(refusal.failure.class, FailureClass::Topic);
-    driven.until("another lane to go on", |it| it.numbers().contains_key(&3));
+    driven.until("another sequence to go on", |it| it.numbers().contains_key(&3));
     driven.reported_once([3]);
     assert_eq!((driven.sink.in_flight().records, driven.sink.in_flight().held), (3, 3));
 

@@ -15,7 +15,7 @@ use crate::truth::{Found, identify};
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use walrelay::sink::kafka::partitions::{Clients, NotTaken, Partitions, Place, Ticket};
+use walrelay::sink::kafka::partitions::{Clients, NotTaken, PartitionPlace, Partitions, Ticket};
 use walrelay::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Resolution, Tag,
 };
@@ -77,7 +77,7 @@ struct Producers<'a> {
 }
 
 impl Producers<'_> {
-    fn send(&mut self, id: u64, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn send(&mut self, id: u64, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Found { number, dead_letter, bytes } = identify(record, &self.world.postgres.wal);
         if bytes > self.settings.record {
             return Err(NotTaken::Refused(refusal()));
@@ -90,11 +90,11 @@ impl Producers<'_> {
 }
 
 impl Clients for Producers<'_> {
-    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         self.send(self.senders[usize::from(place.producer)], place, record, ticket)
     }
 
-    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let (settings, machine) = (self.settings, self.machine);
         let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings, machine));
         self.send(id, place, record, ticket)
@@ -157,7 +157,7 @@ impl Lanes {
         let numbers = numbers.entry(partition.clone()).or_insert_with(|| {
             let lane = u8::try_from((topic as u64 + partition.1) % senders.len() as u64).unwrap();
             let copies = if *mutant == Some(Mutant::TwoLanes) { senders.len() } else { 1 };
-            let place = |lane| Place {
+            let place = |lane| PartitionPlace {
                 topic: u32::try_from(topic).unwrap(),
                 partition: i32::try_from(partition.1).unwrap(),
                 producer: lane,

@@ -15,7 +15,7 @@ mod shown;
 
 use super::error::CommandError;
 use crate::sink::dead_letter::said;
-use crate::sink::destination::{DeadLetters, Destination, Kept, NextKept, NoDeadLetters};
+use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
 use crate::supervise::REPUBLISH_PAGE;
 use replay::Replay;
@@ -160,7 +160,7 @@ struct Counts {
 
 impl Counts {
     /// The record as it is shown; `None`: it is not meant.
-    fn choose<'a>(&mut self, request: &Request, kept: &Kept, record: &Record<'a>) -> Option<Entry<'a>> {
+    fn choose<'a>(&mut self, request: &Request, kept: &KeptRecord, record: &Record<'a>) -> Option<Entry<'a>> {
         let Some(said) = said(record) else {
             self.others += 1;
             return None;

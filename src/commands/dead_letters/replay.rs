@@ -9,7 +9,7 @@ use super::{Counts, Error, Request, left_out};
 use crate::commands::error::CommandError;
 use crate::commands::progress::Progress;
 use crate::sink::dead_letter::{said, with_original};
-use crate::sink::destination::{DeadLetters, Delivery, Kept, NextKept, Place};
+use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Rows, Sink,
     Tag, Token,
@@ -48,7 +48,7 @@ struct Flight {
 
 /// Which record at the address it was made of, and that record.
 struct Of {
-    place: Place,
+    place: DeadLetterPlace,
     settled: bool,
     kept: OwnedRecord,
 }
@@ -71,7 +71,7 @@ pub(super) struct Replay<'r> {
     flights: BTreeMap<u64, Flight>,
     next: u64,
     /// Delivered, and not settled.
-    delivered: Vec<Place>,
+    delivered: Vec<DeadLetterPlace>,
     /// Since when the first of these waits.
     since: Instant,
     /// A first record was settled, and that has arrived.
@@ -143,7 +143,7 @@ impl<'r> Replay<'r> {
     }
 
     /// One record of the address. `false`: it is to stop.
-    fn take(&mut self, kept: Kept, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+    fn take(&mut self, kept: KeptRecord, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
         let Self { request, counts, outcome, room, .. } = self;
         let meant = kept.record.with_record(room, |record| -> io::Result<Option<OwnedRecord>> {
             let Some(entry) = counts.choose(request, &kept, record) else { return Ok(None) };
@@ -157,7 +157,7 @@ impl<'r> Replay<'r> {
             }
         })?;
         let Some(record) = meant else { return Ok(true) };
-        let Kept { place, settled, record: kept } = kept;
+        let KeptRecord { place, settled, record: kept } = kept;
         if !self.offer(Flight { record, of: Some(Of { place, settled, kept }) }, out, stop)? {
             return Ok(false);
         }

@@ -7,8 +7,8 @@ use crate::commands::output::number;
 use crate::given::shown;
 use crate::outbox::{push_base64, push_rfc3339};
 use crate::sink::Record;
-use crate::sink::dead_letter::Said;
-use crate::sink::destination::Place;
+use crate::sink::dead_letter::DeadLetterHeaders;
+use crate::sink::destination::DeadLetterPlace;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -58,7 +58,12 @@ impl<'a> Entry<'a> {
     /// What stands above lines.
     pub(super) const HEAD: &'static str = "AT           TIME                      ID                                    POSITION          TABLE               MEANT FOR                     ERROR";
 
-    pub(super) fn new(place: Place, replayed: bool, record: &Record<'a>, said: Said<'a>) -> Self {
+    pub(super) fn new(
+        place: DeadLetterPlace,
+        replayed: bool,
+        record: &Record<'a>,
+        said: DeadLetterHeaders<'a>,
+    ) -> Self {
         Self {
             at: place.to_string(),
             time: time(record.timestamp_millis),

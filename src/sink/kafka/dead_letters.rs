@@ -15,7 +15,7 @@ use super::marks::{self, Offsets};
 use super::producers::retire;
 use super::progress::passes;
 use super::{client_failure, errors};
-use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -37,7 +37,7 @@ const SILENT_FOR: Duration = Duration::from_mins(1);
 const SLICE: Duration = Duration::from_millis(100);
 
 /// The reading of a dead-letter topic.
-pub(super) struct Reading {
+pub(super) struct TopicReading {
     settings: Settings,
     topic: String,
     partitions: Vec<i32>,
@@ -53,7 +53,7 @@ pub(super) struct Reading {
     room: HeaderRoom,
 }
 
-impl Reading {
+impl TopicReading {
     pub(super) fn new(settings: Settings, topic: &str) -> Result<Self, NoDeadLetters> {
         let mut reading = Self {
             settings,
@@ -208,7 +208,7 @@ fn is_refused(consumer: &BaseConsumer<Context>) -> bool {
     consumer.context().problem_code().is_some_and(|code| errors::class(code) == FailureClass::LogIn)
 }
 
-impl DeadLetters for Reading {
+impl DeadLetters for TopicReading {
     fn next(&mut self) -> Result<NextKept, Failure> {
         if self.open.is_empty() {
             if self.for_marks {
@@ -226,15 +226,16 @@ impl DeadLetters for Reading {
             return Ok(NextKept::Waiting);
         }
         let settled = replayed.contains(offset);
-        let place = Place { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
-        Ok(NextKept::Kept(Kept { place, settled, record }))
+        let place =
+            DeadLetterPlace { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
+        Ok(NextKept::Kept(KeptRecord { place, settled, record }))
     }
 
     fn count(&self) -> u64 {
         self.count
     }
 
-    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
         let mut marked: BTreeMap<i32, Offsets> = BTreeMap::new();
         for place in places {
             let partition = i32::try_from(place.major).unwrap_or_default();
@@ -249,7 +250,7 @@ impl DeadLetters for Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for TopicReading {
     fn drop(&mut self) {
         self.consumer.take().into_iter().for_each(retire);
     }

@@ -6,7 +6,7 @@
 use super::config::known::NAMES;
 use super::config::properties;
 use super::config::{Settings, SettingsError};
-use super::dead_letters::Reading;
+use super::dead_letters::TopicReading;
 use super::login::{self, Login};
 use super::scratch::ScratchTopic;
 use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, errors};
@@ -216,6 +216,6 @@ impl Destination for Kafka {
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         let settings = self.settings(client).map_err(|error| self.refused(&error))?;
-        Ok(Box::new(Reading::new(settings, topic)?))
+        Ok(Box::new(TopicReading::new(settings, topic)?))
     }
 }

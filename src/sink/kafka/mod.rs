@@ -17,6 +17,18 @@
 //!
 //! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
 //! first record only after the cluster has said that the topic exists; no client ends on this thread.
+//!
+//! | file or folder | what |
+//! |---|---|
+//! | `destination`, `config/`, `login/` | the settings: properties, tokens and passwords |
+//! | `producers/` | the producers, their topic handles, flushes and ends |
+//! | `partitions/` | which record may be handed over, and the search for a refused one |
+//! | `metadata/` | questions to the cluster; topics and the choice of a partition |
+//! | `callbacks/` | librdkafka's reports, errors and log lines; new producers for those that ended |
+//! | `errors`, `auth_state` | classes and labels of errors; whether brokers accept the credentials |
+//! | `transactions`, `progress`, `replicas` | exactly once |
+//! | `check/`, `dead_letters`, `marks`, `scratch` | `walrelay check`, `dead-letters`, `bench` |
+//!
 //! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
 
 mod auth_state;
@@ -48,7 +60,7 @@ use super::{
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
 use metadata::{Short, Topics};
-use partitions::{Partitions, Place};
+use partitions::{PartitionPlace, Partitions};
 use producers::{Client, Producers, purge_all, retire_client};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use std::collections::{HashMap, HashSet};
@@ -97,7 +109,7 @@ pub struct KafkaSink {
     /// Topics that had fewer partitions than a record asked for.
     short: HashMap<String, Short>,
     /// The partitions whose search for a refused record was logged.
-    told: HashSet<Place>,
+    told: HashSet<PartitionPlace>,
     /// The state of transactions, with exactly once only.
     transactions: Option<Transactions>,
 }

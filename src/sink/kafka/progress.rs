@@ -52,22 +52,22 @@ pub(super) enum Read {
     /// The topic does not exist. The cluster has so many brokers.
     Missing { brokers: usize },
     /// The reading is done: the last value of each key.
-    Done(Kept),
+    Done(KeptProgress),
 }
 
 /// The last value of each key.
-pub(super) type Kept = BTreeMap<String, String>;
+pub(super) type KeptProgress = BTreeMap<String, String>;
 
 /// Reads the progress topic to its end. The transactions of other producers under the relay's name are over before.
-pub(super) struct Reading {
+pub(super) struct ProgressReading {
     settings: Settings,
-    step: Step,
-    kept: Kept,
+    step: ReadingStep,
+    kept: KeptProgress,
     /// The offset of another relay's transaction that has been open for [`OPEN_FOR`].
     open: Option<i64>,
 }
 
-enum Step {
+enum ReadingStep {
     /// Finds the topic, or creates it.
     Topic,
     /// Asks for the partition's end, open transactions included.
@@ -79,9 +79,9 @@ enum Step {
     Records { committed: BaseConsumer<Context> },
 }
 
-impl Reading {
+impl ProgressReading {
     pub(super) fn new(settings: &Settings) -> Self {
-        Self { settings: settings.clone(), step: Step::Topic, kept: BTreeMap::new(), open: None }
+        Self { settings: settings.clone(), step: ReadingStep::Topic, kept: BTreeMap::new(), open: None }
     }
 
     /// The text, for people, about the present wait.
@@ -96,9 +96,9 @@ impl Reading {
     }
 
     /// Sets the step, and ends the consumer of the step before.
-    fn turn_to(&mut self, step: Step) {
+    fn turn_to(&mut self, step: ReadingStep) {
         let before = std::mem::replace(&mut self.step, step);
-        if !matches!(before, Step::Topic) {
+        if !matches!(before, ReadingStep::Topic) {
             retire(before);
         }
     }
@@ -106,24 +106,24 @@ impl Reading {
     /// Goes one step. The topic must have enough replicas. `make`: whether to create a missing topic.
     pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
         match &mut self.step {
-            Step::Topic => {
+            ReadingStep::Topic => {
                 match make_topic(&self.settings, replicas, make)? {
-                    Topic::There => {}
-                    Topic::Young => return Ok(Read::Pending { answered: true }),
-                    Topic::Missing { brokers } => return Ok(Read::Missing { brokers }),
+                    FoundTopic::There => {}
+                    FoundTopic::Young => return Ok(Read::Pending { answered: true }),
+                    FoundTopic::Missing { brokers } => return Ok(Read::Missing { brokers }),
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
-                self.turn_to(Step::End { uncommitted });
+                self.turn_to(ReadingStep::End { uncommitted });
             }
-            Step::End { uncommitted } => {
+            ReadingStep::End { uncommitted } => {
                 let Some(end) = high_watermark(uncommitted)? else { return Ok(Read::Pending { answered: false }) };
                 if end == 0 {
-                    return Ok(Read::Done(Kept::new()));
+                    return Ok(Read::Done(KeptProgress::new()));
                 }
                 let committed = self.consumer("read_committed")?;
-                self.turn_to(Step::Stable { end, committed, seen: (0, Instant::now()) });
+                self.turn_to(ReadingStep::Stable { end, committed, seen: (0, Instant::now()) });
             }
-            Step::Stable { end, committed, seen } => {
+            ReadingStep::Stable { end, committed, seen } => {
                 let Some(stable) = high_watermark(committed)? else { return Ok(Read::Pending { answered: false }) };
                 if stable < *end {
                     if seen.0 != stable {
@@ -140,12 +140,13 @@ impl Reading {
                     return Ok(Read::Pending { answered: true });
                 }
                 read_from_the_beginning(committed)?;
-                let Step::Stable { committed, .. } = std::mem::replace(&mut self.step, Step::Topic) else {
+                let ReadingStep::Stable { committed, .. } = std::mem::replace(&mut self.step, ReadingStep::Topic)
+                else {
                     return Ok(Read::Pending { answered: true });
                 };
-                (self.step, self.open) = (Step::Records { committed }, None);
+                (self.step, self.open) = (ReadingStep::Records { committed }, None);
             }
-            Step::Records { committed } => {
+            ReadingStep::Records { committed } => {
                 if take_records(committed, &mut self.kept)? {
                     return Ok(Read::Done(std::mem::take(&mut self.kept)));
                 }
@@ -159,9 +160,9 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ProgressReading {
     fn drop(&mut self) {
-        self.turn_to(Step::Topic);
+        self.turn_to(ReadingStep::Topic);
     }
 }
 
@@ -172,7 +173,7 @@ fn read_from_the_beginning(reader: &BaseConsumer<Context>) -> Result<(), Failure
 }
 
 /// Takes the records that come within a slice. The last one of each key counts. Returns whether the end was reached.
-fn take_records(reader: &BaseConsumer<Context>, kept: &mut Kept) -> Result<bool, Failure> {
+fn take_records(reader: &BaseConsumer<Context>, kept: &mut KeptProgress) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
@@ -242,7 +243,7 @@ pub(super) fn create(settings: &Settings, brokers: usize) -> String {
 }
 
 /// The result of looking for the topic.
-enum Topic {
+enum FoundTopic {
     There,
     /// The topic was just created: not every broker knows it.
     Young,
@@ -252,7 +253,7 @@ enum Topic {
 }
 
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic.
-fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<Topic, Failure> {
+fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<FoundTopic, Failure> {
     let admin = settings.admin().map_err(|error| client(error.to_string()))?;
     let found = make_topic_with(&admin, settings, make).and_then(|missing| {
         if let Some(brokers) = missing {
@@ -267,13 +268,13 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
     retire(admin);
     let found = match found? {
         Ok(found) => found,
-        Err(brokers) => return Ok(Topic::Missing { brokers }),
+        Err(brokers) => return Ok(FoundTopic::Missing { brokers }),
     };
     let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
-        return Ok(Topic::Young);
+        return Ok(FoundTopic::Young);
     };
     replicas.see(TOPIC, Some(count), settings)?;
-    Ok(Topic::There)
+    Ok(FoundTopic::There)
 }
 
 /// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial (`validate_only`).

@@ -43,7 +43,7 @@ const WHY: &str = "if its brokers crash, Kafka may forget to end a transaction t
 
 /// The judgement of a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ReplicaVerdict {
     /// The topic has enough replicas, or the user accepts its only one.
     Kept,
     /// The relay may run, with a warning.
@@ -61,33 +61,33 @@ pub(super) enum Verdict {
 }
 
 /// Judges a topic. `replicas`: the fewest of a partition; `least`: `min.insync.replicas`; `None`: this user may not see it.
-pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, settings: &Settings) -> Verdict {
+pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, settings: &Settings) -> ReplicaVerdict {
     match (replicas, least) {
-        (Some(1), _) if settings.accepts_one_replica() => Verdict::Kept,
-        (Some(1), _) => Verdict::Refused {
+        (Some(1), _) if settings.accepts_one_replica() => ReplicaVerdict::Kept,
+        (Some(1), _) => ReplicaVerdict::Refused {
             text: format!("topic {topic} has one replica: {WHY}"),
             fix: format!(
                 "give topic {topic} three replicas (kafka-reassign-partitions.sh) and {MIN_INSYNC}={LEAST_IN_SYNC}; or, where lost and repeated rows are acceptable: walrelay run --accept-one-replica"
             ),
         },
-        (Some(2), _) => Verdict::Risky {
+        (Some(2), _) => ReplicaVerdict::Risky {
             text: format!(
                 "topic {topic} has two replicas: if one crashes while the other is down, Kafka may forget to end a transaction there, so that committed rows stay hidden, or aborted ones appear"
             ),
         },
-        (Some(replicas @ 3..), Some(least)) if least < LEAST_IN_SYNC => Verdict::Refused {
+        (Some(replicas @ 3..), Some(least)) if least < LEAST_IN_SYNC => ReplicaVerdict::Refused {
             text: format!(
                 "topic {topic} has {replicas} replicas and {MIN_INSYNC}={least}, so that one may be in sync alone: {WHY}"
             ),
             fix: alter(settings.brokers(), topic, MIN_INSYNC, LEAST_IN_SYNC),
         },
-        (Some(3..), Some(_)) => Verdict::Kept,
-        (Some(3..), None) => Verdict::Risky {
+        (Some(3..), Some(_)) => ReplicaVerdict::Kept,
+        (Some(3..), None) => ReplicaVerdict::Risky {
             text: format!(
                 "{MIN_INSYNC} of topic {topic} cannot be seen, which needs the right DescribeConfigs: with 1, {WHY}"
             ),
         },
-        (Some(0) | None, _) => Verdict::Risky {
+        (Some(0) | None, _) => ReplicaVerdict::Risky {
             text: format!(
                 "the replicas of topic {topic} cannot be seen, which needs the right Describe: with one, {WHY}"
             ),
@@ -139,13 +139,13 @@ impl Replicas {
             Some(_) | None => None,
         };
         match judge(topic, replicas, least, settings) {
-            Verdict::Kept if replicas == Some(1) && !self.warned => {
+            ReplicaVerdict::Kept if replicas == Some(1) && !self.warned => {
                 self.warned = true;
                 tracing::warn!(topic, "exactly once with topics of one replica, as accepted: {WHY}");
             }
-            Verdict::Kept => {}
-            Verdict::Risky { text } => tracing::warn!("exactly once: {text}"),
-            Verdict::Refused { text, fix } => {
+            ReplicaVerdict::Kept => {}
+            ReplicaVerdict::Risky { text } => tracing::warn!("exactly once: {text}"),
+            ReplicaVerdict::Refused { text, fix } => {
                 let failure = Failure { class: FailureClass::Client, reason: errors::REPLICAS, text };
                 return Err(self.refuse(failure, fix));
             }
@@ -207,9 +207,9 @@ mod tests {
     fn check(replicas: Option<usize>, least: Option<usize>, expected: &str, words: &str) {
         let verdict = judge("orders", replicas, least, &settings(false));
         let (kind, text) = match &verdict {
-            Verdict::Kept => ("kept", String::new()),
-            Verdict::Risky { text } => ("risky", text.clone()),
-            Verdict::Refused { text, fix } => ("refused", format!("{text} {fix}")),
+            ReplicaVerdict::Kept => ("kept", String::new()),
+            ReplicaVerdict::Risky { text } => ("risky", text.clone()),
+            ReplicaVerdict::Refused { text, fix } => ("refused", format!("{text} {fix}")),
         };
         assert_eq!(kind, expected, "{replicas:?} {least:?}: {text}");
         assert!(text.contains(words) && (text.is_empty() || text.contains("orders")), "{text}");
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn one_replica_is_accepted_by_its_flag_and_nothing_else_is() {
         let settings = settings(true);
-        assert_eq!(judge("orders", Some(1), Some(1), &settings), Verdict::Kept);
-        assert!(matches!(judge("orders", Some(3), Some(1), &settings), Verdict::Refused { .. }));
+        assert_eq!(judge("orders", Some(1), Some(1), &settings), ReplicaVerdict::Kept);
+        assert!(matches!(judge("orders", Some(3), Some(1), &settings), ReplicaVerdict::Refused { .. }));
     }
 }

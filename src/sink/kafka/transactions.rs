@@ -13,7 +13,7 @@
 use super::callbacks::Context;
 use super::config::Settings;
 use super::metadata::UNANSWERED;
-use super::progress::{self, Kept, LONG_SLICE, PARTITION, Read, Reading, SLICE, TOPIC};
+use super::progress::{self, KeptProgress, LONG_SLICE, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{Replicas, TRANSACTION_STATE};
 use super::{KafkaSink, errors};
 use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
@@ -55,7 +55,7 @@ enum Phase {
     Initializing,
     /// This producer has the transactions. The sink asks for the replicas of `__transaction_state`.
     Judging,
-    Reading(Box<Reading>),
+    Reading(Box<ProgressReading>),
     /// No transaction is open.
     Idle,
     Open,
@@ -184,11 +184,11 @@ impl KafkaSink {
             }
             return Err(failure);
         }
-        let reading = Box::new(Reading::new(&self.settings));
+        let reading = Box::new(ProgressReading::new(&self.settings));
         Ok(self.pending(Phase::Reading(reading), progress::READING, true))
     }
 
-    fn read(&mut self, mut reading: Box<Reading>, owner: &Owner) -> Result<Initialized, Failure> {
+    fn read(&mut self, mut reading: Box<ProgressReading>, owner: &Owner) -> Result<Initialized, Failure> {
         let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
         let (committed, certain) = (owner.committed, transactions.certain);
         let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
@@ -207,7 +207,7 @@ impl KafkaSink {
     }
 
     /// The transactions and the progress are this relay's.
-    fn is_ours(&mut self, kept: Kept, owner: &Owner) -> Initialized {
+    fn is_ours(&mut self, kept: KeptProgress, owner: &Owner) -> Initialized {
         self.turn_to(Phase::Idle);
         self.transactions.iter_mut().for_each(|transactions| transactions.certain = true);
         self.producer.context().recovered();

@@ -2,7 +2,7 @@
 //!
 //! In: the server's answers, without changing anything. Out: findings. The functions that judge are pure.
 
-use super::client::{Answered, Connection};
+use super::client::{Answered, NatsConnection};
 use super::errors::{self, ApiError};
 use super::{KIND, Settings};
 use crate::check_finding::{Finding, Side};
@@ -26,7 +26,7 @@ const ELSEWHERE: &str = "--to nats://HOST:PORT with the server's address; tls://
 
 /// The server's answers.
 #[derive(Debug, Default)]
-struct Facts {
+struct NatsFacts {
     info: ServerInfo,
     /// The reason why JetStream does not answer.
     jetstream: Option<String>,
@@ -81,9 +81,9 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     }
 }
 
-async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
-    let mut connection = Connection::open(settings, 0).await?;
-    let mut facts = Facts { info: connection.info(), ..Facts::default() };
+async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>) -> Result<NatsFacts, Failure> {
+    let mut connection = NatsConnection::open(settings, 0).await?;
+    let mut facts = NatsFacts { info: connection.info(), ..NatsFacts::default() };
     match connection.ask("$JS.API.INFO", "").await? {
         Answered::Forbidden => facts.forbidden = true,
         answer @ (Answered::With(_) | Answered::NoResponders) => facts.jetstream = api_error(&answer),
@@ -119,7 +119,7 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
 ///
 /// # Errors
 /// The connection is lost, or nobody answers.
-pub(super) async fn allows_atomic(connection: &mut Connection, stream: &str) -> Result<bool, Failure> {
+pub(super) async fn allows_atomic(connection: &mut NatsConnection, stream: &str) -> Result<bool, Failure> {
     let answer = connection.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
     Ok(serde_json::from_slice(answer.data()).is_ok_and(|info: StreamInfo| info.config.allow_atomic))
 }
@@ -127,20 +127,20 @@ pub(super) async fn allows_atomic(connection: &mut Connection, stream: &str) -> 
 /// The error in an answer of the API. `None`: there is none.
 pub(super) fn api_error(answer: &Answered) -> Option<String> {
     #[derive(Deserialize)]
-    struct Answer<'a> {
+    struct ApiAnswer<'a> {
         #[serde(borrow, default)]
         error: Option<ApiError<'a>>,
     }
     if matches!(answer, Answered::NoResponders) {
         return Some("JetStream does not answer (503)".to_owned());
     }
-    match serde_json::from_slice::<Answer<'_>>(answer.data()) {
+    match serde_json::from_slice::<ApiAnswer<'_>>(answer.data()) {
         Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
         Err(error) => Some(format!("its answer is not JetStream's: {error}")),
     }
 }
 
-fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
+fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec<Finding> {
     let mut found = vec![SIDE.ok("connection", format!("NATS {} answers", facts.info.version))];
     if let Some(reason) = &facts.jetstream {
         found.push(
@@ -174,7 +174,7 @@ fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Fin
     found
 }
 
-fn payload(facts: &Facts, largest_bytes: usize) -> Option<Finding> {
+fn payload(facts: &NatsFacts, largest_bytes: usize) -> Option<Finding> {
     let most = facts.info.max_payload;
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
     let found = SIDE.fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file");
@@ -196,7 +196,7 @@ fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding
     }
 }
 
-fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -> Vec<Finding> {
+fn of_stream(facts: &NatsFacts, name: &str, config: &Config, largest_bytes: usize) -> Vec<Finding> {
     let mut found = vec![durability(facts, name, config)];
     if config.no_ack {
         found.push(
@@ -230,7 +230,7 @@ fn of_stream(facts: &Facts, name: &str, config: &Config, largest_bytes: usize) -
 }
 
 /// The finding about whether acknowledged messages survive a crash.
-fn durability(facts: &Facts, name: &str, config: &Config) -> Finding {
+fn durability(facts: &NatsFacts, name: &str, config: &Config) -> Finding {
     let replicas = config.num_replicas;
     if config.storage == "memory" {
         return SIDE
@@ -295,17 +295,17 @@ mod tests {
         read_in_test("nats", "h", &properties, |asked| Settings::read(asked)).unwrap()
     }
 
-    fn facts(config: &str) -> Facts {
+    fn facts(config: &str) -> NatsFacts {
         let StreamInfo { config } = serde_json::from_str(config).unwrap();
-        Facts {
+        NatsFacts {
             info: ServerInfo { version: "2.15.2".to_owned(), max_payload: 1 << 20, ..ServerInfo::default() },
             subjects: vec![("a.b".to_owned(), vec!["S".to_owned()])],
             streams: BTreeMap::from([("S".to_owned(), config)]),
-            ..Facts::default()
+            ..NatsFacts::default()
         }
     }
 
-    fn judged(stream: Option<&str>, facts: &Facts, largest: usize) -> Vec<(Level, String)> {
+    fn judged(stream: Option<&str>, facts: &NatsFacts, largest: usize) -> Vec<(Level, String)> {
         let found = findings(&settings(stream), facts, largest);
         found.into_iter().map(|found| (found.level, found.finding)).collect()
     }
@@ -338,7 +338,7 @@ mod tests {
         assert_found(&judged(None, &facts(&new), 1), Level::Ok, "discard new");
         assert_found(&judged(None, &facts(CONFIG), 1 << 20), Level::Fail, "max_payload");
         let cluster =
-            Facts { info: ServerInfo { cluster: Some("c".to_owned()), ..ServerInfo::default() }, ..facts(CONFIG) };
+            NatsFacts { info: ServerInfo { cluster: Some("c".to_owned()), ..ServerInfo::default() }, ..facts(CONFIG) };
         assert_found(&judged(None, &cluster, 1), Level::Warn, "on 1 servers");
     }
 
@@ -352,15 +352,19 @@ mod tests {
 
     #[test]
     fn subjects_that_no_stream_or_another_one_takes_are_named() {
-        let none = Facts { subjects: vec![("a.b".to_owned(), Vec::new())], ..facts(CONFIG) };
+        let none = NatsFacts { subjects: vec![("a.b".to_owned(), Vec::new())], ..facts(CONFIG) };
         assert_found(&judged(None, &none, 1), Level::Fail, "no stream takes subject a.b");
         assert_found(&judged(Some("T"), &facts(CONFIG), 1), Level::Fail, "asks for another");
-        let absent = Facts { jetstream: api_error(&Answered::NoResponders), ..Facts::default() };
+        let absent = NatsFacts { jetstream: api_error(&Answered::NoResponders), ..NatsFacts::default() };
         assert_found(&judged(None, &absent, 1), Level::Fail, "JetStream is not there");
         let disabled = br#"{"error":{"code":503,"err_code":10039,"description":"not enabled for account"}}"#;
         let disabled = Answered::With(disabled[..].into());
-        let disabled = Facts { jetstream: api_error(&disabled), ..Facts::default() };
+        let disabled = NatsFacts { jetstream: api_error(&disabled), ..NatsFacts::default() };
         assert_found(&judged(None, &disabled, 1), Level::Fail, "not enabled for account (10039, 503)");
-        assert_found(&judged(None, &Facts { forbidden: true, ..Facts::default() }, 1), Level::Warn, "may not ask");
+        assert_found(
+            &judged(None, &NatsFacts { forbidden: true, ..NatsFacts::default() }, 1),
+            Level::Warn,
+            "may not ask",
+        );
     }
 }

@@ -12,7 +12,7 @@
 
 use super::Settings;
 use super::check::allows_atomic;
-use super::errors::{self, NoResponders, QUESTION, Said, broken, judge, no_ack, not_permitted};
+use super::errors::{self, EventMeaning, NoResponders, QUESTION, broken, judge, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
@@ -68,7 +68,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ANSWER: &str = "s";
 
 /// A connection, with the library's client on a thread of its own.
-pub(super) struct Connection {
+pub(super) struct NatsConnection {
     client: Client,
     events: UnboundedReceiver<async_nats::Event>,
     /// `host:port`, for people.
@@ -99,7 +99,7 @@ impl Answered {
     }
 }
 
-impl Connection {
+impl NatsConnection {
     /// Connects to a server and logs in. Tries all servers, beginning with the one at index `first`.
     ///
     /// # Errors
@@ -169,11 +169,11 @@ impl Connection {
                     }
                     Err(error) => Err(broken(address, &error.to_string())),
                 },
-                event = events.recv() => match Said::of(address, event) {
-                    Said::Forbidden(_) => return Ok(Answered::Forbidden),
-                    Said::Closes(failure) => return Err(failure),
-                    Said::Ended => return Err(errors::ended(address, *timeout)),
-                    Said::Leaves | Said::Nothing => {}
+                event = events.recv() => match EventMeaning::of(address, event) {
+                    EventMeaning::Forbidden(_) => return Ok(Answered::Forbidden),
+                    EventMeaning::Closes(failure) => return Err(failure),
+                    EventMeaning::Ended => return Err(errors::ended(address, *timeout)),
+                    EventMeaning::Leaves | EventMeaning::Nothing => {}
                 },
             }
         }
@@ -219,7 +219,7 @@ struct Flights {
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
     loop {
-        let Some(opened) = receiver.while_listening(Worker::open(settings, server, alone)).await else { return };
+        let Some(opened) = receiver.while_listening(NatsWorker::open(settings, server, alone)).await else { return };
         let ended = match opened {
             Err(failure) => Err(failure),
             Ok(mut worker) => {
@@ -251,9 +251,9 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 
 /// A connection, and its messages under way.
 #[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
-struct Worker<'a> {
+struct NatsWorker<'a> {
     settings: &'a Settings,
-    connection: Connection,
+    connection: NatsConnection,
     answers: Subscriber,
     /// The prefix of the subjects of answers.
     inbox: String,
@@ -282,9 +282,9 @@ struct Worker<'a> {
     no_responders: NoResponders,
 }
 
-impl<'a> Worker<'a> {
+impl<'a> NatsWorker<'a> {
     async fn open(settings: &'a Settings, server: usize, alone: usize) -> Result<Self, Failure> {
-        let mut connection = Connection::open(settings, server).await?;
+        let mut connection = NatsConnection::open(settings, server).await?;
         let stream = settings.stream.as_deref().filter(|_| settings.atomic);
         let atomic = match stream {
             Some(stream) => allows_atomic(&mut connection, stream).await?,
@@ -485,19 +485,19 @@ impl<'a> Worker<'a> {
     }
 
     fn heed(&mut self, event: Option<async_nats::Event>, receiver: &mut Receiver) -> Result<(), Failure> {
-        match Said::of(&self.connection.address, event) {
-            Said::Nothing => Ok(()),
-            Said::Leaves => {
+        match EventMeaning::of(&self.connection.address, event) {
+            EventMeaning::Nothing => Ok(()),
+            EventMeaning::Leaves => {
                 self.leaves = true;
                 Ok(())
             }
-            Said::Closes(failure) => Err(failure),
-            Said::Ended => Err(errors::ended(&self.connection.address, self.connection.timeout)),
-            Said::Forbidden(subject) if subject == QUESTION => {
+            EventMeaning::Closes(failure) => Err(failure),
+            EventMeaning::Ended => Err(errors::ended(&self.connection.address, self.connection.timeout)),
+            EventMeaning::Forbidden(subject) if subject == QUESTION => {
                 self.no_responders.forbid();
                 Ok(())
             }
-            Said::Forbidden(subject) => {
+            EventMeaning::Forbidden(subject) => {
                 // The error does not say which batch it is for.
                 if self.flights.batches > 0 {
                     self.alone = self.flights.under_way;

@@ -7,10 +7,10 @@
 
 use super::Settings;
 use super::check::{Names, api_error};
-use super::client::{Answered, Connection};
+use super::client::{Answered, NatsConnection};
 use super::errors::{ApiError, CONNECTION, NOT_PERMITTED};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
-use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::ordered_queue::{Outage, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
 use base64::Engine as _;
@@ -32,7 +32,7 @@ const NO_SEQUENCE: u16 = 10043;
 const NOT_DELETED: u16 = 10057;
 
 /// The reading of a subject.
-pub(super) struct Reading {
+pub(super) struct SubjectReading {
     settings: Settings,
     subject: String,
     stream: String,
@@ -41,7 +41,7 @@ pub(super) struct Reading {
     /// The last message at the beginning. `None`: there was none, or all are read.
     last: Option<u64>,
     count: u64,
-    read: VecDeque<Kept>,
+    read: VecDeque<KeptRecord>,
     outage: Outage,
 }
 
@@ -69,19 +69,19 @@ struct Got<'a> {
 /// How many messages a subject has.
 #[derive(Debug, Deserialize)]
 struct Counted {
-    state: State,
+    state: StreamState,
 }
 
 #[derive(Debug, Deserialize)]
-struct State {
+struct StreamState {
     #[serde(default)]
     subjects: std::collections::BTreeMap<String, u64>,
 }
 
-impl Reading {
+impl SubjectReading {
     pub(super) fn new(settings: Settings, subject: &str) -> Result<Self, NoDeadLetters> {
         let found = block_on(async {
-            let mut connection = Connection::open(&settings, 0).await?;
+            let mut connection = NatsConnection::open(&settings, 0).await?;
             let found = answer(&mut connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
             let names: Names = serde_json::from_slice(found.data()).unwrap_or_default();
             let Some(stream) = names.streams.unwrap_or_default().into_iter().next() else { return Ok(None) };
@@ -97,9 +97,9 @@ impl Reading {
     }
 
     /// Reads the next messages, up to `last`.
-    fn ask(&self, last: u64) -> Result<VecDeque<Kept>, Failure> {
+    fn ask(&self, last: u64) -> Result<VecDeque<KeptRecord>, Failure> {
         block_on(async {
-            let mut connection = Connection::open(&self.settings, 0).await?;
+            let mut connection = NatsConnection::open(&self.settings, 0).await?;
             let (mut read, mut next) = (VecDeque::new(), self.next);
             while read.len() < AT_ONCE && next <= last {
                 let question = json!({ "seq": next, "next_by_subj": self.subject });
@@ -111,9 +111,9 @@ impl Reading {
         })
     }
 
-    fn delete(&self, places: &[Place]) -> Result<(), Failure> {
+    fn delete(&self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
         block_on(async {
-            let mut connection = Connection::open(&self.settings, 0).await?;
+            let mut connection = NatsConnection::open(&self.settings, 0).await?;
             for place in places {
                 let question = json!({ "seq": place.minor, "no_erase": true });
                 let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
@@ -137,7 +137,7 @@ impl Reading {
     }
 }
 
-impl DeadLetters for Reading {
+impl DeadLetters for SubjectReading {
     fn next(&mut self) -> Result<NextKept, Failure> {
         if let Some(kept) = self.read.pop_front() {
             return Ok(NextKept::Kept(kept));
@@ -161,7 +161,7 @@ impl DeadLetters for Reading {
         self.count
     }
 
-    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
         while let Err(failure) = self.delete(places) {
             self.outage.wait(failure)?;
         }
@@ -172,7 +172,7 @@ impl DeadLetters for Reading {
 
 /// Asks the API. Returns an answer that is no error.
 async fn answer(
-    connection: &mut Connection,
+    connection: &mut NatsConnection,
     subject: &str,
     request: &str,
     question: &serde_json::Value,
@@ -185,11 +185,11 @@ async fn answer(
 
 /// Reads a message. `None`: there is none.
 async fn get(
-    connection: &mut Connection,
+    connection: &mut NatsConnection,
     subject: &str,
     stream: &str,
     question: &serde_json::Value,
-) -> Result<Option<Kept>, Failure> {
+) -> Result<Option<KeptRecord>, Failure> {
     let request = format!("STREAM.MSG.GET.{stream}");
     match connection.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
         Answered::Forbidden => Err(forbidden(subject, &request)),
@@ -230,11 +230,11 @@ fn refused(subject: &str, answer: &Answered) -> Result<(), Failure> {
     Err(Failure { class: FailureClass::Environment, reason: CONNECTION, text })
 }
 
-fn kept(subject: &str, stored: &Stored<'_>) -> Kept {
+fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
     let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
     let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
-    let place = Place { major: 0, between: None, minor: stored.seq };
-    Kept { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
+    let place = DeadLetterPlace { major: 0, between: None, minor: stored.seq };
+    KeptRecord { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
 }
 
 /// A time in milliseconds since 1970, to the second.
@@ -302,7 +302,7 @@ mod tests {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let settings = read_in_test("nats", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
-        let mut reading = Reading {
+        let mut reading = SubjectReading {
             settings,
             subject: "dead".to_owned(),
             stream: "S".to_owned(),
@@ -315,7 +315,7 @@ mod tests {
         assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
         reading.outage = Outage::of_long();
         assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
-        let place = Place { major: 0, between: None, minor: 7 };
+        let place = DeadLetterPlace { major: 0, between: None, minor: 7 };
         assert_eq!(reading.settle(&[place]).unwrap_err().class, FailureClass::Environment);
     }
 }

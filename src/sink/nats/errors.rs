@@ -264,7 +264,7 @@ fn unquoted(text: &str) -> Option<String> {
 }
 
 /// The meaning of a connection's event.
-pub(super) enum Said {
+pub(super) enum EventMeaning {
     /// The user may not publish to this subject.
     Forbidden(String),
     /// The server is about to shut down.
@@ -276,7 +276,7 @@ pub(super) enum Said {
     Nothing,
 }
 
-impl Said {
+impl EventMeaning {
     /// The meaning of an event. `None`: the client has ended.
     pub(super) fn of(address: &str, event: Option<Event>) -> Self {
         match event {
@@ -306,7 +306,7 @@ const MOST_SUBJECTS: usize = 1000;
 /// Invariant: a message is refused only if JetStream has said that no stream takes its subject, or if the user may not ask.
 #[derive(Debug, Default)]
 pub(super) struct NoResponders {
-    subjects: BTreeMap<Box<str>, Known>,
+    subjects: BTreeMap<Box<str>, KnownSubject>,
     /// How many questions were sent.
     questions: u64,
     /// Whether the user lacks the right to ask.
@@ -316,7 +316,7 @@ pub(super) struct NoResponders {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownSubject {
     /// The number of the last question.
     number: u64,
     asked: Instant,
@@ -344,7 +344,7 @@ impl NoResponders {
         let mut is_due = false;
         let known = self.subjects.entry(subject.into()).or_insert_with(|| {
             is_due = true;
-            Known { number, asked: now, is_free: None, is_answered: false }
+            KnownSubject { number, asked: now, is_free: None, is_answered: false }
         });
         is_due |= now.duration_since(known.asked) >= KNOWN_FOR;
         if is_due {

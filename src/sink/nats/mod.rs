@@ -15,8 +15,8 @@ mod errors;
 mod message;
 
 use self::check::api_error;
-use self::client::{ANSWERED_WITHIN, Answered, Connection, QUEUE, REACHED_WITHIN};
-use self::dead_letters::Reading;
+use self::client::{ANSWERED_WITHIN, Answered, NatsConnection, QUEUE, REACHED_WITHIN};
+use self::dead_letters::SubjectReading;
 use self::errors::log_in_fails;
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
@@ -200,7 +200,7 @@ impl Destination for Settings {
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(Reading::new(self.named(client), topic)?))
+        Ok(Box::new(SubjectReading::new(self.named(client), topic)?))
     }
 
     fn event_binding(&self) -> Option<EventBinding> {
@@ -236,7 +236,7 @@ impl ScratchStream {
     fn ask(&self, what: &'static str, request: &str, data: &str) -> Result<(), ScratchError> {
         let failed = |reason: String| self.failed(what, reason);
         let answered = block_on(async {
-            let mut connection = Connection::open(&self.settings, 0).await?;
+            let mut connection = NatsConnection::open(&self.settings, 0).await?;
             connection.ask(&format!("$JS.API.STREAM.{request}.{}", self.name()), data).await
         });
         match answered.map_err(|failure| failed(failure.text))? {

@@ -13,7 +13,7 @@
 //! unless one record alone is larger; after a restart no record from before it is reported.
 
 use super::sender::Sender;
-use super::shared::Shared;
+use super::shared::SharedState;
 use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Resolved, Stored, TakenRecord};
 use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -67,7 +67,7 @@ pub(super) struct DeliveredRun {
 #[derive(Debug)]
 pub struct Receiver {
     from: UnboundedReceiver<Message>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedState>,
     generation: u64,
     /// Since a restart, until the client has ended: the relay's thread, which waits for that.
     restarted: Option<SyncSender<()>>,
@@ -139,7 +139,7 @@ fn duplicate() -> Failure {
 /// Makes both sides. `bound`: the most bytes in flight.
 pub(super) fn hand_over(bound: u64) -> (Sender, Receiver) {
     let (to, from) = unbounded_channel();
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(SharedState::default());
     let sender = Sender::new(to, Arc::clone(&shared), bound);
     let receiver = Receiver {
         from,

@@ -7,7 +7,7 @@
 
 use super::Chunk;
 use super::hand_over::{CHUNK_BYTES, Decision, DeliveredRun, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES};
-use super::shared::Shared;
+use super::shared::SharedState;
 use crate::lsn::Lsn;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
@@ -26,7 +26,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Sender {
     to: UnboundedSender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     filling: Chunk,
     spare: Vec<Chunk>,
     /// Whether a record was pushed since the last poll.
@@ -42,7 +42,7 @@ pub(super) struct Sender {
 
 impl Sender {
     /// `bound`: the most bytes in flight.
-    pub(super) fn new(to: UnboundedSender<Message>, shared: Arc<Shared>, bound: u64) -> Self {
+    pub(super) fn new(to: UnboundedSender<Message>, shared: Arc<SharedState>, bound: u64) -> Self {
         Self {
             to,
             shared,

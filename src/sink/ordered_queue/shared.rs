@@ -32,7 +32,7 @@ pub(super) struct Back {
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedState {
     pub(super) back: Mutex<Back>,
     /// Something has come back that the relay's side has not taken yet.
     pub(super) news: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) alone_from: AtomicU64,
 }
 
-impl Default for Shared {
+impl Default for SharedState {
     fn default() -> Self {
         Self {
             back: Mutex::default(),
@@ -62,7 +62,7 @@ impl Default for Shared {
     }
 }
 
-impl Shared {
+impl SharedState {
     pub(super) fn back(&self) -> MutexGuard<'_, Back> {
         self.back.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,7 +94,7 @@ impl Shared {
         self.restarts.load(Ordering::Acquire) != self.ended.load(Ordering::Acquire) || !self.hold.is_on()
     }
 
-    /// Waits until [`Shared::is_cut`] may have become true.
+    /// Waits until [`SharedState::is_cut`] may have become true.
     pub(super) async fn may_be_cut(&self) {
         let left = self.hold.left().unwrap_or(LONGEST).min(LONGEST);
         // At the moment itself, the hold has not run out yet.

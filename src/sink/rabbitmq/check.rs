@@ -3,8 +3,8 @@
 //! In: facts, gathered without changing anything: what is declared is declared passively, and the message that is published goes to
 //! a queue that does not exist and comes back. Out: findings. Judging is pure.
 
-use super::client::{Probe, Session};
-use super::errors::{self, Closing, Fault};
+use super::client::{Probe, RabbitmqSession};
+use super::errors::{self, Closing, RabbitmqFault};
 use super::{KIND, Settings};
 use crate::check_finding::{Finding, Side};
 use crate::sink::destination::Wanted;
@@ -23,7 +23,7 @@ const LARGEST_MESSAGE: usize = 16 << 20;
 
 /// The broker's answers.
 #[derive(Debug)]
-struct Facts {
+struct RabbitmqFacts {
     vhost: String,
     frame_bytes: usize,
     heartbeat: Duration,
@@ -50,8 +50,8 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     lost.chain(reached.iter().flat_map(|facts| findings(settings, facts, wanted.largest_bytes))).collect()
 }
 
-async fn gather(settings: &Settings, host: usize) -> Result<Facts, Failure> {
-    let mut session = Session::open(settings, host).await?;
+async fn gather(settings: &Settings, host: usize) -> Result<RabbitmqFacts, Failure> {
+    let mut session = RabbitmqSession::open(settings, host).await?;
     let Settings { exchange, queue, .. } = settings;
     let exchange = if exchange.is_empty() { None } else { Some(session.exchange_declare(exchange, true).await?) };
     let queue = match queue {
@@ -62,7 +62,7 @@ async fn gather(settings: &Settings, host: usize) -> Result<Facts, Failure> {
         Ok(probe) => probe?,
         Err(_late) => Probe::Nothing,
     };
-    let facts = Facts {
+    let facts = RabbitmqFacts {
         vhost: settings.vhost.clone(),
         frame_bytes: session.frame_bytes(),
         heartbeat: session.heartbeat(),
@@ -90,8 +90,8 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
     }
 }
 
-fn findings(settings: &Settings, facts: &Facts, largest_bytes: usize) -> Vec<Finding> {
-    let Facts { vhost, frame_bytes, heartbeat, .. } = facts;
+fn findings(settings: &Settings, facts: &RabbitmqFacts, largest_bytes: usize) -> Vec<Finding> {
+    let RabbitmqFacts { vhost, frame_bytes, heartbeat, .. } = facts;
     let mut found = vec![
         SIDE.ok("connection", format!("RabbitMQ answers, vhost {vhost}")),
         SIDE.ok("frame_max", format!("frame_max is {frame_bytes} bytes, heartbeat {} s", heartbeat.as_secs())),
@@ -119,16 +119,16 @@ fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
     let name = &settings.exchange;
     match found {
         Ok(()) => SIDE.ok("exchange", format!("exchange {name} is there")),
-        Err(refusal) if errors::fault(refusal.code) == Fault::Exchange && settings.declare => {
+        Err(refusal) if errors::fault(refusal.code) == RabbitmqFault::Exchange && settings.declare => {
             SIDE.ok("exchange", format!("exchange {name} is declared at the start"))
         }
         Err(refusal) => {
             let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
             match errors::fault(refusal.code) {
-                Fault::Exchange => found
+                RabbitmqFault::Exchange => found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
                     .fix(errors::declare_exchange(settings, name)),
-                Fault::Record(..) | Fault::Broker => found
+                RabbitmqFault::Record(..) | RabbitmqFault::Broker => found
                     .why("messages for it are refused; the command replaces the user's rights in the vhost")
                     .fix(errors::permit(settings, name)),
             }
@@ -142,7 +142,9 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding
         "brokers do not tell clients which queues are bound; a message that no queue takes holds its key until one is";
     match (found, &settings.queue) {
         (Some(Ok(())), Some(queue)) => SIDE.ok("queue", format!("queue {queue} is there")).why(unknown),
-        (Some(Err(refusal)), Some(queue)) if errors::fault(refusal.code) == Fault::Exchange && settings.declare => {
+        (Some(Err(refusal)), Some(queue))
+            if errors::fault(refusal.code) == RabbitmqFault::Exchange && settings.declare =>
+        {
             SIDE.ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
         }
         (Some(Err(refusal)), Some(queue)) => {
@@ -184,8 +186,8 @@ mod tests {
         Closing { code, text: "why".to_owned() }
     }
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> RabbitmqFacts {
+        RabbitmqFacts {
             vhost: "/".to_owned(),
             frame_bytes: 131_072,
             heartbeat: Duration::from_secs(10),
@@ -195,7 +197,7 @@ mod tests {
         }
     }
 
-    fn level(properties: &[(&str, &str)], facts: &Facts, largest_bytes: usize, check: &str) -> Level {
+    fn level(properties: &[(&str, &str)], facts: &RabbitmqFacts, largest_bytes: usize, check: &str) -> Level {
         let found = findings(&settings(properties), facts, largest_bytes);
         found.iter().find(|found| found.check == check).unwrap_or_else(|| panic!("{check}: {found:?}")).level
     }
@@ -210,19 +212,19 @@ mod tests {
     #[test]
     fn what_is_missing_or_too_large_is_distinguished() {
         let declare = [("declare", "true"), ("queue", "q")];
-        let missing = Facts { exchange: Some(Err(refusal(404))), queue: Some(Err(refusal(404))), ..facts() };
+        let missing = RabbitmqFacts { exchange: Some(Err(refusal(404))), queue: Some(Err(refusal(404))), ..facts() };
         assert_eq!(level(&[("queue", "q")], &missing, 0, "exchange"), Level::Fail);
         assert_eq!(level(&[("queue", "q")], &missing, 0, "queue"), Level::Warn);
         assert_eq!(level(&declare, &missing, 0, "exchange"), Level::Ok);
         assert_eq!(level(&declare, &missing, 0, "queue"), Level::Ok);
-        let forbidden = Facts { exchange: Some(Err(refusal(403))), ..facts() };
+        let forbidden = RabbitmqFacts { exchange: Some(Err(refusal(403))), ..facts() };
         assert_eq!(level(&declare, &forbidden, 0, "exchange"), Level::Fail);
         assert_eq!(level(&[], &facts(), (16 << 20) + 1, "max_message_size"), Level::Warn);
     }
 
     #[test]
     fn an_alarm_and_a_broker_without_confirms_fail() {
-        let with = |probe: Probe| Facts { probe, ..facts() };
+        let with = |probe: Probe| RabbitmqFacts { probe, ..facts() };
         assert_eq!(level(&[], &with(Probe::Blocked("low on memory".to_owned())), 0, "alarm"), Level::Fail);
         assert_eq!(level(&[], &with(Probe::Nothing), 0, "confirms"), Level::Fail);
         assert_eq!(level(&[], &with(Probe::Refused(refusal(403))), 0, "confirms"), Level::Ok);

@@ -17,7 +17,7 @@
 //! The library's thread and tasks would outlive a dropped client. So a client's runtime ends with its connection, and drops queue and socket.
 //! Specification: RabbitMQ, "Consumer Acknowledgements and Publisher Confirms", "Authentication", "Heartbeats"; RFC 7519, `exp`.
 
-use super::errors::{self, Closing, Fault};
+use super::errors::{self, Closing, RabbitmqFault};
 use super::message::{self, Outgoing, short};
 use super::{Login, Settings};
 use crate::sink::ordered_queue::address::Server;
@@ -87,7 +87,7 @@ const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duratio
 const WENT: &str = "the connection was lost";
 
 /// A connection, with the library's client on threads of its own.
-pub(super) struct Session {
+pub(super) struct RabbitmqSession {
     connection: Arc<Connection>,
     events: BoxStream<'static, lapin::Event>,
     /// The host and port, for people.
@@ -145,7 +145,7 @@ impl Reactor for Sockets {
     }
 }
 
-impl Session {
+impl RabbitmqSession {
     /// Connects to the host with this index and authenticates.
     pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
         let server = settings.servers.get(host).cloned().unwrap_or_default();
@@ -451,11 +451,11 @@ impl Landed {
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
     loop {
-        let Some(opened) = receiver.while_listening(Session::open(settings, host)).await else { return };
+        let Some(opened) = receiver.while_listening(RabbitmqSession::open(settings, host)).await else { return };
         let ended = match opened {
             Err(failure) => Err(failure),
             Ok(session) => {
-                let mut worker = Worker::new(settings, session, alone, patience);
+                let mut worker = RabbitmqWorker::new(settings, session, alone, patience);
                 let ended = worker.serve(receiver).await;
                 worker.give_back(receiver);
                 alone = worker.alone;
@@ -481,9 +481,9 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 type Landing = Pin<Box<dyn Future<Output = lapin::Result<Landed>>>>;
 
 /// A connection, and its batches under way.
-struct Worker<'a> {
+struct RabbitmqWorker<'a> {
     settings: &'a Settings,
-    session: Session,
+    session: RabbitmqSession,
     /// The channels without a batch. `None`: the channel has to be opened.
     free: Vec<Option<Channel>>,
     /// The batches under way: since when, and their records.
@@ -514,8 +514,8 @@ struct Worker<'a> {
     lost: Option<Failure>,
 }
 
-impl<'a> Worker<'a> {
-    fn new(settings: &'a Settings, session: Session, alone: usize, patience: Duration) -> Self {
+impl<'a> RabbitmqWorker<'a> {
+    fn new(settings: &'a Settings, session: RabbitmqSession, alone: usize, patience: Duration) -> Self {
         let channels = CHANNELS.min(session.connection.configuration().channel_max());
         Self {
             settings,
@@ -700,7 +700,7 @@ impl<'a> Worker<'a> {
         &mut self,
         landed: &Landed,
         returned: Vec<Option<Failure>>,
-        fault: Option<&(Closing, Fault)>,
+        fault: Option<&(Closing, RabbitmqFault)>,
         receiver: &mut Receiver,
     ) {
         let unconfirmed =
@@ -717,11 +717,11 @@ impl<'a> Worker<'a> {
                     RecordOutcome::Delivered
                 }
                 (None, Ok(Confirmation::Nack(_)), _) => RecordOutcome::Later(errors::not_taken(to.0, to.1)),
-                (None, Err(_), Some((closing, Fault::Record(class, reason)))) if suspects == 1 => {
+                (None, Err(_), Some((closing, RabbitmqFault::Record(class, reason)))) if suspects == 1 => {
                     RecordOutcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
                 }
                 // The exchange is missing for all messages. One of them is enough to ask again.
-                (None, Err(_), Some((closing, Fault::Exchange))) if !blamed && !self.settings.declare => {
+                (None, Err(_), Some((closing, RabbitmqFault::Exchange))) if !blamed && !self.settings.declare => {
                     blamed = true;
                     RecordOutcome::Refused(errors::no_exchange(self.settings, closing))
                 }
@@ -729,7 +729,7 @@ impl<'a> Worker<'a> {
             };
             receiver.settle(*taken, &outcome);
         }
-        if matches!(fault, Some((_, Fault::Record(..)))) && suspects > 1 {
+        if matches!(fault, Some((_, RabbitmqFault::Record(..)))) && suspects > 1 {
             self.alone = self.alone.max(suspects);
         }
         self.answered |= kept;
@@ -740,31 +740,31 @@ impl<'a> Worker<'a> {
 
     /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
     /// does not say which. The server dropped the messages behind that one, and may have taken those before it.
-    fn fault(&mut self, error: &lapin::Error) -> (Closing, Fault) {
+    fn fault(&mut self, error: &lapin::Error) -> (Closing, RabbitmqFault) {
         let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
             self.lost = Some(self.session.failed(error));
-            return (Closing { code: 0, text: error.to_string() }, Fault::Broker);
+            return (Closing { code: 0, text: error.to_string() }, RabbitmqFault::Broker);
         };
         if closing.code == errors::ACCESS_REFUSED && self.session.has_expired() {
             self.lost = Some(errors::expired(&self.session.server, &closing));
-            return (closing, Fault::Broker);
+            return (closing, RabbitmqFault::Broker);
         }
         let fault = match errors::fault(closing.code) {
             // The exchange of another row may exist.
-            Fault::Exchange if self.settings.exchange_column.is_some() => errors::NO_OWN_EXCHANGE,
-            fault @ (Fault::Exchange | Fault::Record(..) | Fault::Broker) => fault,
+            RabbitmqFault::Exchange if self.settings.exchange_column.is_some() => errors::NO_OWN_EXCHANGE,
+            fault @ (RabbitmqFault::Exchange | RabbitmqFault::Record(..) | RabbitmqFault::Broker) => fault,
         };
         match fault {
-            Fault::Record(..) => {}
+            RabbitmqFault::Record(..) => {}
             // The next connection declares it.
-            Fault::Exchange if self.settings.declare => {
+            RabbitmqFault::Exchange if self.settings.declare => {
                 self.lost = Some(errors::channel_closed(&self.session.server, &closing));
             }
-            Fault::Exchange => {
+            RabbitmqFault::Exchange => {
                 self.later = Some(Instant::now() + LATER);
                 self.alone = self.alone.max(1);
             }
-            Fault::Broker => {
+            RabbitmqFault::Broker => {
                 self.later = Some(Instant::now() + LATER);
                 self.obstacle = Some(errors::channel_closed(&self.session.server, &closing));
             }
@@ -807,7 +807,7 @@ mod tests {
                 (socket, header)
             });
             tokio::select! {
-                opened = Session::open(&settings, 0) => panic!("{:?}", opened.map(drop)),
+                opened = RabbitmqSession::open(&settings, 0) => panic!("{:?}", opened.map(drop)),
                 heard = hears => heard.unwrap(),
             }
             // What opened it is dropped, and waits for the library's thread.

@@ -29,7 +29,7 @@ const DEFAULT_EXCHANGE: &str = "(default)";
 const DEFAULT_EXCHANGE_IN_RIGHTS: &str = "amq.default";
 
 /// The fault if a row's own exchange is missing. The exchange of another row may exist.
-pub(super) const NO_OWN_EXCHANGE: Fault = Fault::Record(FailureClass::Topic, NO_EXCHANGE);
+pub(super) const NO_OWN_EXCHANGE: RabbitmqFault = RabbitmqFault::Record(FailureClass::Topic, NO_EXCHANGE);
 
 /// The labels for which RabbitMQ may refuse a record.
 pub(super) const REFUSALS: [&str; 7] =
@@ -72,7 +72,7 @@ impl Closing {
 
 /// The cause of a closed channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum RabbitmqFault {
     /// A record on the channel.
     Record(FailureClass, &'static str),
     /// The exchange of all records.
@@ -81,12 +81,12 @@ pub(super) enum Fault {
     Broker,
 }
 
-pub(super) fn fault(code: u16) -> Fault {
+pub(super) fn fault(code: u16) -> RabbitmqFault {
     match code {
-        NOT_FOUND => Fault::Exchange,
-        ACCESS_REFUSED => Fault::Record(FailureClass::Topic, NOT_PERMITTED),
-        CONTENT_TOO_LARGE | PRECONDITION_FAILED => Fault::Record(FailureClass::Row, REFUSED),
-        _ => Fault::Broker,
+        NOT_FOUND => RabbitmqFault::Exchange,
+        ACCESS_REFUSED => RabbitmqFault::Record(FailureClass::Topic, NOT_PERMITTED),
+        CONTENT_TOO_LARGE | PRECONDITION_FAILED => RabbitmqFault::Record(FailureClass::Row, REFUSED),
+        _ => RabbitmqFault::Broker,
     }
 }
 
@@ -145,9 +145,9 @@ pub(super) fn no_login(server: &str, reason: &str) -> Failure {
 /// The failure of a refused declaration.
 pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closing: &Closing) -> Failure {
     let reason = match fault(closing.code) {
-        Fault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
-        Fault::Exchange => NO_EXCHANGE,
-        Fault::Record(..) | Fault::Broker => REFUSED,
+        RabbitmqFault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
+        RabbitmqFault::Exchange => NO_EXCHANGE,
+        RabbitmqFault::Record(..) | RabbitmqFault::Broker => REFUSED,
     };
     let fix = fix(settings, &settings.exchange, reason);
     let text = format!("RabbitMQ at {server} does not declare {what}: {}{fix}", closing.shown());
@@ -316,11 +316,11 @@ mod tests {
 
     #[test]
     fn codes_say_whose_fault_it_is() {
-        assert_eq!(fault(404), Fault::Exchange);
-        assert_eq!(fault(403), Fault::Record(FailureClass::Topic, NOT_PERMITTED));
-        assert_eq!(fault(406), Fault::Record(FailureClass::Row, REFUSED));
-        assert_eq!(fault(311), Fault::Record(FailureClass::Row, REFUSED));
-        assert_eq!(fault(506), Fault::Broker);
+        assert_eq!(fault(404), RabbitmqFault::Exchange);
+        assert_eq!(fault(403), RabbitmqFault::Record(FailureClass::Topic, NOT_PERMITTED));
+        assert_eq!(fault(406), RabbitmqFault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(311), RabbitmqFault::Record(FailureClass::Row, REFUSED));
+        assert_eq!(fault(506), RabbitmqFault::Broker);
         assert_eq!(closed("h:1", &closing(530)).class, FailureClass::LogIn);
         // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
         for text in [

@@ -13,7 +13,7 @@ mod client;
 mod errors;
 mod message;
 
-use self::client::Session;
+use self::client::RabbitmqSession;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
 use crate::check_finding::Finding;
@@ -183,11 +183,11 @@ impl ScratchQueue {
     fn asked(
         &self,
         what: &'static str,
-        ask: impl AsyncFnOnce(&Session) -> Result<Result<(), String>, Failure>,
+        ask: impl AsyncFnOnce(&RabbitmqSession) -> Result<Result<(), String>, Failure>,
     ) -> Result<(), ScratchError> {
         let failed = |reason: String| ScratchError { what, topic: self.queue.clone(), reason };
         let answer = block_on(async {
-            let session = Session::open(&self.settings, 0).await?;
+            let session = RabbitmqSession::open(&self.settings, 0).await?;
             let answer = ask(&session).await;
             session.leave().await;
             answer

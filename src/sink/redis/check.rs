@@ -4,10 +4,10 @@
 //! pure. If several nodes have the same finding, it is shown once, with their names.
 
 use super::cluster::View;
-use super::connection::{Connection, Found, Info, find};
+use super::connection::{Info, RedisConnection, StreamsFound, find};
 use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
 use super::message::slot;
-use super::{KIND, Place, Sentinels, Settings};
+use super::{KIND, Sentinels, ServerPlace, Settings};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
@@ -34,7 +34,7 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     }
 }
 
-fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
+fn findings(settings: &Settings, facts: &RedisFacts) -> Vec<Finding> {
     let mut found = match &facts.cluster {
         None => facts.nodes.iter().flat_map(|node| of_node(settings, node)).collect(),
         Some(view) => of_cluster(settings, facts, view),
@@ -48,7 +48,7 @@ fn findings(settings: &Settings, facts: &Facts) -> Vec<Finding> {
     found
 }
 
-fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
+fn of_node(settings: &Settings, node: &NodeFacts) -> Vec<Finding> {
     let mut found = vec![of_connection(settings, node)];
     found.extend(node.may_not_ask.iter().map(|refused| {
         SIDE.fail("asking", refused.clone())
@@ -67,7 +67,7 @@ fn of_node(settings: &Settings, node: &Node) -> Vec<Finding> {
 }
 
 /// The findings about a cluster: about the whole, then those that all nodes share, then the others.
-fn of_cluster(settings: &Settings, facts: &Facts, view: &View) -> Vec<Finding> {
+fn of_cluster(settings: &Settings, facts: &RedisFacts, view: &View) -> Vec<Finding> {
     let mut found = vec![state(settings, view)];
     found.extend(facts.silent.iter().map(|failure| {
         SIDE.fail("connection", failure.text.clone())
@@ -125,7 +125,7 @@ fn state(settings: &Settings, view: &View) -> Finding {
     }
 }
 
-fn of_connection(settings: &Settings, node: &Node) -> Finding {
+fn of_connection(settings: &Settings, node: &NodeFacts) -> Finding {
     let field = |name: &str| node.info.field(name);
     match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => SIDE.ok("connection", format!("Valkey {version} answers")),
@@ -138,7 +138,7 @@ fn of_connection(settings: &Settings, node: &Node) -> Finding {
 }
 
 /// The finding about whether acknowledged records survive a crash.
-fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
+fn durability(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
     let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
     let file = node.info.field("aof_enabled")?;
     if file != "1" {
@@ -157,7 +157,7 @@ fn durability(settings: &Settings, node: &Node) -> Option<Finding> {
 }
 
 /// The finding if the server may evict added entries.
-fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
+fn eviction(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
     let policy = node.info.field("maxmemory_policy")?;
     let text = format!("maxmemory-policy is {policy}");
     let unlimited = node.info.field("maxmemory") == Some("0");
@@ -171,7 +171,7 @@ fn eviction(settings: &Settings, node: &Node) -> Option<Finding> {
     Some(found.ok_if(policy == "noeviction" || unlimited || is_harmless))
 }
 
-fn replicas(settings: &Settings, node: &Node) -> Option<Finding> {
+fn replicas(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
     let wait = settings.wait.filter(|wait| wait.replicas > 0)?;
     let connected: u32 = node.info.field("connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
@@ -180,9 +180,9 @@ fn replicas(settings: &Settings, node: &Node) -> Option<Finding> {
 }
 
 /// The finding about whether acknowledged records survive a failover.
-fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
+fn failover(settings: &Settings, facts: &RedisFacts) -> Option<Finding> {
     let (check, text) = match (&settings.place, &facts.cluster) {
-        (Place::Sentinels(Sentinels { primary, .. }), _) => {
+        (ServerPlace::Sentinels(Sentinels { primary, .. }), _) => {
             ("sentinel", format!("Sentinel names the primary of {primary}"))
         }
         (_, Some(view)) if !view.replicas.is_empty() => {
@@ -195,8 +195,8 @@ fn failover(settings: &Settings, facts: &Facts) -> Option<Finding> {
     Some(found.ok_if(settings.wait.is_some_and(|wait| wait.replicas > 0)))
 }
 
-fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
-    let Stream { name, kind, refused } = stream;
+fn of_stream(settings: &Settings, stream: &StreamFacts) -> Finding {
+    let StreamFacts { name, kind, refused } = stream;
     if let Some(refused) = refused {
         return SIDE
             .fail("stream", format!("stream {name}: {refused}"))
@@ -224,21 +224,21 @@ fn of_stream(settings: &Settings, stream: &Stream) -> Finding {
 
 /// The servers' answers.
 #[derive(Debug, Default)]
-struct Facts {
+struct RedisFacts {
     /// The server, or each primary of the cluster that answers.
-    nodes: Vec<Node>,
+    nodes: Vec<NodeFacts>,
     /// The failures of primaries that do not answer.
     silent: Vec<Failure>,
     /// The failures of replicas that could not serve walrelay as primaries.
     unready: Vec<Failure>,
     /// The cluster's view. `None`: there is a single server.
     cluster: Option<View>,
-    streams: Vec<Stream>,
+    streams: Vec<StreamFacts>,
 }
 
 /// The answers of one server.
 #[derive(Debug, Default)]
-struct Node {
+struct NodeFacts {
     address: String,
     info: Info,
     /// The value of `appendfsync`, if the user may ask for it.
@@ -249,7 +249,7 @@ struct Node {
 
 /// The key with a stream's name.
 #[derive(Debug)]
-struct Stream {
+struct StreamFacts {
     name: String,
     /// The type: `stream`, `none`, or another. The error says why it is not known: no node has its slot, or its node does not answer.
     kind: Result<String, String>,
@@ -257,15 +257,15 @@ struct Stream {
     refused: Option<String>,
 }
 
-async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<Facts, Failure> {
-    let mut facts = Facts::default();
+async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<RedisFacts, Failure> {
+    let mut facts = RedisFacts::default();
     let mut connections = Vec::new();
     match find(settings, false).await? {
-        Found::Server(mut connection, _) => {
+        StreamsFound::Server(mut connection, _) => {
             facts.nodes.push(node(&mut connection).await?);
             connections.push((None, connection));
         }
-        Found::Cluster(view) => {
+        StreamsFound::Cluster(view) => {
             for server in &view.primaries {
                 match reach(settings, server).await {
                     Ok((node, connection)) => {
@@ -276,7 +276,7 @@ async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>)
                 }
             }
             for server in &view.replicas {
-                facts.unready.extend(Connection::open_at(settings, server).await.err());
+                facts.unready.extend(RedisConnection::open_at(settings, server).await.err());
             }
             facts.cluster = Some(view);
         }
@@ -287,25 +287,25 @@ async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>)
         let connection = owner.map(|owner| connections.iter_mut().find(|(server, _)| server.as_ref() == owner));
         facts.streams.push(match connection {
             Ok(Some((_, connection))) => stream(connection, name).await?,
-            Ok(None) => Stream::unknown(name, "the node of its slot does not answer".to_owned()),
-            Err(slot) => Stream::unknown(name, format!("no node has its slot {slot}")),
+            Ok(None) => StreamFacts::unknown(name, "the node of its slot does not answer".to_owned()),
+            Err(slot) => StreamFacts::unknown(name, format!("no node has its slot {slot}")),
         });
     }
     Ok(facts)
 }
 
-async fn reach(settings: &Settings, server: &Server) -> Result<(Node, Connection), Failure> {
-    let mut connection = Connection::open_at(settings, server).await?;
+async fn reach(settings: &Settings, server: &Server) -> Result<(NodeFacts, RedisConnection), Failure> {
+    let mut connection = RedisConnection::open_at(settings, server).await?;
     // ASKING concerns only the next command, which has no key.
     let may_not_ask = said(&connection.ask(&cmd("ASKING")).await?);
-    let node = Node { may_not_ask, ..node(&mut connection).await? };
+    let node = NodeFacts { may_not_ask, ..node(&mut connection).await? };
     Ok((node, connection))
 }
 
-async fn node(connection: &mut Connection) -> Result<Node, Failure> {
+async fn node(connection: &mut RedisConnection) -> Result<NodeFacts, Failure> {
     let info = Info(connection.ask(&cmd("INFO")).await?);
     let sync = connection.ask(cmd("CONFIG").arg("GET").arg("appendfsync")).await?;
-    Ok(Node { address: connection.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
+    Ok(NodeFacts { address: connection.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
 }
 
 /// The second string of an array.
@@ -315,27 +315,27 @@ fn second_text(reply: &Value) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-impl Stream {
+impl StreamFacts {
     fn unknown(name: &str, why: String) -> Self {
         Self { name: name.to_owned(), kind: Err(why), refused: None }
     }
 }
 
-async fn stream(connection: &mut Connection, name: &str) -> Result<Stream, Failure> {
+async fn stream(connection: &mut RedisConnection, name: &str) -> Result<StreamFacts, Failure> {
     let reply = connection.ask(cmd("TYPE").arg(name)).await?;
     let kind = match (&reply, said(&reply)) {
         (Value::SimpleString(kind), _) => kind.clone(),
         // The stream is on its way to another node.
-        (_, Some(error)) if Redirect::of(&error).is_some() => return Ok(Stream::unknown(name, error)),
+        (_, Some(error)) if Redirect::of(&error).is_some() => return Ok(StreamFacts::unknown(name, error)),
         _unknown => "none".to_owned(),
     };
     let refused = may_not_add(connection, name).await?;
-    Ok(Stream { name: name.to_owned(), kind: Ok(kind), refused })
+    Ok(StreamFacts { name: name.to_owned(), kind: Ok(kind), refused })
 }
 
 /// Asks, by a discarded transaction, whether the user may add entries: the server checks rights when a command is queued. If the transaction
 /// does not begin, no command follows, since the server would execute it at once.
-async fn may_not_add(connection: &mut Connection, stream: &str) -> Result<Option<String>, Failure> {
+async fn may_not_add(connection: &mut RedisConnection, stream: &str) -> Result<Option<String>, Failure> {
     let begun = connection.ask(&cmd("MULTI")).await?;
     if !is_text(&begun) {
         return Ok(said(&begun));
@@ -357,10 +357,10 @@ mod tests {
         read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
     }
 
-    fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<Stream>) -> Vec<(Level, String)> {
+    fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<StreamFacts>) -> Vec<(Level, String)> {
         let info = Info(Value::BulkString(info.as_bytes().to_vec()));
-        let node = Node { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
-        let facts = Facts { nodes: vec![node], streams, ..Facts::default() };
+        let node = NodeFacts { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
+        let facts = RedisFacts { nodes: vec![node], streams, ..RedisFacts::default() };
         let found = findings(&settings(properties), &facts);
         found.into_iter().map(|found| (found.level, found.finding)).collect()
     }
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn streams_that_take_nothing_are_named() {
-        let stream = |name: &str, kind: &str, refused: Option<&str>| Stream {
+        let stream = |name: &str, kind: &str, refused: Option<&str>| StreamFacts {
             name: name.to_owned(),
             kind: Ok(kind.to_owned()),
             refused: refused.map(str::to_owned),
@@ -414,13 +414,14 @@ mod tests {
     }
 
     fn in_cluster(properties: &[(&str, &str)], view: View, nodes: &[(&str, &str)]) -> Vec<(Level, String)> {
-        let node = |(address, info): &(&str, &str)| Node {
+        let node = |(address, info): &(&str, &str)| NodeFacts {
             address: (*address).to_owned(),
             info: Info(Value::BulkString(info.as_bytes().to_vec())),
             sync: Some("always".to_owned()),
             may_not_ask: None,
         };
-        let facts = Facts { nodes: nodes.iter().map(node).collect(), cluster: Some(view), ..Facts::default() };
+        let facts =
+            RedisFacts { nodes: nodes.iter().map(node).collect(), cluster: Some(view), ..RedisFacts::default() };
         let found = findings(&settings(properties), &facts);
         found.into_iter().map(|found| (found.level, found.finding)).collect()
     }

@@ -1,16 +1,16 @@
 //! The client behind the ordered queue: finds the server, sends batches, judges the replies, reconnects. [`cluster`] serves a cluster.
 //!
 //! In: records from the ordered queue. Out: their outcomes. Several batches are under way at a time on a connection, whose server
-//! serves them one after the other; no two of them have records of one key. A batch (a [`Step`]) is one command that adds all entries or
-//! none, or several such commands, no two of which have records of one key. This file sends nothing a second time by itself: batches that
-//! were under way when a connection was lost go back into the queue. The owner of a connection decides which records go over it: [`Server`],
-//! or a cluster.
+//! serves them one after the other; no two of them have records of one key. A batch (a [`BatchStep`]) is one command that adds all entries
+//! or none, or several such commands, no two of which have records of one key. This file sends nothing a second time by itself: batches
+//! that were under way when a connection was lost go back into the queue. The owner of a connection decides which records go over it:
+//! [`SingleServer`], or a cluster.
 
 use super::cluster;
-use super::connection::{Connection, Found, Info, Replies, broken, find};
+use super::connection::{Info, RedisConnection, Replies, StreamsFound, broken, find};
 use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
-use super::message::{Form, batch};
-use super::{Settings, Wait};
+use super::message::{BatchForm, batch};
+use super::{ReplicaWait, Settings};
 use crate::sink::ordered_queue::{End, Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use redis::{Pipeline, RedisResult, Value, cmd};
@@ -45,12 +45,12 @@ const LATER: Duration = Duration::from_millis(500);
 
 /// A batch, from its commands to its replies.
 #[derive(Default)]
-pub(super) struct Step {
+pub(super) struct BatchStep {
     pub(super) taken: Vec<TakenRecord<RecordPlace>>,
     /// How many records and bytes were sent.
     size: Size,
     /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
-    parts: Vec<Part>,
+    parts: Vec<BatchPart>,
     /// The outcome of each record, once the batch is judged. Its wait may not have ended by then.
     outcomes: Vec<RecordOutcome>,
     /// The commands to write. Empty once the library has them.
@@ -61,10 +61,10 @@ pub(super) struct Step {
 }
 
 /// A command that adds all of its records or none.
-struct Part {
+struct BatchPart {
     /// Whether ASKING is before the command.
     asking: bool,
-    form: Form,
+    form: BatchForm,
     records: usize,
 }
 
@@ -90,7 +90,7 @@ impl Size {
 /// The command that waits for replicas and the append-only file.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
-    wait: Wait,
+    wait: ReplicaWait,
     /// Whether it is WAITAOF. Otherwise it is WAIT.
     file: bool,
 }
@@ -114,7 +114,7 @@ impl Waiting {
 /// The owner of a connection, which decides on redirects.
 pub(super) trait Route {
     /// Decides on records of `stream`, none of which was added, after a redirect.
-    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> Next;
+    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect;
 
     /// Notes the outcomes of records of `stream`, in their order.
     fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]);
@@ -122,7 +122,7 @@ pub(super) trait Route {
 
 /// The decision on records after a redirect.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum AfterRedirect {
     /// They are sent again at once.
     Again,
     /// They are sent again after a pause.
@@ -134,12 +134,12 @@ pub(super) enum Next {
 /// A connection, and the batches under way on it.
 pub(super) struct Conversation<'a> {
     settings: &'a Settings,
-    connection: Connection,
+    connection: RedisConnection,
     waiting: Option<Waiting>,
-    steps: VecDeque<Step>,
+    steps: VecDeque<BatchStep>,
     under_way: Size,
     /// Empty batches, whose memory is used again.
-    spare: Vec<Step>,
+    spare: Vec<BatchStep>,
     /// Since when replies are due.
     due: Instant,
     /// Nothing is sent before this time.
@@ -157,7 +157,12 @@ pub(super) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    pub(super) fn new(settings: &'a Settings, connection: Connection, waiting: Option<Waiting>, alone: usize) -> Self {
+    pub(super) fn new(
+        settings: &'a Settings,
+        connection: RedisConnection,
+        waiting: Option<Waiting>,
+        alone: usize,
+    ) -> Self {
         Self {
             settings,
             connection,
@@ -186,7 +191,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// An empty batch.
-    pub(super) fn step(&mut self) -> Step {
+    pub(super) fn step(&mut self) -> BatchStep {
         self.spare.pop().unwrap_or_default()
     }
 
@@ -210,18 +215,18 @@ impl<'a> Conversation<'a> {
     }
 
     /// Adds the command for those records of `step`, which follow the records of the command before.
-    pub(super) fn write(&mut self, step: &mut Step, records: Range<usize>, asking: bool, receiver: &Receiver) {
+    pub(super) fn write(&mut self, step: &mut BatchStep, records: Range<usize>, asking: bool, receiver: &Receiver) {
         if asking {
             step.commands.add_command(cmd("ASKING"));
         }
         let taken = step.taken.get(records).unwrap_or_default();
         let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
         let form = batch(&mut step.commands, self.settings.adding, stored);
-        step.parts.push(Part { asking, form, records: taken.len() });
+        step.parts.push(BatchPart { asking, form, records: taken.len() });
     }
 
     /// Sends `step`, whose records have `bytes`.
-    pub(super) fn sent(&mut self, mut step: Step, bytes: usize) {
+    pub(super) fn sent(&mut self, mut step: BatchStep, bytes: usize) {
         step.size = Size { records: step.taken.len(), bytes };
         self.is_bloated |= bytes > KEPT_BYTES;
         self.alone = self.alone.saturating_sub(step.size.records);
@@ -231,7 +236,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Gives the library the commands, in one write with WAIT or WAITAOF.
-    fn hand_over(&mut self, mut step: Step) {
+    fn hand_over(&mut self, mut step: BatchStep) {
         if let Some(Waiting { wait, file }) = self.waiting {
             let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
             if file {
@@ -355,7 +360,7 @@ impl<'a> Conversation<'a> {
     /// Judges the replies to a batch.
     fn judge(
         &mut self,
-        mut step: Step,
+        mut step: BatchStep,
         replies: &[Value],
         receiver: &mut Receiver,
         route: &mut impl Route,
@@ -364,9 +369,9 @@ impl<'a> Conversation<'a> {
         let mut concluded = Concluded::default();
         let mut first = 0;
         for part in &step.parts {
-            let Part { asking, form, records } = *part;
+            let BatchPart { asking, form, records } = *part;
             let taken = step.taken.get(first..first + records).unwrap_or_default();
-            let asked = errors::Asked { settings: self.settings, address: self.connection.address(), form };
+            let asked = errors::JudgedBatch { settings: self.settings, address: self.connection.address(), form };
             let judging = Judging { asked, asking, taken, receiver };
             if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, route) {
                 break;
@@ -423,7 +428,7 @@ impl<'a> Conversation<'a> {
         Ok(())
     }
 
-    fn settle(&mut self, mut step: Step, receiver: &mut Receiver) {
+    fn settle(&mut self, mut step: BatchStep, receiver: &mut Receiver) {
         let all = step.taken.len();
         // If the replies have nothing about a record, nobody knows what became of it.
         let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
@@ -438,9 +443,9 @@ impl<'a> Conversation<'a> {
     }
 
     /// Settles parts without an added record: they do not wait for replicas with the others.
-    fn settle_unadded(&mut self, step: &mut Step, receiver: &mut Receiver) {
+    fn settle_unadded(&mut self, step: &mut BatchStep, receiver: &mut Receiver) {
         let mut unadded = self.step();
-        let Step { taken, parts, outcomes, .. } = step;
+        let BatchStep { taken, parts, outcomes, .. } = step;
         let mut first = 0;
         for part in parts.iter() {
             let end = (first + part.records).min(taken.len()).min(outcomes.len());
@@ -456,7 +461,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Keeps a batch, to use its memory again.
-    fn keep(&mut self, mut step: Step) {
+    fn keep(&mut self, mut step: BatchStep) {
         step.parts.clear();
         step.outcomes.clear();
         self.spare.push(step);
@@ -499,7 +504,7 @@ impl<'a> Conversation<'a> {
     }
 }
 
-impl Step {
+impl BatchStep {
     /// Whether its replies have come, or never will.
     fn is_replied(&mut self, context: &mut Context<'_>) -> bool {
         if let Some(replies) = &mut self.replies
@@ -525,7 +530,7 @@ struct Concluded {
 
 /// A part of a batch, whose replies are judged next.
 struct Judging<'a> {
-    asked: errors::Asked<'a>,
+    asked: errors::JudgedBatch<'a>,
     asking: bool,
     taken: &'a [TakenRecord<RecordPlace>],
     receiver: &'a Receiver,
@@ -540,7 +545,7 @@ impl Judging<'_> {
         concluded: &mut Concluded,
         route: &mut impl Route,
     ) -> bool {
-        let errors::Asked { settings, address, .. } = self.asked;
+        let errors::JudgedBatch { settings, address, .. } = self.asked;
         let may_not_ask = self
             .asking
             .then(|| replies.next())
@@ -564,13 +569,13 @@ impl Judging<'_> {
             Judged::Broken => concluded.broken = true,
             Judged::Redirected(redirect, failure) => {
                 let next = match may_not_ask {
-                    Some(failure) => Next::Later(failure),
+                    Some(failure) => AfterRedirect::Later(failure),
                     None => route.redirected(stream(), &redirect, failure),
                 };
                 match next {
-                    Next::Again => {}
-                    Next::Later(failure) => own.fill(RecordOutcome::Later(failure)),
-                    Next::Elsewhere(failure) => concluded.elsewhere = Some(failure),
+                    AfterRedirect::Again => {}
+                    AfterRedirect::Later(failure) => own.fill(RecordOutcome::Later(failure)),
+                    AfterRedirect::Elsewhere(failure) => concluded.elsewhere = Some(failure),
                 }
             }
         }
@@ -609,14 +614,14 @@ fn waited(
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
-    let mut server = Server::default();
+    let mut server = SingleServer::default();
     loop {
         let reaching = reach(settings, server.is_node);
         let Some(found) = receiver.while_listening(reaching).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
-            Ok(Found::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
-            Ok(Found::Server(connection, info)) => match Waiting::of(settings, connection.address(), &info) {
+            Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
+            Ok(StreamsFound::Server(connection, info)) => match Waiting::of(settings, connection.address(), &info) {
                 Err(failure) => End::Lost(failure),
                 Ok(waiting) => {
                     let conversation = Conversation::new(settings, connection, waiting, server.alone);
@@ -635,11 +640,11 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 }
 
 /// Finds out where the streams are. For a single server, also makes sure that the user may send batches.
-async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
+async fn reach(settings: &Settings, is_node: bool) -> Result<StreamsFound, Failure> {
     let rights = ["+info", "+cluster|slots", "+cluster|info"];
     let found = find(settings, is_node).await;
     let mut found = found.map_err(|failure| with_fix(failure, || errors::allow(settings, &rights)))?;
-    if let Found::Server(connection, _) = &mut found {
+    if let StreamsFound::Server(connection, _) = &mut found {
         connection.may_batch(settings).await?;
     }
     Ok(found)
@@ -647,7 +652,7 @@ async fn reach(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
 
 /// The state of a single server from one connection to the next.
 #[derive(Debug, Default)]
-struct Server {
+struct SingleServer {
     reconnect: Reconnect,
     /// How many of the next records are sent one by one.
     alone: usize,
@@ -657,7 +662,7 @@ struct Server {
     said: Option<Failure>,
 }
 
-impl Server {
+impl SingleServer {
     /// Serves a connection to its end. `None`: the client has to connect again at once.
     async fn converse(&mut self, mut conversation: Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
         let end = self.serve(&mut conversation, receiver).await;
@@ -702,10 +707,10 @@ impl Server {
 }
 
 /// If the user may not ask for INFO, only these answers show that the server is a node of a cluster.
-impl Route for Server {
-    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> Next {
+impl Route for SingleServer {
+    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> AfterRedirect {
         self.is_node = true;
-        Next::Elsewhere(failure)
+        AfterRedirect::Elsewhere(failure)
     }
 
     fn judged(&mut self, _stream: &str, outcomes: &[RecordOutcome]) {

@@ -1,9 +1,9 @@
-//! [`Connection`]: a connection of the library over walrelay's own socket. [`find`]: whether streams are on a single server, on the one that
+//! [`RedisConnection`]: a connection of the library over walrelay's own socket. [`find`]: whether streams are on a single server, on the one that
 //! Sentinels name, or on the nodes of a cluster.
 //!
 //! In: settings, commands. Out: replies; views of a cluster. It does not reconnect and sends nothing a second time.
 //!
-//! The library gets a socket that is open, and runs in a future that this file drives. When the [`Connection`] is dropped, the future and the
+//! The library gets a socket that is open, and runs in a future that this file drives. When the [`RedisConnection`] is dropped, the future and the
 //! socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again), and
 //! limits of its own (how long a reply may be, how long the server may be silent).
 //!
@@ -16,7 +16,7 @@
 use super::cluster::View;
 use super::errors::{self, CONNECTION, Redirect, allow, environment, of_login, said, with_fix};
 use super::message::slot;
-use super::{Place, Sentinels, Settings};
+use super::{Sentinels, ServerPlace, Settings};
 use crate::secret::Secret;
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::LOG_IN_LABEL;
@@ -60,7 +60,7 @@ const MOST_NODES: usize = 5;
 pub(super) type Replies = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>>>>;
 
 /// A connection to a server.
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     library: MultiplexedConnection,
     /// The future that reads and writes. It ends with the connection.
     driver: Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -157,7 +157,7 @@ impl AsyncWrite for Counted {
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects to this server, and logs in.
     ///
     /// # Errors
@@ -391,9 +391,9 @@ impl Info {
 }
 
 /// The result of looking for the streams.
-pub(super) enum Found {
+pub(super) enum StreamsFound {
     /// The streams are on a single server: a connection to it, and its reply to INFO.
-    Server(Connection, Info),
+    Server(RedisConnection, Info),
     /// The streams are on the nodes of a cluster.
     Cluster(View),
 }
@@ -402,19 +402,19 @@ pub(super) enum Found {
 ///
 /// # Errors
 /// No server answers, or it refuses the user.
-pub(super) async fn find(settings: &Settings, is_node: bool) -> Result<Found, Failure> {
+pub(super) async fn find(settings: &Settings, is_node: bool) -> Result<StreamsFound, Failure> {
     let server = match &settings.place {
-        Place::Nodes(nodes) => return View::read(settings, nodes).await.map(Found::Cluster),
-        Place::Sentinels(sentinels) => {
-            return primary(settings, sentinels).await.map(|(connection, info)| Found::Server(connection, info));
+        ServerPlace::Nodes(nodes) => return View::read(settings, nodes).await.map(StreamsFound::Cluster),
+        ServerPlace::Sentinels(sentinels) => {
+            return primary(settings, sentinels).await.map(|(connection, info)| StreamsFound::Server(connection, info));
         }
-        Place::Server(server) => server,
+        ServerPlace::Server(server) => server,
     };
-    let (mut connection, info) = Connection::open_and_ask(settings, server).await?;
+    let (mut connection, info) = RedisConnection::open_and_ask(settings, server).await?;
     if is_node || info.field("cluster_enabled") == Some("1") {
-        return View::of(&mut connection).await.map(Found::Cluster);
+        return View::of(&mut connection).await.map(StreamsFound::Cluster);
     }
-    Ok(Found::Server(connection, info))
+    Ok(StreamsFound::Server(connection, info))
 }
 
 /// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error.
@@ -449,32 +449,32 @@ pub(super) async fn call_for(
         let server =
             server.ok_or_else(|| broken(connection.address(), "it does not know the address of another node"))?;
         ask = redirect.ask;
-        connection = Connection::open_at(settings, &server).await?;
+        connection = RedisConnection::open_at(settings, &server).await?;
     }
     Err(environment(connection.address(), "TRYAGAIN nodes name one another for the key"))
 }
 
 /// Connects to the server that has a key.
-async fn holder(settings: &Settings, key: &str) -> Result<Connection, Failure> {
+async fn holder(settings: &Settings, key: &str) -> Result<RedisConnection, Failure> {
     match find(settings, false).await? {
-        Found::Server(connection, _) => Ok(connection),
-        Found::Cluster(view) => {
+        StreamsFound::Server(connection, _) => Ok(connection),
+        StreamsFound::Cluster(view) => {
             let slot = slot(key);
             let server = view.owner(slot).ok_or_else(|| view.unserved(slot))?;
-            Connection::open_at(settings, server).await
+            RedisConnection::open_at(settings, server).await
         }
     }
 }
 
 /// Connects to the primary, and asks for INFO. If the Sentinels name only replicas, connects to the first of these.
-async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Connection, Info), Failure> {
+async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(RedisConnection, Info), Failure> {
     let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
     for server in &sentinels.servers {
         let address = server.address();
         match tokio::time::timeout(ASKED_WITHIN, ask_sentinel(settings, sentinels, server)).await {
             Ok(Ok(Some(primary))) if tried.contains(&primary) => {}
             Ok(Ok(Some(primary))) => {
-                match Connection::open_and_ask(settings, &primary).await {
+                match RedisConnection::open_and_ask(settings, &primary).await {
                     Ok((connection, info)) if info.field("role") == Some("slave") => {
                         replica = replica.or(Some((connection, info)));
                     }
@@ -497,7 +497,7 @@ async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(Connecti
 
 /// Asks a Sentinel for the primary. `None`: it does not know the name.
 async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Server) -> Result<Option<Server>, Failure> {
-    let mut connection = Connection::reach(settings, server).await?;
+    let mut connection = RedisConnection::reach(settings, server).await?;
     connection.authenticate(sentinels.user.as_deref(), sentinels.password.as_ref()).await?;
     let reply = connection.call(cmd("SENTINEL").arg("get-master-addr-by-name").arg(&sentinels.primary)).await?;
     of_sentinel(&server.address(), &reply)

@@ -8,7 +8,7 @@ use super::Settings;
 use super::connection;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
-use crate::sink::destination::{DeadLetters, Kept, NextKept, NoDeadLetters, Place};
+use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::ordered_queue::{Outage, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use redis::{Cmd, Value, cmd};
@@ -21,7 +21,7 @@ const AT_ONCE: u32 = 100;
 const MOST_BYTES: usize = 1 << 30;
 
 /// The reading of a stream.
-pub(super) struct Reading {
+pub(super) struct StreamReading {
     settings: Settings,
     stream: String,
     /// The position behind which the next entry is, in Redis' syntax.
@@ -31,11 +31,11 @@ pub(super) struct Reading {
     /// The id of the last entry at the beginning. `None`: the stream was empty, or all entries are read.
     last: Option<String>,
     count: u64,
-    read: VecDeque<Kept>,
+    read: VecDeque<KeptRecord>,
     outage: Outage,
 }
 
-impl Reading {
+impl StreamReading {
     pub(super) fn new(settings: Settings, stream: &str) -> Result<Self, NoDeadLetters> {
         let mut reading = Self {
             settings,
@@ -74,7 +74,7 @@ impl Reading {
     }
 }
 
-impl DeadLetters for Reading {
+impl DeadLetters for StreamReading {
     fn next(&mut self) -> Result<NextKept, Failure> {
         if let Some(kept) = self.read.pop_front() {
             return Ok(NextKept::Kept(kept));
@@ -102,9 +102,9 @@ impl DeadLetters for Reading {
         self.count
     }
 
-    fn settle(&mut self, places: &[Place]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
         let mut command = cmd("XDEL");
-        command.arg(&self.stream).arg(places.iter().map(Place::to_string).collect::<Vec<_>>());
+        command.arg(&self.stream).arg(places.iter().map(DeadLetterPlace::to_string).collect::<Vec<_>>());
         while let Err(failure) = self.ask(&command) {
             self.outage.wait(failure)?;
         }
@@ -114,9 +114,9 @@ impl DeadLetters for Reading {
 }
 
 /// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
-fn entries(reply: &Value, stream: &str) -> Vec<Kept> {
+fn entries(reply: &Value, stream: &str) -> Vec<KeptRecord> {
     let Value::Array(replied) = reply else { return Vec::new() };
-    let kept = |(place, fields): (Place, Vec<Field<'_>>)| Kept {
+    let kept = |(place, fields): (DeadLetterPlace, Vec<Field<'_>>)| KeptRecord {
         place,
         settled: false,
         record: record(stream, place, &fields),
@@ -126,11 +126,11 @@ fn entries(reply: &Value, stream: &str) -> Vec<Kept> {
 
 type Field<'a> = (&'a str, &'a [u8]);
 
-fn entry(reply: &Value) -> Option<(Place, Vec<Field<'_>>)> {
+fn entry(reply: &Value) -> Option<(DeadLetterPlace, Vec<Field<'_>>)> {
     let Value::Array(pair) = reply else { return None };
     let [Value::BulkString(id), Value::Array(words)] = pair.as_slice() else { return None };
     let (major, minor) = std::str::from_utf8(id).ok()?.split_once('-')?;
-    let place = Place { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
+    let place = DeadLetterPlace { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
     let mut fields = Vec::new();
     for words in words.chunks_exact(2) {
         let [Value::BulkString(name), Value::BulkString(value)] = words else { return None };
@@ -141,7 +141,7 @@ fn entry(reply: &Value) -> Option<(Place, Vec<Field<'_>>)> {
 }
 
 /// The record of an entry.
-fn record(stream: &str, place: Place, fields: &[Field<'_>]) -> OwnedRecord {
+fn record(stream: &str, place: DeadLetterPlace, fields: &[Field<'_>]) -> OwnedRecord {
     let (mut key, mut value, mut headers) = (None, None, Vec::new());
     for &(name, bytes) in fields {
         match name {
@@ -178,7 +178,7 @@ mod tests {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let settings = read_in_test("redis", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
-        let mut reading = Reading {
+        let mut reading = StreamReading {
             settings,
             stream: "dead".to_owned(),
             behind: "-".to_owned(),

@@ -5,7 +5,7 @@
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
 use super::Settings;
-use super::message::Form;
+use super::message::BatchForm;
 use crate::given::shell_quoted;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
@@ -31,7 +31,7 @@ pub(super) enum Judged {
 }
 
 /// The meaning of an error.
-enum Fault {
+enum RedisFault {
     Row,
     Topic,
     /// The slot of a cluster cannot be written. The server may take records of other streams.
@@ -84,23 +84,23 @@ pub(super) fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or_default()
 }
 
-fn fault(error: &str) -> (Fault, &'static str) {
+fn fault(error: &str) -> (RedisFault, &'static str) {
     let error = behind_place(error);
     match code(error) {
-        "OOM" => (Fault::Later, MEMORY),
-        "MISCONF" | "LOADING" | "BUSY" | "NOREPLICAS" => (Fault::Later, NOT_WRITABLE),
-        "READONLY" | "MASTERDOWN" | "UNBLOCKED" => (Fault::Elsewhere, NOT_WRITABLE),
-        "NOAUTH" | "WRONGPASS" => (Fault::Elsewhere, LOG_IN_LABEL),
+        "OOM" => (RedisFault::Later, MEMORY),
+        "MISCONF" | "LOADING" | "BUSY" | "NOREPLICAS" => (RedisFault::Later, NOT_WRITABLE),
+        "READONLY" | "MASTERDOWN" | "UNBLOCKED" => (RedisFault::Elsewhere, NOT_WRITABLE),
+        "NOAUTH" | "WRONGPASS" => (RedisFault::Elsewhere, LOG_IN_LABEL),
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => {
-            (Redirect::of(error).map_or(Fault::Slot, Fault::Redirect), NOT_WRITABLE)
+            (Redirect::of(error).map_or(RedisFault::Slot, RedisFault::Redirect), NOT_WRITABLE)
         }
-        "NOPERM" => (Fault::Topic, NOT_PERMITTED),
-        "WRONGTYPE" => (Fault::Topic, WRONG_TYPE),
-        _ if error.starts_with(FULL) => (Fault::Elsewhere, CONNECTION),
-        _ if error.starts_with(MAY_NOT) => (Fault::Topic, NOT_PERMITTED),
-        "ERR" | "EXECABORT" | "DENIED" => (Fault::Row, REFUSED),
+        "NOPERM" => (RedisFault::Topic, NOT_PERMITTED),
+        "WRONGTYPE" => (RedisFault::Topic, WRONG_TYPE),
+        _ if error.starts_with(FULL) => (RedisFault::Elsewhere, CONNECTION),
+        _ if error.starts_with(MAY_NOT) => (RedisFault::Topic, NOT_PERMITTED),
+        "ERR" | "EXECABORT" | "DENIED" => (RedisFault::Row, REFUSED),
         // Another code is about the state of the server, or of a proxy before it. Faults of records have the code ERR.
-        _ => (Fault::Later, NOT_WRITABLE),
+        _ => (RedisFault::Later, NOT_WRITABLE),
     }
 }
 
@@ -170,9 +170,9 @@ pub(super) fn of_login(address: &str, error: &str) -> Failure {
     let (said, _) = error.split_once(REPEATS).unwrap_or((error, ""));
     let failure = environment(address, said);
     match fault(error) {
-        (Fault::Slot | Fault::Redirect(_) | Fault::Later, _) => failure,
-        (Fault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
-        (Fault::Row | Fault::Topic | Fault::Elsewhere, _) => {
+        (RedisFault::Slot | RedisFault::Redirect(_) | RedisFault::Later, _) => failure,
+        (RedisFault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
+        (RedisFault::Row | RedisFault::Topic | RedisFault::Elsewhere, _) => {
             Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
         }
     }
@@ -182,8 +182,8 @@ pub(super) fn of_login(address: &str, error: &str) -> Failure {
 pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     let passing = environment(address, error);
     match fault(error).0 {
-        Fault::Row | Fault::Topic => Failure { class: FailureClass::Topic, ..passing },
-        Fault::Slot | Fault::Redirect(_) | Fault::Later | Fault::Elsewhere => passing,
+        RedisFault::Row | RedisFault::Topic => Failure { class: FailureClass::Topic, ..passing },
+        RedisFault::Slot | RedisFault::Redirect(_) | RedisFault::Later | RedisFault::Elsewhere => passing,
     }
 }
 
@@ -195,16 +195,16 @@ pub(super) fn refused(stream: &str, error: &str) -> Failure {
 
 /// The settings, the server and the form of a batch whose replies are judged.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct JudgedBatch<'a> {
     pub(super) settings: &'a Settings,
     /// The server's address, for people.
     pub(super) address: &'a str,
-    pub(super) form: Form,
+    pub(super) form: BatchForm,
 }
 
 /// Judges the replies to records for `streams`, one stream for each record. Appends an outcome for each record to `outcomes`.
 pub(super) fn judge<'a>(
-    asked: Asked<'_>,
+    asked: JudgedBatch<'_>,
     streams: impl Iterator<Item = &'a str> + Clone,
     replies: &mut Iter<'_, Value>,
     outcomes: &mut Vec<RecordOutcome>,
@@ -212,9 +212,9 @@ pub(super) fn judge<'a>(
     let records = streams.clone().count();
     let mut judge = Judge { asked, streams, records, outcomes, later: None, elsewhere: false, redirect: None };
     let whole = match asked.form {
-        Form::Single => judge.each(replies.next().map(std::slice::from_ref).unwrap_or_default()),
-        Form::Script => judge.array(replies.next()),
-        Form::Multi => judge.transaction(replies),
+        BatchForm::Single => judge.each(replies.next().map(std::slice::from_ref).unwrap_or_default()),
+        BatchForm::Script => judge.array(replies.next()),
+        BatchForm::Multi => judge.transaction(replies),
     };
     match (whole, judge.later, judge.redirect) {
         (Some(judged), ..) => judged,
@@ -226,7 +226,7 @@ pub(super) fn judge<'a>(
 }
 
 struct Judge<'j, S> {
-    asked: Asked<'j>,
+    asked: JudgedBatch<'j>,
     streams: S,
     records: usize,
     outcomes: &'j mut Vec<RecordOutcome>,
@@ -255,17 +255,17 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
 
     fn of_error(&mut self, stream: &str, error: &str) -> RecordOutcome {
         let (fault, reason) = fault(error);
-        let Asked { settings, address, .. } = self.asked;
+        let JudgedBatch { settings, address, .. } = self.asked;
         let class = match fault {
-            Fault::Row => FailureClass::Row,
-            Fault::Topic => FailureClass::Topic,
-            Fault::Slot => return RecordOutcome::Later(environment(address, error)),
-            Fault::Redirect(redirect) => {
+            RedisFault::Row => FailureClass::Row,
+            RedisFault::Topic => FailureClass::Topic,
+            RedisFault::Slot => return RecordOutcome::Later(environment(address, error)),
+            RedisFault::Redirect(redirect) => {
                 self.redirect = Some((redirect, environment(address, error)));
                 return RecordOutcome::Unknown;
             }
-            Fault::Later | Fault::Elsewhere => {
-                self.elsewhere |= matches!(fault, Fault::Elsewhere);
+            RedisFault::Later | RedisFault::Elsewhere => {
+                self.elsewhere |= matches!(fault, RedisFault::Elsewhere);
                 self.later = Some(environment(address, error));
                 return RecordOutcome::Unknown;
             }
@@ -285,7 +285,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
 
     /// Judges an error for all records: the server added none.
     fn none(&mut self, error: &str) -> Option<Judged> {
-        let passes = !matches!(fault(error).0, Fault::Row | Fault::Topic);
+        let passes = !matches!(fault(error).0, RedisFault::Row | RedisFault::Topic);
         if self.records == 1 || passes {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
             // A fault of the slot concerns each record. Otherwise the error is about the whole command, and the first record has it.
@@ -370,13 +370,13 @@ mod tests {
     use crate::sink::tests::read_in_test;
 
     /// `+` delivered, `?` unknown, or the class and reason.
-    fn judged(form: Form, records: usize, replies: &str) -> (Judged, Vec<String>) {
+    fn judged(form: BatchForm, records: usize, replies: &str) -> (Judged, Vec<String>) {
         let bytes = replies.replace(' ', "\r\n").replace('_', " ").replace("@user script", "@user_script") + "\r\n";
         let (mut parser, mut bytes) = (redis::Parser::new(), bytes.as_bytes());
         let replies: Vec<Value> = std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect();
         let (settings, mut outcomes) = (settings(&[]), Vec::new());
         let streams = ["a", "b", "c"].into_iter().take(records);
-        let asked = Asked { settings: &settings, address: "h:1", form };
+        let asked = JudgedBatch { settings: &settings, address: "h:1", form };
         let judged = judge(asked, streams, &mut replies.iter(), &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
             RecordOutcome::Delivered => "+".to_owned(),
@@ -401,7 +401,7 @@ mod tests {
         let whole = "ACL SETUSER app '~s.dead-letter' '~walrelay:seen:*' +eval +set +del +xadd +info +wait +waitaof";
         assert_eq!(allow(&more, "s.dead-letter"), whole);
         assert_eq!(pattern("a*[b]?\\"), "~a\\*\\[b\\]\\?\\\\");
-        let (_, each) = judged(Form::Single, 1, "-NOPERM_no");
+        let (_, each) = judged(BatchForm::Single, 1, "-NOPERM_no");
         assert!(each[0].ends_with("NOPERM no; to allow it: ACL SETUSER default '~a' +multi +exec +xadd"), "{each:?}");
     }
 
@@ -439,34 +439,34 @@ mod tests {
     fn an_error_within_a_script_is_the_same_where_its_place_stands_in_front() {
         // As Redis 6.2 writes them.
         let oom = "-@user_script:_24:_-OOM_command_not_allowed_when_used_memory_>_'maxmemory'.";
-        let (whole, each) = judged(Form::Script, 2, &format!("*2 :1 {oom}"));
+        let (whole, each) = judged(BatchForm::Script, 2, &format!("*2 :1 {oom}"));
         assert!(matches!(&whole, Judged::Later(failure) if failure.reason == MEMORY), "{whole:?}");
         assert_eq!(each, ["+", "?"]);
         let read_only = "*1 -@user_script:_15:_-READONLY_You_can't_write_against_a_read_only_replica.";
-        assert!(matches!(judged(Form::Script, 1, read_only).0, Judged::Elsewhere(_)));
+        assert!(matches!(judged(BatchForm::Script, 1, read_only).0, Judged::Elsewhere(_)));
         let may_not = "*1 -@user_script:_15:_The_user_executing_the_script_can't_run_this_command_or_subcommand";
-        assert!(judged(Form::Script, 1, may_not).1[0].starts_with("Topic"));
+        assert!(judged(BatchForm::Script, 1, may_not).1[0].starts_with("Topic"));
     }
 
     #[test]
     fn one_record_has_one_reply() {
-        assert_eq!(judged(Form::Single, 1, "$3 1-0"), (Judged::Each, vec!["+".to_owned()]));
-        assert_eq!(judged(Form::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
+        assert_eq!(judged(BatchForm::Single, 1, "$3 1-0"), (Judged::Each, vec!["+".to_owned()]));
+        assert_eq!(judged(BatchForm::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
         let wrong = "Topic Redis refuses a record for stream a: WRONGTYPE x".to_owned();
-        assert_eq!(judged(Form::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
+        assert_eq!(judged(BatchForm::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
         for error in ["upstream_failure", "IOERR_x", ""] {
-            assert!(matches!(judged(Form::Single, 1, &format!("-{error}")).0, Judged::Later(_)), "{error}");
+            assert!(matches!(judged(BatchForm::Single, 1, &format!("-{error}")).0, Judged::Later(_)), "{error}");
         }
         let row = "Row Redis refuses a record for stream a: ERR x".to_owned();
-        assert_eq!(judged(Form::Single, 1, "-ERR_x"), (Judged::Each, vec![row]));
-        assert!(matches!(judged(Form::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
-        assert_eq!(judged(Form::Single, 1, "+OK").0, Judged::Broken);
+        assert_eq!(judged(BatchForm::Single, 1, "-ERR_x"), (Judged::Each, vec![row]));
+        assert!(matches!(judged(BatchForm::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
+        assert_eq!(judged(BatchForm::Single, 1, "+OK").0, Judged::Broken);
     }
 
     #[test]
     fn a_transaction_that_ran_says_it_for_each_and_neighbours_of_a_refused_record_are_in() {
         let replies = "+OK +QUEUED +QUEUED +QUEUED *3 $3 1-0 -WRONGTYPE_x $3 1-0";
-        let (whole, each) = judged(Form::Multi, 3, replies);
+        let (whole, each) = judged(BatchForm::Multi, 3, replies);
         assert_eq!(whole, Judged::Each);
         assert_eq!((each[0].as_str(), each[2].as_str()), ("+", "+"));
         assert!(each[1].starts_with("Topic") && each[1].contains("stream b"), "{}", each[1]);
@@ -474,30 +474,33 @@ mod tests {
 
     #[test]
     fn a_transaction_that_was_not_run_has_delivered_nothing() {
-        let (whole, each) = judged(Form::Multi, 2, "+OK +QUEUED -NOPERM_x -EXECABORT_y");
+        let (whole, each) = judged(BatchForm::Multi, 2, "+OK +QUEUED -NOPERM_x -EXECABORT_y");
         assert_eq!(whole, Judged::Each);
         assert!(each[0] == "?" && each[1].starts_with("Topic"), "{each:?}");
-        assert_eq!(judged(Form::Multi, 2, "+OK -OOM_x +QUEUED -EXECABORT_y").0, later("OOM x"));
+        assert_eq!(judged(BatchForm::Multi, 2, "+OK -OOM_x +QUEUED -EXECABORT_y").0, later("OOM x"));
         let nothing = vec!["?".to_owned(), "?".to_owned()];
-        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
-        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
-        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x"), (Judged::Alone, nothing));
-        assert_eq!(judged(Form::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
+        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
+        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
+        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x"), (Judged::Alone, nothing));
+        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
     }
 
     #[test]
     fn a_node_that_does_not_have_the_slot_names_the_one_that_does_and_takes_nothing() {
-        let redirected = |form: Form, records: usize, replies: &str| match judged(form, records, replies) {
+        let redirected = |form: BatchForm, records: usize, replies: &str| match judged(form, records, replies) {
             (Judged::Redirected(redirect, failure), each) => (redirect.ask, redirect.port, failure.text, each.concat()),
             other => panic!("{other:?}"),
         };
         let moved = "Redis at h:1: MOVED 9 b:7".to_owned();
-        assert_eq!(redirected(Form::Single, 1, "-MOVED_9_b:7"), (false, 7, moved.clone(), "?".to_owned()));
+        assert_eq!(redirected(BatchForm::Single, 1, "-MOVED_9_b:7"), (false, 7, moved.clone(), "?".to_owned()));
         let queued = "+OK +QUEUED -MOVED_9_b:7 -EXECABORT_y";
-        assert_eq!(redirected(Form::Multi, 2, queued), (false, 7, moved.clone(), "??".to_owned()));
-        assert_eq!(redirected(Form::Multi, 2, "+OK +QUEUED +QUEUED -MOVED_9_b:7"), (false, 7, moved, "??".to_owned()));
+        assert_eq!(redirected(BatchForm::Multi, 2, queued), (false, 7, moved.clone(), "??".to_owned()));
+        assert_eq!(
+            redirected(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -MOVED_9_b:7"),
+            (false, 7, moved, "??".to_owned())
+        );
         let ask = "Redis at h:1: ASK 9 b:7".to_owned();
-        assert_eq!(redirected(Form::Script, 2, "-ASK_9_b:7"), (true, 7, ask, "??".to_owned()));
+        assert_eq!(redirected(BatchForm::Script, 2, "-ASK_9_b:7"), (true, 7, ask, "??".to_owned()));
     }
 
     #[test]
@@ -505,21 +508,21 @@ mod tests {
         for error in ["TRYAGAIN_x", "CLUSTERDOWN_x", "CROSSSLOT_x"] {
             let text = format!("Environment Redis at h:1: {}", error.replace('_', " "));
             let both = vec![text.clone(), text.clone()];
-            assert_eq!(judged(Form::Script, 2, &format!("-{error}")), (Judged::Each, both.clone()));
+            assert_eq!(judged(BatchForm::Script, 2, &format!("-{error}")), (Judged::Each, both.clone()));
             let exec = format!("+OK +QUEUED +QUEUED -{error}");
-            assert_eq!(judged(Form::Multi, 2, &exec), (Judged::Each, both.clone()));
+            assert_eq!(judged(BatchForm::Multi, 2, &exec), (Judged::Each, both.clone()));
             let queued = format!("+OK -{error} -{error} -EXECABORT_y");
-            assert_eq!(judged(Form::Multi, 2, &queued), (Judged::Each, both));
-            assert_eq!(judged(Form::Single, 1, &format!("-{error}")), (Judged::Each, vec![text]));
+            assert_eq!(judged(BatchForm::Multi, 2, &queued), (Judged::Each, both));
+            assert_eq!(judged(BatchForm::Single, 1, &format!("-{error}")), (Judged::Each, vec![text]));
         }
     }
 
     #[test]
     fn a_script_says_what_was_added_and_what_was_there() {
-        assert_eq!(judged(Form::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "=".to_owned()]));
-        assert!(judged(Form::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
-        assert_eq!(judged(Form::Script, 2, "-NOPERM_x").0, Judged::Alone);
-        assert!(judged(Form::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
+        assert_eq!(judged(BatchForm::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "=".to_owned()]));
+        assert!(judged(BatchForm::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
+        assert_eq!(judged(BatchForm::Script, 2, "-NOPERM_x").0, Judged::Alone);
+        assert!(judged(BatchForm::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
     }
 
     #[test]

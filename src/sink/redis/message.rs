@@ -55,7 +55,7 @@ pub(super) struct Most {
 
 /// The form of a batch's command, on which the form of its replies depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum BatchForm {
     /// One XADD, with one reply.
     Single,
     /// A transaction: the replies are OK, QUEUED for each command, and an array.
@@ -114,24 +114,24 @@ pub(super) fn batch<'a>(
     commands: &mut Pipeline,
     adding: Adding,
     records: impl Iterator<Item = Stored<'a>> + Clone,
-) -> Form {
+) -> BatchForm {
     let count = records.clone().count();
     if let Some(remembered) = adding.dedupe {
         commands.add_command(script(adding, remembered, count, records));
-        return Form::Script;
+        return BatchForm::Script;
     }
     if count == 1 {
         for record in records {
             commands.add_command(xadd(adding, record));
         }
-        return Form::Single;
+        return BatchForm::Single;
     }
     commands.add_command(cmd("MULTI"));
     for record in records {
         commands.add_command(xadd(adding, record));
     }
     commands.add_command(cmd("EXEC"));
-    Form::Multi
+    BatchForm::Multi
 }
 
 fn xadd(adding: Adding, record: Stored<'_>) -> Cmd {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     /// The words of all commands, `|` between commands.
-    fn written(adding: Adding, records: &[Record<'_>]) -> (Form, String) {
+    fn written(adding: Adding, records: &[Record<'_>]) -> (BatchForm, String) {
         let (chunk, mut commands) = (chunk(records), Pipeline::new());
         let form = batch(&mut commands, adding, (0..chunk.len()).filter_map(|number| chunk.get(number)));
         let mut shown = String::new();
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn an_entry_has_its_parts_as_fields_and_no_nulls() {
         let fields = "id 7 type Placed key k payload {} trace t header:key K ";
-        assert_eq!(written(Adding::default(), &[RECORD]), (Form::Single, format!("| XADD orders * {fields}")));
+        assert_eq!(written(Adding::default(), &[RECORD]), (BatchForm::Single, format!("| XADD orders * {fields}")));
         let bare = Record { key: None, value: None, headers: &[], ..RECORD };
         assert_eq!(written(Adding::default(), &[bare]).1, "| XADD orders * payload  ");
     }
@@ -341,7 +341,7 @@ mod tests {
         let bare = Record { headers: &[], ..RECORD };
         let adding = Adding { most: Some(Most { entries: 10, about: true }), dedupe: None };
         let one = "| XADD orders MAXLEN ~ 10 * key k payload {} ";
-        assert_eq!(written(adding, &[bare, bare]), (Form::Multi, format!("| MULTI {one}{one}| EXEC ")));
+        assert_eq!(written(adding, &[bare, bare]), (BatchForm::Multi, format!("| MULTI {one}{one}| EXEC ")));
     }
 
     #[test]
@@ -351,7 +351,7 @@ mod tests {
         let bare = Record { headers: &[], key: None, ..RECORD };
         let said = "| EVAL SCRIPT 4 a{t}b walrelay:seen:{t}:a{t}b:7 orders orders 2000 3 MAXLEN = 10 \
                     7 * id 7 key k payload {} 3 * payload {} ";
-        assert_eq!(written(adding, &[tagged, bare]), (Form::Script, said.to_owned()));
+        assert_eq!(written(adding, &[tagged, bare]), (BatchForm::Script, said.to_owned()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ mod errors;
 mod fake_server_tests;
 mod message;
 
-use self::dead_letters::Reading;
+use self::dead_letters::StreamReading;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
@@ -101,7 +101,7 @@ static STREAMS: Rule = Rule {
 /// A server and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 struct Settings {
-    place: Place,
+    place: ServerPlace,
     /// The database's number.
     database: u32,
     tls: Option<Tls>,
@@ -110,7 +110,7 @@ struct Settings {
     password: Option<Secret>,
     adding: Adding,
     /// The replicas that each batch waits for. `None`: it waits for the reply only.
-    wait: Option<Wait>,
+    wait: Option<ReplicaWait>,
     /// How long a connection may be silent while replies are due. After that the client connects again.
     timeout: Duration,
     /// The client's name at the server.
@@ -121,7 +121,7 @@ struct Settings {
 
 /// The address of the server, of the nodes or of the Sentinels.
 #[derive(Debug, Clone)]
-enum Place {
+enum ServerPlace {
     /// A single server, or a node of a cluster: the server itself says which.
     Server(Server),
     /// Nodes of a cluster, at least two. Any of them will do.
@@ -144,7 +144,7 @@ struct Sentinels {
 
 /// The number of replicas that each batch waits for. It also waits for the append-only file on disk, if the server has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Wait {
+struct ReplicaWait {
     /// How many replicas must have the batch.
     replicas: u32,
     /// How long one wait lasts before the client asks again.
@@ -189,9 +189,9 @@ impl Destination for Settings {
 
     fn address(&self) -> String {
         match &self.place {
-            Place::Server(server) => server.address(),
-            Place::Nodes(nodes) => Server::addresses(nodes),
-            Place::Sentinels(Sentinels { servers, primary, .. }) => {
+            ServerPlace::Server(server) => server.address(),
+            ServerPlace::Nodes(nodes) => Server::addresses(nodes),
+            ServerPlace::Sentinels(Sentinels { servers, primary, .. }) => {
                 format!("{primary} of {}", Server::addresses(servers))
             }
         }
@@ -206,7 +206,7 @@ impl Destination for Settings {
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(Reading::new(self.named(client), topic)?))
+        Ok(Box::new(StreamReading::new(self.named(client), topic)?))
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
@@ -287,7 +287,7 @@ impl Settings {
 struct InAddress {
     user: Option<String>,
     password: Option<String>,
-    place: Place,
+    place: ServerPlace,
     database: u32,
 }
 
@@ -306,9 +306,11 @@ fn in_address(given: &Given, asked: &Asked<'_>) -> Result<InAddress, SettingErro
         return Err(lonely.needs("sentinel"));
     }
     let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
-        (Some(name), servers) => Place::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?),
-        (None, Ok([server])) => Place::Server(server),
-        (None, Err(nodes)) => Place::Nodes(nodes),
+        (Some(name), servers) => {
+            ServerPlace::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?)
+        }
+        (None, Ok([server])) => ServerPlace::Server(server),
+        (None, Err(nodes)) => ServerPlace::Nodes(nodes),
     };
     Ok(InAddress { user, password, place, database })
 }
@@ -357,7 +359,7 @@ fn remembered(given: &Given) -> Result<Duration, SettingError> {
 }
 
 /// Parses `REPLICAS,TIME`. A time without a unit is in milliseconds.
-fn wait(given: &Given) -> Result<Wait, SettingError> {
+fn wait(given: &Given) -> Result<ReplicaWait, SettingError> {
     let expected = "REPLICAS,MILLISECONDS, such as 1,1000 (0 replicas: the append-only file alone)";
     let wrong = || given.invalid(expected, None);
     let (replicas, time) = given.text.split_once(',').ok_or_else(wrong)?;
@@ -371,7 +373,7 @@ fn wait(given: &Given) -> Result<Wait, SettingError> {
     if patience < Duration::from_millis(1) || patience > Duration::from_secs(30) {
         return Err(given.invalid("a time from 1 ms to 30 s after the comma", None));
     }
-    Ok(Wait { replicas, patience })
+    Ok(ReplicaWait { replicas, patience })
 }
 
 #[cfg(test)]
@@ -410,7 +412,7 @@ mod tests {
         assert_eq!(settings.address(), "main of a:26379,b:26380");
         assert_eq!((settings.user.as_deref(), settings.database), (Some("app"), 1));
         assert!(!format!("{settings:?}").contains("hush"));
-        let Place::Sentinels(sentinels) = settings.place else { panic!("{:?}", settings.place) };
+        let ServerPlace::Sentinels(sentinels) = settings.place else { panic!("{:?}", settings.place) };
         assert!(sentinels.user.as_deref() == Some("s") && sentinels.password.is_some());
     }
 
@@ -418,7 +420,7 @@ mod tests {
     fn several_hosts_are_nodes_of_a_cluster() {
         let settings = read("redis", "app:secret@a,b:7000", &[]).unwrap();
         assert_eq!((settings.address().as_str(), settings.user.as_deref()), ("a:6379,b:7000", Some("app")));
-        assert!(matches!(settings.place, Place::Nodes(nodes) if nodes.len() == 2));
+        assert!(matches!(settings.place, ServerPlace::Nodes(nodes) if nodes.len() == 2));
     }
 
     #[test]
@@ -427,7 +429,7 @@ mod tests {
         let settings = read("redis", "h", &said).unwrap();
         let most = Some(Most { entries: 1000, about: false });
         assert_eq!(settings.adding, Adding { most, dedupe: Some(Duration::from_hours(7 * 24)) });
-        assert_eq!(settings.wait, Some(Wait { replicas: 1, patience: Duration::from_millis(500) }));
+        assert_eq!(settings.wait, Some(ReplicaWait { replicas: 1, patience: Duration::from_millis(500) }));
         assert!(read("redis", "h", &[("maxlen", "5")]).unwrap().adding.most.unwrap().about);
     }
 

@@ -144,7 +144,7 @@ fn shortened(text: &str) -> String {
 
 /// A subject's number, or the reason why it is not known.
 #[derive(Debug, Clone)]
-pub(super) enum Asked {
+pub(super) enum SubjectNumber {
     /// The number of the subject's latest schema.
     Number(u32),
     /// The number is not known, for this reason.
@@ -153,14 +153,14 @@ pub(super) enum Asked {
 
 /// The state that the thread and the sink share.
 #[derive(Debug, Default)]
-struct Shared {
-    known: Mutex<BTreeMap<String, Asked>>,
+struct SharedNumbers {
+    known: Mutex<BTreeMap<String, SubjectNumber>>,
     /// Rises with each number that has changed.
     state: AtomicU64,
 }
 
-impl Shared {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Asked>> {
+impl SharedNumbers {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, SubjectNumber>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,18 +168,18 @@ impl Shared {
     fn learn(&self, subject: &str, answer: &Result<u32, Failure>) {
         let mut known = self.known();
         let before = match known.get(subject) {
-            Some(Asked::Number(number)) => Some(*number),
-            Some(Asked::Not(_)) | None => None,
+            Some(SubjectNumber::Number(number)) => Some(*number),
+            Some(SubjectNumber::Not(_)) | None => None,
         };
         match answer {
             Ok(number) => {
-                known.insert(subject.to_owned(), Asked::Number(*number));
+                known.insert(subject.to_owned(), SubjectNumber::Number(*number));
                 if before.is_some_and(|before| before != *number) {
                     self.state.fetch_add(1, Ordering::Release);
                 }
             }
             Err(failure) if before.is_none() => {
-                known.insert(subject.to_owned(), Asked::Not(failure.clone()));
+                known.insert(subject.to_owned(), SubjectNumber::Not(failure.clone()));
             }
             Err(_) => {}
         }
@@ -189,7 +189,7 @@ impl Shared {
 /// The sink's side of the client.
 pub(super) struct Client {
     registry: Registry,
-    shared: Arc<Shared>,
+    shared: Arc<SharedNumbers>,
     /// `None`: the thread has not begun.
     questions: Option<Sender<String>>,
 }
@@ -206,11 +206,11 @@ impl Client {
     }
 
     /// The subject's number, or why it is not known. The first call for a subject makes the thread ask.
-    pub(super) fn ask(&mut self, subject: &str) -> Asked {
+    pub(super) fn ask(&mut self, subject: &str) -> SubjectNumber {
         if let Some(known) = self.shared.known().get(subject) {
             return known.clone();
         }
-        let asked = Asked::Not(Failure {
+        let asked = SubjectNumber::Not(Failure {
             class: FailureClass::Environment,
             reason: super::SCHEMA_REGISTRY,
             text: format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
@@ -223,7 +223,7 @@ impl Client {
                 self.shared.known().entry(subject.to_owned()).or_insert_with(|| asked.clone());
                 asked
             }
-            Err(error) => Asked::Not(self.registry.unavailable(&error)),
+            Err(error) => SubjectNumber::Not(self.registry.unavailable(&error)),
         }
     }
 
@@ -231,7 +231,7 @@ impl Client {
         if self.questions.is_none() {
             let (sender, questions) = mpsc::channel::<String>();
             let (registry, shared) = (self.registry.clone(), Arc::clone(&self.shared));
-            let work = move || Worker { registry, shared, waiting: Vec::new() }.run(&questions);
+            let work = move || RegistryWorker { registry, shared, waiting: Vec::new() }.run(&questions);
             thread::Builder::new().name("schema-registry".to_owned()).spawn(work)?;
             self.questions = Some(sender);
         }
@@ -248,13 +248,13 @@ struct Waiting {
 }
 
 /// The thread's side of the client.
-struct Worker {
+struct RegistryWorker {
     registry: Registry,
-    shared: Arc<Shared>,
+    shared: Arc<SharedNumbers>,
     waiting: Vec<Waiting>,
 }
 
-impl Worker {
+impl RegistryWorker {
     /// Asks until the sink is dropped.
     fn run(mut self, questions: &mpsc::Receiver<String>) {
         loop {
@@ -299,13 +299,13 @@ impl Waiting {
 }
 
 /// Logs an answer that is new.
-fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &Shared) {
+fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &SharedNumbers) {
     let before = shared.known().get(subject).cloned();
     match (answer, before) {
-        (Ok(number), Some(Asked::Number(before))) if *number == before => {}
+        (Ok(number), Some(SubjectNumber::Number(before))) if *number == before => {}
         (Ok(number), _) => tracing::info!(subject, id = number, "schema looked up"),
-        (Err(failure), Some(Asked::Not(before))) if before.text == failure.text => {}
-        (Err(failure), Some(Asked::Number(id))) => {
+        (Err(failure), Some(SubjectNumber::Not(before))) if before.text == failure.text => {}
+        (Err(failure), Some(SubjectNumber::Number(id))) => {
             tracing::debug!(subject, id, reason = %failure, "schema lookup failed; keeping its last id");
         }
         (Err(failure), _) => tracing::warn!(subject, reason = %failure, "schema lookup failed; retrying, rows wait"),
@@ -354,13 +354,13 @@ mod tests {
 
     #[test]
     fn a_number_stays_while_the_registry_cannot_be_asked_and_another_one_counts() {
-        let shared = Shared::default();
+        let shared = SharedNumbers::default();
         let failure = || Err(registry().unavailable(&"gone"));
         shared.learn("s", &failure());
-        assert!(matches!(shared.known().get("s"), Some(Asked::Not(_))));
+        assert!(matches!(shared.known().get("s"), Some(SubjectNumber::Not(_))));
         shared.learn("s", &Ok(7));
         shared.learn("s", &failure());
-        assert!(matches!(shared.known().get("s"), Some(Asked::Number(7))));
+        assert!(matches!(shared.known().get("s"), Some(SubjectNumber::Number(7))));
         assert_eq!(shared.state.load(Ordering::Acquire), 0, "nobody has another one");
         shared.learn("s", &Ok(8));
         assert_eq!(shared.state.load(Ordering::Acquire), 1);

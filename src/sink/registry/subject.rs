@@ -5,10 +5,10 @@
 
 /// A template of subjects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Subjects(Vec<Part>);
+pub struct Subjects(Vec<SubjectPart>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
+enum SubjectPart {
     Text(String),
     Topic,
     Type,
@@ -21,7 +21,7 @@ pub struct SubjectError;
 
 impl Default for Subjects {
     fn default() -> Self {
-        Self(vec![Part::Topic, Part::Text("-value".to_owned())])
+        Self(vec![SubjectPart::Topic, SubjectPart::Text("-value".to_owned())])
     }
 }
 
@@ -37,8 +37,8 @@ impl Subjects {
             let (name, behind) = behind.split_once('}').ok_or(SubjectError)?;
             parts.extend(text(before)?);
             parts.push(match name {
-                "topic" => Part::Topic,
-                "type" => Part::Type,
+                "topic" => SubjectPart::Topic,
+                "type" => SubjectPart::Type,
                 _ => return Err(SubjectError),
             });
             rest = behind;
@@ -53,21 +53,21 @@ impl Subjects {
         let event_type = event_type.and_then(|bytes| std::str::from_utf8(bytes).ok()).filter(|text| !text.is_empty());
         for part in &self.0 {
             match (part, event_type) {
-                (Part::Text(text), _) => out.push_str(text),
-                (Part::Topic, _) => out.push_str(topic),
-                (Part::Type, Some(text)) => out.push_str(text),
-                (Part::Type, None) => return false,
+                (SubjectPart::Text(text), _) => out.push_str(text),
+                (SubjectPart::Topic, _) => out.push_str(topic),
+                (SubjectPart::Type, Some(text)) => out.push_str(text),
+                (SubjectPart::Type, None) => return false,
             }
         }
         true
     }
 }
 
-fn text(text: &str) -> Result<Option<Part>, SubjectError> {
+fn text(text: &str) -> Result<Option<SubjectPart>, SubjectError> {
     if text.contains('}') {
         return Err(SubjectError);
     }
-    Ok((!text.is_empty()).then(|| Part::Text(text.to_owned())))
+    Ok((!text.is_empty()).then(|| SubjectPart::Text(text.to_owned())))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! that judge are pure.
 
 use super::client::Caller;
-use super::errors::{self, Fault, Refusal, Unserved};
+use super::errors::{self, ServiceRefusal, SqsFault, Unserved};
 use super::message::LARGEST;
 use super::{FIFO, Service, Settings, is_url};
 use crate::check_finding::{Finding, Side};
@@ -26,19 +26,19 @@ const ELSEWHERE: &str =
 struct Queue {
     service: Service,
     name: String,
-    found: Found,
+    found: QueueFound,
 }
 
 #[derive(Debug)]
-enum Found {
+enum QueueFound {
     /// It does not exist, or the keys do not allow to see it.
-    Refused(Refusal),
+    Refused(ServiceRefusal),
     /// It exists.
     There {
         /// The URL or the ARN.
         place: String,
         /// The reason why no message may be sent. `None`: messages may be sent.
-        refused: Option<Refusal>,
+        refused: Option<ServiceRefusal>,
         /// The attributes, as the service names them. Empty: the keys do not allow to see them.
         attributes: BTreeMap<String, String>,
     },
@@ -70,32 +70,32 @@ async fn gather<'a>(settings: &Settings, queues: impl Iterator<Item = &'a str>) 
 }
 
 /// Asks for the attributes of a queue or topic, and whether messages may be sent to it.
-async fn look_at(caller: &Caller, name: &str) -> Result<Found, Failure> {
+async fn look_at(caller: &Caller, name: &str) -> Result<QueueFound, Failure> {
     let settings = &caller.settings;
     let place = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
     let place = match answered(settings, place)? {
-        Err(refusal) => return Ok(Found::Refused(refusal)),
+        Err(refusal) => return Ok(QueueFound::Refused(refusal)),
         Ok(place) => place,
     };
     let attributes = match answered(settings, caller.attributes(&place).await)? {
-        Err(refusal) if refusal.fault() == (Fault::Topic, errors::QUEUE) => return Ok(Found::Refused(refusal)),
+        Err(refusal) if refusal.fault() == (SqsFault::Topic, errors::QUEUE) => return Ok(QueueFound::Refused(refusal)),
         Err(_not_permitted) => BTreeMap::new(),
         Ok(attributes) => attributes,
     };
     // The service checks rights before the batch, which is empty.
     let sent = caller.send(&place, settings.service.batch()).await;
-    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == Fault::Topic);
-    Ok(Found::There { place, refused, attributes })
+    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == SqsFault::Topic);
+    Ok(QueueFound::There { place, refused, attributes })
 }
 
 /// The service's own answer or refusal. The failure says why nothing can be checked.
-fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result<T, Refusal>, Failure> {
+fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result<T, ServiceRefusal>, Failure> {
     match asked {
         Ok(answer) => Ok(Ok(answer)),
         Err(Unserved::Failed(failure)) => Err(failure),
         Err(Unserved::Refused(refusal)) => match refusal.fault() {
-            fault @ (Fault::Later | Fault::LogIn, _) => Err(errors::passing(settings, fault, &refusal.text)),
-            (Fault::Row | Fault::Topic, _) => Ok(Err(refusal)),
+            fault @ (SqsFault::Later | SqsFault::LogIn, _) => Err(errors::passing(settings, fault, &refusal.text)),
+            (SqsFault::Row | SqsFault::Topic, _) => Ok(Err(refusal)),
         },
     }
 }
@@ -112,12 +112,12 @@ impl Queue {
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         let (place, refused, attributes) = match &self.found {
-            Found::Refused(refusal) if refusal.fault().1 == errors::QUEUE => {
+            QueueFound::Refused(refusal) if refusal.fault().1 == errors::QUEUE => {
                 let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
                 return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
             }
-            Found::Refused(refusal) => return vec![self.not_permitted(refusal)],
-            Found::There { place, refused, attributes } => (place, refused, attributes),
+            QueueFound::Refused(refusal) => return vec![self.not_permitted(refusal)],
+            QueueFound::There { place, refused, attributes } => (place, refused, attributes),
         };
         if let Some(refusal) = refused {
             return vec![self.not_permitted(refusal)];
@@ -158,7 +158,7 @@ impl Queue {
         }
     }
 
-    fn not_permitted(&self, refusal: &Refusal) -> Finding {
+    fn not_permitted(&self, refusal: &ServiceRefusal) -> Finding {
         let rights = match self.service {
             Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
             Service::Sns => "sns:Publish",
@@ -232,20 +232,20 @@ mod tests {
     use super::*;
     use crate::check_finding::Level;
 
-    fn judged(name: &str, found: Found, largest_bytes: usize) -> Vec<(Level, String, String)> {
+    fn judged(name: &str, found: QueueFound, largest_bytes: usize) -> Vec<(Level, String, String)> {
         let wanted = Wanted { largest_bytes, ..Wanted::nothing() };
         let service = if name.contains(':') { Service::Sns } else { Service::Sqs };
         let found = Queue { service, name: name.to_owned(), found }.findings(&wanted);
         found.into_iter().map(|found| (found.level, found.finding, found.fix.unwrap_or_default())).collect()
     }
 
-    fn there(attributes: &[(&str, &str)]) -> Found {
+    fn there(attributes: &[(&str, &str)]) -> QueueFound {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Found::There { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), refused: None, attributes }
+        QueueFound::There { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), refused: None, attributes }
     }
 
-    fn refusal(code: &str) -> Refusal {
-        Refusal { status: 400, code: code.to_owned(), text: code.to_owned() }
+    fn refusal(code: &str) -> ServiceRefusal {
+        ServiceRefusal { status: 400, code: code.to_owned(), text: code.to_owned() }
     }
 
     #[test]
@@ -269,13 +269,16 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_missing_or_forbidden_is_a_failure() {
-        let missing = judged("orders.fifo", Found::Refused(refusal("QueueDoesNotExist")), 1);
+        let missing = judged("orders.fifo", QueueFound::Refused(refusal("QueueDoesNotExist")), 1);
         assert!(
             missing[0].0 == Level::Fail && missing[0].2.starts_with("aws sqs create-queue --queue-name orders.fifo ")
         );
         let denied = Some(refusal("AccessDenied"));
-        let forbidden =
-            judged("orders", Found::There { place: String::new(), refused: denied, attributes: BTreeMap::new() }, 1);
+        let forbidden = judged(
+            "orders",
+            QueueFound::There { place: String::new(), refused: denied, attributes: BTreeMap::new() },
+            1,
+        );
         assert!(forbidden.len() == 1 && forbidden[0].0 == Level::Fail && forbidden[0].2.contains("sqs:SendMessage"));
     }
 
@@ -287,7 +290,7 @@ mod tests {
         assert!(found[1].2.ends_with("--notification-endpoint arn:aws:sqs:eu-west-1:1:orders"), "{found:?}");
         let found = judged(topic, there(&[("SubscriptionsConfirmed", "2")]), 1);
         assert!(found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
-        let missing = judged(topic, Found::Refused(refusal("NotFound")), 1);
+        let missing = judged(topic, QueueFound::Refused(refusal("NotFound")), 1);
         assert_eq!(missing[0].2, "aws sns create-topic --name orders.fifo --attributes FifoTopic=true");
     }
 }

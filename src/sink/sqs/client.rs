@@ -12,8 +12,10 @@
 //! known, no later one is stored. The HTTP status 200 alone is no success of a message.
 //! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
 
-use super::errors::{self, CONNECTION, Fault, Judged, Refusal, Said, Unserved, broken, passing, results};
-use super::message::{Batch, Form, MOST_MESSAGES};
+use super::errors::{
+    self, CONNECTION, Judged, MessageResult, ServiceRefusal, SqsFault, Unserved, broken, passing, results,
+};
+use super::message::{Batch, MOST_MESSAGES, MessageForm};
 use super::{FIFO, GivenKeys, Service, Settings, is_url};
 use crate::sink::aws;
 use crate::sink::ordered_queue::{
@@ -90,7 +92,7 @@ impl Caller {
         if let Some(api) = &*api {
             return Ok(api.clone());
         }
-        let failed = |text: String| Unserved::Failed(passing(&self.settings, (Fault::LogIn, LOG_IN_LABEL), &text));
+        let failed = |text: String| Unserved::Failed(passing(&self.settings, (SqsFault::LogIn, LOG_IN_LABEL), &text));
         let config = self.config().await.map_err(failed)?;
         let made = match self.settings.service {
             Service::Sqs => Api::Sqs(aws_sdk_sqs::Client::new(&config)),
@@ -130,7 +132,7 @@ impl Caller {
             SdkError::ServiceError(said) => {
                 let (status, meta) = (said.raw().status().as_u16(), said.err().meta());
                 let said = meta.code().map(|code| (code.to_owned(), meta.message().unwrap_or_default().to_owned()));
-                Unserved::Refused(Refusal::of(status, said))
+                Unserved::Refused(ServiceRefusal::of(status, said))
             }
             SdkError::TimeoutError(_) => {
                 Unserved::Failed(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
@@ -139,14 +141,14 @@ impl Caller {
             SdkError::ConstructionFailure(_) | SdkError::DispatchFailure(_) | _ => {
                 let text = error.source().map_or_else(|| error.to_string(), aws::chain_of);
                 Unserved::Failed(match aws::of_credentials(&error) {
-                    Some(true) => passing(settings, (Fault::Later, CONNECTION), &text),
-                    Some(false) => passing(settings, (Fault::LogIn, LOG_IN_LABEL), &text),
+                    Some(true) => passing(settings, (SqsFault::Later, CONNECTION), &text),
+                    Some(false) => passing(settings, (SqsFault::LogIn, LOG_IN_LABEL), &text),
                     None => broken(settings, &text),
                 })
             }
         };
         let of_keys = match &unserved {
-            Unserved::Refused(refusal) => refusal.fault().0 == Fault::LogIn,
+            Unserved::Refused(refusal) => refusal.fault().0 == SqsFault::LogIn,
             Unserved::Failed(failure) => failure.class == FailureClass::LogIn,
         };
         if of_keys {
@@ -174,7 +176,7 @@ impl Caller {
     }
 
     /// Sends a batch to a queue's URL or a topic's ARN, once. Returns the result of each message, in their order.
-    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<Said>, Unserved> {
+    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<MessageResult>, Unserved> {
         let results = match (self.api().await?, batch) {
             (Api::Sqs(api), Batch::Sqs(entries)) => {
                 let messages = entries.len();
@@ -236,7 +238,7 @@ impl Caller {
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
-    let mut worker = Worker::new(settings.clone());
+    let mut worker = SqsWorker::new(settings.clone());
     loop {
         worker.fill(receiver);
         let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
@@ -257,9 +259,9 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 }
 
 /// The requests under way, and the client's knowledge of queues.
-struct Worker {
+struct SqsWorker {
     caller: Arc<Caller>,
-    requests: JoinSet<Request>,
+    requests: JoinSet<EndedRequest>,
     pace: Pace,
     /// The URLs of queues, by their names.
     queues: BTreeMap<Box<str>, Arc<str>>,
@@ -272,18 +274,18 @@ struct Worker {
 }
 
 /// A request that has ended.
-struct Request {
+struct EndedRequest {
     /// The queue's name or URL. Empty: the request only asked whether the service answers.
     queue: Box<str>,
     /// The queue's URL, once it is known.
     url: Option<Arc<str>>,
     taken: Vec<TakenRecord<RecordPlace>>,
-    answered: Result<Vec<Said>, Unserved>,
+    answered: Result<Vec<MessageResult>, Unserved>,
 }
 
 /// The room that is left in a batch.
 struct Room<'a> {
-    form: &'a Form,
+    form: &'a MessageForm,
     most: usize,
     most_bytes: usize,
     queue: Box<str>,
@@ -325,7 +327,7 @@ fn borrowed<'a>(stored: Stored<'a>, headers: &'a [Header<'a>]) -> Record<'a> {
     }
 }
 
-impl Worker {
+impl SqsWorker {
     fn new(settings: Settings) -> Self {
         Self {
             caller: Arc::new(Caller::new(settings)),
@@ -358,7 +360,7 @@ impl Worker {
         let caller = Arc::clone(&self.caller);
         self.requests.spawn(async move {
             let answered = caller.look().await.map(|()| Vec::new());
-            Request { queue: "".into(), url: None, taken: Vec::new(), answered }
+            EndedRequest { queue: "".into(), url: None, taken: Vec::new(), answered }
         });
     }
 
@@ -407,7 +409,7 @@ impl Worker {
                 Ok(url) => (caller.send(&url, entries).await, Some(url)),
                 Err(unserved) => (Err(unserved), None),
             };
-            Request { queue, url, taken, answered }
+            EndedRequest { queue, url, taken, answered }
         });
         true
     }
@@ -424,8 +426,8 @@ impl Worker {
     }
 
     /// Settles the records of a request that has ended.
-    fn settle(&mut self, request: Request, receiver: &mut Receiver) {
-        let Request { queue, url, taken, answered } = request;
+    fn settle(&mut self, request: EndedRequest, receiver: &mut Receiver) {
+        let EndedRequest { queue, url, taken, answered } = request;
         let service = self.caller.settings.service;
         if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
@@ -451,14 +453,15 @@ impl Worker {
         }
     }
 
-    fn looked(&mut self, answered: Result<Vec<Said>, Unserved>, receiver: &Receiver) {
+    fn looked(&mut self, answered: Result<Vec<MessageResult>, Unserved>, receiver: &Receiver) {
         let settings = &self.caller.settings;
         let problem = match answered {
             Ok(_) => None,
             Err(Unserved::Failed(failure)) => Some(failure),
             Err(Unserved::Refused(refusal)) => {
                 let fault = refusal.fault();
-                matches!(fault.0, Fault::Later | Fault::LogIn).then(|| errors::passing(settings, fault, &refusal.text))
+                matches!(fault.0, SqsFault::Later | SqsFault::LogIn)
+                    .then(|| errors::passing(settings, fault, &refusal.text))
             }
         };
         if let Some(failure) = problem {
@@ -491,24 +494,26 @@ impl Worker {
     /// The outcome of a batch whose request was not served.
     fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
         let settings = &self.caller.settings;
-        let refusal: Refusal = match unserved {
+        let refusal: ServiceRefusal = match unserved {
             Unserved::Failed(failure) => return Judged { outcomes: Vec::new(), problem: Some(failure) },
             Unserved::Refused(refusal) => refusal,
         };
         let fault = refusal.fault();
         let refused = || errors::refused(settings, queue, fault, &refusal.text);
         match fault.0 {
-            Fault::Later | Fault::LogIn => {
+            SqsFault::Later | SqsFault::LogIn => {
                 Judged { outcomes: Vec::new(), problem: Some(passing(settings, fault, &refusal.text)) }
             }
-            Fault::Topic => {
+            SqsFault::Topic => {
                 let outcomes = vec![RecordOutcome::Refused(refused()); messages];
                 // The queue may be created again under another URL.
                 self.queues.remove(queue);
                 Judged { outcomes, problem: None }
             }
-            Fault::Row if messages == 1 => Judged { outcomes: vec![RecordOutcome::Refused(refused())], problem: None },
-            Fault::Row => {
+            SqsFault::Row if messages == 1 => {
+                Judged { outcomes: vec![RecordOutcome::Refused(refused())], problem: None }
+            }
+            SqsFault::Row => {
                 self.alone += messages;
                 Judged { outcomes: Vec::new(), problem: None }
             }

@@ -13,7 +13,7 @@ use crate::sink::{Failure, FailureClass};
 
 /// The meaning of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum SqsFault {
     /// The service refuses the message, or one of its batch, and would do so again.
     Row,
     /// The queue is missing, or the keys do not allow to write to it.
@@ -41,7 +41,7 @@ pub(super) const REASONS: [&str; 8] =
 
 /// A request that was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ServiceRefusal {
     /// The HTTP status.
     pub(super) status: u16,
     /// The error code. Empty: the answer has none.
@@ -52,7 +52,7 @@ pub(super) struct Refusal {
 
 /// The result of a message in an answer about a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum MessageResult {
     /// The service has stored the message.
     Kept,
     /// The service has not stored the message.
@@ -72,7 +72,7 @@ pub(super) enum Said {
 #[derive(Debug)]
 pub(super) enum Unserved {
     /// The service refuses the request.
-    Refused(Refusal),
+    Refused(ServiceRefusal),
     /// The request was not sent, or nobody knows whether it was served.
     Failed(Failure),
 }
@@ -88,18 +88,18 @@ impl Unserved {
 }
 
 /// The meaning and the label of an error with this code. `status`: that of the answer. For an unknown code, `by_sender` decides.
-pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'static str) {
+pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (SqsFault, &'static str) {
     if let Some(of_key) = of_kms(code) {
         let is_later = of_key.starts_with("Throttl");
-        return if is_later { (Fault::Later, THROTTLED) } else { (Fault::Topic, NOT_PERMITTED) };
+        return if is_later { (SqsFault::Later, THROTTLED) } else { (SqsFault::Topic, NOT_PERMITTED) };
     }
     match plain(code) {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" | "NotFound" => {
-            (Fault::Topic, QUEUE)
+            (SqsFault::Topic, QUEUE)
         }
-        "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (Fault::Topic, NOT_PERMITTED),
+        "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (SqsFault::Topic, NOT_PERMITTED),
         // The service refuses the kind of request, which is the same for each message.
-        "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (Fault::Topic, REFUSED),
+        "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (SqsFault::Topic, REFUSED),
         "RequestThrottled"
         | "Throttling"
         | "ThrottledException"
@@ -108,9 +108,9 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
         | "SlowDown"
         | "OverLimit"
         | "RequestLimitExceeded"
-        | "BandwidthLimitExceeded" => (Fault::Later, THROTTLED),
+        | "BandwidthLimitExceeded" => (SqsFault::Later, THROTTLED),
         "ServiceUnavailable" | "InternalError" | "InternalFailure" | "InternalServerError" | "RequestTimeout" => {
-            (Fault::Later, SERVICE)
+            (SqsFault::Later, SERVICE)
         }
         "InvalidClientTokenId"
         | "UnrecognizedClient"
@@ -123,13 +123,13 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (Fault, &'stati
         | "RequestExpired"
         | "InvalidAccessKeyId"
         | "OptInRequired"
-        | "InvalidSecurity" => (Fault::LogIn, LOG_IN_LABEL),
-        "BatchRequestTooLong" | "MessageTooLong" => (Fault::Row, TOO_LARGE),
-        _ if status == 429 => (Fault::Later, THROTTLED),
+        | "InvalidSecurity" => (SqsFault::LogIn, LOG_IN_LABEL),
+        "BatchRequestTooLong" | "MessageTooLong" => (SqsFault::Row, TOO_LARGE),
+        _ if status == 429 => (SqsFault::Later, THROTTLED),
         // An answer without a code comes from a proxy or another server.
-        "" => (Fault::Later, SERVICE),
-        _ if status >= 500 || (status == 200 && !by_sender) => (Fault::Later, SERVICE),
-        _ => (Fault::Row, REFUSED),
+        "" => (SqsFault::Later, SERVICE),
+        _ if status >= 500 || (status == 200 && !by_sender) => (SqsFault::Later, SERVICE),
+        _ => (SqsFault::Row, REFUSED),
     }
 }
 
@@ -149,7 +149,7 @@ fn plain(code: &str) -> &str {
     code.strip_suffix("Exception").unwrap_or(code)
 }
 
-impl Refusal {
+impl ServiceRefusal {
     /// The refusal in an answer with another status than 200. `said`: its code and message, if it has them.
     pub(super) fn of(status: u16, said: Option<(String, String)>) -> Self {
         let Some((code, message)) = said else {
@@ -161,22 +161,27 @@ impl Refusal {
     }
 
     /// The meaning and the label of the refusal.
-    pub(super) fn fault(&self) -> (Fault, &'static str) {
+    pub(super) fn fault(&self) -> (SqsFault, &'static str) {
         // The topic is of another region, or no topic: that is the same for each message.
         if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
-            return (Fault::Topic, QUEUE);
+            return (SqsFault::Topic, QUEUE);
         }
         fault(&self.code, self.status, true)
     }
 }
 
 /// The failure of a record, or of all records of its queue.
-pub(super) fn refused(settings: &Settings, queue: &str, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
+pub(super) fn refused(
+    settings: &Settings,
+    queue: &str,
+    (fault, reason): (SqsFault, &'static str),
+    said: &str,
+) -> Failure {
     let class = match fault {
-        Fault::Topic => FailureClass::Topic,
-        Fault::Row => FailureClass::Row,
-        Fault::Later => FailureClass::Environment,
-        Fault::LogIn => FailureClass::LogIn,
+        SqsFault::Topic => FailureClass::Topic,
+        SqsFault::Row => FailureClass::Row,
+        SqsFault::Later => FailureClass::Environment,
+        SqsFault::LogIn => FailureClass::LogIn,
     };
     let service = settings.service;
     let fix = if reason == QUEUE { format!("; to create it: {}", create(service, queue)) } else { String::new() };
@@ -195,8 +200,8 @@ pub(super) fn create(service: Service, queue: &str) -> String {
 }
 
 /// The failure of all records, which passes by itself or once the keys are replaced.
-pub(super) fn passing(settings: &Settings, (fault, reason): (Fault, &'static str), said: &str) -> Failure {
-    let class = if fault == Fault::LogIn { FailureClass::LogIn } else { FailureClass::Environment };
+pub(super) fn passing(settings: &Settings, (fault, reason): (SqsFault, &'static str), said: &str) -> Failure {
+    let class = if fault == SqsFault::LogIn { FailureClass::LogIn } else { FailureClass::Environment };
     Failure { class, reason, text: format!("{} at {}: {said}", settings.service.title(), settings.address()) }
 }
 
@@ -237,13 +242,14 @@ pub(super) fn results<'a>(
     messages: usize,
     kept: impl Iterator<Item = &'a str>,
     failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
-) -> Option<Vec<Said>> {
-    let mut said = vec![Said::Nothing; messages];
+) -> Option<Vec<MessageResult>> {
+    let mut said = vec![MessageResult::Nothing; messages];
     for id in kept {
-        *said.get_mut(id.parse::<usize>().ok()?)? = Said::Kept;
+        *said.get_mut(id.parse::<usize>().ok()?)? = MessageResult::Kept;
     }
     for (id, code, by_sender, text) in failed {
-        let failed = Said::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
+        let failed =
+            MessageResult::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
         *said.get_mut(id.parse::<usize>().ok()?)? = failed;
     }
     Some(said)
@@ -258,21 +264,21 @@ pub(super) struct Judged {
 }
 
 /// The outcome of a batch whose answer has the status 200, which says nothing about any message.
-pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<Said>) -> Judged {
+pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<MessageResult>) -> Judged {
     let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
     for said in results {
         let outcome = match said {
-            Said::Kept => RecordOutcome::Delivered,
-            Said::Nothing => {
+            MessageResult::Kept => RecordOutcome::Delivered,
+            MessageResult::Nothing => {
                 judged.problem = Some(broken(settings, "its answer does not name each message"));
                 RecordOutcome::Unknown
             }
-            Said::Failed { code, by_sender, text } => {
+            MessageResult::Failed { code, by_sender, text } => {
                 let fault = fault(&code, 200, by_sender);
                 let said = format!("{code}: {text}");
                 match fault.0 {
-                    Fault::Row | Fault::Topic => RecordOutcome::Refused(refused(settings, queue, fault, &said)),
-                    Fault::Later | Fault::LogIn => {
+                    SqsFault::Row | SqsFault::Topic => RecordOutcome::Refused(refused(settings, queue, fault, &said)),
+                    SqsFault::Later | SqsFault::LogIn => {
                         judged.problem = Some(passing(settings, fault, &said));
                         RecordOutcome::Unknown
                     }
@@ -291,35 +297,35 @@ mod tests {
     #[test]
     fn codes_say_what_to_do() {
         for (code, status, by_sender, expected) in [
-            ("com.amazonaws.sqs#QueueDoesNotExist", 400, true, (Fault::Topic, QUEUE)),
-            ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (Fault::Topic, QUEUE)),
-            ("com.amazon.coral.service#AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.AccessDeniedException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.DisabledException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.InvalidStateException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.InvalidKeyUsageException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.NotFoundException", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMS.OptInRequired", 403, true, (Fault::Topic, NOT_PERMITTED)),
-            ("com.amazonaws.sqs#KmsDisabled", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("KMSInvalidState", 400, true, (Fault::Topic, NOT_PERMITTED)),
-            ("com.amazonaws.sqs#KmsThrottled", 400, true, (Fault::Later, THROTTLED)),
-            ("KMS.ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
-            ("KMSThrottling", 400, true, (Fault::Later, THROTTLED)),
-            ("AWS.SimpleQueueService.UnsupportedOperation", 400, true, (Fault::Topic, REFUSED)),
-            ("UnknownOperationException", 404, true, (Fault::Topic, REFUSED)),
-            ("com.amazonaws.sqs#RequestThrottled", 403, true, (Fault::Later, THROTTLED)),
-            ("ThrottlingException", 400, true, (Fault::Later, THROTTLED)),
-            ("UnrecognizedClientException", 400, true, (Fault::LogIn, LOG_IN_LABEL)),
-            ("ExpiredTokenException", 403, true, (Fault::LogIn, LOG_IN_LABEL)),
-            ("com.amazonaws.sqs#BatchRequestTooLong", 400, true, (Fault::Row, TOO_LARGE)),
-            ("InvalidParameterValue", 200, true, (Fault::Row, REFUSED)),
-            ("InternalError", 200, false, (Fault::Later, SERVICE)),
-            ("Unheard", 200, false, (Fault::Later, SERVICE)),
-            ("Unheard", 200, true, (Fault::Row, REFUSED)),
-            ("Unheard", 500, true, (Fault::Later, SERVICE)),
-            ("", 503, true, (Fault::Later, SERVICE)),
-            ("", 404, true, (Fault::Later, SERVICE)),
-            ("", 429, true, (Fault::Later, THROTTLED)),
+            ("com.amazonaws.sqs#QueueDoesNotExist", 400, true, (SqsFault::Topic, QUEUE)),
+            ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (SqsFault::Topic, QUEUE)),
+            ("com.amazon.coral.service#AccessDeniedException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.AccessDeniedException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.DisabledException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.InvalidStateException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.InvalidKeyUsageException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.NotFoundException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMS.OptInRequired", 403, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#KmsDisabled", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("KMSInvalidState", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#KmsThrottled", 400, true, (SqsFault::Later, THROTTLED)),
+            ("KMS.ThrottlingException", 400, true, (SqsFault::Later, THROTTLED)),
+            ("KMSThrottling", 400, true, (SqsFault::Later, THROTTLED)),
+            ("AWS.SimpleQueueService.UnsupportedOperation", 400, true, (SqsFault::Topic, REFUSED)),
+            ("UnknownOperationException", 404, true, (SqsFault::Topic, REFUSED)),
+            ("com.amazonaws.sqs#RequestThrottled", 403, true, (SqsFault::Later, THROTTLED)),
+            ("ThrottlingException", 400, true, (SqsFault::Later, THROTTLED)),
+            ("UnrecognizedClientException", 400, true, (SqsFault::LogIn, LOG_IN_LABEL)),
+            ("ExpiredTokenException", 403, true, (SqsFault::LogIn, LOG_IN_LABEL)),
+            ("com.amazonaws.sqs#BatchRequestTooLong", 400, true, (SqsFault::Row, TOO_LARGE)),
+            ("InvalidParameterValue", 200, true, (SqsFault::Row, REFUSED)),
+            ("InternalError", 200, false, (SqsFault::Later, SERVICE)),
+            ("Unheard", 200, false, (SqsFault::Later, SERVICE)),
+            ("Unheard", 200, true, (SqsFault::Row, REFUSED)),
+            ("Unheard", 500, true, (SqsFault::Later, SERVICE)),
+            ("", 503, true, (SqsFault::Later, SERVICE)),
+            ("", 404, true, (SqsFault::Later, SERVICE)),
+            ("", 429, true, (SqsFault::Later, THROTTLED)),
         ] {
             assert_eq!(fault(code, status, by_sender), expected, "{code} {status} {by_sender}");
         }
@@ -328,30 +334,31 @@ mod tests {
     #[test]
     fn a_refusal_has_its_code_and_message_or_its_status() {
         let said = |code: &str, message: &str| Some((code.to_owned(), message.to_owned()));
-        let refusal = Refusal::of(400, said("com.amazonaws.sqs#QueueDoesNotExist", "no"));
-        assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", Fault::Topic));
-        assert_eq!(Refusal::of(400, said("X", "")).text, "X");
-        for (message, expected) in [("TopicArn", Fault::Topic), ("Message too long", Fault::Row)] {
-            let refusal = Refusal::of(400, said("InvalidParameter", &format!("Invalid parameter: {message}")));
+        let refusal = ServiceRefusal::of(400, said("com.amazonaws.sqs#QueueDoesNotExist", "no"));
+        assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", SqsFault::Topic));
+        assert_eq!(ServiceRefusal::of(400, said("X", "")).text, "X");
+        for (message, expected) in [("TopicArn", SqsFault::Topic), ("Message too long", SqsFault::Row)] {
+            let refusal = ServiceRefusal::of(400, said("InvalidParameter", &format!("Invalid parameter: {message}")));
             assert_eq!(refusal.fault().0, expected, "{message}");
         }
-        assert_eq!(Refusal::of(502, None).text, "HTTP 502");
+        assert_eq!(ServiceRefusal::of(502, None).text, "HTTP 502");
     }
 
     #[test]
     fn a_refusal_does_not_repeat_the_request_whose_signature_is_wrong() {
         let message = "The signature does not match.\n\nThe Canonical String for this request should have been\n'POST\n/\n\nx-amz-security-token:t";
-        let refusal = Refusal::of(403, Some(("SignatureDoesNotMatch".to_owned(), message.to_owned())));
+        let refusal = ServiceRefusal::of(403, Some(("SignatureDoesNotMatch".to_owned(), message.to_owned())));
         assert_eq!(refusal.text, "SignatureDoesNotMatch: The signature does not match.");
     }
 
     #[test]
     fn each_message_has_its_own_result_and_none_is_made_up() {
         let failed = ("2", "InternalError", false, Some("again"));
-        let of_failed = Said::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
+        let of_failed =
+            MessageResult::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
         assert_eq!(
             results(3, ["0"].into_iter(), [failed].into_iter()),
-            Some(vec![Said::Kept, Said::Nothing, of_failed])
+            Some(vec![MessageResult::Kept, MessageResult::Nothing, of_failed])
         );
         for id in ["3", "x", ""] {
             assert_eq!(results(3, [id].into_iter(), [].into_iter()), None, "{id}");

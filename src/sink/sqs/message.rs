@@ -67,7 +67,7 @@ pub(super) const TOO_LARGE: &str = "too_large";
 
 /// The form of messages, by the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Form {
+pub(super) struct MessageForm {
     /// The headers that become attributes. `None`: all.
     pub(super) attributes: Option<Vec<String>>,
     /// Whether bodies are base64.
@@ -76,14 +76,14 @@ pub(super) struct Form {
 
 /// An attribute's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(super) enum AttributeValue<'a> {
     /// Its data type is `String`.
     Text(&'a str),
     /// Its data type is `Binary`.
     Bytes(&'a [u8]),
 }
 
-impl<'a> Value<'a> {
+impl<'a> AttributeValue<'a> {
     fn of(bytes: &'a [u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) if is_text(text) => Self::Text(text),
@@ -126,7 +126,7 @@ fn is_id(text: &str) -> bool {
     !text.is_empty() && text.len() <= LONGEST_ID && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-impl Form {
+impl MessageForm {
     /// Refuses a record that no queue would take, or that a queue would alter.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Form {
     }
 
     /// Calls `take` with each attribute.
-    pub(super) fn each_attribute(&self, record: &Record<'_>, mut take: impl FnMut(&str, Value<'_>)) {
+    pub(super) fn each_attribute(&self, record: &Record<'_>, mut take: impl FnMut(&str, AttributeValue<'_>)) {
         let is_wanted = |name: &str| match &self.attributes {
             Some(names) => names.iter().any(|wanted| wanted == name),
             None => true,
@@ -205,7 +205,7 @@ impl Form {
         if !is_dead_letter(record) {
             return each(record, |name, value| {
                 if is_wanted(name) {
-                    take(name, Value::of(value));
+                    take(name, AttributeValue::of(value));
                 }
             });
         }
@@ -215,13 +215,13 @@ impl Form {
         each(record, |name, value| {
             let has_room = count <= MOST_ATTRIBUTES || name.starts_with(OURS) || KEPT.contains(&name);
             if has_room && is_attribute(name) && names.insert(name.to_owned()) {
-                take(name, Value::of(value));
+                take(name, AttributeValue::of(value));
             } else {
                 others.insert(name.to_owned(), String::from_utf8_lossy(value).into());
             }
         });
         if !others.is_empty() {
-            take(OTHERS, Value::of(serde_json::Value::Object(others).to_string().as_bytes()));
+            take(OTHERS, AttributeValue::of(serde_json::Value::Object(others).to_string().as_bytes()));
         }
     }
 
@@ -258,14 +258,14 @@ pub(super) fn sqs_entry(
     number: usize,
     record: &Record<'_>,
     origin: Origin,
-    form: &Form,
+    form: &MessageForm,
     is_fifo: bool,
 ) -> SendMessageBatchRequestEntry {
     let mut entry = SendMessageBatchRequestEntry::builder().id(number.to_string()).message_body(form.body(record));
     form.each_attribute(record, |name, value| {
         let attribute = match value {
-            Value::Text(text) => SqsValue::builder().data_type(TEXT).string_value(text),
-            Value::Bytes(bytes) => SqsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
+            AttributeValue::Text(text) => SqsValue::builder().data_type(TEXT).string_value(text),
+            AttributeValue::Bytes(bytes) => SqsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
         };
         entry = std::mem::take(&mut entry).message_attributes(name, built(attribute.build()));
     });
@@ -280,14 +280,14 @@ pub(super) fn sns_entry(
     number: usize,
     record: &Record<'_>,
     origin: Origin,
-    form: &Form,
+    form: &MessageForm,
     is_fifo: bool,
 ) -> PublishBatchRequestEntry {
     let mut entry = PublishBatchRequestEntry::builder().id(number.to_string()).message(form.body(record));
     form.each_attribute(record, |name, value| {
         let attribute = match value {
-            Value::Text(text) => SnsValue::builder().data_type(TEXT).string_value(text),
-            Value::Bytes(bytes) => SnsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
+            AttributeValue::Text(text) => SnsValue::builder().data_type(TEXT).string_value(text),
+            AttributeValue::Bytes(bytes) => SnsValue::builder().data_type(BINARY).binary_value(Blob::new(bytes)),
         };
         entry = std::mem::take(&mut entry).message_attributes(name, built(attribute.build()));
     });
@@ -346,7 +346,14 @@ impl Service {
 }
 
 impl Batch {
-    pub(super) fn push(&mut self, number: usize, record: &Record<'_>, origin: Origin, form: &Form, is_fifo: bool) {
+    pub(super) fn push(
+        &mut self,
+        number: usize,
+        record: &Record<'_>,
+        origin: Origin,
+        form: &MessageForm,
+        is_fifo: bool,
+    ) {
         match self {
             Self::Sqs(entries) => entries.push(sqs_entry(number, record, origin, form, is_fifo)),
             Self::Sns(entries) => entries.push(sns_entry(number, record, origin, form, is_fifo)),
@@ -378,7 +385,7 @@ mod tests {
         content: Content::Unknown,
     };
 
-    fn attributes(form: &Form, record: &Record<'_>) -> Vec<String> {
+    fn attributes(form: &MessageForm, record: &Record<'_>) -> Vec<String> {
         let mut found = Vec::new();
         form.each_attribute(record, |name, value| found.push(format!("{name}={value:?}")));
         found
@@ -386,7 +393,7 @@ mod tests {
 
     #[test]
     fn attributes_are_id_type_key_and_headers_without_nulls() {
-        let all = attributes(&Form::default(), &RECORD);
+        let all = attributes(&MessageForm::default(), &RECORD);
         let expected = [
             "id=Text(\"7\")",
             "eventType=Text(\"Placed\")",
@@ -395,27 +402,27 @@ mod tests {
             "header.key=Text(\"K\")",
         ];
         assert_eq!(all, expected);
-        let some = Form { attributes: Some(vec!["trace".to_owned(), "id".to_owned()]), base64: false };
+        let some = MessageForm { attributes: Some(vec!["trace".to_owned(), "id".to_owned()]), base64: false };
         assert_eq!(attributes(&some, &RECORD), ["id=Text(\"7\")", "trace=Bytes([255])"]);
-        assert_eq!(Form::default().admit(&RECORD), Ok(()));
+        assert_eq!(MessageForm::default().admit(&RECORD), Ok(()));
         // "{}", and names, types and values of five.
         let counted = 2 + (2 + 1) + (9 + 6) + (3 + 1) + (5 + 1) + (10 + 1) + 5 * 6;
-        assert!(Form::default().most_bytes(RECORD.held_bytes(), 2) >= counted);
+        assert!(MessageForm::default().most_bytes(RECORD.held_bytes(), 2) >= counted);
     }
 
     #[track_caller]
-    fn refused(form: &Form, record: &Record<'_>, reason: &str) {
+    fn refused(form: &MessageForm, record: &Record<'_>, reason: &str) {
         let failure = form.admit(record).unwrap_err();
         assert_eq!((failure.class, failure.reason), (FailureClass::Row, reason), "{failure}");
     }
 
     #[test]
     fn what_the_service_refuses_or_alters_is_no_message() {
-        let form = Form::default();
+        let form = MessageForm::default();
         for value in [None, Some(&b""[..]), Some(b"a\0b"), Some(b"\x1b"), Some(b"\xff"), Some("\u{ffff}".as_bytes())] {
             refused(&form, &Record { value, ..RECORD }, BODY);
         }
-        let base64 = Form { base64: true, ..Form::default() };
+        let base64 = MessageForm { base64: true, ..MessageForm::default() };
         let bytes = Record { value: Some(b"\0\xff"), ..RECORD };
         assert_eq!((base64.admit(&bytes), base64.body(&bytes).as_ref()), (Ok(()), "AP8="));
         assert_eq!(form.admit(&Record { value: Some("\t\r\n ä\u{1f600}".as_bytes()), ..RECORD }), Ok(()));
@@ -445,9 +452,9 @@ mod tests {
         headers.push(Header { name: ERROR, value: Some(b"bad") });
         headers.push(Header { name: "walrelay-topic", value: Some(b"t") });
         let record = Record { value: None, headers: &headers, ..RECORD };
-        assert_eq!(Form::default().admit(&record), Ok(()));
-        assert_eq!(Form::default().body(&record), "null");
-        let found = attributes(&Form::default(), &record);
+        assert_eq!(MessageForm::default().admit(&record), Ok(()));
+        assert_eq!(MessageForm::default().body(&record), "null");
+        let found = attributes(&MessageForm::default(), &record);
         assert_eq!(found.len(), 6, "{found:?}");
         assert!(found[5].starts_with("walrelay-headers=") && found[5].contains("h11"), "{found:?}");
         let headers = [
@@ -457,8 +464,8 @@ mod tests {
             Header { name: ERROR, value: Some(b"bad") },
         ];
         let record = Record { headers: &headers, ..RECORD };
-        assert_eq!(Form::default().admit(&record), Ok(()));
-        let found = attributes(&Form::default(), &record);
+        assert_eq!(MessageForm::default().admit(&record), Ok(()));
+        let found = attributes(&MessageForm::default(), &record);
         assert_eq!(found[3], r#"walrelay-headers=Text("{\"a b\":\"x\",\"c\":\"2\"}")"#, "{found:?}");
     }
 
@@ -479,7 +486,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_written_as_the_service_takes_it() {
-        let form = Form::default();
+        let form = MessageForm::default();
         let entry = sqs_entry(3, &RECORD, Origin::default(), &form, true);
         assert_eq!((entry.id(), entry.message_body()), ("3", "{}"));
         assert_eq!((entry.message_group_id(), entry.message_deduplication_id()), (Some("k"), Some("7")));

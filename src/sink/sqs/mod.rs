@@ -17,7 +17,7 @@ mod message;
 
 use self::client::Caller;
 use self::errors::Unserved;
-use self::message::{Form, LARGEST, MOST_ATTRIBUTES, is_attribute};
+use self::message::{LARGEST, MOST_ATTRIBUTES, MessageForm, is_attribute};
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use super::ordered_queue::address::{Address, Server, secret, timeout, tls};
 use super::ordered_queue::socket::Tls;
@@ -169,7 +169,7 @@ struct Settings {
     region: String,
     /// The keys in the settings. `None`: those of AWS' own chain.
     keys: Option<GivenKeys>,
-    form: Form,
+    form: MessageForm,
     /// How long a request may take, connecting included.
     timeout: Duration,
     /// The most bytes in flight.
@@ -302,7 +302,10 @@ impl Settings {
             endpoint,
             region,
             keys: keys(asked, address, in_address)?,
-            form: Form { attributes: property("attributes").map(attributes).transpose()?, base64: base64(asked)? },
+            form: MessageForm {
+                attributes: property("attributes").map(attributes).transpose()?,
+                base64: base64(asked)?,
+            },
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             max_in_flight: asked.max_in_flight,
         })

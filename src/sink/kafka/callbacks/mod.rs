@@ -64,7 +64,7 @@ pub(super) struct Context {
 #[derive(Default)]
 pub(super) struct Problems {
     /// The last problem, until the next delivery.
-    problem: Mutex<Option<Problem>>,
+    problem: Mutex<Option<ClientProblem>>,
     /// Whether there is a problem. It spares the good case the lock.
     failing: AtomicBool,
     /// A broker has answered.
@@ -74,7 +74,7 @@ pub(super) struct Problems {
     refused: Mutex<AuthState>,
 }
 
-struct Problem {
+struct ClientProblem {
     code: Option<RDKafkaErrorCode>,
     text: String,
 }
@@ -161,7 +161,7 @@ impl Context {
         tracing::debug!(target: "walrelay::librdkafka", facility, "{message}");
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Problem>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ClientProblem>> {
         self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -206,7 +206,7 @@ impl ClientContext for Context {
         // "All brokers are down" comes after its reason, and says less.
         if problem.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
             self.shared.failing.store(true, Ordering::Relaxed);
-            *problem = Some(Problem { code, text: reason });
+            *problem = Some(ClientProblem { code, text: reason });
         }
     }
 }

@@ -3,7 +3,7 @@
 //! In: the events of all producers, by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
 
 use super::super::metadata::MOST_EVENTS;
-use super::super::partitions::{Event, Place, Ticket};
+use super::super::partitions::{Event, PartitionPlace, Ticket};
 use super::super::producers::Client;
 use super::super::producers::retire;
 use super::super::progress::TOPIC;
@@ -192,7 +192,7 @@ impl KafkaSink {
     /// Logs the events of partitions.
     pub(in crate::sink::kafka) fn tell(&mut self) {
         for event in self.partitions.take_events() {
-            let Place { topic, partition, .. } = event.place();
+            let PartitionPlace { topic, partition, .. } = event.place();
             let topic = self.topics.name(topic);
             match event {
                 Event::Isolating { place, records } => {

@@ -4,13 +4,13 @@
 //! functions are pure.
 
 use super::examine::{Cluster, TopicFacts};
-use super::rights::{Progress, Refusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
+use super::rights::{ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 use super::{MORE_REPLICAS, SIDE, allow, alter};
 use crate::check_finding::Finding;
 use crate::sink::kafka::config::Settings;
 use crate::sink::kafka::destination::Kafka;
 use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
-use crate::sink::kafka::replicas::{MIN_INSYNC, TRANSACTION_STATE, Verdict, judge};
+use crate::sink::kafka::replicas::{MIN_INSYNC, ReplicaVerdict, TRANSACTION_STATE, judge};
 use crate::sink::kafka::transactions::{WHY_MISSING, fix_missing};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub(super) fn findings(
     findings
 }
 
-fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) -> Finding {
+fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), RightsRefusal>>) -> Finding {
     match found {
         Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
         None => SIDE
@@ -65,29 +65,33 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), Refusal>>) ->
 pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> Option<Finding> {
     let least = topic.settings.as_ref().ok().and_then(|settings| settings.get(MIN_INSYNC)?.parse().ok());
     match judge(name, Some(topic.replicas), least, settings) {
-        Verdict::Kept => None,
-        Verdict::Risky { text } => Some(SIDE.warn("replicas", text).fix(MORE_REPLICAS)),
-        Verdict::Refused { text, fix } => Some(SIDE.fail("replicas", text).why("the relay does not start").fix(fix)),
+        ReplicaVerdict::Kept => None,
+        ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).fix(MORE_REPLICAS)),
+        ReplicaVerdict::Refused { text, fix } => {
+            Some(SIDE.fail("replicas", text).why("the relay does not start").fix(fix))
+        }
     }
 }
 
-fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &Progress, was_read: bool) -> Finding {
+fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &ProgressAnswer, was_read: bool) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
-        Progress::There(Ok(())) => SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read")),
-        Progress::Absent(Ok(())) if was_read => SIDE
+        ProgressAnswer::There(Ok(())) => {
+            SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read"))
+        }
+        ProgressAnswer::Absent(Ok(())) if was_read => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
             .why(WHY_MISSING)
             .fix(fix_missing(settings, brokers)),
-        Progress::Absent(Ok(())) => {
+        ProgressAnswer::Absent(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
-        Progress::There(Err(refusal)) => SIDE
+        ProgressAnswer::There(Err(refusal)) => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text))
             .why(why)
             .fix(rights()),
-        Progress::Absent(Err(refusal)) if refusal.forbidden => SIDE
+        ProgressAnswer::Absent(Err(refusal)) if refusal.forbidden => SIDE
             .fail(
                 "progress",
                 format!(
@@ -97,7 +101,7 @@ fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &Prog
             )
             .why(why)
             .fix(rights()),
-        Progress::Absent(Err(refusal)) => SIDE
+        ProgressAnswer::Absent(Err(refusal)) => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text))
             .why(why)
             .fix(create(settings, brokers)),
@@ -134,8 +138,8 @@ mod tests {
     use super::*;
     use crate::check_finding::Level;
 
-    fn refusal(forbidden: bool) -> Refusal {
-        Refusal { forbidden, text: "no".to_owned() }
+    fn refusal(forbidden: bool) -> RightsRefusal {
+        RightsRefusal { forbidden, text: "no".to_owned() }
     }
 
     #[track_caller]
@@ -161,14 +165,14 @@ mod tests {
         let kafka = kafka(&[]);
         let settings = kafka_settings();
         let progress = |found| progress(&kafka, (&settings, 3), &found, false);
-        check(&progress(Progress::There(Ok(()))), Level::Ok, "");
-        check(&progress(Progress::Absent(Ok(()))), Level::Ok, "");
+        check(&progress(ProgressAnswer::There(Ok(()))), Level::Ok, "");
+        check(&progress(ProgressAnswer::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
-        check(&progress(Progress::There(Err(refusal(true)))), Level::Fail, rights);
-        check(&progress(Progress::Absent(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(ProgressAnswer::There(Err(refusal(true)))), Level::Fail, rights);
+        check(&progress(ProgressAnswer::Absent(Err(refusal(true)))), Level::Fail, rights);
         let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
-        check(&progress(Progress::Absent(Err(refusal(false)))), Level::Fail, created);
-        let read = super::progress(&kafka, (&settings, 3), &Progress::Absent(Ok(())), true);
+        check(&progress(ProgressAnswer::Absent(Err(refusal(false)))), Level::Fail, created);
+        let read = super::progress(&kafka, (&settings, 3), &ProgressAnswer::Absent(Ok(())), true);
         check(&read, Level::Fail, created);
     }
 

@@ -31,23 +31,23 @@ pub(in crate::sink::kafka) const TRANSACTION_MAX_TIMEOUT: &str = "transaction.ma
 pub(in crate::sink::kafka) struct ExactlyOnce {
     /// Whether the user may begin transactions under the relay's name. `None`: the broker has no limit of their length, so that a question
     /// would end the transactions of a relay.
-    pub transactions: Option<Result<(), Refusal>>,
+    pub transactions: Option<Result<(), RightsRefusal>>,
     /// The topic with the relay's progress.
-    pub progress: Progress,
+    pub progress: ProgressAnswer,
 }
 
 /// The topic of progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::sink::kafka) enum Progress {
+pub(in crate::sink::kafka) enum ProgressAnswer {
     /// The topic exists. Whether the user may read it.
-    There(Result<(), Refusal>),
+    There(Result<(), RightsRefusal>),
     /// The topic does not exist, or the user may not see it. Whether the user may create it.
-    Absent(Result<(), Refusal>),
+    Absent(Result<(), RightsRefusal>),
 }
 
 /// The reason why something is not possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::sink::kafka) struct Refusal {
+pub(in crate::sink::kafka) struct RightsRefusal {
     /// The user lacks a right.
     pub forbidden: bool,
     /// librdkafka's words.
@@ -59,14 +59,14 @@ pub(in crate::sink::kafka) fn exactly_once(settings: &Settings, cluster: &Cluste
     let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
     let asked = most.is_none_or(|most| most != LONGEST_TRANSACTION_MS);
     let progress = if cluster.topics.contains_key(TOPIC) {
-        Progress::There(readable(settings))
+        ProgressAnswer::There(readable(settings))
     } else {
-        Progress::Absent(makeable(settings, cluster.brokers.len()))
+        ProgressAnswer::Absent(makeable(settings, cluster.brokers.len()))
     };
     ExactlyOnce { transactions: asked.then(|| transactions(settings, name)), progress }
 }
 
-impl Refusal {
+impl RightsRefusal {
     fn new(error: &KafkaError) -> Self {
         Self::of(error.rdkafka_error_code(), error)
     }
@@ -84,41 +84,41 @@ impl Refusal {
     }
 }
 
-impl From<SettingsError> for Refusal {
+impl From<SettingsError> for RightsRefusal {
     fn from(error: SettingsError) -> Self {
         Self { forbidden: false, text: error.to_string() }
     }
 }
 
-fn transactions(settings: &Settings, name: &str) -> Result<(), Refusal> {
+fn transactions(settings: &Settings, name: &str) -> Result<(), RightsRefusal> {
     let producer = settings.inadmissible(name)?;
     match producer.init_transactions(PATIENCE) {
         Ok(()) => Ok(()),
         Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::InvalidTransactionTimeout) => Ok(()),
-        Err(error) => Err(Refusal::new(&error)),
+        Err(error) => Err(RightsRefusal::new(&error)),
     }
 }
 
-fn readable(settings: &Settings) -> Result<(), Refusal> {
+fn readable(settings: &Settings) -> Result<(), RightsRefusal> {
     let consumer = settings.reader("read_uncommitted")?;
     let mut all = TopicPartitionList::new();
     let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
-    whole.and_then(|()| consumer.assign(&all)).map_err(|error| Refusal::new(&error))?;
+    whole.and_then(|()| consumer.assign(&all)).map_err(|error| RightsRefusal::new(&error))?;
     let deadline = Instant::now() + PATIENCE;
     while let Some(polled) = consumer.poll(deadline.saturating_duration_since(Instant::now())) {
         match polled {
             Ok(_) | Err(KafkaError::PartitionEOF(_)) => return Ok(()),
             Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
-            Err(error) => return Err(Refusal::new(&error)),
+            Err(error) => return Err(RightsRefusal::new(&error)),
         }
     }
-    Err(Refusal { forbidden: false, text: format!("no answer within {} s", PATIENCE.as_secs()) })
+    Err(RightsRefusal { forbidden: false, text: format!("no answer within {} s", PATIENCE.as_secs()) })
 }
 
-fn makeable(settings: &Settings, brokers: usize) -> Result<(), Refusal> {
+fn makeable(settings: &Settings, brokers: usize) -> Result<(), RightsRefusal> {
     made_for_trial(settings, &[new_topic(brokers)])?.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
-        Err((_, code)) => Err(Refusal::of(Some(code), &code)),
+        Err((_, code)) => Err(RightsRefusal::of(Some(code), &code)),
     })
 }
 
@@ -132,12 +132,12 @@ pub(in crate::sink::kafka) fn not_to_be_created(settings: &Settings, names: &[&s
     let outcomes = made_for_trial(settings, &topics).unwrap_or_default().into_iter();
     outcomes
         .filter_map(Result::err)
-        .filter(|(_, code)| Refusal::of(Some(*code), code).forbidden)
+        .filter(|(_, code)| RightsRefusal::of(Some(*code), code).forbidden)
         .map(|(name, _)| name)
         .collect()
 }
 
-/// Returns the topics from `names` that this user may not see, and that may exist. None, if no client can be created. A consumer asks: its
+/// Returns the topics from `names` that this user may not see, and that may exist. None, if the cluster cannot be asked. A consumer asks: its
 /// question creates no topic.
 pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
     if names.is_empty() {
@@ -154,10 +154,10 @@ pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]
 }
 
 /// Sends a request to create topics by which the cluster creates nothing (`validate_only`), and returns its answers.
-fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, Refusal> {
+fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, RightsRefusal> {
     let admin = settings.admin()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Refusal { forbidden: false, text: error.to_string() })?;
+    let runtime = runtime.map_err(|error| RightsRefusal { forbidden: false, text: error.to_string() })?;
     let options = AdminOptions::new().request_timeout(Some(PATIENCE)).validate_only(true);
-    runtime.block_on(admin.create_topics(topics, &options)).map_err(|error| Refusal::new(&error))
+    runtime.block_on(admin.create_topics(topics, &options)).map_err(|error| RightsRefusal::new(&error))
 }

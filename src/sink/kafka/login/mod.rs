@@ -113,15 +113,15 @@ pub(super) struct Login(Arc<Renewed>);
 /// The last [`Login`] drops it, which ends the thread.
 #[derive(Debug)]
 struct Renewed {
-    shared: Arc<Shared>,
+    shared: Arc<SharedLogin>,
     /// Wakes the thread. `None`: there is no thread yet.
     thread: Mutex<Option<SyncSender<()>>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedLogin {
     property: &'static str,
-    source: Source,
+    source: ProofSource,
     user: String,
     present: Mutex<Option<Present>>,
     /// Whether a broker refuses the present proof.
@@ -134,7 +134,7 @@ struct Shared {
 struct Clients(Vec<Weak<BaseProducer<Context>>>);
 
 #[derive(Debug, Clone)]
-enum Source {
+enum ProofSource {
     Token(SecretCommand),
     #[cfg(feature = "aws")]
     Msk(Msk),
@@ -144,13 +144,13 @@ enum Source {
 /// The present proof.
 #[derive(Debug, Clone)]
 struct Present {
-    proof: Proof,
+    proof: LoginProof,
     /// When to fetch the next proof, by the wall clock.
     renew_at: SystemTime,
 }
 
 #[derive(Debug, Clone)]
-enum Proof {
+enum LoginProof {
     Token(Token),
     Password(SecretString),
 }
@@ -197,19 +197,19 @@ impl Login {
             }
             (Some(command), None, None) => {
                 by_token(properties, &command)?;
-                (TOKEN_COMMAND, Source::Token(parse(&command)?))
+                (TOKEN_COMMAND, ProofSource::Token(parse(&command)?))
             }
-            (None, Some(command), None) => (PASSWORD_COMMAND, Source::Password(Secret::Command(parse(&command)?))),
+            (None, Some(command), None) => (PASSWORD_COMMAND, ProofSource::Password(Secret::Command(parse(&command)?))),
             (None, None, Some(Given { origin: Origin::FlagFile(from), .. })) => {
-                (PASSWORD, Source::Password(Secret::File(from.file)))
+                (PASSWORD, ProofSource::Password(Secret::File(from.file)))
             }
             (None, None, _) => return Ok(None),
         };
         Ok(Some(Self::new(property, source, user.unwrap_or_default())))
     }
 
-    fn new(property: &'static str, source: Source, user: String) -> Self {
-        let shared = Shared {
+    fn new(property: &'static str, source: ProofSource, user: String) -> Self {
+        let shared = SharedLogin {
             property,
             source,
             user,
@@ -226,8 +226,8 @@ impl Login {
     /// There was no password before, and none can be fetched.
     pub(super) fn password(&self) -> Result<Option<SecretString>, LoginError> {
         Ok(match self.present()?.proof {
-            Proof::Password(password) => Some(password),
-            Proof::Token(_) => None,
+            LoginProof::Password(password) => Some(password),
+            LoginProof::Token(_) => None,
         })
     }
 
@@ -237,10 +237,10 @@ impl Login {
     /// There was no token before, and none can be fetched; or librdkafka refuses it.
     pub(super) fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), LoginError> {
         match self.present()?.proof {
-            Proof::Token(token) if !token.has_expired(SystemTime::now()) => native::set_token(client, &token)
+            LoginProof::Token(token) if !token.has_expired(SystemTime::now()) => native::set_token(client, &token)
                 .map_err(|reason| LoginError::Unfit { property: self.0.shared.property, reason }),
             // The thread fetches another token.
-            Proof::Token(_) | Proof::Password(_) => Ok(()),
+            LoginProof::Token(_) | LoginProof::Password(_) => Ok(()),
         }
     }
 
@@ -315,7 +315,7 @@ fn by_msk(
     #[cfg(feature = "aws")]
     return Ok(Login::new(
         ISSUED_BY,
-        Source::Msk(Msk::new(region.map(|it| it.text.trim().to_owned()), brokers)),
+        ProofSource::Msk(Msk::new(region.map(|it| it.text.trim().to_owned()), brokers)),
         String::new(),
     ));
     #[cfg(not(feature = "aws"))]
@@ -351,26 +351,26 @@ fn by_token(properties: &mut Vec<(String, Given)>, given: &Given) -> Result<(), 
     }
 }
 
-impl Shared {
+impl SharedLogin {
     /// Fetches a proof from its source.
     fn ask(&self) -> Result<Present, LoginError> {
         let property = self.property;
         let secret = |source| LoginError::Secret { property, source };
         let now = SystemTime::now();
         match &self.source {
-            Source::Password(password) => {
+            ProofSource::Password(password) => {
                 // A program's output may be cached: this password is as old as that.
                 password.refused();
-                let proof = Proof::Password(password.read().map_err(secret)?);
+                let proof = LoginProof::Password(password.read().map_err(secret)?);
                 Ok(Present { proof, renew_at: now + PASSWORD_EVERY })
             }
-            Source::Token(command) => {
+            ProofSource::Token(command) => {
                 let output = command.output().map_err(secret)?;
                 let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken { property })?;
                 self.judged(token, now)
             }
             #[cfg(feature = "aws")]
-            Source::Msk(msk) => {
+            ProofSource::Msk(msk) => {
                 let token = msk.token(now).map_err(LoginError::Aws)?;
                 self.judged(token, now)
             }
@@ -382,7 +382,7 @@ impl Shared {
         if token.has_expired(now) {
             return Err(LoginError::Expired { property: self.property });
         }
-        Ok(Present { proof: Proof::Token(token), renew_at })
+        Ok(Present { proof: LoginProof::Token(token), renew_at })
     }
 
     /// Fetches new proofs until the last [`Login`] is dropped.
@@ -429,10 +429,10 @@ impl Shared {
 
     fn refused_every(&self) -> Duration {
         match &self.source {
-            Source::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
-            Source::Password(Secret::Command(_)) | Source::Token(_) => REFUSED_EVERY,
+            ProofSource::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
+            ProofSource::Password(Secret::Command(_)) | ProofSource::Token(_) => REFUSED_EVERY,
             #[cfg(feature = "aws")]
-            Source::Msk(_) => REFUSED_EVERY,
+            ProofSource::Msk(_) => REFUSED_EVERY,
         }
     }
 
@@ -452,10 +452,10 @@ impl Shared {
         }
     }
 
-    fn give(&self, client: &BaseProducer<Context>, proof: &Proof) {
+    fn give(&self, client: &BaseProducer<Context>, proof: &LoginProof) {
         let given = match proof {
-            Proof::Token(token) => native::set_token(client.client(), token),
-            Proof::Password(password) => native::set_password(client.client(), &self.user, password),
+            LoginProof::Token(token) => native::set_token(client.client(), token),
+            LoginProof::Password(password) => native::set_password(client.client(), &self.user, password),
         };
         if let Err(reason) = given {
             tracing::warn!(property = self.property, reason, "librdkafka does not take the new credentials");
@@ -472,16 +472,16 @@ impl Shared {
 impl Present {
     fn proves_the_same(&self, other: &Self) -> bool {
         match (&self.proof, &other.proof) {
-            (Proof::Password(one), Proof::Password(two)) => one.expose_secret() == two.expose_secret(),
-            (Proof::Token(_) | Proof::Password(_), _) => false,
+            (LoginProof::Password(one), LoginProof::Password(two)) => one.expose_secret() == two.expose_secret(),
+            (LoginProof::Token(_) | LoginProof::Password(_), _) => false,
         }
     }
 
     /// How long the proof is still valid.
     fn left(&self) -> Duration {
         match &self.proof {
-            Proof::Token(token) => token.left(SystemTime::now()),
-            Proof::Password(_) => PASSWORD_EVERY,
+            LoginProof::Token(token) => token.left(SystemTime::now()),
+            LoginProof::Password(_) => PASSWORD_EVERY,
         }
     }
 }

@@ -7,7 +7,7 @@
 //! In: names, the cluster's partition counts. Out: indexes into [`Partitions`]. It asks nobody.
 //! Specification: librdkafka's CONFIGURATION.md, `partitioner`; KIP-480.
 
-use super::super::partitions::{Partitions, Place};
+use super::super::partitions::{PartitionPlace, Partitions};
 use crate::sink::Record;
 use rdkafka::bindings as native;
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ impl Partitioner {
 
 /// All topics that records went to.
 pub(in crate::sink::kafka) struct Topics {
-    list: Vec<Topic>,
+    list: Vec<KnownTopic>,
     numbers: HashMap<String, u32>,
     /// The name and number of the last record's topic, which is mostly the next one's too. Before the first record, the name is empty.
     last: (String, u32),
@@ -87,7 +87,7 @@ pub(in crate::sink::kafka) struct Topics {
     producers: u8,
 }
 
-struct Topic {
+struct KnownTopic {
     name: String,
     /// The index in [`Partitions`] of each partition.
     places: Vec<u32>,
@@ -141,7 +141,7 @@ impl Topics {
     ) -> bool {
         let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
             let (name, places) = (topic.to_owned(), Vec::new());
-            self.list.push(Topic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
+            self.list.push(KnownTopic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
             u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
         });
         let Some(known) = self.list.get_mut(number as usize) else { return false };
@@ -152,7 +152,7 @@ impl Topics {
         for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
             let producer = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.producers.max(1));
             let producer = u8::try_from(producer).unwrap_or(0);
-            known.places.push(partitions.add(Place { topic: number, partition, producer }, now));
+            known.places.push(partitions.add(PartitionPlace { topic: number, partition, producer }, now));
         }
         is_whole
     }
@@ -180,7 +180,7 @@ impl Topics {
 
     /// The next topic that the sink should ask for again. Whatever the answer, all other topics come before it is asked for once more.
     pub(in crate::sink::kafka) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
-        let old = |topic: &&mut Topic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
+        let old = |topic: &&mut KnownTopic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
         let topic = self.list.iter_mut().find(old)?;
         topic.asked = now;
         Some(topic.name.as_str())
@@ -217,7 +217,7 @@ impl Short {
     }
 }
 
-impl Topic {
+impl KnownTopic {
     /// The partition for a record without a key, of so many bytes.
     fn any(&mut self, bytes: usize, partitions: &Partitions) -> i32 {
         let is_open = |partition: i32| {

@@ -1,4 +1,4 @@
-//! [`Entries`]: an [`Entry`] for each record in flight, found by its [`Ticket`].
+//! [`Entries`]: an [`RecordEntry`] for each record in flight, found by its [`Ticket`].
 //!
 //! In: a taken record. Out: a ticket that fits into librdkafka's opaque pointer, and later, once, the entry. The memory of entries is used
 //! again, the most recent first: a record costs no allocation.
@@ -31,10 +31,10 @@ impl Ticket {
     }
 }
 
-/// The entry of a record in flight. It is packed, so that four bytes of its cache line are left for a [`Slot`]'s generation.
+/// The entry of a record in flight. It is packed, so that four bytes of its cache line are left for a [`EntrySlot`]'s generation.
 #[derive(Debug, Clone, Copy)]
 #[repr(Rust, packed(4))]
-pub(super) struct Entry {
+pub(super) struct RecordEntry {
     pub(super) tag: Tag,
     /// The record's time. librdkafka gives a failed record back without it.
     pub(super) timestamp_millis: i64,
@@ -111,17 +111,17 @@ pub(super) fn size(bytes: usize) -> u32 {
 /// A slot for an entry. The entry is in use if `generation` is that of its ticket.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Slot {
+struct EntrySlot {
     generation: u32,
-    entry: Entry,
+    entry: RecordEntry,
 }
 
-const _: () = assert!(size_of::<Slot>() == 64, "an entry is one cache line");
+const _: () = assert!(size_of::<EntrySlot>() == 64, "an entry is one cache line");
 
 /// The entries of all records in flight.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    slots: Vec<Slot>,
+    slots: Vec<EntrySlot>,
     /// The next tickets of free slots.
     free: Vec<Ticket>,
 }
@@ -131,15 +131,15 @@ impl Entries {
     ///
     /// # Panics
     /// With 2^32 records in flight.
-    pub(super) fn add(&mut self, entry: Entry) -> Ticket {
+    pub(super) fn add(&mut self, entry: RecordEntry) -> Ticket {
         let Some(ticket) = self.free.pop() else {
             let place = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
             assert!(place < u32::MAX, "too many records in flight");
-            self.slots.push(Slot { generation: 0, entry });
+            self.slots.push(EntrySlot { generation: 0, entry });
             return Ticket { place, generation: 0 };
         };
         let Some(slot) = self.slots.get_mut(ticket.place as usize) else { panic!("a free place outside the entries") };
-        *slot = Slot { generation: ticket.generation, entry };
+        *slot = EntrySlot { generation: ticket.generation, entry };
         ticket
     }
 
@@ -152,7 +152,7 @@ impl Entries {
     ///
     /// # Panics
     /// The ticket was redeemed before.
-    pub(super) fn get(&self, ticket: Ticket) -> &Entry {
+    pub(super) fn get(&self, ticket: Ticket) -> &RecordEntry {
         let Some(slot) = self.slots.get(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
         };
@@ -163,7 +163,7 @@ impl Entries {
     ///
     /// # Panics
     /// The ticket was redeemed before.
-    pub(super) fn get_mut(&mut self, ticket: Ticket) -> &mut Entry {
+    pub(super) fn get_mut(&mut self, ticket: Ticket) -> &mut RecordEntry {
         let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
         };
@@ -174,7 +174,7 @@ impl Entries {
     ///
     /// # Panics
     /// The ticket was redeemed before.
-    pub(super) fn take(&mut self, ticket: Ticket) -> Entry {
+    pub(super) fn take(&mut self, ticket: Ticket) -> RecordEntry {
         let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a second report for one record")
         };
@@ -184,7 +184,7 @@ impl Entries {
     }
 }
 
-impl Slot {
+impl EntrySlot {
     #[inline]
     fn is(&self, ticket: Ticket) -> bool {
         self.generation == ticket.generation
@@ -196,10 +196,10 @@ mod tests {
     use super::*;
     use crate::sink::{Origin, Token};
 
-    fn entry(bytes: u32) -> Entry {
+    fn entry(bytes: u32) -> RecordEntry {
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
         let (chosen, sequence) = (Chosen::new(0, false), Sequence::default());
-        Entry { tag, timestamp_millis: 7, chosen, sequence, bytes, held: 2, releases: None }
+        RecordEntry { tag, timestamp_millis: 7, chosen, sequence, bytes, held: 2, releases: None }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! In: a partition without records under way, and its failed records. Out: requests to [`Clients`], and the record that is refused alone,
 //! which is held (`resolving`). The search sends halves of a refused batch, so that N suspects cost about log2 N requests.
 
-use super::partition::{CALM, Search, State, WINDOW_HOLDS};
+use super::partition::{CALM, PartitionState, Search, WINDOW_HOLDS};
 use super::{Clients, Event, NotTaken, Partitions};
 use crate::sink::FailureClass;
 use std::time::Instant;
@@ -17,7 +17,7 @@ impl Partitions {
         let records = partition.returned.len();
         let suspects = partition.take_back();
         let Some(failure) = partition.cause.take() else {
-            partition.state = State::Unproven;
+            partition.state = PartitionState::Unproven;
             return;
         };
         match failure.class {
@@ -26,7 +26,7 @@ impl Partitions {
                 if suspects == 1 {
                     self.hold(at, failure);
                 } else {
-                    partition.state = State::Isolating;
+                    partition.state = PartitionState::Isolating;
                     let event = Event::Isolating { place: partition.place, records };
                     self.events.push(event);
                 }
@@ -39,7 +39,7 @@ impl Partitions {
                 partition.search = Search::of(0, 0, now);
                 partition.rest(now, failure);
             }
-            FailureClass::Client => partition.state = State::Unproven,
+            FailureClass::Client => partition.state = PartitionState::Unproven,
         }
     }
 
@@ -52,7 +52,7 @@ impl Partitions {
         let Some(partition) = list.get_mut(at as usize) else { return };
         let Search { suspects, since, .. } = partition.search;
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
-            partition.state = State::Unproven;
+            partition.state = PartitionState::Unproven;
             self.events.push(Event::Isolated { place: partition.place });
             return self.pump(at, now, clients);
         }

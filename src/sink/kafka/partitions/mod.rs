@@ -15,7 +15,7 @@
 //! The first record of a partition goes alone, and the next ones wait in the partition's queue until its report. That report is a *proof*:
 //! from then on librdkafka may pipeline requests, since the broker refuses the batches behind a refused one. After any failure, with another
 //! producer, and after a pause, a partition has to be proven again. If several requests wait for their answers for hours, another producer
-//! sends them again before the broker forgets the first one. Each partition has its own `State`, so none waits for another.
+//! sends them again before the broker forgets the first one. Each partition has its own `PartitionState`, so none waits for another.
 //!
 //! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
 //! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
@@ -32,13 +32,13 @@ mod resolving;
 mod tests;
 
 pub use entries::Ticket;
-pub use partition::Place;
+pub use partition::PartitionPlace;
 
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
-use entries::{Chosen, Entries, Entry, Released, size};
-use partition::{Partition, Queued, Returned, State, WINDOW_HOLDS};
+use entries::{Chosen, Entries, RecordEntry, Released, size};
+use partition::{Partition, PartitionState, Queued, Returned, WINDOW_HOLDS};
 use pool::Pool;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -59,13 +59,13 @@ pub trait Clients {
     ///
     /// # Errors
     /// The producer did not take it.
-    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
     /// Adds a record to the next request of the isolating producer, which [`Clients::release`] sends.
     ///
     /// # Errors
     /// The producer did not take it.
-    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
     /// Sends the collected records, as one request for each partition.
     fn release(&mut self);
@@ -89,27 +89,27 @@ pub enum Event {
     /// The broker has refused a batch. The search for the record at fault begins.
     Isolating {
         /// The partition.
-        place: Place,
+        place: PartitionPlace,
         /// How many records the search begins with.
         records: usize,
     },
     /// The broker refuses no record alone. From now on the partition's batches are smaller.
     SmallerBatches {
         /// The partition.
-        place: Place,
+        place: PartitionPlace,
         /// The most bytes of a batch.
         bytes: u64,
     },
     /// The partition has its own producer again.
     Isolated {
         /// The partition.
-        place: Place,
+        place: PartitionPlace,
     },
 }
 
 impl Event {
     /// The partition.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> PartitionPlace {
         match self {
             Self::Isolating { place, .. } | Self::SmallerBatches { place, .. } | Self::Isolated { place } => *place,
         }
@@ -146,25 +146,25 @@ impl Partitions {
     }
 
     /// Adds a partition, and returns its index.
-    pub fn add(&mut self, place: Place, now: Instant) -> u32 {
+    pub fn add(&mut self, place: PartitionPlace, now: Instant) -> u32 {
         self.list.push(Partition::new(place, now));
         u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// The places of all partitions.
     #[cfg(test)]
-    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn places(&self) -> impl Iterator<Item = PartitionPlace> {
         self.list.iter().map(|partition| partition.place)
     }
 
     /// The index and the place of the partition that a refusal holds.
-    pub fn held_at(&self, id: RefusalId) -> Option<(u32, Place)> {
+    pub fn held_at(&self, id: RefusalId) -> Option<(u32, PartitionPlace)> {
         let at = self.held.get(&id).copied()?;
         self.list.get(at as usize).map(|partition| (at, partition.place))
     }
 
     /// The place of the partition with this index.
-    pub fn place(&self, at: u32) -> Option<Place> {
+    pub fn place(&self, at: u32) -> Option<PartitionPlace> {
         self.list.get(at as usize).map(|partition| partition.place)
     }
 
@@ -180,16 +180,16 @@ impl Partitions {
         for partition in self.listed.iter().filter_map(|at| self.list.get(*at as usize)) {
             let waiting = partition.queue.len() as u64;
             match partition.state {
-                State::Held { .. } => in_flight.held += waiting,
-                State::Isolating if partition.search.suspects > 0 => {
+                PartitionState::Held { .. } => in_flight.held += waiting,
+                PartitionState::Isolating if partition.search.suspects > 0 => {
                     in_flight.isolating += waiting + u64::from(partition.under_way);
                 }
-                State::Unproven
-                | State::Proven
-                | State::Draining
-                | State::Resting { .. }
-                | State::Isolating
-                | State::Replaced => {}
+                PartitionState::Unproven
+                | PartitionState::Proven
+                | PartitionState::Draining
+                | PartitionState::Resting { .. }
+                | PartitionState::Isolating
+                | PartitionState::Replaced => {}
             }
         }
         in_flight
@@ -198,20 +198,24 @@ impl Partitions {
     /// The failure of a partition that waits for something that passes by itself.
     pub fn blocked(&self) -> Option<&Failure> {
         self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
-            State::Resting { failure, .. } => Some(failure),
-            State::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
+            PartitionState::Resting { failure, .. } => Some(failure),
+            PartitionState::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
             // A record is being sent again.
-            State::Draining | State::Isolating => partition.obstacle.as_ref(),
-            State::Unproven | State::Proven | State::Replaced => None,
+            PartitionState::Draining | PartitionState::Isolating => partition.obstacle.as_ref(),
+            PartitionState::Unproven | PartitionState::Proven | PartitionState::Replaced => None,
         })
     }
 
     /// Whether the partition sends its next record at once. Records without a key prefer such partitions.
     pub fn is_open(&self, at: u32) -> bool {
         self.list.get(at as usize).is_some_and(|partition| match partition.state {
-            State::Proven => partition.queue.is_empty(),
-            State::Unproven => partition.under_way == 0,
-            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
+            PartitionState::Proven => partition.queue.is_empty(),
+            PartitionState::Unproven => partition.under_way == 0,
+            PartitionState::Draining
+            | PartitionState::Resting { .. }
+            | PartitionState::Isolating
+            | PartitionState::Held { .. }
+            | PartitionState::Replaced => false,
         })
     }
 
@@ -241,7 +245,7 @@ impl Partitions {
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         let (held, releases) = (size(record.held_bytes()), releases.and_then(Released::new));
         partition.taken = partition.taken.next();
-        let entry = Entry {
+        let entry = RecordEntry {
             tag,
             timestamp_millis: record.timestamp_millis,
             chosen: Chosen::new(at, record.partition.is_some()),
@@ -255,7 +259,7 @@ impl Partitions {
         if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
-                    *urgent |= matches!(partition.state, State::Unproven);
+                    *urgent |= matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, now, *told);
                     self.count(held);
                     return Enqueue::Taken;
@@ -265,7 +269,7 @@ impl Partitions {
                     let is_row = failure.class == FailureClass::Row;
                     return if is_row { Enqueue::Bad(failure) } else { Enqueue::Blocked(failure) };
                 }
-                Err(NotTaken::Later) => partition.state = State::Draining,
+                Err(NotTaken::Later) => partition.state = PartitionState::Draining,
             }
         }
         self.wait(at, record, ticket, bytes);
@@ -317,7 +321,7 @@ impl Partitions {
     /// A record was delivered.
     #[inline]
     pub fn delivered(&mut self, ticket: Ticket, now: Instant) -> Delivered {
-        let Entry { tag, chosen, sequence, bytes, held, releases, .. } = self.entries.take(ticket);
+        let RecordEntry { tag, chosen, sequence, bytes, held, releases, .. } = self.entries.take(ticket);
         self.uncount(held);
         if let Some(partition) = self.list.get_mut(chosen.at() as usize) {
             partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
@@ -328,12 +332,12 @@ impl Partitions {
             if partition.obstacle.is_some() {
                 partition.obstacle = None;
             }
-            if matches!(partition.state, State::Unproven) {
+            if matches!(partition.state, PartitionState::Unproven) {
                 // The waiting records have waited for a round trip: they leave at once.
                 partition.waits_since = None;
             }
-            if matches!(partition.state, State::Unproven | State::Proven) {
-                partition.state = State::Proven;
+            if matches!(partition.state, PartitionState::Unproven | PartitionState::Proven) {
+                partition.state = PartitionState::Proven;
             }
         }
         if let Some(released) = releases {
@@ -344,7 +348,7 @@ impl Partitions {
 
     /// A record was not delivered. `record`: the one that librdkafka returns, whose time and partition may differ.
     pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
-        let Entry { chosen, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
+        let RecordEntry { chosen, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
         let at = chosen.at();
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         record.restore(timestamp_millis, chosen.by_row().then_some(partition.place.partition));
@@ -355,8 +359,8 @@ impl Partitions {
             let text = format!("a later record was delivered before one that failed: {}", failure.text);
             self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text }));
         }
-        if !matches!(partition.state, State::Isolating) {
-            partition.state = State::Draining;
+        if !matches!(partition.state, PartitionState::Isolating) {
+            partition.state = PartitionState::Draining;
         }
         let refused = failure.class == FailureClass::Row;
         partition.failed(Returned { sequence, queued: Queued { ticket, record, bytes }, refused }, failure);
@@ -369,11 +373,12 @@ impl Partitions {
             let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.producer == producer) else {
                 continue;
             };
-            if !matches!(partition.state, State::Isolating) {
+            if !matches!(partition.state, PartitionState::Isolating) {
                 partition.moved = now;
             }
-            if matches!(partition.state, State::Unproven | State::Proven) {
-                partition.state = if partition.under_way > 0 { State::Draining } else { State::Unproven };
+            if matches!(partition.state, PartitionState::Unproven | PartitionState::Proven) {
+                partition.state =
+                    if partition.under_way > 0 { PartitionState::Draining } else { PartitionState::Unproven };
                 self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
             }
         }
@@ -382,7 +387,7 @@ impl Partitions {
     /// Finds a partition with several records under way whose broker may soon forget their producer: they must not arrive after that.
     /// Returns its place, and whether the records are the isolating producer's. A single record is safe, since none follows it before its
     /// report. It looks once a minute.
-    pub fn forgotten(&mut self, now: Instant) -> Option<(Place, bool)> {
+    pub fn forgotten(&mut self, now: Instant) -> Option<(PartitionPlace, bool)> {
         let looked = *self.looked.get_or_insert(now);
         if now.saturating_duration_since(looked) < LOOK_EVERY {
             return None;
@@ -392,10 +397,10 @@ impl Partitions {
                 continue;
             };
             if partition.under_way > 1 {
-                return Some((partition.place, matches!(partition.state, State::Isolating)));
+                return Some((partition.place, matches!(partition.state, PartitionState::Isolating)));
             }
-            if matches!(partition.state, State::Proven) {
-                partition.state = State::Draining;
+            if matches!(partition.state, PartitionState::Proven) {
+                partition.state = PartitionState::Draining;
                 self.list_it(u32::try_from(at).unwrap_or(u32::MAX));
             }
         }
@@ -404,7 +409,7 @@ impl Partitions {
     }
 
     /// The place of the partition that has waited longest for a report, if it has waited for `at_least`.
-    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<Place> {
+    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<PartitionPlace> {
         let waits = |partition: &&Partition| {
             partition.under_way > 0 && now.saturating_duration_since(partition.moved) >= at_least
         };
@@ -414,7 +419,7 @@ impl Partitions {
     /// Notes that there is a new isolating producer, which no broker knows yet.
     pub fn isolating_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
-            if matches!(partition.state, State::Isolating) {
+            if matches!(partition.state, PartitionState::Isolating) {
                 partition.moved = now;
             }
             partition.search.proven = false;
@@ -465,7 +470,7 @@ impl Partitions {
         while let Some(at) = self.listed.get(place).copied() {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
-            let is_plain = matches!(partition.state, State::Unproven | State::Proven);
+            let is_plain = matches!(partition.state, PartitionState::Unproven | PartitionState::Proven);
             if is_plain && partition.queue.is_empty() {
                 partition.listed = false;
                 self.listed.swap_remove(place);
@@ -480,17 +485,21 @@ impl Partitions {
     fn look_at(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         match &partition.state {
-            State::Unproven | State::Proven => self.pump(at, now, clients),
-            State::Draining if partition.under_way == 0 => {
+            PartitionState::Unproven | PartitionState::Proven => self.pump(at, now, clients),
+            PartitionState::Draining if partition.under_way == 0 => {
                 self.drained(at, now);
                 self.pump(at, now, clients);
             }
-            State::Resting { until, .. } if now >= *until => {
-                partition.state = State::Isolating;
+            PartitionState::Resting { until, .. } if now >= *until => {
+                partition.state = PartitionState::Isolating;
                 self.isolate(at, now, clients);
             }
-            State::Isolating if partition.under_way == 0 => self.isolate(at, now, clients),
-            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => {}
+            PartitionState::Isolating if partition.under_way == 0 => self.isolate(at, now, clients),
+            PartitionState::Draining
+            | PartitionState::Resting { .. }
+            | PartitionState::Isolating
+            | PartitionState::Held { .. }
+            | PartitionState::Replaced => {}
         }
     }
 
@@ -506,12 +515,13 @@ impl Partitions {
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
                     // Records of a backlog may linger in librdkafka, unless they should have left meanwhile.
-                    *urgent |= partition.waits_since != Some(*told) || matches!(partition.state, State::Unproven);
+                    *urgent |=
+                        partition.waits_since != Some(*told) || matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, now, *told);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                 }
                 Err(NotTaken::Later) => {
-                    partition.state = State::Draining;
+                    partition.state = PartitionState::Draining;
                     return;
                 }
                 Err(NotTaken::Refused(failure)) => {

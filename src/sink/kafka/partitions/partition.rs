@@ -58,7 +58,7 @@ pub(super) struct Gathering {
 
 /// The topic, number and producer of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct PartitionPlace {
     /// The topic's number for the [`Clients`](super::Clients).
     pub topic: u32,
     /// The partition's number in the topic, from 0.
@@ -86,7 +86,7 @@ pub(super) struct Returned {
 }
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum PartitionState {
     /// The broker may not know the producer in this partition.
     Unproven,
     /// The broker has accepted a record of the producer in this partition.
@@ -162,8 +162,8 @@ impl Search {
 
 #[derive(Debug)]
 pub(super) struct Partition {
-    pub(super) place: Place,
-    pub(super) state: State,
+    pub(super) place: PartitionPlace,
+    pub(super) state: PartitionState,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
     /// The latest of these times: a record was delivered; the first record under way was sent; the producer was replaced, so that the
@@ -195,10 +195,10 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(place: Place, now: Instant) -> Self {
+    pub(super) fn new(place: PartitionPlace, now: Instant) -> Self {
         Self {
             place,
-            state: State::Unproven,
+            state: PartitionState::Unproven,
             under_way: 0,
             under_way_bytes: 0,
             moved: now,
@@ -221,16 +221,20 @@ impl Partition {
     #[inline]
     pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
         match &self.state {
-            State::Unproven => self.under_way == 0,
-            State::Proven => {
+            PartitionState::Unproven => self.under_way == 0,
+            PartitionState::Proven => {
                 if self.under_way == 0 && now.saturating_duration_since(self.moved) >= PROOF_HOLDS {
-                    self.state = State::Unproven;
+                    self.state = PartitionState::Unproven;
                     return true;
                 }
                 (self.under_way < PIPELINED || self.left(told) < PIPELINED)
                     && (self.window.is_none() || self.fits_window(bytes, now))
             }
-            State::Draining | State::Resting { .. } | State::Isolating | State::Held { .. } | State::Replaced => false,
+            PartitionState::Draining
+            | PartitionState::Resting { .. }
+            | PartitionState::Isolating
+            | PartitionState::Held { .. }
+            | PartitionState::Replaced => false,
         }
     }
 
@@ -249,7 +253,7 @@ impl Partition {
     /// Lets the partition rest: the topic or the environment did not take its first record.
     pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
         self.obstacle = Some(failure.clone());
-        self.state = State::Resting { until: now + RETRY, failure };
+        self.state = PartitionState::Resting { until: now + RETRY, failure };
     }
 
     /// Whether the broker may soon forget the producer of the records under way.
@@ -270,7 +274,7 @@ impl Partition {
         self.under_way += 1;
         self.under_way_bytes += bytes;
         assert!(
-            !matches!(self.state, State::Unproven) || self.under_way == 1,
+            !matches!(self.state, PartitionState::Unproven) || self.under_way == 1,
             "two records of a partition that may not know the producer"
         );
     }
@@ -301,7 +305,7 @@ impl Partition {
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
         self.search = Search { found, ..Search::of(rest, 0, now) };
-        self.state = State::Isolating;
+        self.state = PartitionState::Isolating;
     }
 
     /// Notes a failed record. The most serious failure counts.

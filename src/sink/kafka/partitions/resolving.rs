@@ -3,8 +3,8 @@
 //! In: a refusal, its resolution. Out: reports for the relay, dead-letter records in place of refused ones. If the dead-letter record goes
 //! to another partition, the records behind the refused one wait until its report.
 
-use super::entries::{Chosen, Entry, Released, size};
-use super::partition::{Queued, State};
+use super::entries::{Chosen, RecordEntry, Released, size};
+use super::partition::{PartitionState, Queued};
 use super::{Clients, Partitions, WIRE_OVERHEAD_BYTES};
 use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
 use std::time::Instant;
@@ -15,7 +15,7 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         assert!(partition.under_way == 0, "a partition is held while something of it is under way");
         let Some(front) = partition.queue.front() else {
-            partition.state = State::Unproven;
+            partition.state = PartitionState::Unproven;
             return;
         };
         self.refusals += 1;
@@ -26,7 +26,7 @@ impl Partitions {
             record: front.record.clone(),
             failure: failure.clone(),
         };
-        partition.state = State::Held { failure };
+        partition.state = PartitionState::Held { failure };
         self.held.insert(id, at);
         self.reports.push(Report::Refused(Box::new(refused)));
         self.list_it(at);
@@ -62,7 +62,10 @@ impl Partitions {
 
     fn retry(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
-        let State::Held { failure, .. } = std::mem::replace(&mut partition.state, State::Unproven) else { return };
+        let PartitionState::Held { failure, .. } = std::mem::replace(&mut partition.state, PartitionState::Unproven)
+        else {
+            return;
+        };
         partition.search.suspects = partition.search.suspects.max(1);
         partition.search.refused_bytes = 0;
         partition.rest(now, failure);
@@ -73,7 +76,7 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
         self.pool.keep(record);
-        let Entry { held, releases, .. } = self.entries.take(ticket);
+        let RecordEntry { held, releases, .. } = self.entries.take(ticket);
         partition.resume_search(now);
         self.uncount(held);
         if let Some(released) = releases {
@@ -83,7 +86,8 @@ impl Partitions {
 
     /// Lets the records behind a replaced one go on.
     pub(super) fn release(&mut self, at: u32, now: Instant) {
-        let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, State::Replaced)) else {
+        let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, PartitionState::Replaced))
+        else {
             return;
         };
         partition.resume_search(now);
@@ -107,7 +111,7 @@ impl Partitions {
         (entry.timestamp_millis, entry.chosen) = (record.timestamp_millis, Chosen::new(at, record.partition.is_some()));
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
-        partition.state = State::Isolating;
+        partition.state = PartitionState::Isolating;
     }
 
     #[allow(clippy::too_many_arguments, reason = "what goes where, in place of what")]
@@ -132,8 +136,8 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
         if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
             self.pool.keep(record);
-            let Entry { held, releases, .. } = self.entries.take(ticket);
-            partition.state = State::Replaced;
+            let RecordEntry { held, releases, .. } = self.entries.take(ticket);
+            partition.state = PartitionState::Replaced;
             // If the replaced record is a dead-letter record itself, the records that waited for it wait for the new one.
             partition.passes_on = releases.map(Released::at);
             self.uncount(held);

@@ -14,7 +14,7 @@ use super::config::{Settings, SettingsError};
 use super::errors;
 use super::metadata::METADATA_PATIENCE;
 use super::metadata::Topics;
-use super::partitions::{Clients, NotTaken, Place, Ticket};
+use super::partitions::{Clients, NotTaken, PartitionPlace, Ticket};
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -188,13 +188,13 @@ fn no_thread(error: &io::Error) -> SettingsError {
 
 impl Clients for ProducersWithTopics<'_> {
     #[inline]
-    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Producers { producers, learned, .. } = &mut *self.producers;
         let Some(producer) = producers.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
         send((&mut producer.client, learned), self.topics, place, record, ticket)
     }
 
-    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let topics = self.topics;
         let mut learned = self.producers.learned;
         let sent = send((self.producers.isolating()?, &mut learned), topics, place, record, ticket);
@@ -217,7 +217,7 @@ impl Clients for ProducersWithTopics<'_> {
 fn send(
     (client, learned): (&mut Client, &mut Option<Instant>),
     topics: &Topics,
-    place: Place,
+    place: PartitionPlace,
     record: &Record<'_>,
     ticket: Ticket,
 ) -> Result<(), NotTaken> {

@@ -30,12 +30,12 @@ pub(super) use view::tests::{slots, view};
 
 use super::client::{Conversation, IDLE, Size};
 use super::connection::broken;
-use super::{Place, Settings};
+use super::{ServerPlace, Settings};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, RelayEvent, TakenRecord};
-use node::{Node, Pending, State};
-use routes::{Routes, Said};
+use node::{Node, NodeState, Pending};
+use routes::{NodeAnswers, Routes};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -180,14 +180,14 @@ impl<'a> Cluster<'a> {
         for number in 0..self.nodes.len() {
             let Some(node) = self.nodes.get(number) else { break };
             let (suspect, useless, overdue) = match &node.state {
-                State::Open(conversation) => {
+                NodeState::Open(conversation) => {
                     let silent = conversation.silent_for(SUSPECT_AFTER).is_some_and(|time| time <= now);
                     // A node that is cut off from its replicas may be cut off from the other nodes as well.
                     let useless = silent || conversation.waits_again();
                     (useless || node.blocked().is_some(), useless, conversation.overdue())
                 }
-                State::Opening(_, since) => (*since + SUSPECT_AFTER <= now, false, None),
-                State::Closed(_) => (!node.is_idle(), false, None),
+                NodeState::Opening(_, since) => (*since + SUSPECT_AFTER <= now, false, None),
+                NodeState::Closed(_) => (!node.is_idle(), false, None),
             };
             if suspect {
                 self.routes.set_stale();
@@ -209,16 +209,16 @@ impl<'a> Cluster<'a> {
         let mut all: Vec<Server> = self.routes.refreshing().into_iter().collect();
         let now = Instant::now();
         let answers = |node: &&Node<'a>| match &node.state {
-            State::Open(conversation) => conversation.silent_for(SUSPECT_AFTER).is_none_or(|time| now < time),
-            State::Closed(_) | State::Opening(..) => false,
+            NodeState::Open(conversation) => conversation.silent_for(SUSPECT_AFTER).is_none_or(|time| now < time),
+            NodeState::Closed(_) | NodeState::Opening(..) => false,
         };
         all.extend(self.nodes.iter().filter(answers).map(|node| node.server.clone()));
         all.extend(self.nodes.iter().filter(|node| !answers(node)).map(|node| node.server.clone()));
         all.extend(self.replicas.iter().cloned());
         match &self.settings.place {
-            Place::Server(server) => all.push(server.clone()),
-            Place::Nodes(nodes) => all.extend(nodes.iter().cloned()),
-            Place::Sentinels(_) => {}
+            ServerPlace::Server(server) => all.push(server.clone()),
+            ServerPlace::Nodes(nodes) => all.extend(nodes.iter().cloned()),
+            ServerPlace::Sentinels(_) => {}
         }
         let mut once = Vec::with_capacity(all.len());
         for server in all {
@@ -241,9 +241,9 @@ impl<'a> Cluster<'a> {
     fn wake(&self) -> Instant {
         let now = Instant::now();
         let look = self.nodes.iter().filter_map(|node| match &node.state {
-            State::Open(conversation) => conversation.silent_for(SUSPECT_AFTER),
-            State::Opening(_, since) => Some(*since + SUSPECT_AFTER),
-            State::Closed(_) => None,
+            NodeState::Open(conversation) => conversation.silent_for(SUSPECT_AFTER),
+            NodeState::Opening(_, since) => Some(*since + SUSPECT_AFTER),
+            NodeState::Closed(_) => None,
         });
         // If this time has passed, the client waits for the next view already.
         let look = look.filter(|time| *time > now);
@@ -262,11 +262,11 @@ impl<'a> Cluster<'a> {
         for number in (self.first..nodes).chain(0..self.first.min(nodes)) {
             let Some(node) = self.nodes.get_mut(number) else { continue };
             let happened = match &mut node.state {
-                State::Closed(_) => continue,
-                State::Opening(opening, _) => {
+                NodeState::Closed(_) => continue,
+                NodeState::Opening(opening, _) => {
                     opening.as_mut().poll(context).map(|opened| Happened::Opened(number, opened))
                 }
-                State::Open(conversation) => conversation.poll(context).map(|()| Happened::Replied(number)),
+                NodeState::Open(conversation) => conversation.poll(context).map(|()| Happened::Replied(number)),
             };
             if happened.is_ready() {
                 self.first = number + 1;
@@ -302,8 +302,8 @@ impl<'a> Cluster<'a> {
     fn read(&mut self, number: usize, receiver: &mut Receiver) {
         let Self { routes, nodes, settings, .. } = self;
         let Some(node) = nodes.get_mut(number) else { return };
-        let State::Open(conversation) = &mut node.state else { return };
-        let failure = conversation.read(receiver, &mut Said { routes, by: number }).err();
+        let NodeState::Open(conversation) = &mut node.state else { return };
+        let failure = conversation.read(receiver, &mut NodeAnswers { routes, by: number }).err();
         if node.is_alone() {
             // These records wait in shares, and several may be of one key.
             node.give_back_pending(receiver);

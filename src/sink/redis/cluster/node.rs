@@ -12,7 +12,7 @@ use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::redis::Settings;
 use crate::sink::redis::client::{Conversation, Size, Waiting};
-use crate::sink::redis::connection::{Connection, Info};
+use crate::sink::redis::connection::{Info, RedisConnection};
 use redis::cmd;
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -31,7 +31,7 @@ pub(super) struct Pending {
 pub(super) type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conversation<'a>>, Failure>> + 'a>>;
 
 /// The state of a node's connection.
-pub(super) enum State<'a> {
+pub(super) enum NodeState<'a> {
     /// There is no connection. The next attempt is not before that time.
     Closed(Option<Instant>),
     /// The client is connecting, since then.
@@ -43,7 +43,7 @@ pub(super) enum State<'a> {
 pub(super) struct Node<'a> {
     settings: &'a Settings,
     pub(super) server: Server,
-    pub(super) state: State<'a>,
+    pub(super) state: NodeState<'a>,
     /// The waiting records, one share after the other.
     pending: VecDeque<Pending>,
     /// The sizes of the shares, from the first on. A share is the records that were taken at a time.
@@ -62,7 +62,7 @@ impl<'a> Node<'a> {
         Self {
             settings,
             server,
-            state: State::Closed(None),
+            state: NodeState::Closed(None),
             pending: VecDeque::new(),
             shares: VecDeque::new(),
             share: Size::default(),
@@ -79,8 +79,8 @@ impl<'a> Node<'a> {
 
     fn alone(&self) -> usize {
         match &self.state {
-            State::Open(conversation) => conversation.alone(),
-            State::Closed(_) | State::Opening(..) => self.alone,
+            NodeState::Open(conversation) => conversation.alone(),
+            NodeState::Closed(_) | NodeState::Opening(..) => self.alone,
         }
     }
 
@@ -91,7 +91,7 @@ impl<'a> Node<'a> {
 
     /// Whether replies are due.
     pub(super) fn has_steps(&self) -> bool {
-        matches!(&self.state, State::Open(conversation) if !conversation.is_idle())
+        matches!(&self.state, NodeState::Open(conversation) if !conversation.is_idle())
     }
 
     /// Adds a record, which is sent with the others of its share.
@@ -111,19 +111,19 @@ impl<'a> Node<'a> {
     /// Sends as many shares as may be under way, or begins to connect. `batch`: an empty list, whose memory is used again.
     pub(super) fn send(&mut self, receiver: &Receiver, batch: &mut Vec<Pending>) {
         let now = Instant::now();
-        if let State::Open(conversation) = &self.state
+        if let NodeState::Open(conversation) = &self.state
             && conversation.renews()
         {
             self.alone = conversation.alone();
-            self.state = State::Closed(None);
+            self.state = NodeState::Closed(None);
         }
         match &mut self.state {
-            State::Closed(until) if !self.pending.is_empty() && until.is_none_or(|until| until <= now) => {
+            NodeState::Closed(until) if !self.pending.is_empty() && until.is_none_or(|until| until <= now) => {
                 let opening = open(self.settings, self.server.clone(), self.alone);
-                self.state = State::Opening(Box::pin(opening), now);
+                self.state = NodeState::Opening(Box::pin(opening), now);
             }
-            State::Closed(_) | State::Opening(..) => {}
-            State::Open(conversation) => {
+            NodeState::Closed(_) | NodeState::Opening(..) => {}
+            NodeState::Open(conversation) => {
                 while conversation.has_room() && !self.shares.is_empty() {
                     batch.clear();
                     let mut size = Size::default();
@@ -141,7 +141,7 @@ impl<'a> Node<'a> {
 
     /// Notes that the connection is open. A waiting ASK may have become old meanwhile.
     pub(super) fn opened(&mut self, conversation: Box<Conversation<'a>>, receiver: &mut Receiver) {
-        self.state = State::Open(conversation);
+        self.state = NodeState::Open(conversation);
         self.failure = None;
         if self.pending.iter().any(|pending| pending.asking) {
             self.give_back_pending(receiver);
@@ -151,15 +151,15 @@ impl<'a> Node<'a> {
     /// Notes that the connection is lost, or could not be opened. Puts all records, under way or waiting, back into the queue.
     pub(super) fn lost(&mut self, failure: Failure, receiver: &mut Receiver) {
         self.alone = self.alone();
-        let before = std::mem::replace(&mut self.state, State::Closed(None));
-        if let State::Open(mut conversation) = before {
+        let before = std::mem::replace(&mut self.state, NodeState::Closed(None));
+        if let NodeState::Open(mut conversation) = before {
             conversation.give_back(receiver);
             self.alone = conversation.alone();
             if conversation.has_answered() {
                 self.reconnect = Reconnect::default();
             }
         }
-        self.state = State::Closed(Some(Instant::now() + self.reconnect.pause()));
+        self.state = NodeState::Closed(Some(Instant::now() + self.reconnect.pause()));
         self.failure = Some(failure);
         self.give_back_pending(receiver);
     }
@@ -178,17 +178,17 @@ impl<'a> Node<'a> {
         match &self.state {
             // The node's last failure was about records that are elsewhere now.
             _ if self.is_idle() => None,
-            State::Open(conversation) => conversation.blocked(),
-            State::Closed(_) | State::Opening(..) => self.failure.as_ref(),
+            NodeState::Open(conversation) => conversation.blocked(),
+            NodeState::Closed(_) | NodeState::Opening(..) => self.failure.as_ref(),
         }
     }
 
     /// When the client has to look at the node again even if nothing comes. `None`: no time is due.
     pub(super) fn wake(&self) -> Option<Instant> {
         match &self.state {
-            State::Open(conversation) => conversation.wake(),
-            State::Closed(until) if !self.pending.is_empty() => *until,
-            State::Closed(_) | State::Opening(..) => None,
+            NodeState::Open(conversation) => conversation.wake(),
+            NodeState::Closed(until) if !self.pending.is_empty() => *until,
+            NodeState::Closed(_) | NodeState::Opening(..) => None,
         }
     }
 }
@@ -215,7 +215,7 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
 }
 
 async fn open(settings: &Settings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
-    let mut connection = Connection::open_at(settings, &server).await?;
+    let mut connection = RedisConnection::open_at(settings, &server).await?;
     connection.may_batch(settings).await?;
     let waiting = match settings.wait {
         Some(_) => {

@@ -15,7 +15,7 @@ use super::view::View;
 use crate::sink::Failure;
 use crate::sink::ordered_queue::RecordOutcome;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::redis::client::{Next, Route};
+use crate::sink::redis::client::{AfterRedirect, Route};
 use crate::sink::redis::errors::Redirect;
 use crate::sink::redis::message::slot;
 use std::collections::HashMap;
@@ -163,11 +163,11 @@ impl Routes {
     }
 
     /// Decides on records of `stream` that the node `from` did not add.
-    fn redirected(&mut self, from: usize, stream: &str, redirect: &Redirect, failure: Failure) -> Next {
+    fn redirected(&mut self, from: usize, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect {
         let said_by = self.servers.get(from).map_or("", |server| server.host.as_str());
         let Some(server) = redirect.server(said_by) else {
             self.stale = true;
-            return Next::Later(failure);
+            return AfterRedirect::Later(failure);
         };
         let known = if redirect.ask {
             self.asks.contains_key(stream)
@@ -176,7 +176,7 @@ impl Routes {
             self.owners.get(usize::from(redirect.slot)).is_some_and(|owner| usize::from(*owner) != from)
         };
         if known {
-            return Next::Again;
+            return AfterRedirect::Again;
         }
         if !redirect.ask {
             self.stale = true;
@@ -193,7 +193,7 @@ impl Routes {
         } else if at_once {
             self.asks.insert(stream.to_owned(), number);
         }
-        if at_once { Next::Again } else { Next::Later(failure) }
+        if at_once { AfterRedirect::Again } else { AfterRedirect::Later(failure) }
     }
 
     fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
@@ -207,14 +207,14 @@ impl Routes {
 }
 
 /// A node's answers about the routes of records.
-pub(super) struct Said<'a> {
+pub(super) struct NodeAnswers<'a> {
     pub(super) routes: &'a mut Routes,
     /// The node's number.
     pub(super) by: usize,
 }
 
-impl Route for Said<'_> {
-    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> Next {
+impl Route for NodeAnswers<'_> {
+    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect {
         self.routes.redirected(self.by, stream, redirect, failure)
     }
 
@@ -238,9 +238,9 @@ mod tests {
         Failure { class: FailureClass::Environment, reason: "not_writable", text: "x".to_owned() }
     }
 
-    fn redirected(routes: &mut Routes, by: usize, error: &str) -> Next {
+    fn redirected(routes: &mut Routes, by: usize, error: &str) -> AfterRedirect {
         let redirect = Redirect::of(error).unwrap();
-        Said { routes, by }.redirected("foo", &redirect, failure())
+        NodeAnswers { routes, by }.redirected("foo", &redirect, failure())
     }
 
     fn at(routes: &Routes) -> (String, bool) {
@@ -252,11 +252,11 @@ mod tests {
     fn moved_moves_the_slot_and_makes_the_view_old() {
         let mut routes = routes();
         assert_eq!(at(&routes), ("b:2".to_owned(), false));
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), Next::Again);
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), AfterRedirect::Again);
         assert_eq!((at(&routes), routes.is_stale()), (("c:3".to_owned(), false), true));
         // The others that were under way say the same.
         for _ in 0..20 {
-            assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), Next::Again);
+            assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), AfterRedirect::Again);
         }
         assert_eq!((routes.servers().len(), routes.refreshing().unwrap().port), (3, 3));
         assert_eq!(routes.slot_after("hello"), "a:1");
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn ask_is_for_one_stream_once() {
         let mut routes = routes();
-        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), Next::Again);
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), AfterRedirect::Again);
         assert_eq!((at(&routes), routes.is_stale()), (("a:1".to_owned(), true), false));
         assert_eq!(routes.slot_after("{foo}2"), "b:2");
         routes.asked();
@@ -276,15 +276,15 @@ mod tests {
     fn nodes_that_name_one_another_are_followed_a_few_times_at_once() {
         let mut routes = routes();
         let mut at_once = 0;
-        while redirected(&mut routes, 1, "ASK 12182 a:1") == Next::Again {
+        while redirected(&mut routes, 1, "ASK 12182 a:1") == AfterRedirect::Again {
             routes.asked();
             at_once += 1;
         }
         assert_eq!((at_once, at(&routes).1), (AT_ONCE, false));
         routes.judged("foo", &[RecordOutcome::Delivered]);
-        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), Next::Again);
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), AfterRedirect::Again);
         let mut by = 0;
-        while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])) == Next::Again {
+        while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])) == AfterRedirect::Again {
             by = 1 - by;
             assert!(routes.redirects["foo"] <= AT_ONCE);
         }
@@ -293,9 +293,9 @@ mod tests {
     #[test]
     fn a_node_that_nobody_can_name_is_waited_for() {
         let mut routes = routes();
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 ?:3"), Next::Later(failure()));
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 ?:3"), AfterRedirect::Later(failure()));
         assert!(routes.is_stale() && at(&routes).0 == "b:2");
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 :3"), Next::Again);
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 :3"), AfterRedirect::Again);
         assert_eq!(at(&routes).0, "b:3");
     }
 

@@ -7,7 +7,7 @@
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::redis::Settings;
-use crate::sink::redis::connection::{Connection, Info, broken};
+use crate::sink::redis::connection::{Info, RedisConnection, broken};
 use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};
 use crate::sink::redis::message::SLOTS;
 use crate::sink::{Failure, FailureClass};
@@ -72,7 +72,7 @@ impl View {
     ///
     /// # Errors
     /// The node gives no view.
-    pub(in crate::sink::redis) async fn of(connection: &mut Connection) -> Result<Self, Failure> {
+    pub(in crate::sink::redis) async fn of(connection: &mut RedisConnection) -> Result<Self, Failure> {
         let info = Info(connection.ask(cmd("CLUSTER").arg("INFO")).await?);
         let state = info.field("cluster_state").map(str::to_owned);
         let reply = connection.ask(cmd("CLUSTER").arg("SLOTS")).await?;
@@ -174,7 +174,7 @@ impl View {
 
 /// Connects to a node and asks it.
 async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
-    let asking = async { View::of(&mut Connection::open_at(settings, node).await?).await };
+    let asking = async { View::of(&mut RedisConnection::open_at(settings, node).await?).await };
     let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
     tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
 }

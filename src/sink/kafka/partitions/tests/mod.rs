@@ -97,7 +97,7 @@ enum Mutant {
 }
 
 impl Clients for World {
-    fn hand_over(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let producer = &mut self.producers[usize::from(place.producer)];
         if producer.fatal {
             return Err(NotTaken::Later);
@@ -106,7 +106,7 @@ impl Clients for World {
         Ok(())
     }
 
-    fn collect(&mut self, place: Place, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let isolating = &mut self.producers[self.sharing];
         if isolating.fatal {
             return Err(NotTaken::Later);
@@ -134,7 +134,7 @@ fn given(number: u64, partition: i32) -> (i64, Option<i32>) {
 }
 
 /// As librdkafka gives it back when it fails: without its time, and with the partition that it was sent to.
-fn message(record: &Record<'_>, place: Place, ticket: Ticket) -> Message {
+fn message(record: &Record<'_>, place: PartitionPlace, ticket: Ticket) -> Message {
     let number = std::str::from_utf8(record.value.unwrap()).unwrap().parse().unwrap();
     if record.topic == "orders" {
         assert_eq!(
@@ -377,16 +377,16 @@ impl Partitions {
             let partition = &mut self.list[at];
             match (mutant, &partition.state) {
                 (Mutant::SearchWithoutProof, _) => partition.search.proven = true,
-                (Mutant::ProducerWithoutProof, State::Unproven) => {
-                    (partition.state, partition.moved) = (State::Proven, now);
+                (Mutant::ProducerWithoutProof, PartitionState::Unproven) => {
+                    (partition.state, partition.moved) = (PartitionState::Proven, now);
                 }
                 (Mutant::TwoProducers, _) => {
                     partition.place.producer = u8::try_from(world.dice.below(world.sharing as u64)).unwrap();
                 }
-                (Mutant::NotHeld, State::Draining) => {
-                    (partition.state, partition.moved) = (State::Proven, now);
+                (Mutant::NotHeld, PartitionState::Draining) => {
+                    (partition.state, partition.moved) = (PartitionState::Proven, now);
                     self.pump(u32::try_from(at).unwrap(), now, world);
-                    self.list[at].state = State::Draining;
+                    self.list[at].state = PartitionState::Draining;
                 }
                 _ => {}
             }
@@ -402,14 +402,14 @@ impl Partitions {
 fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
     let mut world = World::new(seed, sharing);
     let mut partitions = Partitions::default();
-    let place = |partition: i32| Place {
+    let place = |partition: i32| PartitionPlace {
         topic: 0,
         partition,
         producer: u8::try_from(usize::try_from(partition).unwrap() % sharing).unwrap(),
     };
     let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(place(partition), world.now)).collect();
     // Dead-letter records go to a partition of their own.
-    let dead_letters = partitions.add(Place { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
+    let dead_letters = partitions.add(PartitionPlace { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
     let (mut offered, mut taken, mut over) = (0, BTreeMap::<i32, Vec<u64>>::new(), BTreeSet::new());
     let (mut refusals, mut found, mut reported) = (Vec::new(), 0, Vec::new());
     for steps in 0.. {

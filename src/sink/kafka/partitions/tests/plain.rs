@@ -23,7 +23,7 @@ fn handed(world: &World) -> usize {
 fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
-    let at = partitions.add(Place { topic: 0, partition: 0, producer: 0 }, world.now);
+    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, world.now);
     let now = world.now;
     offer_plain(&mut partitions, at, 10, now, &mut world);
     assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
@@ -48,7 +48,7 @@ fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
-    let at = partitions.add(Place { topic: 0, partition: 0, producer: 0 }, now);
+    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, now);
     let enqueue = |number: u64, partitions: &mut Partitions, world: &mut World| {
         let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
         partitions.enqueue(at, &record(b"7"), tag, now, world);
@@ -67,7 +67,7 @@ fn proven() -> (World, Partitions, u32) {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
-    let at = partitions.add(Place { topic: 0, partition: 0, producer: 0 }, now);
+    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, now);
     offer_plain(&mut partitions, at, 1, now, &mut world);
     answer(&mut partitions, 1, now, &mut world);
     partitions.turn(now, &mut world, &mut |_| {});
@@ -129,7 +129,7 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     world.limit = usize::MAX;
     world.cuts = false;
     world.bad = BTreeSet::from([700]);
-    let at = partitions.add(Place { topic: 0, partition: 0, producer: 0 }, world.now);
+    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, world.now);
     let now = world.now;
     for number in 0..1001_u64 {
         let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
