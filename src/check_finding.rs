@@ -2,6 +2,7 @@
 //!
 //! Made by whoever knows the thing: the checks of Postgres and of tables, and each destination's own.
 
+use crate::remedy::Remedy;
 use serde::{Serialize, Serializer};
 
 /// The hint of log lines whose cause only a look at both Postgres and the destination can tell.
@@ -74,7 +75,7 @@ pub struct Finding {
     /// Why it matters.
     pub why: Option<String>,
     /// The SQL or the command that fixes it.
-    pub fix: Option<String>,
+    pub fix: Option<Remedy>,
 }
 
 impl Finding {
@@ -90,7 +91,7 @@ impl Finding {
 
     /// Adds the SQL or the command that fixes it.
     #[must_use]
-    pub fn fix(self, fix: impl Into<String>) -> Self {
+    pub fn fix(self, fix: impl Into<Remedy>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 

@@ -35,8 +35,9 @@
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
 //! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes a caller wait for who reads it |
-//! | [`check_finding`] | - | what `check` saw, and what fixes it | parses text |
 //! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
+//! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
+//! | [`check_finding`] | - | what `check` saw, and what fixes it | parses text |
 //! | [`secret`] | where a secret is stored | its present value | shows it |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
@@ -63,6 +64,7 @@ pub mod pg;
 pub mod pgoutput;
 pub mod positions;
 pub mod relay;
+pub mod remedy;
 pub mod route;
 pub mod secret;
 pub mod settings;

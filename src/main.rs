@@ -9,10 +9,9 @@ use tracing_subscriber::EnvFilter;
 use walrelay::commands::bench::{self, BenchError};
 use walrelay::commands::run::Error as RunError;
 use walrelay::commands::setup::Held;
-use walrelay::commands::{
-    self, CommandError, TypedFlags, backfill, check, dead_letters, prune, setup, status, teardown,
-};
+use walrelay::commands::{self, CommandError, backfill, check, dead_letters, prune, setup, status, teardown};
 use walrelay::pg::source::Environment;
+use walrelay::remedy::{Remedy, TypedFlags};
 use walrelay::settings::cli;
 use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::sink::kinds::SILENT;
@@ -51,8 +50,7 @@ fn begin() -> u8 {
 
 fn perform(invocation: Invocation) -> u8 {
     let typed = invocation.typed;
-    let complete = |text: &str| typed.complete(text);
-    let hint = |hint: Option<String>| hint.map(|hint| complete(&hint));
+    let hint = |hint: Option<Remedy>| hint.map(|hint| hint.with(&typed));
     let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
         Ok(stop) => stop.unwrap_or_default(),
         Err(error) => return fail(&error, error.hint(), error.exit_code()),
@@ -64,7 +62,7 @@ fn perform(invocation: Invocation) -> u8 {
             Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
-        Task::Check(request) => check::check(&request, &mut io::stdout(), &complete),
+        Task::Check(request) => check::check(&request, &mut io::stdout(), &typed),
         Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
         Task::Prune(request) => match prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop) {
             // It goes on until it is asked to stop, whatever it waits for then.
@@ -105,7 +103,7 @@ fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u
         Ok(()) => 0,
         // The user stopped the command: it needs no hint.
         Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_code()),
-        Err(error) => fail(&error, error.hint().map(|hint| typed.complete(&hint)), error.exit_code()),
+        Err(error) => fail(&error, error.hint().map(|hint| hint.with(typed)), error.exit_code()),
     }
 }
 
@@ -137,7 +135,7 @@ fn measure(request: &bench::Request) -> Result<(), BenchError> {
 fn end_check(ended: Result<(), walrelay::settings::ConfigError>) -> u8 {
     match ended {
         Ok(()) => 0,
-        Err(error) => fail(&error, error.hint(), commands::EXIT_SETTINGS),
+        Err(error) => fail(&error, error.hint().map(Remedy::from), commands::EXIT_SETTINGS),
     }
 }
 
@@ -158,7 +156,7 @@ fn leave(exit: &Exit) -> u8 {
 }
 
 /// One line with the chain of causes, one with what fixes it.
-fn fail(error: &dyn std::error::Error, hint: Option<String>, code: u8) -> u8 {
+fn fail(error: &dyn std::error::Error, hint: Option<Remedy>, code: u8) -> u8 {
     let hint = hint.map_or_else(String::new, |hint| format!("hint: {hint}\n"));
     stderr::say(&format!("error: {}\n{hint}", chain(error)));
     code

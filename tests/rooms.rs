@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use walrelay::sink::labels::LABELS;
 
 /// Each imports only from its left.
-const ROOMS: [&str; 19] = [
+const ROOMS: [&str; 20] = [
     "lsn",
     "wire",
     "stderr",
-    "check_finding",
     "given",
+    "remedy",
+    "check_finding",
     "secret",
     "pgoutput",
     "pg",

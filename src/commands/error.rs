@@ -9,6 +9,7 @@ use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::relay::BadRowAt;
+use crate::remedy::{Command, Remedy};
 use crate::route::TopicError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 use std::io;
@@ -28,7 +29,7 @@ pub enum CommandError {
         /// Why.
         why: String,
         /// With it.
-        example: String,
+        example: Remedy,
     },
     /// No such table.
     #[error("table {table} does not exist in database \"{database}\"")]
@@ -43,8 +44,8 @@ pub enum CommandError {
     Refused {
         /// What was to be done.
         step: String,
-        /// What fixes it; empty when that is not known.
-        fix: String,
+        /// What fixes it, where that is known.
+        fix: Option<Remedy>,
         /// The server's answer.
         #[source]
         source: Box<pg::Error>,
@@ -151,7 +152,7 @@ pub enum CommandError {
         /// How long it was waited for.
         waited: Duration,
         /// What runs its relay.
-        run: String,
+        run: Command,
     },
     /// Archived rows would be published.
     #[error("publication \"{publication}\" has {archive}: what is archived would be published again")]
@@ -301,10 +302,12 @@ impl From<pg::Error> for CommandError {
 
 impl CommandError {
     /// The same; where a right is missing that `fix` gives, with that.
-    pub(super) fn with_fix(self, step: String, fix: String) -> Self {
+    pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
         if let Self::Run(RunError::Postgres(source)) = self {
             return match source.code() {
-                Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Self::Refused { step, fix, source: Box::new(source) },
+                Some(sqlstate::INSUFFICIENT_PRIVILEGE) => {
+                    Self::Refused { step, fix: Some(fix.into()), source: Box::new(source) }
+                }
                 _ => Self::Run(RunError::Postgres(source)),
             };
         }
@@ -356,89 +359,99 @@ impl CommandError {
     }
 
     /// What fixes it: a command, SQL, or a short text.
-    pub fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<Remedy> {
         Some(match self {
             Self::Run(error) => return error.hint(),
             Self::Shards(error) => error.hint(),
             Self::DeadLetters(error) => return error.hint(),
             Self::FlagNeeded { example, .. } => example.clone(),
             Self::NoTable { .. } => {
-                "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup create it: --create-table".to_owned()
+                "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup create it: --create-table".into()
             }
-            Self::Refused { fix, source, .. } => return refused_hint(fix, source),
+            Self::Refused { fix, source, .. } => return refused_hint(fix.as_ref(), source),
             Self::NoFailoverSlots { .. } => {
-                "leave --failover out; after a promotion the slot has to be created again on the new primary".to_owned()
+                "leave --failover out; after a promotion the slot has to be created again on the new primary".into()
             }
-            Self::NotMarkable { sql, .. } => {
-                format!("run as the publication's owner: walrelay setup --apply; or once the slot is there: {sql}")
-            }
-            Self::Interrupted => "once no old transaction is open: walrelay setup --apply".to_owned(),
+            Self::NotMarkable { sql, .. } => Remedy::from("run as the publication's owner: ")
+                .and(setup())
+                .and(format!("; or once the slot is there: {sql}")),
+            Self::Interrupted => Remedy::from("once no old transaction is open: ").and(setup()),
             Self::SlotInUse { pid, .. } => in_use_hint(*pid),
-            Self::NobodyToAsk { .. } => "if that is what you want, add --yes".to_owned(),
-            Self::Topic(error) => return error.hint(),
-            Self::Destination(error) => return error.hint(),
+            Self::NobodyToAsk { .. } => "if that is what you want, add --yes".into(),
+            Self::Topic(error) => return error.hint().map(Remedy::from),
+            Self::Destination(error) => return error.hint().map(Remedy::from),
             Self::NotReady { .. } | Self::Output(_) => return None,
-            Self::NotProven { .. } => "if that is what you want, add --force".to_owned(),
+            Self::NotProven { .. } => "if that is what you want, add --force".into(),
             Self::PassedOver { forget, .. } => {
-                format!("look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force")
+                format!("look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force").into()
             }
-            Self::Changed { .. } => "run the same command again: it reads the publication as it is now".to_owned(),
+            Self::Changed { .. } => "run the same command again: it reads the publication as it is now".into(),
             Self::NoProof { is_shard: true, .. } => {
-                "publications of shards have to stay as they were created; to delete rows without that proof: --force".to_owned()
+                "publications of shards have to stay as they were created; to delete rows without that proof: --force".into()
             }
-            Self::NoProof { .. } => {
-                "run as the publication's owner: walrelay setup --apply, which records it from then on; for rows from before: --force".to_owned()
-            }
-            Self::NoSnapshot { slot, .. } => format!(
-                "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and walrelay backfill --slot {slot}, which publishes every row that is in the table then"
-            ),
+            Self::NoProof { .. } => Remedy::from("run as the publication's owner: ")
+                .and(setup())
+                .and(", which records it from then on; for rows from before: --force"),
+            Self::NoSnapshot { slot, .. } => Remedy::from(format!(
+                "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then "
+            ))
+            .and(Remedy::new_slot(slot))
+            .and(", and ")
+            .and(Command::new("backfill").set("--slot", slot))
+            .and(", which publishes every row that is in the table then"),
             Self::Updated { table, .. } => format!(
                 "find out which rows of {table}; publish the others with --leave-updated, and then those through the slot by the SQL statement in {REPUBLISH_PAGE}"
-            ),
-            Self::Rewritten { .. } => "to publish all of its rows once more: --again; a primary key avoids this".to_owned(),
+            )
+            .into(),
+            Self::Rewritten { .. } => "to publish all of its rows once more: --again; a primary key avoids this".into(),
             Self::RowsHidden { .. } => {
-                "run it as a role with BYPASSRLS, or as the table's owner where row security is not forced".to_owned()
+                "run it as a role with BYPASSRLS, or as the table's owner where row security is not forced".into()
             }
             Self::NoOrder { has_key: false, .. } => {
-                "add a primary key or a unique index on NOT NULL columns, or leave out --order-by".to_owned()
+                "add a primary key or a unique index on NOT NULL columns, or leave out --order-by".into()
             }
-            Self::NoOrder { .. } => "--order-by takes the name of a column, without direction".to_owned(),
+            Self::NoOrder { .. } => "--order-by takes the name of a column, without direction".into(),
             Self::BackfillRuns { .. } => {
-                "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again".to_owned()
+                "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again".into()
             }
             Self::OtherBackfill { .. } => {
-                "to resume it, use the same flags; to publish rows whether or not they were published before: --again".to_owned()
+                "to resume it, use the same flags; to publish rows whether or not they were published before: --again".into()
             }
             Self::BadRow(row) => existing_row_hint(row),
-            Self::NotConfirmed { run, .. } => format!("if its relay is stopped, start it: {run}; or set a longer --timeout"),
-            Self::ArchivePublished { .. } => "name a table with --archive-to that the publication does not have".to_owned(),
-            Self::NoArchive { archive, table, .. } => format!("CREATE TABLE {archive} (LIKE {table});"),
+            Self::NotConfirmed { run, .. } => Remedy::from("if its relay is stopped, start it: ")
+                .and(run.clone())
+                .and("; or set a longer --timeout"),
+            Self::ArchivePublished { .. } => "name a table with --archive-to that the publication does not have".into(),
+            Self::NoArchive { archive, table, .. } => {
+                Remedy::sql(format!("CREATE TABLE {archive} (LIKE {table});"))
+            }
             Self::ArchiveLacks { archive, column, .. } => {
-                format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column))
+                format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column)).into()
             }
             Self::NotArchived { triggers, .. } => format!(
                 "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Disable it, or name another table with --archive-to",
                 triggers.join(", ")
-            ),
-            Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".to_owned(),
-            Self::CheckFailed { .. } => "each fail line above says how to fix it".to_owned(),
-            Self::NoRelay { .. } => "check that the relay runs, and that its --http is this address".to_owned(),
+            )
+            .into(),
+            Self::NoPartitions { .. } => "leave out --partitions: rows are then deleted one by one".into(),
+            Self::CheckFailed { .. } => "each fail line above says how to fix it".into(),
+            Self::NoRelay { .. } => "check that the relay runs, and that its --http is this address".into(),
         })
     }
 }
 
 /// Our own word where it is about rights, else the server's.
-fn refused_hint(fix: &str, error: &pg::Error) -> Option<String> {
-    if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && !fix.is_empty() {
-        return Some(fix.to_owned());
+fn refused_hint(fix: Option<&Remedy>, error: &pg::Error) -> Option<Remedy> {
+    if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) && fix.is_some() {
+        return fix.cloned();
     }
     let error = error.server_error()?;
     if error.code == sqlstate::LIMIT_EXCEEDED {
         return Some(
-            "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;".to_owned(),
+            "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;".into(),
         );
     }
-    (!error.hint.is_empty()).then(|| error.hint.clone())
+    (!error.hint.is_empty()).then(|| error.hint.clone().into())
 }
 
 fn no_order(has_key: bool) -> &'static str {
@@ -451,27 +464,33 @@ fn dead_letter_refused(row: &BadRowAt) -> String {
     })
 }
 
-fn existing_row_hint(row: &BadRowAt) -> String {
+fn setup() -> Command {
+    Command::new("setup").flag("--apply")
+}
+
+fn existing_row_hint(row: &BadRowAt) -> Remedy {
     let (which, at) =
         (row.row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}")), row.position);
     format!(
         "all rows before {which} are published: fix the cause ({}), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there",
         row.row.reason.kind().fix
     )
+    .into()
 }
 
-fn in_use_hint(pid: Option<u32>) -> String {
+fn in_use_hint(pid: Option<u32>) -> Remedy {
     let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
     format!(
         "stop the relay that reads it; if that is gone and the server has not noticed: SELECT pg_terminate_backend({pid});"
     )
+    .into()
 }
 
 fn reader(pid: Option<u32>, reading: Option<&catalog::ServerSession>) -> String {
     match (reading, pid) {
         (Some(reading), _) => session(reading),
         (None, Some(pid)) => format!("process {pid}"),
-        (None, None) => "another process".to_owned(),
+        (None, None) => "another process".into(),
     }
 }
 
@@ -483,20 +502,20 @@ mod tests {
     fn refusal(code: &str, fix: &str) -> CommandError {
         let error = Box::new(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() });
         let source = Box::new(pg::Error::Server { doing: "X".to_owned(), error });
-        CommandError::Refused { step: "do it".to_owned(), fix: fix.to_owned(), source }
+        CommandError::Refused { step: "do it".to_owned(), fix: Some(fix.into()), source }
     }
 
     #[test]
     fn a_missing_right_is_fixed_by_the_steps_own_word() {
         let error = refusal(sqlstate::INSUFFICIENT_PRIVILEGE, "GRANT it");
-        assert_eq!((error.exit_code(), error.hint().as_deref()), (2, Some("GRANT it")));
+        assert_eq!((error.exit_code(), error.hint()), (2, Some("GRANT it".into())));
     }
 
     #[test]
     fn no_free_slot_is_for_an_operator_and_names_the_setting() {
         let error = refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it");
         assert_eq!(error.exit_code(), 2);
-        assert!(error.hint().unwrap().contains("max_replication_slots"));
+        assert!(error.hint().unwrap().to_string().contains("max_replication_slots"));
     }
 
     #[test]
@@ -508,6 +527,6 @@ mod tests {
     fn a_slot_in_use_names_the_process_and_how_to_end_it() {
         let error = CommandError::SlotInUse { slot: "s".to_owned(), pid: Some(7), reading: None };
         assert_eq!(error.to_string(), "replication slot \"s\" is in use by process 7");
-        assert!(error.hint().unwrap().contains("pg_terminate_backend(7)"));
+        assert!(error.hint().unwrap().to_string().contains("pg_terminate_backend(7)"));
     }
 }

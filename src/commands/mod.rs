@@ -23,15 +23,12 @@ mod signals;
 pub mod status;
 mod target;
 pub mod teardown;
-mod typed;
 
 pub use error::CommandError;
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
-pub use output::shown_source;
 pub use shards::ShardError;
 pub use signals::{end, stop_on_signal};
 pub use target::OutboxPlace;
-pub use typed::{CommandFlags, Flag, TypedFlag, TypedFlags};
 
 /// Columns that say how old a row is, in the order in which they are tried.
 const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurred_at"];

@@ -1,12 +1,12 @@
 //! Figures, names and commands as people read them.
 //!
-//! In: values. Out: text. Nothing here writes anything. No secret comes out: a connection string loses its password.
+//! In: values. Out: text and commands. Nothing here writes anything.
 
 use crate::given::percent_encoded;
-pub(super) use crate::given::shell_quoted;
 pub(super) use crate::given::units::{bytes, number};
 use crate::outbox::TableName;
 use crate::pg::catalog::ServerSession;
+use crate::remedy::Command;
 use std::time::Duration;
 
 /// The name that publication and slot have when none is given.
@@ -52,22 +52,20 @@ pub(super) struct Told<'a> {
     pub(super) tables: &'a [TableName],
 }
 
-/// `walrelay <words>`, with the flags that are not the default.
-pub(super) fn command(words: &str, told: &Told<'_>) -> String {
-    let mut text = vec!["walrelay".to_owned(), words.to_owned()];
-    let mut flag = |name: &str, value: &str| text.extend([name.to_owned(), shell_quoted(value)]);
-    if let Some(source) = told.source {
-        flag("--source", source);
+impl Told<'_> {
+    /// The command with the flags that are not the default.
+    pub(super) fn add_to(&self, command: Command) -> Command {
+        let command = self.source.iter().fold(command, |command, source| command.set("--source", source));
+        let names = [("--publication", self.publication), ("--slot", self.slot)];
+        let names = names.into_iter().filter(|(_, name)| *name != DEFAULT_NAME);
+        let command = names.fold(command, |command, (flag, name)| command.set(flag, name));
+        with_tables(command, self.tables)
     }
-    for (name, value) in [("--publication", told.publication), ("--slot", told.slot)] {
-        if value != DEFAULT_NAME {
-            flag(name, value);
-        }
-    }
-    for table in told.tables {
-        flag("--table", &table.as_typed());
-    }
-    text.join(" ")
+}
+
+/// The command with a `--table` for each of the tables.
+pub(super) fn with_tables<'a>(command: Command, tables: impl IntoIterator<Item = &'a TableName>) -> Command {
+    tables.into_iter().fold(command, |command, table| command.set("--table", table.as_typed()))
 }
 
 /// A connection string without secrets as another role's; `None`: it is not known how.
@@ -82,24 +80,6 @@ pub(super) fn as_role(source: &str, role: &str) -> Option<String> {
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
     Some(format!("{scheme}://{}@{hosts}{path}", percent_encoded(role)))
-}
-
-/// A connection string without its password. One that holds a secret in another form is not shown at all.
-pub fn shown_source(text: &str) -> String {
-    let lower = text.to_ascii_lowercase();
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return if lower.contains("password") { "…".to_owned() } else { text.to_owned() };
-    };
-    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    if path.to_ascii_lowercase().contains("password") || path.contains('@') {
-        return "…".to_owned();
-    }
-    match authority.rsplit_once('@') {
-        Some((user, hosts)) => {
-            format!("{scheme}://{}@{hosts}{path}", user.split_once(':').map_or(user, |(name, _)| name))
-        }
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -137,28 +117,12 @@ mod tests {
     fn a_command_repeats_only_what_is_not_the_default() {
         let tables = ["public.outbox", "shop.\"A b.c\""].map(|table| TableName::parse(table).unwrap());
         let told = Told { source: None, publication: "walrelay", slot: "walrelay", tables: &[] };
-        assert_eq!(command("run", &told), "walrelay run");
+        assert_eq!(told.add_to(Command::new("run")).to_string(), "walrelay run");
         let told = Told { source: Some("postgres://u@h/d?a=1&b=2"), publication: "it's", slot: "s", tables: &tables };
         assert_eq!(
-            command("run", &told),
+            told.add_to(Command::new("run")).to_string(),
             r#"walrelay run --source 'postgres://u@h/d?a=1&b=2' --publication 'it'\''s' --slot s --table public.outbox --table 'shop."A b.c"'"#
         );
-    }
-
-    #[test]
-    fn no_password_is_shown() {
-        for (text, shown) in [
-            ("postgres://u:secret@h:5432/d?sslmode=require", "postgres://u@h:5432/d?sslmode=require"),
-            ("postgres://u:se@cret@h/d", "postgres://u@h/d"),
-            ("postgres://u@h/d?password=secret", "…"),
-            ("postgres://u:se/cret@h/d", "…"),
-            ("postgres://u:secret?@h/d", "…"),
-            ("host=h PassWord=secret", "…"),
-            ("host=h user=u", "host=h user=u"),
-            ("postgres:///d", "postgres:///d"),
-        ] {
-            assert_eq!(shown_source(text), shown);
-        }
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! Reads only. The names of a shard are derived in [`crate::pg::shard`]; a publication that has such a name and no line of ours in its comment is somebody
 //! else's, and is in no set.
 
-use super::output::shell_quoted;
+use crate::given::shell_quoted;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
+use crate::remedy::{Command, Remedy};
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
 
 /// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
@@ -59,7 +60,7 @@ pub enum ShardError {
         /// Why.
         why: String,
         /// What fixes it.
-        fix: String,
+        fix: Remedy,
     },
     /// There are no shards and no slot.
     #[error("there is nothing to move rows from: no shards, and no slot of publication \"{publication}\"")]
@@ -67,7 +68,7 @@ pub enum ShardError {
         /// Its name.
         publication: String,
         /// What makes shards.
-        hint: String,
+        hint: Remedy,
     },
     /// Another set was begun, and rows may be under way to it.
     #[error("the setup of {found} is not finished")]
@@ -75,7 +76,7 @@ pub enum ShardError {
         /// What.
         found: String,
         /// What finishes it.
-        hint: String,
+        hint: Remedy,
     },
     /// There is something already.
     #[error("there is {found} already: a new set of shards would publish its rows, too")]
@@ -83,7 +84,7 @@ pub enum ShardError {
         /// What.
         found: String,
         /// What moves the rows.
-        hint: String,
+        hint: Remedy,
     },
     /// More than one set to move from.
     #[error("there are {}: which of them has the rows is not known", found.join(" and "))]
@@ -125,7 +126,7 @@ pub enum ShardError {
         /// For people.
         to: String,
         /// What resumes it.
-        resume: String,
+        resume: Command,
     },
     /// There are shards, and what was asked for is for one slot.
     #[error("the rows are shared out among {found}: {why}")]
@@ -135,7 +136,7 @@ pub enum ShardError {
         /// Why that is refused.
         why: &'static str,
         /// What to do.
-        hint: String,
+        hint: Remedy,
     },
     /// Rows are under way, and nobody publishes them.
     #[error("no relay reads slot \"{slot}\": its unpublished rows would hold up all others")]
@@ -143,7 +144,7 @@ pub enum ShardError {
         /// Its name.
         slot: String,
         /// What starts the relay.
-        start: String,
+        start: Command,
     },
 }
 
@@ -174,50 +175,74 @@ impl ShardError {
         Self::Incomplete { shard, missing: format!("{kind} \"{name}\"") }
     }
 
-    pub(super) fn hint(&self) -> String {
+    pub(super) fn hint(&self) -> Remedy {
         match self {
             Self::TooOld { .. } => {
-                "one table or partition for each relay, each with a publication and a slot of its own".to_owned()
+                "one table or partition for each relay, each with a publication and a slot of its own".into()
             }
             Self::KeyType { .. } | Self::NoColumn { .. } => {
-                "name another column with --key-column, here and for run, or --key-column '' for records without keys"
-                    .to_owned()
+                "name another column with --key-column, here and for run, or --key-column '' for records without keys".into()
             }
-            Self::NotShared { table, count, .. } => format!(
-                "a set of shards keeps the tables that it was created with. For another table, a set of its own: walrelay setup --shards {count} --apply --publication NAME --slot NAME --table {table}. If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, walrelay teardown --shards {count}, and setup again"
-            ),
+            Self::NotShared { table, count, .. } => {
+                let own = setup("--shards", *count).set("--publication", "NAME").set("--slot", "NAME").set("--table", table);
+                Remedy::from("a set of shards keeps the tables that it was created with. For another table, a set of its own: ")
+                    .and(own)
+                    .and(". If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, ")
+                    .and(teardown(*count))
+                    .and(", and setup again")
+            }
             Self::Unfit { fix, .. } => fix.clone(),
             Self::NothingToMove { hint, .. }
             | Self::Unfinished { hint, .. }
             | Self::Exists { hint, .. }
             | Self::SharedOut { hint, .. } => hint.clone(),
             Self::Several { .. } => {
-                "drop the set that nobody reads: walrelay teardown --shards N, or walrelay teardown for the one slot"
-                    .to_owned()
+                Remedy::from("drop the set that nobody reads: ")
+                    .and(Command::new("teardown").set("--shards", "N"))
+                    .and(", or ")
+                    .and(Command::new("teardown"))
+                    .and(" for the one slot")
             }
             Self::Incomplete { shard, .. } => {
-                let count = shard.count();
-                format!(
-                    "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: walrelay teardown --shards {count} && walrelay setup --shards {count} --apply, then compare the table with the topics"
-                )
+                Remedy::from("rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: ")
+                    .and(teardown(shard.count()))
+                    .and(" && ")
+                    .and(setup("--shards", shard.count()))
+                    .and(", then compare the table with the topics")
             }
             Self::Lost { slot, .. } => {
                 let name = literal(slot);
-                format!(
-                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput'); start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
-                )
+                Remedy::sql(format!(
+                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput');"
+                ))
+                .and(format!(
+                    " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
+                ))
             }
             Self::OnePart { whole: Some((publication, slot)), .. } => format!(
                 "use the names without the shard, for all shards at once: --publication {} --slot {slot}",
                 shell_quoted(publication)
-            ),
-            Self::OnePart { whole: None, .. } => "use the names without the shard, for all shards at once".to_owned(),
-            Self::Moves { resume, .. } => format!(
-                "walrelay status --all shows how far it is; then the same command again. If nobody moves them any more: {resume}"
-            ),
-            Self::Unread { start, .. } => format!("start its relay: {start}; then the same command again"),
+            )
+            .into(),
+            Self::OnePart { whole: None, .. } => "use the names without the shard, for all shards at once".into(),
+            Self::Moves { resume, .. } => Remedy::from(Command::new("status").flag("--all"))
+                .and(" shows how far it is; then the same command again. If nobody moves them any more: ")
+                .and(resume.clone()),
+            Self::Unread { start, .. } => {
+                Remedy::from("start its relay: ").and(start.clone()).and("; then the same command again")
+            }
         }
     }
+}
+
+/// Makes a set of shards, or moves rows to one: `--shards` or `--reshard`.
+pub(super) fn setup(verb: &str, count: u8) -> Command {
+    Command::new("setup").set(verb, count).flag("--apply")
+}
+
+/// Drops a set of shards.
+pub(super) fn teardown(count: u8) -> Command {
+    Command::new("teardown").set("--shards", count)
 }
 
 /// One publication with its slot.
@@ -243,10 +268,11 @@ impl Member {
     }
 
     /// What runs its relay.
-    pub(super) fn command(&self) -> String {
+    pub(super) fn command(&self) -> Command {
+        let run = Command::new("run");
         match self.shard {
-            Some(shard) => format!("walrelay run --shard {shard}"),
-            None => format!("walrelay run --publication {} --slot {}", shell_quoted(&self.publication), self.slot),
+            Some(shard) => run.set("--shard", shard),
+            None => run.set("--publication", &self.publication).set("--slot", &self.slot),
         }
     }
 }
@@ -329,8 +355,8 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
     let (publication, slot) = whole;
     is_whole_name(connection, publication, slot)?;
     let mut sets = sets(connection, publication, slot)?;
-    if let Some((set, flag)) = unfinished(&sets) {
-        return Err(ShardError::Moves { to: set.shown(), resume: format!("walrelay setup {flag} --apply") }.into());
+    if let Some((set, resume)) = unfinished(&sets) {
+        return Err(ShardError::Moves { to: set.shown(), resume }.into());
     }
     if !sets.iter().any(|set| set.count.is_some()) {
         return Ok(None);
@@ -347,11 +373,11 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
     }
 }
 
-/// The set whose setup has begun and not ended, with the flag that resumes it.
-pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, String)> {
+/// The set whose setup has begun and not ended, with the command that resumes it.
+pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, Command)> {
     let set = sets.iter().find(|set| set.is(Moving::Waits))?;
     let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
-    Some((set, format!("{verb} {}", set.count.unwrap_or_default())))
+    Some((set, setup(verb, set.count.unwrap_or_default())))
 }
 
 /// Sees that a publication is not that of one shard.
@@ -372,7 +398,12 @@ pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> 
     Err(ShardError::SharedOut {
         found: set.shown(),
         why: "nothing says which rows are older than their slots",
-        hint: "the SQL statement in docs/operations/republish.md passes rows through the shards, whether or not they were published. Another time publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply".to_owned(),
+        hint: Remedy::from(format!(
+            "the SQL statement in {REPUBLISH_PAGE} passes rows through the shards, whether or not they were published. Another time publish existing rows before: "
+        ))
+        .and(Command::new("setup").flag("--apply").flag("--backfill"))
+        .and(", then ")
+        .and(Command::new("setup").set("--reshard", "N").flag("--apply")),
     }
     .into())
 }
@@ -392,7 +423,8 @@ pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) ->
     Err(ShardError::SharedOut {
         found: set.shown(),
         why: "one slot for all of them would publish each row twice",
-        hint: "one relay for each of them, with --shard and without --setup; to have one relay again: walrelay setup --reshard 1 --apply".to_owned(),
+        hint: Remedy::from("one relay for each of them, with --shard and without --setup; to have one relay again: ")
+            .and(setup("--reshard", 1)),
     }
     .into())
 }

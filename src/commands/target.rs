@@ -4,7 +4,7 @@
 
 use super::AGE_COLUMNS;
 use super::error::CommandError;
-use super::output::shell_quoted;
+use super::output::with_tables;
 use super::shards::{self, ShardError};
 use crate::outbox::Mapping;
 use crate::outbox::TableName;
@@ -14,6 +14,7 @@ use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
 use crate::pgoutput::PublishedTable;
+use crate::remedy::Command;
 use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
 
 /// Where the tables are.
@@ -47,10 +48,10 @@ impl OutboxPlace {
     }
 
     /// What runs the relay of the slot.
-    pub(super) fn run_command(&self) -> String {
+    pub(super) fn run_command(&self) -> Command {
         match self.shard {
-            Some(shard) => format!("walrelay run --shard {shard}"),
-            None => format!("walrelay run --slot {}", self.slot),
+            Some(shard) => Command::new("run").set("--shard", shard),
+            None => Command::new("run").set("--slot", &self.slot),
         }
     }
 }
@@ -144,8 +145,7 @@ pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) ->
     if others.is_empty() {
         return Ok(());
     }
-    let flag = |table: &TableName| format!(" --table {}", shell_quoted(&table.as_typed()));
-    let flags: Vec<String> = roots(&outboxes).iter().map(flag).collect();
+    let (outboxes, prune) = (roots(&outboxes), Command::new("prune"));
     Err(CommandError::FlagNeeded {
         flag: "--table",
         why: format!(
@@ -153,10 +153,11 @@ pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) ->
             place.publication,
             roots(&others).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         ),
-        example: format!(
-            "walrelay prune{}",
-            if flags.is_empty() { " --table SCHEMA.TABLE".to_owned() } else { flags.concat() }
-        ),
+        example: if outboxes.is_empty() {
+            prune.set("--table", "SCHEMA.TABLE").into()
+        } else {
+            with_tables(prune, &outboxes).into()
+        },
     })
 }
 
@@ -192,7 +193,7 @@ fn target(
     let id = id_column(&shape, place.id_column.as_deref()).ok_or_else(|| CommandError::FlagNeeded {
         flag: "--id-column",
         why: format!("{name} has no column {}", place.id_column.as_deref().unwrap_or("id or event_id")),
-        example: "--id-column COLUMN".to_owned(),
+        example: "--id-column COLUMN".into(),
     })?;
     Ok(Target { name, shape, id, filtered, partial })
 }

@@ -5,7 +5,8 @@
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
 
 use super::error::CommandError;
-use super::output::{Told, bytes, command};
+use super::output::{Told, bytes};
+use super::shards;
 use crate::outbox::TableName;
 use crate::pg::catalog::PublicationMark;
 use crate::pg::marker;
@@ -13,6 +14,7 @@ use crate::pg::server::Slot;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
+use crate::remedy::{Command, Remedy};
 use crate::supervise::check_owner;
 use std::io::{BufRead, Write};
 
@@ -131,7 +133,7 @@ struct Step {
     sql: String,
     /// That it was dropped.
     done: String,
-    fix: String,
+    fix: Remedy,
 }
 
 impl Step {
@@ -147,7 +149,7 @@ impl Step {
             return Err(in_use(connection, &request.slot, slot.and_then(|slot| slot.row.active_pid))?);
         }
         let step = format!("drop {}", self.what);
-        Err(CommandError::Refused { step, fix: self.fix.clone(), source: Box::new(error) })
+        Err(CommandError::Refused { step, fix: Some(self.fix.clone()), source: Box::new(error) })
     }
 }
 
@@ -168,7 +170,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
         ),
         sql: format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)),
         done: format!("dropped slot \"{name}\""),
-        fix: "the role needs REPLICATION, or membership in what a managed service has in place of it".to_owned(),
+        fix: "the role needs REPLICATION, or membership in what a managed service has in place of it".into(),
     }
 }
 
@@ -185,7 +187,7 @@ fn drop_publication(request: &Request, facts: &Facts, mark: &PublicationMark) ->
         what: format!("publication \"{name}\" ({}){also}", tables.join(", ")),
         sql: format!("DROP PUBLICATION {}", identifier(name)),
         done: format!("dropped publication \"{name}\""),
-        fix: "run it as the owner of the publication".to_owned(),
+        fix: "run it as the owner of the publication".into(),
     }
 }
 
@@ -199,7 +201,7 @@ fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
         what: format!("the setup marker of publication \"{}\"", request.publication),
         sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
         done: format!("dropped the setup marker of publication \"{}\"", request.publication),
-        fix: "run it as the owner of the publication".to_owned(),
+        fix: "run it as the owner of the publication".into(),
     })
 }
 
@@ -231,7 +233,7 @@ fn ending(request: &Request, facts: &Facts) -> String {
     let tables = if goes { facts.tables.as_slice() } else { &[] };
     let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
     if let Some(count) = request.shards {
-        return format!("to start over: {}\n", command(&format!("setup --shards {count} --apply"), &told));
+        return format!("to start over: {}\n", told.add_to(shards::setup("--shards", count)));
     }
     let mut left: Vec<String> = Vec::new();
     if facts.publication.is_some() && !request.publication_too {
@@ -239,7 +241,7 @@ fn ending(request: &Request, facts: &Facts) -> String {
     }
     left.extend(facts.tables.iter().map(|table| format!("table {table}")));
     let left = if left.is_empty() { "nothing".to_owned() } else { left.join(", ") };
-    format!("left: {left}\nto start over: {}\n", command("setup --apply", &told))
+    format!("left: {left}\nto start over: {}\n", told.add_to(Command::new("setup").flag("--apply")))
 }
 
 #[cfg(test)]

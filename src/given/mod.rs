@@ -14,7 +14,7 @@ pub use error::SettingError;
 pub use nearest::nearest;
 pub use percent::{percent_decoded, percent_encoded};
 pub use shell::shell_quoted;
-pub use shown::{one_line, shown, shown_path};
+pub use shown::{one_line, shown, shown_path, shown_source};
 
 use std::fmt;
 use std::path::PathBuf;

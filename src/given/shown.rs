@@ -37,6 +37,24 @@ pub fn one_line(text: &str, characters: usize) -> String {
     line
 }
 
+/// A connection string without its password. One that holds a secret in another form is not shown at all.
+pub fn shown_source(text: &str) -> String {
+    let lower = text.to_ascii_lowercase();
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return if lower.contains("password") { "…".to_owned() } else { text.to_owned() };
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if path.to_ascii_lowercase().contains("password") || path.contains('@') {
+        return "…".to_owned();
+    }
+    match authority.rsplit_once('@') {
+        Some((user, hosts)) => {
+            format!("{scheme}://{}@{hosts}{path}", user.split_once(':').map_or(user, |(name, _)| name))
+        }
+        None => text.to_owned(),
+    }
+}
+
 fn escaped(character: char) -> impl Iterator<Item = char> {
     let control = character.is_control();
     let (escape, plain) = if control { (Some(character.escape_default()), None) } else { (None, Some(character)) };
@@ -60,5 +78,21 @@ mod tests {
         assert_eq!(one_line("a\0b", 6), "a\\u{0}…");
         assert_eq!(one_line("a\0b", 7), "a\\u{0}b");
         assert_eq!(one_line(&"\0".repeat(1000), 600).chars().count(), 601);
+    }
+
+    #[test]
+    fn no_password_is_shown() {
+        for (text, shown) in [
+            ("postgres://u:secret@h:5432/d?sslmode=require", "postgres://u@h:5432/d?sslmode=require"),
+            ("postgres://u:se@cret@h/d", "postgres://u@h/d"),
+            ("postgres://u@h/d?password=secret", "…"),
+            ("postgres://u:se/cret@h/d", "…"),
+            ("postgres://u:secret?@h/d", "…"),
+            ("host=h PassWord=secret", "…"),
+            ("host=h user=u", "host=h user=u"),
+            ("postgres:///d", "postgres:///d"),
+        ] {
+            assert_eq!(shown_source(text), shown);
+        }
     }
 }

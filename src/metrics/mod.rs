@@ -25,6 +25,7 @@ pub use unpublished::WalEnd;
 
 use crate::lsn::Lsn;
 use crate::pgoutput::PgTime;
+use crate::remedy::Remedy;
 use cells::{Latency, Stamp, Tally, TopicCounters, lock};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -90,15 +91,6 @@ impl State {
     }
 }
 
-/// The fix for a problem.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hint {
-    /// For people.
-    pub text: String,
-    /// The commands in it that can be pasted as they are, in their order.
-    pub commands: Vec<String>,
-}
-
 /// The other end of a connection that was lost and opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
@@ -161,7 +153,7 @@ pub struct Metrics {
     last_error: Mutex<Option<String>>,
     publication_gap: Mutex<Option<String>>,
     /// The fix for the problem for which the relay has stopped.
-    hint: Mutex<Option<Hint>>,
+    hint: Mutex<Option<Remedy>>,
     blocked_on: Mutex<Option<String>>,
     /// The relay is blocked only because nothing is acknowledged.
     only_silent: AtomicBool,
@@ -368,7 +360,7 @@ impl Metrics {
     }
 
     /// Sets the reason for which the relay has stopped for good, for people, and the fix.
-    pub fn stopped(&self, text: String, hint: Option<Hint>) {
+    pub fn stopped(&self, text: String, hint: Option<Remedy>) {
         self.last_error(Some(text));
         *lock(&self.hint) = hint;
         self.blocked_on(None);
@@ -376,7 +368,7 @@ impl Metrics {
     }
 
     /// The fix for the problem for which the relay has stopped.
-    pub fn hint(&self) -> Option<Hint> {
+    pub fn hint(&self) -> Option<Remedy> {
         lock(&self.hint).clone()
     }
 
@@ -469,7 +461,7 @@ impl Metrics {
     /// The problem and its fix, if that is known, as one text.
     pub fn problem_with_hint(&self) -> Option<String> {
         let text = self.problem()?;
-        Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {}", hint.text)))
+        Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}")))
     }
 }
 

@@ -58,7 +58,7 @@ impl Metrics {
             events_total: self.events_total(),
             last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
             last_error: self.problem_with_hint(),
-            hint: self.hint().map(|hint| hint.text),
+            hint: self.hint().map(|hint| hint.to_string()),
             uptime_seconds: seconds(self.since_start(now)),
             version: env!("CARGO_PKG_VERSION"),
         }

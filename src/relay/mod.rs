@@ -42,6 +42,7 @@ use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
+use crate::remedy::Remedy;
 use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use hold::Hold;
@@ -256,7 +257,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// The fix for the failure for which the sink cannot be recreated, if the failure's text does not say it.
-    pub fn fix(&self) -> Option<String> {
+    pub fn fix(&self) -> Option<Remedy> {
         self.sink.fix()
     }
 

@@ -37,8 +37,9 @@ use read::Reader;
 pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
-use crate::commands::{TypedFlags, backfill, bench, check, dead_letters, prune, run, setup, status, teardown};
+use crate::commands::{backfill, bench, check, dead_letters, prune, run, setup, status, teardown};
 use crate::pg::source::Environment;
+use crate::remedy::TypedFlags;
 
 /// What the process is to do.
 #[derive(Debug)]

@@ -40,6 +40,7 @@ pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};
 
 use crate::lsn::Lsn;
+use crate::remedy::Remedy;
 use std::time::Duration;
 
 /// One message for the destination. Borrows everything: a destination copies what it keeps.
@@ -436,7 +437,7 @@ pub trait Sink {
     fn abandon(&mut self) {}
 
     /// The fix of the failure for which [`Sink::restart`] refuses: a command, or a short text. `None`: the failure's text says it all.
-    fn fix(&self) -> Option<String> {
+    fn fix(&self) -> Option<Remedy> {
         None
     }
 }
@@ -491,7 +492,7 @@ macro_rules! hand_on {
         }
     };
     (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
-    (@ $field:ident fix) => { hand_on!(@@ $field fix(&self) -> Option<String>); };
+    (@ $field:ident fix) => { hand_on!(@@ $field fix(&self) -> Option<$crate::remedy::Remedy>); };
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
     (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
@@ -577,7 +578,7 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
         (**self).abandon();
     }
 
-    fn fix(&self) -> Option<String> {
+    fn fix(&self) -> Option<Remedy> {
         (**self).fix()
     }
 }

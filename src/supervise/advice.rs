@@ -6,12 +6,12 @@
 
 use super::StreamTarget;
 use super::error::{REPUBLISH_PAGE, RunError, not_sent};
-use crate::given::{nearest, shell_quoted};
+use crate::given::nearest;
 use crate::outbox::{Cause, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, Moving};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
-use std::fmt::Write as _;
+use crate::remedy::{Command, Remedy};
 
 /// What the database has beside what was asked for.
 #[derive(Debug, Clone, Default)]
@@ -87,7 +87,7 @@ impl Surroundings {
     }
 
     /// What fixes an error here; `None`: nothing that its own hint does not say.
-    pub(crate) fn hint(&self, error: &RunError) -> Option<String> {
+    pub(crate) fn hint(&self, error: &RunError) -> Option<Remedy> {
         if let RunError::NoPublication { publication, .. } = error {
             return Some(self.no_publication(publication));
         }
@@ -104,27 +104,27 @@ impl Surroundings {
         if let RunError::Postgres(error) = error
             && let Some(right) = pg::right_to_note(error, &identifier(&self.user))
         {
-            return Some(right);
+            return Some(Remedy::sql(right));
         }
         may_not(error).then(|| self.replication())
     }
 
     /// What publishes a table.
-    fn add(&self, table: &TableName, publication: &str) -> String {
+    fn add(&self, table: &TableName, publication: &str) -> Remedy {
         let sql = match &self.left_out {
             Some(left_out) => catalog::no_longer_left_out(publication, left_out, (&table.schema, &table.name)),
             None => format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(publication), table.sql()),
         };
-        format!("{sql}; {}", not_sent(&shell_quoted(&table.as_typed())))
+        Remedy::sql(format!("{sql};")).and(not_sent(&table.as_typed()))
     }
 
-    fn replication(&self) -> String {
+    fn replication(&self) -> Remedy {
         let user = identifier(&self.user);
-        if self.grants_by_role {
+        Remedy::sql(if self.grants_by_role {
             format!("GRANT rds_replication TO {user};")
         } else {
             format!("ALTER ROLE {user} REPLICATION;")
-        }
+        })
     }
 
     /// The one table that could be meant.
@@ -136,72 +136,77 @@ impl Surroundings {
         }
     }
 
-    fn no_publication(&self, publication: &str) -> String {
+    fn no_publication(&self, publication: &str) -> Remedy {
         let others = self.publications.iter().map(String::as_str);
         if let Some(meant) = nearest(publication, others) {
-            return format!(
-                "did you mean \"{meant}\"? walrelay run --publication {}; to create it: {}; a slot passes rows that its relay's publication lacks: the SQL statement in docs/operations/republish.md publishes them",
-                shell_quoted(meant),
-                self.setup(publication)
-            );
+            return Remedy::from(format!("did you mean \"{meant}\"? "))
+                .and(Command::new("run").set("--publication", meant))
+                .and("; to create it: ")
+                .and(self.setup(publication))
+                .and(format!(
+                    "; a slot passes rows that its relay's publication lacks: the SQL statement in {REPUBLISH_PAGE} publishes them"
+                ));
         }
         if let Some((slot, database)) = &self.slot_elsewhere {
-            return format!(
-                "slot \"{slot}\" belongs to database \"{database}\": connect to that database (--source …/{database}); if it is this one that is to be read: {}",
-                self.setup(publication)
-            );
+            return Remedy::from(format!(
+                "slot \"{slot}\" belongs to database \"{database}\": connect to that database (--source …/{database}); if it is this one that is to be read: "
+            ))
+            .and(self.setup(publication));
         }
         let table = self.outbox().map_or_else(|| "…".to_owned(), TableName::sql);
-        format!(
-            "{}, or: CREATE PUBLICATION {} FOR TABLE {table} WITH (publish = 'insert');",
-            self.setup(publication),
+        self.setup(publication).and(format!(
+            ", or: CREATE PUBLICATION {} FOR TABLE {table} WITH (publish = 'insert');",
             identifier(publication)
-        )
-    }
-
-    fn setup(&self, publication: &str) -> String {
-        let command = format!("walrelay setup --apply --publication {}", shell_quoted(publication));
-        match (self.outbox(), &self.outboxes[..]) {
-            (Some(table), _) => format!("{command} --table {}", shell_quoted(&table.as_typed())),
-            (None, []) => format!("{command} --table SCHEMA.TABLE"),
-            (None, several) => {
-                let names: Vec<String> = several.iter().map(TableName::as_typed).collect();
-                format!("{command} --table SCHEMA.TABLE (one of {})", names.join(", "))
-            }
-        }
-    }
-
-    fn other_slot(&self, slot: &str) -> Option<String> {
-        let meant = nearest(slot, self.slots.iter().map(String::as_str))?;
-        Some(format!(
-            "did you mean \"{meant}\"? walrelay run --slot {meant}; if \"{slot}\" is to be another one, or if relays of another publication read \"{meant}\", whose rows would be passed: walrelay setup --apply --slot {slot}"
         ))
+    }
+
+    fn setup(&self, publication: &str) -> Remedy {
+        let table = self.outbox().map_or_else(|| "SCHEMA.TABLE".to_owned(), TableName::as_typed);
+        let setup = Command::new("setup").flag("--apply").set("--publication", publication).set("--table", table);
+        if self.outbox().is_some() || self.outboxes.is_empty() {
+            return setup.into();
+        }
+        let names: Vec<String> = self.outboxes.iter().map(TableName::as_typed).collect();
+        Remedy::from(setup).and(format!(" (one of {})", names.join(", ")))
+    }
+
+    fn other_slot(&self, slot: &str) -> Option<Remedy> {
+        let meant = nearest(slot, self.slots.iter().map(String::as_str))?;
+        Some(
+            Remedy::from(format!("did you mean \"{meant}\"? "))
+                .and(Command::new("run").set("--slot", meant))
+                .and(format!("; if \"{slot}\" is to be another one, or if relays of another publication read \"{meant}\", whose rows would be passed: "))
+                .and(Command::new("setup").flag("--apply").set("--slot", slot)),
+        )
     }
 
     /// What `--table` could be in the place of a table that is not there: that is not one to be added. Each table of the publication
     /// that looks like an outbox, since the slot passes the rows of one that is left out, and it may be the one that was meant.
-    fn instead_of(&self, table: &TableName, published: &[String]) -> Option<String> {
+    fn instead_of(&self, table: &TableName, published: &[String]) -> Option<Remedy> {
         if !self.absent.contains(table) {
             return None;
         }
         let candidates: Vec<&TableName> = self.published.iter().filter(|name| !self.tables.contains(name)).collect();
         if candidates.is_empty() {
-            return Some(format!(
-                "there is no table {table}; without --table every table of the publication is read: {}",
-                published.join(", ")
-            ));
+            let all = published.join(", ");
+            return Some(
+                format!("there is no table {table}; without --table every table of the publication is read: {all}")
+                    .into(),
+            );
         }
-        let mut command = format!("there is no table {table}: walrelay run");
+        let mut run = Command::new("run");
         for asked in &self.tables {
             let names = if asked == table { candidates.clone() } else { vec![asked] };
             for name in names.into_iter().filter(|name| !self.absent.contains(name)) {
-                let _infallible = write!(command, " --table {}", shell_quoted(&name.as_typed()));
+                run = run.set("--table", name.as_typed());
             }
         }
-        if candidates.len() > 1 {
-            command.push_str("; leave out a table only if its rows are not to be published: the slot passes them");
-        }
-        Some(command)
+        let remedy = Remedy::from(format!("there is no table {table}: ")).and(run);
+        Some(if candidates.len() > 1 {
+            remedy.and("; leave out a table only if its rows are not to be published: the slot passes them")
+        } else {
+            remedy
+        })
     }
 }
 
@@ -226,17 +231,16 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
         {
             let StreamTarget { source, .. } = target;
             let (database, user) = (identifier(&source.dbname), identifier(&source.user));
-            let hint = format!(
-                "GRANT CONNECT ON DATABASE {database} TO {user}; (or a login trigger refuses the role: SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login';)"
+            let hint = Remedy::sql(format!("GRANT CONNECT ON DATABASE {database} TO {user};")).and(
+                " (or a login trigger refuses the role: SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login';)",
             );
             RunError::Advised { error: Box::new(error), hint }
         }
         // No other connection either, as where the database's name is wrong too: whose right is missing is known all the same.
         Err(_) if may_not(&error) => {
             let user = identifier(&target.source.user);
-            let hint = format!(
-                "ALTER ROLE {user} REPLICATION; (managed services: GRANT rds_replication TO {user};, or their own role)"
-            );
+            let hint = Remedy::sql(format!("ALTER ROLE {user} REPLICATION;"))
+                .and(format!(" (managed services: GRANT rds_replication TO {user};, or their own role)"));
             RunError::Advised { error: Box::new(error), hint }
         }
         Ok(None) | Err(_) => error,
@@ -244,13 +248,14 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
 }
 
 /// What lets the relay in again, where the code of the refusal says it.
-fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<String> {
+fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy> {
     let is_closed = refusal.code == sqlstate::NOT_IN_PREREQUISITE_STATE && refusal.hint.is_empty();
-    is_closed.then(|| format!("ALTER DATABASE {} ALLOW_CONNECTIONS true;", identifier(&target.source.dbname)))
+    let database = identifier(&target.source.dbname);
+    is_closed.then(|| Remedy::sql(format!("ALTER DATABASE {database} ALLOW_CONNECTIONS true;")))
 }
 
 enum Found {
-    Hint(String),
+    Hint(Remedy),
     /// The same error, knowing more.
     Error(Box<PlanError>),
     /// What is really the matter.
@@ -321,19 +326,25 @@ fn of_shards(connection: &mut Connection, target: &StreamTarget, error: &RunErro
 }
 
 /// `is_there`: its publication is.
-fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> String {
+fn lost_shard(shard: Shard, slot: &str, is_there: bool, has_slot: bool) -> Remedy {
     let count = shard.count();
     if is_there && has_slot {
         // A table without its row filter would send the rows of all shards.
-        format!("walrelay check --shard {shard} looks at all shards; no table goes into a shard's publication by hand")
+        Remedy::from(Command::new("check").set("--shard", shard))
+            .and(" looks at all shards; no table goes into a shard's publication by hand")
     } else if is_there {
-        format!(
-            "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then walrelay run --shard {shard}, with the --accept-slot-at that it may ask for; compare the table with the topics, and the SQL statement in {REPUBLISH_PAGE} for rows that are missing",
+        Remedy::from(format!(
+            "rows of this shard that were committed since are in no slot. SELECT pg_create_logical_replication_slot({}, 'pgoutput'); then ",
             literal(slot)
-        )
+        ))
+        .and(Command::new("run").set("--shard", shard))
+        .and(format!(
+            ", with the --accept-slot-at that it may ask for; compare the table with the topics, and the SQL statement in {REPUBLISH_PAGE} for rows that are missing"
+        ))
     } else {
-        format!(
-            "walrelay setup --shards {count} --apply --table SCHEMA.TABLE; if the shards were there before, rows committed since are in no slot: compare the table with the topics"
+        let setup = Command::new("setup").set("--shards", count).flag("--apply").set("--table", "SCHEMA.TABLE");
+        Remedy::from(setup).and(
+            "; if the shards were there before, rows committed since are in no slot: compare the table with the topics",
         )
     }
 }
@@ -395,13 +406,13 @@ mod tests {
     #[test]
     fn a_publication_that_was_meant_comes_before_one_that_is_to_be_created() {
         let around = around(&[], &[], &["shop.\"Out Box\""]);
-        let hint = around.hint(&no_publication("outbox_event")).unwrap();
+        let hint = around.hint(&no_publication("outbox_event")).unwrap().to_string();
         assert!(
             hint.starts_with("did you mean \"outbox_events\"? walrelay run --publication outbox_events;"),
             "{hint}"
         );
         assert_eq!(
-            around.hint(&no_publication("Z 1")).unwrap(),
+            around.hint(&no_publication("Z 1")).unwrap().to_string(),
             "walrelay setup --apply --publication 'Z 1' --table 'shop.\"Out Box\"', or: CREATE PUBLICATION \"Z 1\" FOR \
              TABLE \"shop\".\"Out Box\" WITH (publish = 'insert');"
         );
@@ -409,9 +420,9 @@ mod tests {
 
     #[test]
     fn of_several_tables_that_could_be_the_outbox_the_user_chooses() {
-        let hint = around(&[], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap();
+        let hint = around(&[], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap().to_string();
         assert!(hint.contains("--table SCHEMA.TABLE (one of public.a, public.b)"), "{hint}");
-        let hint = around(&["b"], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap();
+        let hint = around(&["b"], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap().to_string();
         assert!(hint.contains("--table public.b, or:"), "{hint}");
     }
 
@@ -419,7 +430,7 @@ mod tests {
     fn a_slot_that_was_meant_is_named_and_any_other_is_the_errors_own_affair() {
         let around = around(&[], &[], &[]);
         let missing = |slot: &str, was_there| RunError::NoSlot { slot: slot.to_owned(), was_there };
-        assert!(around.hint(&missing("order", false)).unwrap().contains("walrelay run --slot orders;"));
+        assert!(around.hint(&missing("order", false)).unwrap().to_string().contains("walrelay run --slot orders;"));
         assert_eq!(around.hint(&missing("zzz", false)), None);
         assert_eq!(around.hint(&missing("order", true)), None);
     }
@@ -433,13 +444,13 @@ mod tests {
             published: vec!["public.outbox".to_owned(), "public.other".to_owned()],
         };
         assert_eq!(
-            around.hint(&missing("outbx")).unwrap(),
+            around.hint(&missing("outbx")).unwrap().to_string(),
             "there is no table public.outbx: walrelay run --table public.outbox --table public.other"
         );
         assert_eq!(around.hint(&missing("other")), None);
         // With two that it could be, no hint leads past the rows of one.
         let around = self::around(&["outbx"], &["outbx"], &[]);
-        let hint = around.hint(&missing("outbx")).unwrap();
+        let hint = around.hint(&missing("outbx")).unwrap().to_string();
         assert!(hint.contains("walrelay run --table public.outbox --table public.other; leave out"), "{hint}");
     }
 
@@ -450,7 +461,7 @@ mod tests {
         let missing =
             RunError::TableNotPublished { table: table("outbox"), publication: "p".to_owned(), published: Vec::new() };
         for error in [missing, RunError::NoTables { publication: "p".to_owned() }] {
-            let hint = around.hint(&error).unwrap();
+            let hint = around.hint(&error).unwrap().to_string();
             assert!(hint.starts_with("ALTER PUBLICATION \"p\" SET ALL TABLES; -- rows committed before"), "{hint}");
         }
     }
@@ -462,12 +473,12 @@ mod tests {
         let refused =
             || RunError::Postgres(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
         let mut around = around(&[], &[], &[]);
-        assert_eq!(around.hint(&refused()).unwrap(), "ALTER ROLE \"My role\" REPLICATION;");
+        assert_eq!(around.hint(&refused()).unwrap().to_string(), "ALTER ROLE \"My role\" REPLICATION;");
         let doing = "SELECT pg_catalog.lo_create(0)".to_owned();
         let note = RunError::Postgres(pg::Error::Server { doing, error: Box::new(server.clone()) });
         let grant = "GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO \"My role\";";
-        assert_eq!(around.hint(&note).unwrap(), grant);
+        assert_eq!(around.hint(&note).unwrap().to_string(), grant);
         around.grants_by_role = true;
-        assert_eq!(around.hint(&refused()).unwrap(), "GRANT rds_replication TO \"My role\";");
+        assert_eq!(around.hint(&refused()).unwrap().to_string(), "GRANT rds_replication TO \"My role\";");
     }
 }

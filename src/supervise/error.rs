@@ -8,6 +8,7 @@ use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Recovery, sqlstate};
 use crate::relay::{BadRowAt, ProtocolError};
+use crate::remedy::{Command, Remedy};
 use crate::sink::Failure;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ pub enum RunError {
         /// The error.
         error: Box<Self>,
         /// What fixes it here.
-        hint: String,
+        hint: Remedy,
     },
     /// No such slot; the publication is there.
     #[error("replication slot \"{slot}\" does not exist: was it never created, or has it been lost?")]
@@ -340,90 +341,101 @@ impl RunError {
     }
 
     /// What fixes it: a command, SQL, or a short text.
-    pub fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<Remedy> {
         Some(match self {
             Self::Postgres(error) => return postgres_hint(error),
-            Self::WalLevel { .. } => {
-                "ALTER SYSTEM SET wal_level = logical; then restart Postgres (managed services: the parameter rds.logical_replication, cloudsql.logical_decoding, …)".to_owned()
-            }
-            Self::NoPublication { publication, .. } => format!(
-                "walrelay setup --apply --publication {} --table SCHEMA.TABLE, or: CREATE PUBLICATION {} FOR TABLE … WITH (publish = 'insert');",
-                shell_quoted(publication),
-                pg::identifier(publication)
+            Self::WalLevel { .. } => Remedy::sql("ALTER SYSTEM SET wal_level = logical;").and(
+                " then restart Postgres (managed services: the parameter rds.logical_replication, cloudsql.logical_decoding, …)",
             ),
-            Self::NoInserts { publication } => {
-                let publication = pg::identifier(publication);
-                format!("ALTER PUBLICATION {publication} SET (publish = 'insert'); {}", not_sent("SCHEMA.TABLE"))
+            Self::NoPublication { publication, .. } => {
+                let setup = setup().set("--publication", publication).set("--table", "SCHEMA.TABLE");
+                Remedy::from(setup).and(format!(
+                    ", or: CREATE PUBLICATION {} FOR TABLE … WITH (publish = 'insert');",
+                    pg::identifier(publication)
+                ))
             }
-            Self::NoTables { publication } => {
-                let publication = pg::identifier(publication);
-                format!("ALTER PUBLICATION {publication} ADD TABLE public.outbox; {}", not_sent("public.outbox"))
-            }
+            Self::NoInserts { publication } => altered(publication, "SET (publish = 'insert')", "SCHEMA.TABLE"),
+            Self::NoTables { publication } => altered(publication, "ADD TABLE public.outbox", "public.outbox"),
             Self::TableNotPublished { table, publication, .. } => {
-                let (schema, name) = (pg::identifier(&table.schema), pg::identifier(&table.name));
-                let publication = pg::identifier(publication);
-                format!("ALTER PUBLICATION {publication} ADD TABLE {schema}.{name}; {}", not_sent(&shell_quoted(&table.as_typed())))
+                altered(publication, &format!("ADD TABLE {}", table.sql()), &table.as_typed())
             }
             Self::TableRenamed { tables, .. } => {
-                let flags = tables.iter().map(|table| format!(" --table {}", shell_quoted(&table.as_typed())));
-                format!("walrelay run{}; rows that it got under its earlier name are published, too", flags.collect::<String>())
+                let run = tables.iter().fold(run(), |run, table| run.set("--table", table.as_typed()));
+                Remedy::from(run).and("; rows that it got under its earlier name are published, too")
             }
             Self::NothingCaptured { publication, .. } => format!(
-                "name the publication's tables with --table; or ALTER PUBLICATION {} ADD TABLE …; {}",
+                "name the publication's tables with --table; or ALTER PUBLICATION {} ADD TABLE …;{}",
                 pg::identifier(publication),
                 not_sent("SCHEMA.TABLE")
-            ),
-            Self::PublicationTooNew { slot, .. } => format!(
-                "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; rows committed before that are in no slot: compare the table with the topic, then publish what is missing by the SQL statement in {REPUBLISH_PAGE}"
-            ),
+            )
+            .into(),
+            Self::PublicationTooNew { slot, .. } => Remedy::from(
+                "Postgres decodes WAL with the catalog as it was at that position, so this slot cannot pass it: ",
+            )
+            .and(Remedy::new_slot(slot))
+            .and(format!(
+                "; rows committed before that are in no slot: compare the table with the topic, then publish what is missing by the SQL statement in {REPUBLISH_PAGE}"
+            )),
             Self::Unmappable(error) => error.hint(),
             Self::Advised { hint, .. } => hint.clone(),
             Self::NoSlot { slot, was_there } => no_slot_hint(slot, *was_there),
             Self::ShardsMoved { shard, to, .. } => moved_hint(*shard, *to),
-            Self::SlotOfOtherDatabase { slot, found, wanted } => {
-                let own = another_slot(slot, wanted);
-                format!(
-                    "for a slot of this database: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}; or connect to that database (--source …/{found})"
-                )
-            }
+            Self::SlotOfOtherDatabase { slot, found, wanted } => Remedy::from("for a slot of this database: ")
+                .and(another_slot(slot, wanted))
+                .and(format!("; {NONE_BEFORE}; or connect to that database (--source …/{found})")),
             Self::SlotOfOtherPlugin { slot, .. } | Self::TemporarySlot { slot } | Self::TwoPhaseSlot { slot } => {
-                let own = another_slot(slot, "relay");
-                format!("under another name: walrelay setup --apply --slot {own} && walrelay run --slot {own}; {NONE_BEFORE}")
+                Remedy::from("under another name: ").and(another_slot(slot, "relay")).and(format!("; {NONE_BEFORE}"))
             }
-            Self::SlotLost { slot, reason, .. } => format!(
-                "find the rows that never arrived (compare the table with the topic), then: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}, and the SQL statement in {REPUBLISH_PAGE} for those rows; so that it does not happen again: {}",
-                prevention(reason)
-            ),
-            Self::SlotUnproven { slot, read, confirmed } => format!(
-                "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, walrelay setup --apply --slot {slot}, and the SQL statement in {REPUBLISH_PAGE} for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: walrelay run --slot {slot} --accept-slot-at {confirmed}"
-            ),
-            Self::SlotNotMarked { slot, confirmed, .. } => format!(
-                "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, walrelay setup --apply --slot {slot} (or --accept-slot-at {confirmed} with walrelay run), and the SQL statement in {REPUBLISH_PAGE} for rows that are missing"
-            ),
+            Self::SlotLost { slot, reason, .. } => {
+                Remedy::from("find the rows that never arrived (compare the table with the topic), then: ")
+                    .and(Remedy::new_slot(slot))
+                    .and(format!(
+                        ", and the SQL statement in {REPUBLISH_PAGE} for those rows; so that it does not happen again: {}",
+                        prevention(reason)
+                    ))
+            }
+            Self::SlotUnproven { slot, read, confirmed } => Remedy::from(format!(
+                "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, "
+            ))
+            .and(setup().set("--slot", slot))
+            .and(format!(
+                ", and the SQL statement in {REPUBLISH_PAGE} for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: "
+            ))
+            .and(run().set("--slot", slot).set("--accept-slot-at", confirmed)),
+            Self::SlotNotMarked { slot, confirmed, .. } => Remedy::from(format!(
+                "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, "
+            ))
+            .and(setup().set("--slot", slot))
+            .and(format!(" (or --accept-slot-at {confirmed} with "))
+            .and(run())
+            .and(format!("), and the SQL statement in {REPUBLISH_PAGE} for rows that are missing")),
             Self::OtherCluster { .. } | Self::OlderCopy { .. } => format!(
                 "if you want to read that server (such as a restored copy), restart walrelay: it begins at the position of its slot there. Exactly once remembers the old cluster: then use another --slot, which walrelay setup creates; {NONE_BEFORE}"
-            ),
+            )
+            .into(),
             Self::EarlierTimeline { .. } => format!(
                 "two servers of the cluster may be taking writes: keep clients away from the old primary; if you want to read it, restart walrelay. Exactly once remembers the newer timeline: then use another --slot, which walrelay setup creates; {NONE_BEFORE}"
-            ),
+            )
+            .into(),
             Self::OnStandby => {
-                "set --source to the primary's address, or to all hosts with target_session_attrs=read-write; or use --delivery at-least-once".to_owned()
+                "set --source to the primary's address, or to all hosts with target_session_attrs=read-write; or use --delivery at-least-once".into()
             }
             Self::BadRow { row } => bad_row_hint(row),
-            Self::DeadLetter { row, topic, .. } => format!(
-                "{}: create topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or skip the row: walrelay run --bad-row-at {}=skip",
-                where_it_stays(row),
-                row.position
-            ),
+            Self::DeadLetter { row, topic, .. } => Remedy::from(format!(
+                "{}: create topic {topic}, give it room or the right to write it, or name another with --dead-letter-topic, and start walrelay again; or skip the row: ",
+                where_it_stays(row)
+            ))
+            .and(decided(row, "skip")),
             Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } => {
-                "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".to_owned()
+                "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer".into()
             }
             Self::StrangeProgress { .. } => {
-                format!("use another Kafka cluster; or another --slot, which walrelay setup creates: {NONE_BEFORE}")
+                format!("use another Kafka cluster; or another --slot, which walrelay setup creates: {NONE_BEFORE}").into()
             }
-            Self::TransactionTooLong { .. } => {
-                "walrelay run -X transaction.timeout.ms=900000 if the brokers' transaction.max.timeout.ms allows it; or publish it once with walrelay run --delivery at-least-once, then return to exactly-once".to_owned()
-            }
+            Self::TransactionTooLong { .. } => Remedy::from(run().set("-X", "transaction.timeout.ms=900000"))
+                .and(" if the brokers' transaction.max.timeout.ms allows it; or publish it once with ")
+                .and(run().set("--delivery", "at-least-once"))
+                .and(", then return to exactly-once"),
             Self::Sink(_) | Self::Protocol(_) => return None,
         })
     }
@@ -448,19 +460,38 @@ fn room_for(bytes: usize) -> String {
     format!("{}KiB", bytes.max(1).checked_next_power_of_two().unwrap_or(bytes).clamp(1 << 10, 1 << 30) >> 10)
 }
 
-/// A name for another slot: letters, digits and underscores, 63 at most.
-fn another_slot(slot: &str, suffix: &str) -> String {
+fn run() -> Command {
+    Command::new("run")
+}
+
+fn setup() -> Command {
+    Command::new("setup").flag("--apply")
+}
+
+/// Runs with another action for one row.
+fn decided(row: &BadRowAt, action: &str) -> Command {
+    run().set("--bad-row-at", format!("{}={action}", row.position))
+}
+
+/// Creates and reads a slot of another name, which has letters, digits and underscores, 63 at most.
+fn another_slot(slot: &str, suffix: &str) -> Remedy {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
     let suffix: String = suffix.chars().map(plain).take(MOST_OF_SUFFIX).collect();
     let slot: String = slot.chars().take(MOST_OF_SLOT - 1 - suffix.len()).collect();
-    format!("{slot}_{suffix}")
+    let own = format!("{slot}_{suffix}");
+    Remedy::from(setup().set("--slot", &own)).and(" && ").and(run().set("--slot", own))
+}
+
+/// SQL that makes a publication send more of a table.
+fn altered(publication: &str, change: &str, table: &str) -> Remedy {
+    Remedy::sql(format!("ALTER PUBLICATION {} {change};", pg::identifier(publication))).and(not_sent(table))
 }
 
 /// Goes along with SQL that makes a publication send more, as a comment in it: Postgres decodes each row by the catalogue of its time.
-/// `table`: as a command has it.
 pub(super) fn not_sent(table: &str) -> String {
     format!(
-        "-- rows committed before that are not sent, also those that the slot has yet to pass: the SQL statement in {REPUBLISH_PAGE} publishes them from {table}"
+        " -- rows committed before that are not sent, also those that the slot has yet to pass: the SQL statement in {REPUBLISH_PAGE} publishes them from {}",
+        shell_quoted(table)
     )
 }
 
@@ -469,20 +500,21 @@ fn where_it_stays(row: &BadRowAt) -> String {
     format!("{which} stays unpublished at {}, and the slot before it at {}", row.position, row.confirmed)
 }
 
-fn bad_row_hint(row: &BadRowAt) -> String {
+fn bad_row_hint(row: &BadRowAt) -> Remedy {
     let (stays, at) = (where_it_stays(row), row.position);
     match row.row.reason {
-        BadReason::TooLarge { bytes, .. } => format!(
-            "{stays}: walrelay run --max-row {} if a row may be so large, or skip it: walrelay run --bad-row-at {at}=skip",
-            room_for(bytes)
-        ),
-        BadReason::Updated => {
-            format!("{stays}: walrelay run --on-update warn, which skips updates and logs them, or --on-update skip")
-        }
+        BadReason::TooLarge { bytes, .. } => Remedy::from(format!("{stays}: "))
+            .and(run().set("--max-row", room_for(bytes)))
+            .and(" if a row may be so large, or skip it: ")
+            .and(decided(row, "skip")),
+        BadReason::Updated => Remedy::from(format!("{stays}: "))
+            .and(run().set("--on-update", "warn"))
+            .and(", which skips updates and logs them, or --on-update skip"),
         BadReason::GoneTable => format!(
             "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has other tables than outboxes, add {} to it again, recreated if need be, and name it with --table as well); if it was no outbox table, --bad-row-at {at}=skip; then start walrelay again",
             row.row.table
-        ),
+        )
+        .into(),
         BadReason::NullRoute { .. }
         | BadReason::InvalidTopic { .. }
         | BadReason::HeadersNotObject { .. }
@@ -495,15 +527,20 @@ fn bad_row_hint(row: &BadRowAt) -> String {
         | BadReason::MissingType { .. }
         | BadReason::MissingPayload { .. }
         | BadReason::Refused { .. }
-        | BadReason::NotUtf8 { .. } => format!(
-            "{stays}: fix the cause ({}) and start walrelay again; or publish it to the dead-letter topic: walrelay run --bad-row-at {at}=dead-letter{}; or skip it: walrelay run --bad-row-at {at}=skip",
-            row.row.reason.kind().fix,
-            if row.readable {
-                "; walrelay dead-letters --replay publishes it where it belongs once the cause is fixed"
+        | BadReason::NotUtf8 { .. } => {
+            let fix = row.row.reason.kind().fix;
+            let kept = Remedy::from(format!(
+                "{stays}: fix the cause ({fix}) and start walrelay again; or publish it to the dead-letter topic: "
+            ))
+            .and(decided(row, "dead-letter"));
+            let replay = Command::new("dead-letters").flag("--replay");
+            let kept = if row.readable {
+                kept.and("; ").and(replay).and(" publishes it where it belongs once the cause is fixed")
             } else {
-                ""
-            }
-        ),
+                kept
+            };
+            kept.and("; or skip it: ").and(decided(row, "skip"))
+        }
     }
 }
 
@@ -512,74 +549,80 @@ fn shards(count: u8) -> String {
     if count == 1 { "1 shard".to_owned() } else { format!("{count} shards") }
 }
 
-fn moved_hint(shard: Option<Shard>, to: u8) -> String {
+fn moved_hint(shard: Option<Shard>, to: u8) -> Remedy {
     let (index, last) = (shard.map_or(0, Shard::index), to.saturating_sub(1));
     let all = if last == 0 { String::new() } else { format!("; one relay for each shard from 0/{to} to {last}/{to}") };
-    if index < to {
-        format!("walrelay run --shard {index}/{to}{all}; nothing is missing")
+    let run = |index: u8| Remedy::from(run().set("--shard", format!("{index}/{to}")));
+    let remedy = if index < to {
+        run(index)
     } else {
-        format!(
-            "this relay is no longer needed; the new ones are: walrelay run --shard 0/{to}{all}; nothing is missing"
-        )
-    }
+        Remedy::from("this relay is no longer needed; the new ones are: ").and(run(0))
+    };
+    remedy.and(format!("{all}; nothing is missing"))
 }
 
-fn no_slot_hint(slot: &str, was_there: bool) -> String {
-    let make = format!("walrelay setup --apply --slot {slot}");
+fn no_slot_hint(slot: &str, was_there: bool) -> Remedy {
+    let make = setup().set("--slot", slot);
     if was_there {
-        format!(
-            "it was there before, so rows may be missing: compare the table with the topic, then {make}; the rows in between pass through no slot: the SQL statement in {REPUBLISH_PAGE} publishes them"
-        )
+        Remedy::from("it was there before, so rows may be missing: compare the table with the topic, then ")
+            .and(make)
+            .and(format!(
+                "; the rows in between pass through no slot: the SQL statement in {REPUBLISH_PAGE} publishes them"
+            ))
     } else {
-        format!(
-            "never created: {make}. Lost: rows committed since are in no slot; compare the table with the topic, then {make}, and the SQL statement in {REPUBLISH_PAGE} for those rows"
-        )
+        Remedy::from("never created: ")
+            .and(make.clone())
+            .and(". Lost: rows committed since are in no slot; compare the table with the topic, then ")
+            .and(make)
+            .and(format!(", and the SQL statement in {REPUBLISH_PAGE} for those rows"))
     }
 }
 
-fn postgres_hint(error: &pg::Error) -> Option<String> {
+fn postgres_hint(error: &pg::Error) -> Option<Remedy> {
     if let pg::Error::Frame(FrameError::TooLarge { length, .. }) = error {
-        return Some(format!(
-            "walrelay run --max-row {} if a row may be so large; the slot stays before its transaction",
-            room_for(*length)
-        ));
+        let run = run().set("--max-row", room_for(*length));
+        return Some(Remedy::from(run).and(" if a row may be so large; the slot stays before its transaction"));
     }
     if let pg::Error::Locked { holder, .. } = error {
-        return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}"));
+        return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}").into());
     }
     if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
         return Some(
-            "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".to_owned(),
+            "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".into(),
         );
     }
     if let pg::Error::ClearText { .. } = error {
         return Some(
-            "sslmode=require in --source (better: verify-full), once the server has TLS (ssl = on); or let pg_hba.conf ask for scram-sha-256 instead of password; or sslmode=disable, which sends the password as it is".to_owned(),
+            "sslmode=require in --source (better: verify-full), once the server has TLS (ssl = on); or let pg_hba.conf ask for scram-sha-256 instead of password; or sslmode=disable, which sends the password as it is".into(),
         );
     }
     if let pg::Error::Authentication { .. } = error {
         return Some(
-            "set the user's password, or its token: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".to_owned(),
+            "set the user's password, or its token: PGPASSWORD, ~/.pgpass, --source-password-file FILE or --source-password-command COMMAND; where the connection cannot be bound: channel_binding=prefer".into(),
         );
     }
     if let Some(right) = pg::right_to_note(error, "…") {
-        return Some(right);
+        return Some(Remedy::sql(right));
     }
     Some(match (error, error.code()?) {
-        (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".to_owned(),
-        (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here (where its lines are for TLS alone: sslmode=require in --source), or the role does not exist or may not log in".to_owned(),
-        (_, sqlstate::NO_DATABASE) => "name the database in --source: postgres://user@host/DATABASE".to_owned(),
+        (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".into(),
+        (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here (where its lines are for TLS alone: sslmode=require in --source), or the role does not exist or may not log in".into(),
+        (_, sqlstate::NO_DATABASE) => "name the database in --source: postgres://user@host/DATABASE".into(),
         (_, sqlstate::INSUFFICIENT_PRIVILEGE) => {
-            "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".to_owned()
+            "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".into()
         }
-        (_, sqlstate::LIMIT_EXCEEDED) => "raise max_replication_slots, or drop a slot that nobody uses".to_owned(),
-        (_, sqlstate::UNTRANSLATABLE_CHARACTER) => format!(
-            "some row has a text with bytes that are no character of the database's encoding, so Postgres cannot send it: correct it with UPDATE (the message has the bytes); the slot has the row as it was, so a new slot leaves it out: walrelay teardown --yes && walrelay setup --apply; {NONE_BEFORE}"
-        ),
+        (_, sqlstate::LIMIT_EXCEEDED) => "raise max_replication_slots, or drop a slot that nobody uses".into(),
+        (_, sqlstate::UNTRANSLATABLE_CHARACTER) => Remedy::from(
+            "some row has a text with bytes that are no character of the database's encoding, so Postgres cannot send it: correct it with UPDATE (the message has the bytes); the slot has the row as it was, so a new slot leaves it out: ",
+        )
+        .and(Command::new("teardown").flag("--yes"))
+        .and(" && ")
+        .and(setup())
+        .and(format!("; {NONE_BEFORE}")),
         (pg::Error::Server { error, .. } | pg::Error::LoginRefused { error, .. }, _) if !error.hint.is_empty() => {
-            error.hint.clone()
+            error.hint.clone().into()
         }
-        (pg::Error::LoginRefused { .. }, _) => LOGIN_RULE.to_owned(),
+        (pg::Error::LoginRefused { .. }, _) => LOGIN_RULE.into(),
         (_, _) => return None,
     })
 }

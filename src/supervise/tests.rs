@@ -39,7 +39,7 @@ fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
 fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
     let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
     assert_eq!(error.exit_code(), EXIT_OPERATOR);
-    assert!(error.hint().unwrap().contains("--max-row 2KiB"), "{:?}", error.hint());
+    assert!(error.hint().unwrap().to_string().contains("--max-row 2KiB"), "{:?}", error.hint());
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn an_invalidated_slots_hint_names_the_setting_that_did_it() {
         ("wal_level_insufficient", "wal_level"),
     ] {
         let (slot, reason) = ("s".to_owned(), reason.to_owned());
-        let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap();
+        let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap().to_string();
         assert!(hint.contains(setting), "{hint}");
     }
 }

@@ -192,14 +192,16 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
     let request = setup::Request { source: place.source_as(&role), ..place.setup() };
     let error = set_up(&request).1.unwrap_err();
     assert_eq!((error.exit_code(), error.to_string().starts_with("cannot create publication")), (2, true));
-    assert!(error.hint().unwrap().contains(&format!("GRANT CREATE ON DATABASE \"{}\"", place.source().dbname)));
+    assert!(
+        error.hint().unwrap().to_string().contains(&format!("GRANT CREATE ON DATABASE \"{}\"", place.source().dbname))
+    );
     place.run(&format!(
         "ALTER ROLE {role} NOREPLICATION; GRANT CREATE ON DATABASE {} TO {role}; ALTER TABLE public.outbox OWNER TO {role}",
         place.source().dbname
     ));
     let error = set_up(&request).1.unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.hint().unwrap().contains("REPLICATION"), "{error}");
+    assert!(error.hint().unwrap().to_string().contains("REPLICATION"), "{error}");
     assert_eq!(place.value("SELECT count(*) FROM pg_publication").unwrap(), "0");
     assert_eq!(place.slots(), "0");
     place.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));

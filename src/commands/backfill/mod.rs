@@ -17,7 +17,6 @@ mod proof;
 mod reader;
 mod resume;
 
-use super::TypedFlags;
 use super::error::CommandError;
 use super::output::rows;
 use super::run::{self, Error};
@@ -31,6 +30,7 @@ use crate::pg::progress::{self, BackfillProgress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
+use crate::remedy::TypedFlags;
 use crate::sink::FailureClass;
 use crate::sink::destination::Delivery;
 use crate::sink::{Failure, Sink};

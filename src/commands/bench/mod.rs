@@ -21,6 +21,7 @@ pub use scratch::PREFIX;
 use super::{CommandError, run};
 use crate::given::SettingError;
 use crate::pg::{Connection, Purpose};
+use crate::remedy::Remedy;
 use crate::sink::destination::ScratchError;
 use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
 use relay::Running;
@@ -73,12 +74,12 @@ impl BenchError {
     }
 
     /// What fixes it.
-    pub fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<Remedy> {
         match self {
             Self::Command(error) => error.hint(),
             Self::Run(error) => error.hint(),
             Self::Topic(_) => Some(
-                "give --brokers or --to, and a user that may create topics; or measure without: --sink null".to_owned(),
+                "give --brokers or --to, and a user that may create topics; or measure without: --sink null".into(),
             ),
             Self::Settings(_) | Self::Interrupted => None,
         }

@@ -27,6 +27,7 @@ use crate::outbox::Outbox;
 use crate::pg::{Connection, marker};
 use crate::relay::BadRowAction;
 use crate::relay::transactional_id;
+use crate::remedy::TypedFlags;
 use crate::route::{TopicRule, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
 use facts::Place;
@@ -43,14 +44,14 @@ pub struct Request {
     pub json: bool,
 }
 
-/// Looks, and prints what was found. `complete`: fills the flags that were typed into a command.
+/// Looks, and prints what was found. `typed`: what the commands of a fix repeat.
 ///
 /// # Errors
 /// Something stands in the way of a run, or the settings are wrong.
-pub fn check(request: &Request, out: &mut dyn Write, complete: &dyn Fn(&str) -> String) -> Result<(), CommandError> {
+pub fn check(request: &Request, out: &mut dyn Write, typed: &TypedFlags) -> Result<(), CommandError> {
     let mut report = report(&request.config)?;
     for finding in &mut report.findings {
-        finding.fix = finding.fix.as_deref().map(complete);
+        finding.fix = finding.fix.take().map(|fix| fix.with(typed));
     }
     let text = if request.json { report.json() + "\n" } else { report.text() };
     out.write_all(text.as_bytes())?;

@@ -58,7 +58,7 @@ mod tests {
     fn a_relay_that_is_held_fails_with_the_hint_that_it_gives() {
         let found = judged("stopped", Some("walrelay run --bad-row-at 0/1:0=skip"));
         assert_eq!((found.level, found.finding.as_str()), (Level::Fail, "the relay at h:1 is stopped: a row is bad"));
-        assert_eq!(found.fix.as_deref(), Some("walrelay run --bad-row-at 0/1:0=skip"));
+        assert_eq!(found.fix, Some("walrelay run --bad-row-at 0/1:0=skip".into()));
         assert_eq!(judged("blocked", None).level, Level::Fail);
     }
 
@@ -66,7 +66,7 @@ mod tests {
     fn a_relay_that_serves_elsewhere_is_asked_for() {
         let found = unasked("127.0.0.1:9464", "orders");
         assert_eq!(found.level, Level::Ok);
-        assert!(found.finding.contains("127.0.0.1:9464") && found.fix.unwrap().contains("--http"));
+        assert!(found.finding.contains("127.0.0.1:9464") && found.fix.unwrap().to_string().contains("--http"));
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Report {
                 Level::Fail => "fail",
             };
             text.extend([format!("  {level:<6}{:<15} {}\n", finding.check, finding.finding)]);
-            for (name, more) in [("why", &finding.why), ("fix", &finding.fix)] {
+            let fix = finding.fix.as_ref().map(ToString::to_string);
+            for (name, more) in [("why", &finding.why), ("fix", &fix)] {
                 if let Some(more) = more {
                     text.extend([format!("        {name:<16}{more}\n")]);
                 }

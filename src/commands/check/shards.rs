@@ -5,10 +5,11 @@
 
 use crate::check_finding::{Finding, Level, Side};
 use crate::commands::run;
-use crate::commands::shards::{Set, sets};
+use crate::commands::shards::{Set, sets, setup, teardown};
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};
+use crate::remedy::{Command, Remedy};
 
 /// The stable name of the finding.
 const CHECK: &str = "shards";
@@ -16,10 +17,10 @@ const CHECK: &str = "shards";
 /// Adds to what was found of Postgres.
 pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
     let Some(shard) = config.shard else { return };
-    let set_up = format!("walrelay setup --shards {} --apply --table SCHEMA.TABLE", shard.count());
+    let set_up = setup("--shards", shard.count()).set("--table", "SCHEMA.TABLE");
     for finding in findings.iter_mut() {
         if finding.level == Level::Fail && ["publication", "slot"].contains(&finding.check) {
-            finding.fix = Some(set_up.clone());
+            finding.fix = Some(set_up.clone().into());
         }
     }
     let found = look(config, shard);
@@ -36,17 +37,17 @@ fn look(config: &run::Request, shard: Shard) -> Result<Option<Set>, pg::Error> {
     Ok(sets.into_iter().find(|set| set.count == Some(shard.count())))
 }
 
-fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
+fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
     let count = shard.count();
     let Some(set) = set else {
         let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
-        return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up)];
+        return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up.clone())];
     };
     if set.is(Moving::Waits) {
         let finding = Side::Postgres.warn(CHECK, format!("the setup of {count} shards is not finished"));
-        return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(format!(
-            "walrelay setup --reshard {count} --apply, or --shards {count} where rows were moved from nowhere"
-        ))];
+        let fix = Remedy::from(setup("--reshard", count))
+            .and(format!(", or --shards {count} where rows were moved from nowhere"));
+        return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(fix)];
     }
     let member = |shard: &Shard| set.members.iter().find(|member| member.shard == Some(*shard));
     let missing: Vec<String> = Shard::all(count)
@@ -58,7 +59,12 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
         return vec![
             finding
                 .why("their rows are published by nobody, and those committed since are in no slot; before you drop the others, let their relays publish what waits there, and stop them")
-                .fix(format!("walrelay teardown --shards {count} && {set_up}; then compare the table with the topics")),
+                .fix(
+                    Remedy::from(teardown(count))
+                        .and(" && ")
+                        .and(set_up.clone())
+                        .and("; then compare the table with the topics"),
+                ),
         ];
     }
     let unread: Vec<String> = Shard::all(count)
@@ -70,8 +76,9 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &str) -> Vec<Finding> {
         return vec![Side::Postgres.ok(CHECK, format!("all {count} are there, and the others are read"))];
     }
     let finding = Side::Postgres.warn(CHECK, format!("no relay reads {}", unread.join(", ")));
-    let run: Vec<String> = unread.iter().map(|shard| format!("walrelay run --shard {shard}")).collect();
-    vec![finding.why("their rows wait in their slots, which keep WAL").fix(run.join("; "))]
+    let run = unread.iter().map(|shard| Remedy::from(Command::new("run").set("--shard", shard)));
+    let run = run.reduce(|first, next| first.and("; ").and(next));
+    vec![Finding { fix: run, ..finding.why("their rows wait in their slots, which keep WAL") }]
 }
 
 #[cfg(test)]
@@ -102,7 +109,7 @@ mod tests {
     }
 
     fn found(set: Option<&Set>) -> (Level, String) {
-        let mut found = judge(Shard::new(0, 2).unwrap(), set, "setup");
+        let mut found = judge(Shard::new(0, 2).unwrap(), set, &Command::new("setup"));
         assert_eq!(found.len(), 1);
         let finding = found.remove(0);
         (finding.level, finding.finding)

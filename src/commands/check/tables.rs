@@ -7,13 +7,14 @@ use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::check_finding::{Finding, Side};
 use crate::commands::AGE_COLUMNS;
-use crate::commands::output::{bytes, number, shell_quoted};
+use crate::commands::output::{bytes, number};
 use crate::commands::run;
 use crate::commands::target::publishing_again;
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, PlanError, Role, TablePlan};
 use crate::pg::{catalog, identifier, marker, names};
 use crate::relay::BadRowAction;
+use crate::remedy::{Command, Remedy};
 use crate::route::TopicSetting;
 use crate::supervise::REPUBLISH_PAGE;
 use std::collections::BTreeSet;
@@ -122,22 +123,23 @@ fn mapped(
 }
 
 /// Why records have no key, and what gives them one.
-fn without_key(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> (String, String) {
+fn without_key(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> (String, Remedy) {
     let published: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
     let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
     if let Some(hidden) = hidden
         && let Some(sql) = with_columns(config, table, &[published.as_slice(), &[hidden]].concat(), None)
     {
-        return (format!("the publication's column list hides {hidden}, the column of the key"), sql);
+        return (format!("the publication's column list hides {hidden}, the column of the key"), sql.into());
     }
     let likely = |name: &&&str| name.ends_with("id") && Some(**name) != plan.column(Role::Id);
     let fix = match published.iter().find(likely) {
-        Some(name) => format!("walrelay run --key-column {}", shell_quoted(name)),
+        Some(name) => Command::new("run").set("--key-column", name).into(),
         None => format!(
             "ALTER TABLE {} ADD COLUMN aggregateid text; -- and have the application write the key there",
             table.sql_name()
-        ),
+        )
+        .into(),
     };
     ("no column for the key: aggregateid, aggregate_id".to_owned(), fix)
 }
@@ -179,18 +181,15 @@ fn shared_out(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> Op
     let shard = config.shard?;
     let Some(filter) = &table.filter else {
         let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
-        return Some(
-            finding
-                .why("each shard publishes them")
-                .fix("walrelay setup --shards N --apply creates publications with filters"),
-        );
+        let setup = Command::new("setup").set("--shards", "N").flag("--apply");
+        let fix = Remedy::from(setup).and(" creates publications with filters");
+        return Some(finding.why("each shard publishes them").fix(fix));
     };
     let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;
     let finding = SIDE.fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
-    let fix = format!(
-        "the same --key-column as setup --shards had; or walrelay setup --reshard N --key-column {key} --apply, with N other than {}",
-        shard.count()
-    );
+    let fix = Remedy::from("the same --key-column as setup --shards had; or ")
+        .and(Command::new("setup").set("--reshard", "N").set("--key-column", key).flag("--apply"))
+        .and(format!(", with N other than {}", shard.count()));
     Some(finding.why("rows of a key may be in several shards, which publish them in no order").fix(fix))
 }
 
@@ -220,12 +219,13 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {}", sample.bad.len(), reason.text);
-    let fix = match &config.mapping.topic {
+    let fix: Remedy = match &config.mapping.topic {
         crate::route::TopicSetting::Template(text) if reason.name_is_invalid && !text.contains("kebab") => {
-            format!("walrelay run --topic {}", shell_quoted(&text.replace('}', "|kebab}")))
+            Command::new("run").set("--topic", text.replace('}', "|kebab}")).into()
         }
         TopicSetting::Template(_) | TopicSetting::Regex { .. } => {
             format!("delete the row and insert it again with correct values: DELETE FROM {} …;", table.sql_name())
+                .into()
         }
     };
     Some(match config.bad_rows.action {
@@ -246,7 +246,10 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
         Ok(_) => SIDE
             .fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why(format!("the server does not send the column; {OLDER_ROWS}"))
-            .fix(in_publication(config, table, false, table.filter.as_deref()).unwrap_or_else(|| error.hint())),
+            .fix(
+                in_publication(config, table, false, table.filter.as_deref())
+                    .map_or_else(|| error.hint(), Remedy::from),
+            ),
         // What was meant may be among the columns that are hidden.
         Err(of_all) => {
             SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint())
@@ -335,13 +338,12 @@ fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: 
     )
 }
 
-fn set_up(config: &run::Request, table: &TableFacts) -> String {
-    let (slot, publication) = (shell_quoted(&config.slot), shell_quoted(&config.publication));
-    format!("walrelay setup --apply --slot {slot} --publication {publication} {}", table_flag(table))
-}
-
-fn table_flag(table: &TableFacts) -> String {
-    format!("--table {}", shell_quoted(&TableName::of(&table.published.relation).as_typed()))
+fn set_up(config: &run::Request, table: &TableFacts) -> Command {
+    Command::new("setup")
+        .flag("--apply")
+        .set("--slot", &config.slot)
+        .set("--publication", &config.publication)
+        .set("--table", TableName::of(&table.published.relation).as_typed())
 }
 
 fn counted(count: u64) -> String {
@@ -372,7 +374,7 @@ pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Findin
                 format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
             )
             .why("the relay stops before it")
-            .fix(format!("walrelay run --max-row {}KiB", bytes_seen.next_power_of_two() >> 10))
+            .fix(Command::new("run").set("--max-row", format_args!("{}KiB", bytes_seen.next_power_of_two() >> 10)))
     })
 }
 

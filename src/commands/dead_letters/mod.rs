@@ -14,6 +14,7 @@ mod replay;
 mod shown;
 
 use super::error::CommandError;
+use crate::remedy::{Command, Remedy};
 use crate::sink::dead_letter::said;
 use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
@@ -107,28 +108,29 @@ impl Error {
     }
 
     /// What fixes it.
-    pub(super) fn hint(&self) -> Option<String> {
+    pub(super) fn hint(&self) -> Option<Remedy> {
         Some(match self {
             Self::Unreadable(NoDeadLetters::Unsupported { kind }) => {
-                format!("read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again", kind.title)
+                format!("read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again", kind.title).into()
             }
             Self::Unreadable(NoDeadLetters::Missing { topic }) => format!(
                 "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"
-            ),
-            Self::Unreadable(NoDeadLetters::Settings(error)) => return error.hint(),
+            )
+            .into(),
+            Self::Unreadable(NoDeadLetters::Settings(error)) => return error.hint().map(Remedy::from),
             Self::Unreadable(NoDeadLetters::Failed(failure)) | Self::Failed(failure) => match failure.class {
-                FailureClass::Environment | FailureClass::Client => "nothing is lost: run it again".to_owned(),
-                FailureClass::LogIn => "check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)".to_owned(),
+                FailureClass::Environment | FailureClass::Client => "nothing is lost: run it again".into(),
+                FailureClass::LogIn => "check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)".into(),
                 FailureClass::Topic => {
-                    "let the user read the dead-letter topic, and with NATS and Redis delete from it; then run it again".to_owned()
+                    "let the user read the dead-letter topic, and with NATS and Redis delete from it; then run it again".into()
                 }
                 FailureClass::Row => return None,
             },
-            Self::Stay { .. } => {
-                "each line above says why; fix the causes, then walrelay dead-letters --replay publishes what is left".to_owned()
-            }
+            Self::Stay { .. } => Remedy::from("each line above says why; fix the causes, then ")
+                .and(Command::new("dead-letters").flag("--replay"))
+                .and(" publishes what is left"),
             Self::NotRemembered { .. } => {
-                "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records".to_owned()
+                "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records".into()
             }
         })
     }

@@ -4,10 +4,10 @@
 
 use crate::commands::AGE_COLUMNS;
 use crate::commands::error::CommandError;
-use crate::commands::output::shell_quoted;
 use crate::outbox::TableName;
 use crate::pg::identifier;
 use crate::pg::shape::{Shape, ShapeColumn};
+use crate::remedy::{Command, Remedy};
 use std::time::Duration;
 
 /// `pg_type.oid` of what can hold a time.
@@ -89,10 +89,9 @@ const fn holds_time(column: &ShapeColumn) -> bool {
 }
 
 fn no_age(table: &TableName, why: String) -> CommandError {
-    let table = shell_quoted(&table.as_typed());
-    let example = format!(
-        "walrelay prune --table {table} --age-column COLUMN, or: ALTER SYSTEM SET track_commit_timestamp = on; (a restart, for rows from then on)"
-    );
+    let prune = Command::new("prune").set("--table", table.as_typed()).set("--age-column", "COLUMN");
+    let example = Remedy::from(prune)
+        .and(", or: ALTER SYSTEM SET track_commit_timestamp = on; (a restart, for rows from then on)");
     CommandError::FlagNeeded { flag: "--age-column", why, example }
 }
 

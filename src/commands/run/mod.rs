@@ -15,17 +15,18 @@ pub use request::{Limits, OnStop, Request};
 
 use super::notify::Notifier;
 use super::signals::Signals;
-use super::{CommandError, TypedFlags, setup};
+use super::{CommandError, setup};
 use crate::check_finding::CHECK;
 use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, BindError, Server};
 use crate::lsn::Lsn;
-use crate::metrics::{Hint, Metrics, Moment, SlotFigures, State, WalEnd};
+use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery, catalog, server, skipped_rows, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
+use crate::remedy::{Remedy, TypedFlags};
 use crate::route::TopicError;
 use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
@@ -127,13 +128,13 @@ impl Error {
     }
 
     /// What fixes it.
-    pub fn hint(&self) -> Option<String> {
+    pub fn hint(&self) -> Option<Remedy> {
         match self {
             Self::Run(error) => error.hint(),
             Self::Setup(error) => error.hint(),
-            Self::Sink { failure, kind } => (kind.hint)(failure),
-            Self::Topic(error) => error.hint(),
-            Self::Destination(error) => error.hint(),
+            Self::Sink { failure, kind } => (kind.hint)(failure).map(Remedy::from),
+            Self::Topic(error) => error.hint().map(Remedy::from),
+            Self::Destination(error) => error.hint().map(Remedy::from),
             Self::Bind(_)
             | Self::Address { .. }
             | Self::Start { .. }
@@ -226,9 +227,9 @@ pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
 fn hold(error: &Error, typed: &TypedFlags, metrics: &Metrics) {
-    let (text, hint) = (chain(error), error.hint().map(|hint| typed.complete(&hint)));
-    tracing::error!(error = text, hint, "stopped: operator action required, see hint; SIGTERM exits");
-    let hint = hint.map(|text| Hint { commands: typed.commands(&text), text });
+    let (text, hint) = (chain(error), error.hint().map(|hint| hint.with(typed)));
+    let shown = hint.as_ref().map(ToString::to_string);
+    tracing::error!(error = text, hint = shown, "stopped: operator action required, see hint; SIGTERM exits");
     metrics.stopped(text, hint);
 }
 

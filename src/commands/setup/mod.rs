@@ -16,7 +16,7 @@ mod slot;
 
 use super::backfill;
 use super::error::CommandError;
-use super::output::{Told, as_role, bytes, command, number};
+use super::output::{Told, as_role, bytes, number};
 use super::shards::{ShardError, has_no_shards, sets, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
@@ -24,6 +24,7 @@ use crate::pg::instance;
 use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, literal, server};
+use crate::remedy::Command;
 use crate::supervise::RunError;
 use plan::{Facts, Kind, Plan, PublicationFacts, Step, TableFacts, plan};
 pub use shards::Shards;
@@ -65,7 +66,7 @@ pub struct Request {
     pub backfill: Option<Box<backfill::Request>>,
     /// Shards, instead of one slot.
     pub shards: Option<Shards>,
-    /// The connection string as it was typed as a flag, without secrets ([`shown_source`](super::shown_source)): the next
+    /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::given::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
 }
@@ -78,10 +79,11 @@ impl Request {
 
     /// What to do then: run, as the role that it is for.
     fn next(&self) -> String {
-        let run = |source: Option<&str>| command("run", &Told { source, tables: &self.tables, ..self.told() });
-        let Some(role) = &self.role else { return run(self.typed_source.as_deref()) };
+        let run =
+            |source: Option<&str>| Told { source, tables: &self.tables, ..self.told() }.add_to(Command::new("run"));
+        let Some(role) = &self.role else { return run(self.typed_source.as_deref()).to_string() };
         match self.typed_source.as_deref().and_then(|source| as_role(source, role)) {
-            Some(source) => run(Some(&source)),
+            Some(source) => run(Some(&source)).to_string(),
             None => format!("{}, where the connection string, or PGUSER, names the role {role}", run(None)),
         }
     }
@@ -135,8 +137,8 @@ fn is_for_one_slot(connection: &mut Connection, request: &Request) -> Result<(),
     let (publication, slot) = (&request.publication, &request.slot);
     has_no_shards(connection, (publication, slot))?;
     let sets = sets(connection, publication, slot)?;
-    let Some((set, flag)) = unfinished(&sets) else { return Ok(()) };
-    let hint = command(&format!("setup {flag} --apply"), &request.told());
+    let Some((set, resume)) = unfinished(&sets) else { return Ok(()) };
+    let hint = request.told().add_to(resume).into();
     Err(ShardError::Unfinished { found: set.shown(), hint }.into())
 }
 

@@ -9,6 +9,7 @@ use crate::commands::output::{bytes, number, session};
 use crate::lsn::Lsn;
 use crate::pg::catalog::ServerSession;
 use crate::pg::server::Slot;
+use crate::remedy::Remedy;
 use crate::supervise::RunError;
 use serde::Serialize;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub(super) struct Report {
     pub(super) relay: Option<RelayReport>,
     /// Why no relay can read the slot.
     error: Option<String>,
-    hint: Option<String>,
+    hint: Option<Remedy>,
 }
 
 /// What the server says about a slot.

@@ -13,6 +13,7 @@ use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
 use crate::positions::Position;
 use crate::relay::{BadRowAt, ProtocolError};
+use crate::remedy::{Command, Remedy};
 use crate::sink::destination::NoDeadLetters;
 use crate::sink::kinds::KINDS;
 use crate::sink::{Failure, FailureClass};
@@ -175,7 +176,7 @@ fn run_errors() -> Vec<RunError> {
             publication: publication(),
             published: vec!["public.outbox".to_owned()],
         },
-        RunError::Advised { error: Box::new(RunError::OnStandby), hint: "what the database showed".to_owned() },
+        RunError::Advised { error: Box::new(RunError::OnStandby), hint: "what the database showed".into() },
         RunError::NoSlot { slot: slot(), was_there: false },
         RunError::NoSlot { slot: slot(), was_there: true },
         moved(Shard::new(1, 3), 5),
@@ -255,7 +256,7 @@ fn command_errors() -> Vec<CommandError> {
     let (table, slot) = (|| "public.outbox".to_owned(), || "walrelay".to_owned());
     let refused = |code: &str| CommandError::Refused {
         step: "create the slot".to_owned(),
-        fix: "ALTER ROLE … REPLICATION;".to_owned(),
+        fix: Some(Remedy::sql("ALTER ROLE … REPLICATION;")),
         source: Box::new(server(code)),
     };
     let no_order = |has_key| CommandError::NoOrder { table: table(), column: "created_at".to_owned(), has_key };
@@ -263,7 +264,7 @@ fn command_errors() -> Vec<CommandError> {
         CommandError::FlagNeeded {
             flag: "--table",
             why: "why".to_owned(),
-            example: "walrelay setup --table outbox".to_owned(),
+            example: Command::new("setup").set("--table", "outbox").into(),
         },
         CommandError::NoTable { table: table(), database: "shop".to_owned() },
         refused(sqlstate::INSUFFICIENT_PRIVILEGE),
@@ -286,7 +287,7 @@ fn command_errors() -> Vec<CommandError> {
             slot: slot(),
             lsn: AT,
             waited: Duration::from_mins(1),
-            run: "walrelay run --slot walrelay".to_owned(),
+            run: Command::new("run").set("--slot", "walrelay"),
         },
         CommandError::ArchivePublished { archive: "public.archive".to_owned(), publication: slot() },
         CommandError::NoArchive { archive: "public.archive".to_owned(), table: table(), database: "shop".to_owned() },
@@ -321,7 +322,7 @@ fn command_errors() -> Vec<CommandError> {
 }
 
 fn shard_errors() -> Vec<ShardError> {
-    let text = || "…".to_owned();
+    let text = || Remedy::from("…");
     vec![
         ShardError::TooOld { version: "14.1".to_owned() },
         ShardError::KeyType {
@@ -348,9 +349,12 @@ fn shard_errors() -> Vec<ShardError> {
             whole: Some(("walrelay".to_owned(), "walrelay".to_owned())),
         },
         ShardError::OnePart { publication: "orders".to_owned(), shard: Shard::new(0, 3).unwrap(), whole: None },
-        ShardError::Moves { to: "3 shards".to_owned(), resume: text() },
+        ShardError::Moves {
+            to: "3 shards".to_owned(),
+            resume: Command::new("setup").set("--reshard", 3).flag("--apply"),
+        },
         ShardError::SharedOut { found: "3 shards".to_owned(), why: "why", hint: text() },
-        ShardError::Unread { slot: "walrelay_0_of_3".to_owned(), start: "walrelay run --shard 0/3".to_owned() },
+        ShardError::Unread { slot: "walrelay_0_of_3".to_owned(), start: Command::new("run").set("--shard", "0/3") },
     ]
 }
 
@@ -397,7 +401,7 @@ fn every_hint_is_as_it_was_reviewed() {
     assert_eq!((runs, commands), ((0..32).collect(), (0..33).collect()), "one of each case");
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
-        let hint = error.hint().unwrap_or_else(|| "(no hint)".to_owned());
+        let hint = error.hint().unwrap_or_else(|| "(no hint)".into());
         writeln!(text, "\n{} {}\n  {hint}", error.exit_code(), chain(error)).unwrap();
     }
     of_destinations(&mut text);

@@ -9,7 +9,8 @@ mod chart;
 mod words;
 
 use super::history::{History, Mood, NotedProblem, Point, TopicRate};
-use crate::metrics::{Hint, Metrics, Moment, State, Status};
+use crate::metrics::{Metrics, Moment, State, Status};
+use crate::remedy::{Part, Remedy};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 use words::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
@@ -325,22 +326,21 @@ fn at_least(latency: Duration, is_larger: bool) -> String {
 }
 
 /// A hint; each command in it on a line of its own, with a button that the script fills with life.
-fn hint_with_commands(hint: &Hint) -> String {
-    let mut html = String::new();
-    let mut rest = hint.text.as_str();
+fn hint_with_commands(hint: &Remedy) -> String {
     // Between commands, what joined them in a sentence is left out.
     let words = |text: &str| match text.trim().trim_start_matches([';', ',', '.']).trim_start() {
         "" => String::new(),
         text => format!("<p class=\"quiet\">{}</p>\n", Text(text)),
     };
-    for command in &hint.commands {
-        let Some((before, after)) = rest.split_once(command.as_str()) else { continue };
-        let button = "<button type=\"button\" class=\"copy\" hidden>Copy</button>";
-        html.extend([&words(before), "<div class=\"command\"><code tabindex=\"0\">"]);
-        html.extend([&Text(command).to_string(), "</code>", button, "</div>\n"]);
-        rest = after;
-    }
-    html + &words(rest)
+    let part = |part: &Part| match part {
+        Part::Text(text) => words(text),
+        Part::Sql(_) | Part::Command(_) => format!(
+            "<div class=\"command\"><code tabindex=\"0\">{}</code>\
+             <button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n",
+            Text(&part.to_string())
+        ),
+    };
+    hint.parts().iter().map(part).collect()
 }
 
 /// Advice on rows that were not published.
@@ -373,6 +373,7 @@ fn advice(state: State, destination: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::remedy::Command;
     use std::time::Instant;
 
     fn page(metrics: &Metrics) -> String {
@@ -430,8 +431,7 @@ mod tests {
     #[test]
     fn a_hint_stands_apart_from_what_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
-        let hint = Hint { text: "skip <it>".to_owned(), commands: Vec::new() };
-        metrics.stopped("a row cannot be published".to_owned(), Some(hint));
+        metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".into()));
         let page = page(&metrics);
         let both = "<p>a row cannot be published</p>\n<p class=\"quiet\">skip &lt;it&gt;</p>";
         assert_eq!(page.matches(both).count(), 2, "{page}");
@@ -440,10 +440,10 @@ mod tests {
     #[test]
     fn each_command_of_a_hint_has_a_line_and_a_button() {
         let metrics = Metrics::new("orders", "p", Instant::now());
-        let (run, skip) = ("walrelay run --topic 'a<b>'", "walrelay run --bad-row-at 0/1:0=skip");
-        let text = format!("row 7 stays: {run}, or {skip}; then start walrelay again");
-        let commands = vec![run.to_owned(), skip.to_owned()];
-        metrics.stopped("a row cannot be published".to_owned(), Some(Hint { text, commands }));
+        let run = || Command::new("run");
+        let skip = run().set("--bad-row-at", "0/1:0=skip");
+        let hint = Remedy::from("row 7 stays: ").and(run().set("--topic", "a<b>")).and(", or ").and(skip.clone());
+        metrics.stopped("a row cannot be published".to_owned(), Some(hint.and("; then start walrelay again")));
         let page = page(&metrics);
         let button = "</code><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n";
         for part in [

@@ -3,7 +3,7 @@
 //! In: all that a table lacks, at once. Out: one error, and a hint that can be followed as it is. Pure.
 
 use super::Role;
-use crate::given::shell_quoted;
+use crate::remedy::{Command, Remedy};
 use std::fmt;
 
 /// A table that cannot be read as an outbox. An operator must act: see [`PlanError::hint`].
@@ -201,19 +201,19 @@ impl Flags {
 }
 
 /// How rows are published that the slot will only ever send without what is needed.
-fn recreate(slot: &str, table: &str) -> String {
-    format!(
-        "a new slot leaves them out: walrelay teardown --slot {slot} --yes && walrelay setup --apply --slot {slot}; then the SQL statement in docs/operations/republish.md publishes them from {table}"
-    )
+fn recreate(slot: &str, table: &str) -> Remedy {
+    Remedy::from("a new slot leaves them out: ")
+        .and(Remedy::new_slot(slot))
+        .and(format!("; then the SQL statement in docs/operations/republish.md publishes them from {table}"))
 }
 
 impl PlanError {
     /// What fixes it.
-    pub fn hint(&self) -> String {
+    pub fn hint(&self) -> Remedy {
         match self {
-            Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => {
-                format!("{widen} -- rows committed before that are still sent with the old columns: {}", recreate(slot, table))
-            }
+            Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => Remedy::sql(widen)
+                .and(" -- rows committed before that are still sent with the old columns: ")
+                .and(recreate(slot, table)),
             Self::Lacks { cause: Some(Cause::Past { slot, renamed }), lacks, table, .. }
                 if !renamed || lacks.iter().any(Lack::is_open) =>
             {
@@ -221,18 +221,14 @@ impl PlanError {
             }
             Self::Lacks { lacks, present, .. } => lacks_hint(lacks, present),
             Self::NotAsDebezium { .. } => {
-                "the records would not be Debezium's: change what the message names in its files".to_owned()
+                "the records would not be Debezium's: change what the message names in its files".into()
             }
-            Self::EnvelopesDiffer { .. } => {
-                "walrelay run --accept-differences, which gives each table its own envelope; or the same columns in all tables".to_owned()
-            }
+            Self::EnvelopesDiffer { .. } => Remedy::from(Command::new("run").flag("--accept-differences"))
+                .and(", which gives each table its own envelope; or the same columns in all tables"),
             Self::WrongType { flag, wanted, .. } => match without(flag) {
-                Some(value) => {
-                    format!(
-                        "walrelay run {flag} {value}, which does without; or set {flag} to a column of type {wanted}"
-                    )
-                }
-                None => format!("set {flag} to a column of type {wanted}"),
+                Some(value) => Remedy::from(Command::new("run").set(flag, value))
+                    .and(format!(", which does without; or set {flag} to a column of type {wanted}")),
+                None => format!("set {flag} to a column of type {wanted}").into(),
             },
         }
     }
@@ -256,13 +252,13 @@ impl PlanError {
 fn without(flag: &str) -> Option<&'static str> {
     match flag {
         "--timestamp" => Some("commit"),
-        "--headers-column" | "--partition-column" => Some("''"),
+        "--headers-column" | "--partition-column" => Some(""),
         _ => None,
     }
 }
 
 /// One command with all flags.
-fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
+fn lacks_hint(lacks: &[Lack], present: &[String]) -> Remedy {
     let mut flags = Flags::default();
     // A topic without a route is the whole template: what is wrong with it otherwise is corrected in that.
     let in_template = |lack: &&Lack| matches!(lack, Lack::Named { within: Within::Template(_), .. });
@@ -270,15 +266,12 @@ fn lacks_hint(lacks: &[Lack], present: &[String]) -> String {
     for lack in others.into_iter().chain(of_template) {
         lack.add_to(&mut flags);
     }
-    let mut command = "walrelay run".to_owned();
-    for (flag, value) in flags.0 {
-        command.extend([" ", flag, " ", &shell_quoted(&value)]);
-    }
+    let command = flags.0.iter().fold(Command::new("run"), |command, (flag, value)| command.set(flag, value));
     if !lacks.iter().any(Lack::is_open) {
-        return command;
+        return command.into();
     }
     let generated = "(a STORED generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored; a VIRTUAL one is never sent)";
-    format!("{command}, where COLUMN is one of: {} {generated}", listed(present))
+    Remedy::from(command).and(format!(", where COLUMN is one of: {} {generated}", listed(present)))
 }
 
 fn joined(lacks: &[Lack]) -> String {

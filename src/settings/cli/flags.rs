@@ -2,7 +2,7 @@
 //!
 //! In: the commands' definitions, and what clap read. Out: [`TypedFlags`], which hold no secret, and [`FlagValues`].
 
-use crate::commands::{CommandFlags, Flag, TypedFlag, TypedFlags};
+use crate::remedy::{Argument, TypedFlags};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeMap;
@@ -49,39 +49,34 @@ impl FlagValues {
 /// What was typed of the flags of a command of `cli`.
 pub(super) fn typed(cli: &Command, matches: &ArgMatches) -> TypedFlags {
     let commands = cli.get_subcommands().filter(|command| !command.is_hide_set());
-    let commands = commands.map(|command| CommandFlags {
-        name: command.get_name().to_owned(),
-        flags: command.get_arguments().filter_map(flag).collect(),
-    });
-    let commands = commands.collect();
+    let flags = |command: &Command| command.get_arguments().filter_map(flag_name).collect();
+    let known = commands.map(|command| (command.get_name().to_owned(), flags(command))).collect();
     let Some((name, matches)) = matches.subcommand() else {
-        return TypedFlags { commands, ..TypedFlags::default() };
+        return TypedFlags { known, ..TypedFlags::default() };
     };
     let arguments = cli.find_subcommand(name).into_iter().flat_map(Command::get_arguments);
-    let flags = arguments.flat_map(|argument| occurrences(argument, matches)).collect();
-    TypedFlags { command: name.to_owned(), flags, commands }
+    let arguments = arguments.flat_map(|argument| occurrences(argument, matches)).collect();
+    TypedFlags { command: name.to_owned(), arguments, known }
 }
 
-/// `None`: it is no flag.
-fn flag(argument: &Arg) -> Option<Flag> {
-    let (long, short) = (argument.get_long(), argument.get_short());
-    let name = long.map(|long| format!("--{long}")).or_else(|| short.map(|short| format!("-{short}")))?;
-    let takes_value = argument.get_action().takes_values() && !argument.is_require_equals_set();
-    Some(Flag { name, short: short.filter(|_| long.is_some()), takes_value })
+/// `--topic`; `-X` where there is no long name; `None`: it is no flag.
+fn flag_name(argument: &Arg) -> Option<String> {
+    let short = || argument.get_short().map(|short| format!("-{short}"));
+    argument.get_long().map(|long| format!("--{long}")).or_else(short)
 }
 
 /// Each time that it was typed.
-fn occurrences(argument: &Arg, matches: &ArgMatches) -> Vec<TypedFlag> {
+fn occurrences(argument: &Arg, matches: &ArgMatches) -> Vec<Argument> {
     let id = argument.get_id().as_str();
-    let Some(flag) = flag(argument).filter(|_| matches.value_source(id) == Some(ValueSource::CommandLine)) else {
+    let Some(flag) = flag_name(argument).filter(|_| matches.value_source(id) == Some(ValueSource::CommandLine)) else {
         return Vec::new();
     };
     let values = raw_values(matches, id);
-    match (argument.get_action().takes_values(), flag.takes_value) {
-        (false, _) => vec![TypedFlag::new(&flag.name, None)],
-        (true, true) => values.map(|value| TypedFlag::new(&flag.name, Some(&value))).collect(),
+    match (argument.get_action().takes_values(), argument.is_require_equals_set()) {
+        (false, _) => vec![Argument::typed(&flag, None)],
+        (true, false) => values.map(|value| Argument::typed(&flag, Some(&value))).collect(),
         // Its value is in the same word, and left out where it is the one that it has without.
-        (true, false) => values.map(|value| TypedFlag::new(&in_one_word(&flag.name, &value), None)).collect(),
+        (true, true) => values.map(|value| Argument::typed(&in_one_word(&flag, &value), None)).collect(),
     }
 }
 

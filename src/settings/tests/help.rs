@@ -1,6 +1,7 @@
 //! What is said of flags: help, the nearest one, completions, pages of the manual, defaults.
 
 use super::*;
+use crate::remedy::{Command, Remedy};
 
 #[test]
 fn an_unknown_flag_names_the_nearest() {
@@ -197,8 +198,13 @@ fn every_flag_that_is_typed_is_repeated_by_hints_where_the_command_takes_it() {
         "skip",
     ];
     let typed = parse_in(&environment(&[]), &typed).unwrap().typed;
+    let remedy = Remedy::from(Command::new("run").set("--key-column", "k"))
+        .and("; ")
+        .and(Command::new("setup").flag("--apply"))
+        .and("; ")
+        .and(Command::new("teardown").flag("--yes"));
     assert_eq!(
-        typed.complete("walrelay run --key-column k; walrelay setup --apply; walrelay teardown --yes"),
+        remedy.with(&typed).to_string(),
         "walrelay run --key-column k --source postgres://u@h/d --setup --table outbox --dry-run=false -X linger.ms=5 \
          -X 'sasl.password=…' --topic 'x.{route}' --on-bad-row skip; walrelay setup --apply --source postgres://u@h/d \
          --table outbox; walrelay teardown --yes --source postgres://u@h/d"

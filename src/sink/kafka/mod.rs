@@ -57,6 +57,7 @@ use super::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
     Sink, Tag,
 };
+use crate::remedy::Remedy;
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
 use metadata::{Short, Topics};
@@ -402,8 +403,8 @@ impl Sink for KafkaSink {
         self.abort();
     }
 
-    fn fix(&self) -> Option<String> {
-        self.transactions.as_ref()?.replicas.fix().map(str::to_owned)
+    fn fix(&self) -> Option<Remedy> {
+        self.transactions.as_ref()?.replicas.fix().cloned()
     }
 }
 

@@ -21,6 +21,7 @@ use super::errors;
 use super::producers::retire;
 use super::progress::LONG_SLICE;
 use super::transactions::{broken, client};
+use crate::remedy::{Command, Remedy};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
@@ -56,7 +57,7 @@ pub(super) enum ReplicaVerdict {
         /// The reason.
         text: String,
         /// The command that fixes it.
-        fix: String,
+        fix: Remedy,
     },
 }
 
@@ -66,9 +67,10 @@ pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, 
         (Some(1), _) if settings.accepts_one_replica() => ReplicaVerdict::Kept,
         (Some(1), _) => ReplicaVerdict::Refused {
             text: format!("topic {topic} has one replica: {WHY}"),
-            fix: format!(
-                "give topic {topic} three replicas (kafka-reassign-partitions.sh) and {MIN_INSYNC}={LEAST_IN_SYNC}; or, where lost and repeated rows are acceptable: walrelay run --accept-one-replica"
-            ),
+            fix: Remedy::from(format!(
+                "give topic {topic} three replicas (kafka-reassign-partitions.sh) and {MIN_INSYNC}={LEAST_IN_SYNC}; or, where lost and repeated rows are acceptable: "
+            ))
+            .and(Command::new("run").flag("--accept-one-replica")),
         },
         (Some(2), _) => ReplicaVerdict::Risky {
             text: format!(
@@ -79,7 +81,7 @@ pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, 
             text: format!(
                 "topic {topic} has {replicas} replicas and {MIN_INSYNC}={least}, so that one may be in sync alone: {WHY}"
             ),
-            fix: alter(settings.brokers(), topic, MIN_INSYNC, LEAST_IN_SYNC),
+            fix: alter(settings.brokers(), topic, MIN_INSYNC, LEAST_IN_SYNC).into(),
         },
         (Some(3..), Some(_)) => ReplicaVerdict::Kept,
         (Some(3..), None) => ReplicaVerdict::Risky {
@@ -120,7 +122,7 @@ pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &st
 pub(super) struct Replicas {
     judged: BTreeSet<String>,
     /// The reason why the relay must not run, and the fix.
-    refused: Option<(Failure, String)>,
+    refused: Option<(Failure, Remedy)>,
     /// The warning about topics with one replica was logged.
     warned: bool,
 }
@@ -155,8 +157,8 @@ impl Replicas {
     }
 
     /// Notes the reason why the relay must not run, and its fix.
-    pub(super) fn refuse(&mut self, failure: Failure, fix: String) -> Failure {
-        self.refused = Some((failure.clone(), fix));
+    pub(super) fn refuse(&mut self, failure: Failure, fix: impl Into<Remedy>) -> Failure {
+        self.refused = Some((failure.clone(), fix.into()));
         failure
     }
 
@@ -166,8 +168,8 @@ impl Replicas {
     }
 
     /// The fix of that reason.
-    pub(super) fn fix(&self) -> Option<&str> {
-        self.refused.as_ref().map(|(_, fix)| fix.as_str())
+    pub(super) fn fix(&self) -> Option<&Remedy> {
+        self.refused.as_ref().map(|(_, fix)| fix)
     }
 }
 

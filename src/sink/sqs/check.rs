@@ -236,7 +236,10 @@ mod tests {
         let wanted = Wanted { largest_bytes, ..Wanted::nothing() };
         let service = if name.contains(':') { Service::Sns } else { Service::Sqs };
         let found = Queue { service, name: name.to_owned(), found }.findings(&wanted);
-        found.into_iter().map(|found| (found.level, found.finding, found.fix.unwrap_or_default())).collect()
+        found
+            .into_iter()
+            .map(|found| (found.level, found.finding, found.fix.map(|fix| fix.to_string()).unwrap_or_default()))
+            .collect()
     }
 
     fn there(attributes: &[(&str, &str)]) -> QueueFound {

@@ -11,6 +11,7 @@ use crate::outbox::OnUpdate;
 use crate::pg::catalog::{self, ServerSession};
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
+use crate::remedy::{Command, Remedy};
 use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
@@ -50,9 +51,9 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
             .fix(pooler.fix());
     }
     let hint = RunError::Postgres(error).hint();
-    found.why("nothing else could be checked here").fix(
-        hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".to_owned()),
-    )
+    found
+        .why("nothing else could be checked here")
+        .fix(hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".into()))
 }
 
 /// Everything about the server, the publication and the slot.
@@ -263,26 +264,26 @@ fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
     let text = format!("{} behind the server, {} of WAL kept (wal_status {status})", bytes(lag), bytes(kept));
     let most =
         facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).map(|mib| mib << 20);
-    let run = "walrelay run";
+    let run = || Remedy::from(Command::new("run"));
     if status == "unreserved" {
         return SIDE
             .fail("slot_wal", text)
             .why("the next checkpoint may remove WAL that it needs: then its unpublished rows are lost")
-            .fix(format!("{run}, at once; and more room: {}", room(facts)));
+            .fix(run().and(format!(", at once; and more room: {}", room(facts))));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
         return SIDE
             .warn("slot_wal", text)
             .why("above max_slot_wal_keep_size the slot is lost")
-            .fix(format!("{run}; and more room: {}", room(facts)));
+            .fix(run().and(format!("; and more room: {}", room(facts))));
     }
     if lag < FAR_BEHIND {
         return SIDE.ok("slot_wal", text);
     }
     let fix = if row.active {
-        "walrelay status --watch".to_owned()
+        Command::new("status").flag("--watch").into()
     } else {
-        format!("{run}, or if nobody needs it any more: walrelay teardown --slot {}", config.slot)
+        run().and(", or if nobody needs it any more: ").and(Command::new("teardown").set("--slot", &config.slot))
     };
     SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").fix(fix)
 }
@@ -303,9 +304,11 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
     let found = SIDE.warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
-        found.fix(format!(
-            "Postgres 17 or later keeps slots; until then, after a promotion: walrelay setup --apply, then the SQL statement in {REPUBLISH_PAGE}"
-        ))
+        found.fix(
+            Remedy::from("Postgres 17 or later keeps slots; until then, after a promotion: ")
+                .and(Command::new("setup").flag("--apply"))
+                .and(format!(", then the SQL statement in {REPUBLISH_PAGE}")),
+        )
     } else {
         found.fix(format!(
             "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",

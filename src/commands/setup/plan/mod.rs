@@ -5,13 +5,14 @@
 
 use super::Request;
 use crate::commands::error::CommandError;
-use crate::commands::output::{Told, command};
+use crate::commands::output::Told;
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::instance::{self, Agreement, Sighting};
 use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::{self, catalog, identifier, literal};
+use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_slot};
 
 /// The outbox table as its own file shows it to people.
@@ -106,8 +107,8 @@ pub(super) struct Step {
     pub(super) sql: String,
     /// Lines for the reader of the script.
     comment: String,
-    /// Who may do it.
-    fix: String,
+    /// Who may do it; `None`: that is not known.
+    fix: Option<Remedy>,
 }
 
 impl Step {
@@ -123,9 +124,9 @@ impl Step {
                 literal(&request.slot)
             ),
             comment: "Rows committed from here on are published. Run this by itself, not inside a transaction. It waits until the transactions that are\nopen now have ended. A slot keeps WAL on disk until it is read: set max_slot_wal_keep_size to what the disk allows.".to_owned(),
-            fix: format!(
-                "ALTER ROLE {} REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)",
-                identifier(user)
+            fix: Some(
+                Remedy::sql(format!("ALTER ROLE {} REPLICATION;", identifier(user)))
+                    .and(" (managed services: GRANT rds_replication TO …;, or their own role)"),
             ),
         }
     }
@@ -207,8 +208,8 @@ fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError
         Some(_) if request.create_table => "--create-table creates the table that it names".to_owned(),
         Some(_) => return Ok(()),
     };
-    let example = command("setup", &request.told()) + " --table public.outbox";
-    Err(CommandError::FlagNeeded { flag: "--table", why, example })
+    let example = request.told().add_to(Command::new("setup")).set("--table", "public.outbox");
+    Err(CommandError::FlagNeeded { flag: "--table", why, example: example.into() })
 }
 
 fn wal_level(facts: &Facts) -> Option<Step> {
@@ -218,7 +219,7 @@ fn wal_level(facts: &Facts) -> Option<Step> {
         what: "wal_level".to_owned(),
         sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
         comment: format!("It is {found}. Then restart Postgres, before you run the rest. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
-        fix: String::new(),
+        fix: None,
     })
 }
 
@@ -231,11 +232,11 @@ fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
         sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &first.filter.sql(), 1),
         comment: "The table that the application writes its events to, in the transaction that changes its own tables."
             .to_owned(),
-        fix: format!(
+        fix: Some(Remedy::sql(format!(
             "GRANT USAGE, CREATE ON SCHEMA {} TO {};",
             identifier(&first.filter.schema),
             identifier(&facts.server.user)
-        ),
+        ))),
     })
 }
 
@@ -259,10 +260,13 @@ fn publication(request: &Request, facts: &Facts) -> Option<Step> {
         what: format!("publication \"{}\" for {}", request.publication, names.join(", ")),
         sql: format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish = 'insert')", tables.join(", ")),
         comment,
-        fix: format!(
-            "run it as the owner of the tables, with: GRANT CREATE ON DATABASE {} TO {};",
-            identifier(&facts.server.database),
-            identifier(&facts.server.user)
+        fix: Some(
+            format!(
+                "run it as the owner of the tables, with: GRANT CREATE ON DATABASE {} TO {};",
+                identifier(&facts.server.database),
+                identifier(&facts.server.user)
+            )
+            .into(),
         ),
     })
 }
@@ -295,7 +299,7 @@ fn members(request: &Request, facts: &Facts) -> Vec<Step> {
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
             sql: sql(&missing.filter),
             comment: "Rows committed from then on are published.".to_owned(),
-            fix: "run it as the owner of publication and table".to_owned(),
+            fix: Some("run it as the owner of publication and table".into()),
         })
         .collect()
 }
@@ -308,7 +312,7 @@ fn role(request: &Request, facts: &Facts) -> Option<Step> {
         what: format!("role \"{name}\""),
         sql: statements.join(";\n"),
         comment: "The role that walrelay connects as. Set its password by \\password in psql. It needs no right on the tables. A role with\nREPLICATION can read every slot's stream.".to_owned(),
-        fix: "run it as a superuser; on managed services as the administrator that they give".to_owned(),
+        fix: Some("run it as a superuser; on managed services as the administrator that they give".into()),
     })
 }
 
@@ -387,7 +391,7 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot
         what: format!("publication \"{publication}\": {what}"),
         sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
         comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records since when the slot carries every row: walrelay prune deletes none from before.".to_owned(),
-        fix: "run it as the owner of the publication".to_owned(),
+        fix: Some("run it as the owner of the publication".into()),
     })
 }
 
@@ -498,10 +502,11 @@ pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[Stri
     if plan.steps.is_empty() {
         text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));
     } else {
+        let told = Told { tables: &request.tables, ..request.told() };
         let head = format!(
             "What database \"{}\" still needs. {} does it.",
             facts.server.database,
-            command("setup --apply", &Told { tables: &request.tables, ..request.told() }) + &more_flags(request)
+            with_own_flags(told.add_to(Command::new("setup").flag("--apply")), request)
         );
         text.push_str(&comment_lines(&head));
     }
@@ -518,20 +523,12 @@ pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[Stri
     text
 }
 
-/// Those of `setup` alone.
-fn more_flags(request: &Request) -> String {
-    let mut flags = String::new();
-    if request.create_table {
-        flags.push_str(" --create-table");
-    }
-    if request.failover {
-        flags.push_str(" --failover");
-    }
-    if let Some(role) = &request.role {
-        flags.push_str(" --role ");
-        flags.push_str(&crate::commands::output::shell_quoted(role));
-    }
-    flags
+/// The command with the flags that only `setup` has.
+fn with_own_flags(command: Command, request: &Request) -> Command {
+    let given = [("--create-table", request.create_table), ("--failover", request.failover)];
+    let given = given.into_iter().filter(|(_, is_given)| *is_given);
+    let command = given.fold(command, |command, (flag, _)| command.flag(flag));
+    request.role.iter().fold(command, |command, role| command.set("--role", role))
 }
 
 /// As comments for `psql`, which ends one at a carriage return as well.

@@ -151,7 +151,7 @@ fn a_publication_cannot_be_made_without_a_table() {
     let error = plan(&request, &facts(&request)).unwrap_err();
     assert_eq!(error.exit_code(), EXIT_SETTINGS);
     assert!(error.to_string().starts_with("--table is needed"), "{error}");
-    assert_eq!(error.hint().unwrap(), "walrelay setup --slot orders --table public.outbox");
+    assert_eq!(error.hint().unwrap().to_string(), "walrelay setup --slot orders --table public.outbox");
 }
 
 #[test]

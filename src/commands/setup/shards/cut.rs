@@ -102,7 +102,7 @@ fn has_slots(connection: &mut Connection, request: &Request, plan: &Plan) -> Res
 }
 
 fn refused(error: pg::Error) -> CommandError {
-    let fix = "run it as the owner of the publications and of their tables".to_owned();
+    let fix = "run it as the owner of the publications and of their tables";
     CommandError::from(error).with_fix("make the cut".to_owned(), fix)
 }
 

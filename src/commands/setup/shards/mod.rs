@@ -45,6 +45,7 @@ use crate::lsn::Lsn;
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{Connection, identifier, literal, server, sqlstate};
+use crate::remedy::Remedy;
 use crate::supervise::{RunError, check_owner, check_slot};
 use plan::Plan;
 use std::io::Write;
@@ -141,7 +142,8 @@ fn prepare(
     for shard in &missing {
         for statement in sql::publication(request, *shard) {
             let step = format!("create publication \"{}\"", shard.name(&request.publication));
-            let fix = format!("GRANT CREATE ON DATABASE {} TO {};", identifier(&plan.database), identifier(&plan.user));
+            let (database, user) = (identifier(&plan.database), identifier(&plan.user));
+            let fix = Remedy::sql(format!("GRANT CREATE ON DATABASE {database} TO {user};"));
             connection.query(&statement).map_err(|error| CommandError::from(error).with_fix(step, fix))?;
         }
     }
@@ -290,7 +292,7 @@ fn drop_slots(
             check_owner(name, database, &slot)?;
             if let Some(pid) = slot.row.active_pid {
                 let step = format!("end the connection that reads slot \"{name}\"");
-                let fix = format!("stop its relay ({}), then the same command again", member.command());
+                let fix = Remedy::from("stop its relay (").and(member.command()).and("), then the same command again");
                 let ended = connection.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid}, 5000)"));
                 ended.map_err(|error| CommandError::from(error).with_fix(step, fix))?;
             }
@@ -301,7 +303,7 @@ fn drop_slots(
                     wait.turn(voice, || format!("waiting: a relay takes slot \"{name}\" again and again; stop it"))?;
                 }
                 Err(error) => {
-                    let fix = "the role needs REPLICATION".to_owned();
+                    let fix = "the role needs REPLICATION";
                     return Err(CommandError::from(error).with_fix(format!("drop slot \"{name}\""), fix));
                 }
             }

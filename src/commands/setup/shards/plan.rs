@@ -4,15 +4,17 @@
 
 use super::Shards;
 use crate::commands::error::CommandError;
-use crate::commands::output::command;
 use crate::commands::setup::Request;
-use crate::commands::shards::{Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets, unfinished};
+use crate::commands::shards::{
+    Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets, setup, teardown, unfinished,
+};
 use crate::outbox::{Role, TableName};
 use crate::pg::marker::{self, Moving};
 use crate::pg::progress;
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
+use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_owner};
 
 /// What is to be done.
@@ -124,21 +126,22 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
 /// Sees that no other set is half made: rows may be under way to it. The set that they come from has publications, slots and relays, and
 /// publishes none of the rows from behind the cut.
 fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), ShardError> {
-    if let Some((set, flag)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
-        let hint = command(&format!("setup {flag} --apply"), &request.told());
+    if let Some((set, resume)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
+        let hint = request.told().add_to(resume).into();
         return Err(ShardError::Unfinished { found: set.shown(), hint });
     }
     let is_left = |set: &&Set| set.is(Moving::Drains) || set.is(Moving::Drained);
     match sets.iter().find(|set| set.count == Some(shards.count)).filter(is_left) {
         Some(set) => {
-            let count = shards.count;
-            let again = command(&format!("setup --shards {count} --apply"), &request.told());
+            let again = request.told().add_to(setup("--shards", shards.count));
             Err(ShardError::Unfit {
                 publication: set.members.first().map(|member| member.publication.clone()).unwrap_or_default(),
                 why: "its rows were moved to a set that is gone".to_owned(),
-                fix: format!(
-                    "once its relays have published what waits in its slots, stop them: walrelay teardown --shards {count}, then {again} --table SCHEMA.TABLE; compare the table with the topics"
-                ),
+                fix: Remedy::from("once its relays have published what waits in its slots, stop them: ")
+                    .and(teardown(shards.count))
+                    .and(", then ")
+                    .and(again.set("--table", "SCHEMA.TABLE"))
+                    .and("; compare the table with the topics"),
             })
         }
         None => Ok(()),
@@ -166,16 +169,16 @@ fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> 
 
 /// The set that has the rows, of those that are not to be made.
 fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
-    let words = |verb: &str, count: u8| command(&format!("setup {verb} {count} --apply"), &request.told());
+    let command = |verb| request.told().add_to(setup(verb, shards.count));
     let found = others.iter().map(Set::shown).collect::<Vec<_>>();
     match (others.len(), shards.moves) {
         (0, false) => Ok(None),
         (0, true) => {
-            let hint = words("--shards", shards.count) + " --table public.outbox";
+            let hint = command("--shards").set("--table", "public.outbox").into();
             Err(ShardError::NothingToMove { publication: request.publication.clone(), hint }.into())
         }
         (_, false) => {
-            let hint = format!("to move its rows over: {}", words("--reshard", shards.count));
+            let hint = Remedy::from("to move its rows over: ").and(command("--reshard"));
             Err(ShardError::Exists { found: found.join(" and "), hint }.into())
         }
         (1, true) => Ok(others.into_iter().next()),
@@ -184,10 +187,11 @@ fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option
 }
 
 fn no_tables(request: &Request, shards: &Shards) -> CommandError {
+    let setup = request.told().add_to(Command::new("setup").set("--shards", shards.count));
     CommandError::FlagNeeded {
         flag: "--table",
         why: "which tables the shards are for has to be said".to_owned(),
-        example: command(&format!("setup --shards {}", shards.count), &request.told()) + " --table public.outbox",
+        example: setup.set("--table", "public.outbox").into(),
     }
 }
 
@@ -198,7 +202,7 @@ fn is_ours(member: &Member) -> Result<(), ShardError> {
     Err(ShardError::Unfit {
         publication: member.publication.clone(),
         why: "it belongs to another role".to_owned(),
-        fix: "run it as the owner of the publications and their tables".to_owned(),
+        fix: "run it as the owner of the publications and their tables".into(),
     })
 }
 
@@ -219,28 +223,29 @@ fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Res
 fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable]) -> Result<(), CommandError> {
     let name = identifier(&member.publication);
     let unfit =
-        |why: String, fix: String| Err(ShardError::Unfit { publication: member.publication.clone(), why, fix }.into());
+        |why: String, fix: Remedy| Err(ShardError::Unfit { publication: member.publication.clone(), why, fix }.into());
     let other = marker::slots(member.comment.as_deref()).find(|slot| *slot != member.slot);
     if let Some(other) = other {
-        let fix = format!("drop that slot first, if nobody needs it: walrelay teardown --slot {other}");
+        let fix = Remedy::from("drop that slot first, if nobody needs it: ")
+            .and(Command::new("teardown").set("--slot", other));
         return unfit(format!("slot \"{other}\" is read with it, too"), fix);
     }
     let taken = marker::taken(member.comment.as_deref(), &member.slot);
     let unfinished = taken.map(|taken| progress::unfinished(connection, &member.slot, &taken.snapshot)).transpose()?;
     if let Some(place) = unfinished.flatten() {
         let why = "its existing rows are not all published, and no backfill can resume once they are shared out";
-        let fix = format!(
-            "walrelay backfill, to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
-        );
+        let fix = Remedy::from(Command::new("backfill")).and(format!(
+            ", to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
+        ));
         return unfit(why.to_owned(), fix);
     }
     if member.all_tables || has_schemas(connection, &member.publication)? {
         let why = "it names no tables, but all, or all of a schema".to_owned();
-        return unfit(why, "a publication FOR TABLE …, and a slot for it; then move its rows".to_owned());
+        return unfit(why, "a publication FOR TABLE …, and a slot for it; then move its rows".into());
     }
     if let Some(table) = tables.iter().find(|table| table.restricted) {
         let why = format!("it has a row filter or a column list on {}, which shards would not have", table.name);
-        return unfit(why, "leave rows out by another table, or take the filter off".to_owned());
+        return unfit(why, "leave rows out by another table, or take the filter off".into());
     }
     let via_root = server::publication(connection, &member.publication)?.is_some_and(|found| found.pubviaroot);
     match tables.iter().find(|table| table.partitioned && !via_root) {
@@ -249,7 +254,7 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
                 "{} is partitioned, and its rows come as those of its partitions; a row filter needs them as its own",
                 table.name
             ),
-            format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"),
+            Remedy::sql(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
         ),
         None => Ok(()),
     }

@@ -4,14 +4,16 @@
 
 use super::Shards;
 use super::plan::Plan;
-use crate::commands::output::{Told, command};
+use crate::commands::output::Told;
 use crate::commands::setup::Request;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Set;
+use crate::commands::shards::setup;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, Moving};
 use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
+use crate::remedy::Command;
 
 /// Makes a shard's publication, without tables, and says that its relay must wait. Row filters of partitioned tables count only where their
 /// rows come as their own.
@@ -62,15 +64,15 @@ pub(super) fn opened(request: &Request, shard: Shard) -> String {
 }
 
 /// What runs the relay of a shard.
-pub(super) fn run_command(request: &Request, shard: Shard) -> String {
-    command(&format!("run --shard {shard}"), &Told { tables: &[], ..request.told() })
+pub(super) fn run_command(request: &Request, shard: Shard) -> Command {
+    request.told().add_to(Command::new("run").set("--shard", shard))
 }
 
 /// The whole for `psql`. What a move waits for cannot be written in SQL: it says where to wait.
 pub(super) fn script(request: &Request, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
     let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
-    let apply = command(&format!("setup {verb} {} --apply", plan.count), &Told { tables, ..request.told() });
+    let apply = Told { tables, ..request.told() }.add_to(setup(verb, plan.count));
     if plan.is_done() {
         return comment_lines(&format!("nothing to do: {} are there", plan.shown()));
     }

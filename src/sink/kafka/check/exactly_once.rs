@@ -7,6 +7,7 @@ use super::examine::{Cluster, TopicFacts};
 use super::rights::{ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
 use super::{MORE_REPLICAS, SIDE, allow, alter};
 use crate::check_finding::Finding;
+use crate::remedy::Command;
 use crate::sink::kafka::config::Settings;
 use crate::sink::kafka::destination::Kafka;
 use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
@@ -128,7 +129,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
             format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
         SIDE.fail("transaction_timeout", text)
             .why("the brokers refuse transactions that may be open for longer")
-            .fix(format!("walrelay run -X transaction.timeout.ms={}", most.as_millis()))
+            .fix(Command::new("run").set("-X", format_args!("transaction.timeout.ms={}", most.as_millis())))
     })
 }
 
@@ -145,7 +146,7 @@ mod tests {
     #[track_caller]
     fn check(finding: &Finding, level: Level, fix: &str) {
         assert_eq!(finding.level, level, "{finding:#?}");
-        assert!(finding.fix.as_deref().unwrap_or_default().contains(fix), "{finding:#?}");
+        assert!(finding.fix.as_ref().map_or_else(String::new, ToString::to_string).contains(fix), "{finding:#?}");
     }
 
     #[test]

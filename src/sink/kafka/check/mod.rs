@@ -17,6 +17,7 @@ use super::progress::TOPIC as PROGRESS_TOPIC;
 use super::replicas::{self, MIN_INSYNC, TRANSACTION_STATE};
 use crate::check_finding::{Finding, Side};
 use crate::given::units::bytes;
+use crate::remedy::Command;
 use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};
 use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
@@ -106,31 +107,32 @@ fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
 }
 
 /// The listener's protocol and the flags for it, if the settings have another protocol.
-fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(String, String)> {
+fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(String, Command)> {
     let (has_login, is_encrypted) = (protocol.starts_with("sasl_"), protocol.ends_with("ssl"));
     let login = if has_login || kafka.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
-    let (speaks, flags) = match speaks {
+    let run = |property: &str, value: &str| Command::new("run").set("-X", format_args!("{property}={value}"));
+    let (speaks, run) = match speaks {
         Speaks::Plain if protocol != "plaintext" => {
-            ("neither TLS nor authentication".to_owned(), "-X security.protocol=PLAINTEXT".to_owned())
+            ("neither TLS nor authentication".to_owned(), run("security.protocol", "PLAINTEXT"))
         }
         Speaks::Sasl(mechanisms) if protocol != "sasl_plaintext" => {
             let known = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"];
             let best = known.into_iter().find(|known| mechanisms.iter().any(|offered| offered == known));
             let chosen = kafka.property("sasl.mechanism").filter(|chosen| mechanisms.iter().any(|m| m == chosen));
             let mechanism = chosen.or(best).unwrap_or("PLAIN");
-            let flags = format!("-X security.protocol=SASL_PLAINTEXT -X sasl.mechanism={mechanism}");
-            (format!("no TLS, and authentication by {}", mechanisms.join(", ")), flags)
+            let run = run("security.protocol", "SASL_PLAINTEXT").set("-X", format_args!("sasl.mechanism={mechanism}"));
+            (format!("no TLS, and authentication by {}", mechanisms.join(", ")), run)
         }
         Speaks::Sasl(mechanisms) => {
             let chosen = kafka.property("sasl.mechanism").unwrap_or("GSSAPI");
             let offered = mechanisms.first().filter(|_| mechanisms.iter().all(|offered| offered != chosen))?;
             let why = format!("authentication by {}, not by {chosen}", mechanisms.join(", "));
-            (why, format!("-X sasl.mechanism={offered}"))
+            (why, run("sasl.mechanism", offered))
         }
-        Speaks::Tls if !is_encrypted => ("TLS alone".to_owned(), format!("-X security.protocol={login}")),
+        Speaks::Tls if !is_encrypted => ("TLS alone".to_owned(), run("security.protocol", login)),
         Speaks::Plain | Speaks::Tls | Speaks::Nothing => return None,
     };
-    Some((format!("the listener there speaks {speaks}"), format!("walrelay run {flags}")))
+    Some((format!("the listener there speaks {speaks}"), run))
 }
 
 /// All findings about a cluster that has answered.
@@ -221,7 +223,7 @@ fn request_size(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
     (limit < batch + ROOM_BYTES).then(|| {
         SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
             .why("a broker closes the connection upon a larger request, which is then sent again and again")
-            .fix(format!("walrelay run -X batch.size={}", (limit / 2).max(1)))
+            .fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
     })
 }
 
@@ -468,7 +470,7 @@ fn too_small(
                 format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
             )
             .why("the client refuses it, and the relay stops before it")
-            .fix(format!("walrelay run -X message.max.bytes={room}")),
+            .fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))),
         );
     }
     found
