@@ -16,7 +16,7 @@ use walrelay::settings::cli;
 use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::sink::kinds::SILENT;
 use walrelay::stderr;
-use walrelay::supervise::{EXIT_RESTART, chain};
+use walrelay::supervise::{ExitKind, chain};
 
 // librdkafka allocates a handful of times per record.
 #[cfg(feature = "jemalloc")]
@@ -34,7 +34,7 @@ fn begin() -> u8 {
     let _kept_out = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if let Err(error) = stderr::start() {
         drop(writeln!(io::stderr(), "error: cannot start the thread that writes stderr: {error}"));
-        return EXIT_RESTART;
+        return ExitKind::Restart.exit_code();
     }
     std::panic::set_hook(Box::new(report_panic));
     let invocation = match settings::parse(std::env::args_os(), &Environment::of_process()) {
@@ -53,13 +53,13 @@ fn perform(invocation: Invocation) -> u8 {
     let hint = |hint: Option<Remedy>| hint.map(|hint| hint.with(&typed));
     let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
         Ok(stop) => stop.unwrap_or_default(),
-        Err(error) => return fail(&error, error.hint(), error.exit_code()),
+        Err(error) => return fail(&error, error.hint(), error.exit_kind()),
     };
     let stop = || stop.load(Ordering::Relaxed);
     let ended = match invocation.task {
         Task::Run(request) => match commands::run::run(*request, &typed) {
             Ok(()) => return 0,
-            Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
+            Err(error) => return fail(&error, hint(error.hint()), error.exit_kind()),
         },
         Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
         Task::Check(request) => check::check(&request, &mut io::stdout(), &typed),
@@ -82,7 +82,7 @@ fn perform(invocation: Invocation) -> u8 {
         Task::Teardown(request) => tear_down(&request),
         Task::Bench(request) => match measure(&request) {
             Ok(()) => return 0,
-            Err(error) => return fail(&error, hint(error.hint()), error.exit_code()),
+            Err(error) => return fail(&error, hint(error.hint()), error.exit_kind()),
         },
         Task::Man(folder) => cli::write_manual(&folder).map_err(CommandError::from),
         Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
@@ -91,8 +91,8 @@ fn perform(invocation: Invocation) -> u8 {
         // The program that read the output closed it, as `head` does: no error.
         Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         // The user stopped the command: it needs no hint.
-        Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_code()),
-        Err(error) => fail(&error, hint(error.hint()), error.exit_code()),
+        Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_kind()),
+        Err(error) => fail(&error, hint(error.hint()), error.exit_kind()),
         Ok(()) => 0,
     }
 }
@@ -102,8 +102,8 @@ fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u
     match backfill::backfill(request, held, &mut io::stdout(), typed) {
         Ok(()) => 0,
         // The user stopped the command: it needs no hint.
-        Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_code()),
-        Err(error) => fail(&error, error.hint().map(|hint| hint.with(typed)), error.exit_code()),
+        Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_kind()),
+        Err(error) => fail(&error, error.hint().map(|hint| hint.with(typed)), error.exit_kind()),
     }
 }
 
@@ -135,7 +135,7 @@ fn measure(request: &bench::Request) -> Result<(), BenchError> {
 fn end_check(ended: Result<(), walrelay::settings::ConfigError>) -> u8 {
     match ended {
         Ok(()) => 0,
-        Err(error) => fail(&error, error.hint().map(Remedy::from), commands::EXIT_SETTINGS),
+        Err(error) => fail(&error, error.hint().map(Remedy::from), ExitKind::Settings),
     }
 }
 
@@ -156,10 +156,10 @@ fn leave(exit: &Exit) -> u8 {
 }
 
 /// One line with the chain of causes, one with what fixes it.
-fn fail(error: &dyn std::error::Error, hint: Option<Remedy>, code: u8) -> u8 {
+fn fail(error: &dyn std::error::Error, hint: Option<Remedy>, kind: ExitKind) -> u8 {
     let hint = hint.map_or_else(String::new, |hint| format!("hint: {hint}\n"));
     stderr::say(&format!("error: {}\n{hint}", chain(error)));
-    code
+    kind.exit_code()
 }
 
 /// The process aborts after a panic. What the log has not written yet, and the panic itself, are written before that.

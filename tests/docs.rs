@@ -119,14 +119,14 @@ fn messages(source: &str) -> Vec<(&str, String)> {
         .collect()
 }
 
-/// The variants that end in exit code 2, as `exit_code` has them.
+/// The variants that end in exit code 2, as `exit_kind` has them.
 fn for_operators(source: &str) -> Vec<&str> {
-    let body = source.split_once("fn exit_code(").unwrap().1.split_once("\n    }\n").unwrap().0;
+    let body = source.split_once("fn exit_kind(").unwrap().1.split_once("\n    }\n").unwrap().0;
     let arms: Vec<&str> = body.split("=>").collect();
     let outcomes = arms.iter().skip(1);
     arms.iter()
         .zip(outcomes)
-        .filter(|(_, outcome)| outcome.trim_start().starts_with("EXIT_OPERATOR"))
+        .filter(|(_, outcome)| outcome.trim_start().starts_with("ExitKind::Operator"))
         .flat_map(|(variants, _)| variants.split("Self::").skip(1))
         .map(|piece| piece.split(|other: char| !other.is_ascii_alphanumeric()).next().unwrap())
         .collect()
@@ -153,7 +153,7 @@ fn each_message_for_an_operator_has_its_entry_in_the_manual() {
     for file in ["src/supervise/error.rs", "src/outbox/plan/mod.rs", "src/outbox/fault.rs"].into_iter().chain(commands)
     {
         let source = text(file);
-        let operators = source.contains("fn exit_code(").then(|| for_operators(&source));
+        let operators = source.contains("fn exit_kind(").then(|| for_operators(&source));
         let reasons = source.find("pub enum BadReason").unwrap_or(0);
         for (variant, message) in messages(&source[reasons..]) {
             // What a step of `setup` could not do, and a broker's own words, have no text of ours to look for.

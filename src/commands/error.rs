@@ -1,6 +1,5 @@
 //! Why a command ended without having done its work: each case with its exit code and with what to do.
 
-use super::EXIT_SETTINGS;
 use super::dead_letters;
 use super::output::session;
 use super::shards::ShardError;
@@ -11,7 +10,7 @@ use crate::pg::{self, catalog, identifier, sqlstate};
 use crate::relay::BadRowAt;
 use crate::remedy::{Command, Remedy};
 use crate::route::TopicError;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
+use crate::supervise::{ExitKind, REPUBLISH_PAGE, RunError};
 use std::io;
 use std::time::Duration;
 
@@ -314,13 +313,12 @@ impl CommandError {
         self
     }
 
-    /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
+    /// The kind of end, which has the exit code.
+    pub fn exit_kind(&self) -> ExitKind {
         match self {
-            Self::Run(error) => error.exit_code(),
-            Self::Shards(error) => error.exit_code(),
-            Self::DeadLetters(error) if error.is_of_settings() => EXIT_SETTINGS,
-            Self::DeadLetters(error) if error.needs_operator() => EXIT_OPERATOR,
+            Self::Run(error) => error.exit_kind(),
+            Self::Shards(error) => error.exit_kind(),
+            Self::DeadLetters(error) => error.exit_kind(),
             Self::FlagNeeded { .. }
             | Self::NoFailoverSlots { .. }
             | Self::NobodyToAsk { .. }
@@ -329,8 +327,8 @@ impl CommandError {
             | Self::ArchiveLacks { .. }
             | Self::ArchivePublished { .. }
             | Self::Topic(_)
-            | Self::Destination(_) => EXIT_SETTINGS,
-            Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => EXIT_RESTART,
+            | Self::Destination(_) => ExitKind::Settings,
+            Self::Refused { source, .. } if source.recovery() != pg::Recovery::Stop => ExitKind::Restart,
             Self::NoTable { .. }
             | Self::Refused { .. }
             | Self::NotMarkable { .. }
@@ -347,14 +345,13 @@ impl CommandError {
             | Self::OtherBackfill { .. }
             | Self::BadRow(_)
             | Self::NotArchived { .. }
-            | Self::CheckFailed { .. } => EXIT_OPERATOR,
-            Self::DeadLetters(_)
-            | Self::Interrupted
+            | Self::CheckFailed { .. } => ExitKind::Operator,
+            Self::Interrupted
             | Self::NotConfirmed { .. }
             | Self::Changed { .. }
             | Self::NotReady { .. }
             | Self::NoRelay { .. }
-            | Self::Output(_) => EXIT_RESTART,
+            | Self::Output(_) => ExitKind::Restart,
         }
     }
 
@@ -508,19 +505,19 @@ mod tests {
     #[test]
     fn a_missing_right_is_fixed_by_the_steps_own_word() {
         let error = refusal(sqlstate::INSUFFICIENT_PRIVILEGE, "GRANT it");
-        assert_eq!((error.exit_code(), error.hint()), (2, Some("GRANT it".into())));
+        assert_eq!((error.exit_kind(), error.hint()), (ExitKind::Operator, Some("GRANT it".into())));
     }
 
     #[test]
     fn no_free_slot_is_for_an_operator_and_names_the_setting() {
         let error = refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it");
-        assert_eq!(error.exit_code(), 2);
+        assert_eq!(error.exit_kind(), ExitKind::Operator);
         assert!(error.hint().unwrap().to_string().contains("max_replication_slots"));
     }
 
     #[test]
     fn what_passes_by_itself_is_worth_another_try() {
-        assert_eq!(refusal("57P01", "").exit_code(), 1);
+        assert_eq!(refusal("57P01", "").exit_kind(), ExitKind::Restart);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //! In: what a command's codes mean, where that differs. Out: the line of its `--help`. The manual's table is made of the same
 //! values.
 
-use super::EXIT_SETTINGS;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
+use crate::supervise::ExitKind;
 
 /// What an exit code means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,19 +22,19 @@ pub struct ExitCode {
 pub const EXIT_CODES: [ExitCode; 5] = [
     ExitCode { codes: &[0], short: "done", meaning: "done, or stopped on request", action: "nothing" },
     ExitCode {
-        codes: &[EXIT_RESTART],
+        codes: &[ExitKind::Restart.exit_code()],
         short: "failed and a restart may fix it",
         meaning: "failed, and a restart may fix it; or a graceful shutdown ran out of time",
         action: "let the service manager restart it",
     },
     ExitCode {
-        codes: &[EXIT_OPERATOR],
+        codes: &[ExitKind::Operator.exit_code()],
         short: "an operator must act",
         meaning: "an operator must act; a restart does not help",
         action: "read the line `hint:`, then [When it stops](../errors.md)",
     },
     ExitCode {
-        codes: &[EXIT_SETTINGS],
+        codes: &[ExitKind::Settings.exit_code()],
         short: "the settings are wrong",
         meaning: "the settings are wrong; nothing was contacted or changed",
         action: "correct the setting that the error names",

@@ -33,8 +33,5 @@ pub use target::OutboxPlace;
 /// Columns that say how old a row is, in the order in which they are tried.
 const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurred_at"];
 
-/// The settings are wrong; nothing was contacted, or nothing was changed.
-pub const EXIT_SETTINGS: u8 = 64;
-
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
+use crate::supervise::{ExitKind, REPUBLISH_PAGE, RunError};
 
 /// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
@@ -149,16 +149,16 @@ pub enum ShardError {
 }
 
 impl ShardError {
-    /// Wrong settings, or for an operator.
-    pub(super) const fn exit_code(&self) -> u8 {
+    /// The kind of end, which has the exit code.
+    pub(super) const fn exit_kind(&self) -> ExitKind {
         match self {
             Self::TooOld { .. }
             | Self::KeyType { .. }
             | Self::NoColumn { .. }
             | Self::NotShared { .. }
             | Self::OnePart { .. }
-            | Self::SharedOut { .. } => super::EXIT_SETTINGS,
-            Self::Moves { .. } => EXIT_RESTART,
+            | Self::SharedOut { .. } => ExitKind::Settings,
+            Self::Moves { .. } => ExitKind::Restart,
             Self::Unfit { .. }
             | Self::NothingToMove { .. }
             | Self::Unfinished { .. }
@@ -166,7 +166,7 @@ impl ShardError {
             | Self::Several { .. }
             | Self::Incomplete { .. }
             | Self::Lost { .. }
-            | Self::Unread { .. } => EXIT_OPERATOR,
+            | Self::Unread { .. } => ExitKind::Operator,
         }
     }
 

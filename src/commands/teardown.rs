@@ -314,7 +314,7 @@ mod tests {
         {
             assert_eq!(agreed(&mut Vec::new(), Some(&mut answer.as_bytes())).unwrap(), yes, "{answer:?}");
         }
-        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().exit_code(), 64);
+        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().exit_kind().exit_code(), 64);
     }
 
     #[test]

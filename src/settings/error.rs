@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::debezium::DebeziumError;
 use crate::given::{Origin, SettingError};
 use crate::pg::source::{SourceError, SourcePlace};
-use crate::supervise::chain;
+use crate::supervise::{ExitKind, chain};
 
 /// Settings that are wrong. Nothing was contacted.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +125,7 @@ impl Exit {
     pub fn code(&self) -> u8 {
         match self {
             Self::Asked(_) => 0,
-            Self::Wrong(_) => 64,
+            Self::Wrong(_) => ExitKind::Settings.exit_code(),
         }
     }
 }

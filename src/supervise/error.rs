@@ -12,11 +12,30 @@ use crate::remedy::{Command, Remedy};
 use crate::sink::Failure;
 use std::time::Duration;
 
-/// A restart may cure it.
-pub const EXIT_RESTART: u8 = 1;
+/// The kinds of ends of the process, each with its exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExitKind {
+    /// A restart may cure it.
+    Restart,
+    /// An operator must act.
+    Operator,
+    /// The settings are wrong; nothing was contacted, or nothing was changed.
+    Settings,
+    /// A second signal of this number ended it.
+    Signal(u8),
+}
 
-/// An operator must act.
-pub const EXIT_OPERATOR: u8 = 2;
+impl ExitKind {
+    /// The process's exit code.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Restart => 1,
+            Self::Operator => 2,
+            Self::Settings => 64,
+            Self::Signal(number) => 128 + number,
+        }
+    }
+}
 
 /// The page with the statement that publishes rows again, or rows that no slot has carried.
 pub const REPUBLISH_PAGE: &str = "docs/operations/republish.md";
@@ -303,12 +322,12 @@ impl From<Box<BadRowAt>> for RunError {
 }
 
 impl RunError {
-    /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
+    /// The kind of end, which has the exit code.
+    pub fn exit_kind(&self) -> ExitKind {
         match self {
-            Self::Advised { error, .. } => error.exit_code(),
-            Self::Postgres(error) if error.recovery() != Recovery::Stop => EXIT_RESTART,
-            Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } | Self::Protocol(_) => EXIT_RESTART,
+            Self::Advised { error, .. } => error.exit_kind(),
+            Self::Postgres(error) if error.recovery() != Recovery::Stop => ExitKind::Restart,
+            Self::StopTimedOut { .. } | Self::StopUnconfirmed { .. } | Self::Protocol(_) => ExitKind::Restart,
             Self::Postgres(_)
             | Self::WalLevel { .. }
             | Self::NoPublication { .. }
@@ -336,7 +355,7 @@ impl RunError {
             | Self::DeadLetter { .. }
             | Self::StrangeProgress { .. }
             | Self::TransactionTooLong { .. }
-            | Self::Sink(_) => EXIT_OPERATOR,
+            | Self::Sink(_) => ExitKind::Operator,
         }
     }
 

@@ -16,7 +16,7 @@ pub use acquire::{Acquired, NotAcquired};
 pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
-pub use error::{EXIT_OPERATOR, EXIT_RESTART, REPUBLISH_PAGE, RunError};
+pub use error::{ExitKind, REPUBLISH_PAGE, RunError};
 pub(crate) use publication::{details_now, look_at_tables, unpublished};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;

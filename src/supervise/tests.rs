@@ -38,7 +38,7 @@ fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
 #[test]
 fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
     let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
-    assert_eq!(error.exit_code(), EXIT_OPERATOR);
+    assert_eq!(error.exit_kind(), ExitKind::Operator);
     assert!(error.hint().unwrap().to_string().contains("--max-row 2KiB"), "{:?}", error.hint());
 }
 
@@ -56,7 +56,7 @@ fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes
         supervisor.credentials_wait =
             Some(CredentialsWait::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
         assert!(!supervisor.passes(&refusal(code)), "{code} for long");
-        assert_eq!(RunError::from(refusal(code)).exit_code(), EXIT_OPERATOR);
+        assert_eq!(RunError::from(refusal(code)).exit_kind(), ExitKind::Operator);
     }
     for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
         assert!(supervisor().passes(&refusal(code)), "{code}");
@@ -87,7 +87,7 @@ fn a_row_whose_table_no_look_settles_ends_the_run() {
         }
     }
     let error = supervisor.look_again(at(1), "table app.outbox is new").unwrap_err();
-    assert_eq!(error.exit_code(), EXIT_RESTART);
+    assert_eq!(error.exit_kind(), ExitKind::Restart);
     let text = chain(&error);
     assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");
 }

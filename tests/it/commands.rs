@@ -191,7 +191,7 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
     place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION"));
     let request = setup::Request { source: place.source_as(&role), ..place.setup() };
     let error = set_up(&request).1.unwrap_err();
-    assert_eq!((error.exit_code(), error.to_string().starts_with("cannot create publication")), (2, true));
+    assert_eq!((error.exit_kind().exit_code(), error.to_string().starts_with("cannot create publication")), (2, true));
     assert!(
         error.hint().unwrap().to_string().contains(&format!("GRANT CREATE ON DATABASE \"{}\"", place.source().dbname))
     );
@@ -200,7 +200,7 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
         place.source().dbname
     ));
     let error = set_up(&request).1.unwrap_err();
-    assert_eq!(error.exit_code(), 2);
+    assert_eq!(error.exit_kind().exit_code(), 2);
     assert!(error.hint().unwrap().to_string().contains("REPLICATION"), "{error}");
     assert_eq!(place.value("SELECT count(*) FROM pg_publication").unwrap(), "0");
     assert_eq!(place.slots(), "0");
@@ -317,7 +317,7 @@ fn a_run_sets_up_once_and_a_slot_lost_since_is_not_made_again() {
     place.run(&format!("SELECT pg_drop_replication_slot('{}')", place.slot));
     let error = place.once().unwrap_err();
     assert!(matches!(&error, CommandError::Run(RunError::NoSlot { was_there: true, .. })), "{error}");
-    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "0"));
+    assert_eq!((error.exit_kind().exit_code(), place.slots().as_str()), (2, "0"));
     // Asked for by name, it is made, and the loss is said.
     let out = done(&place.setup());
     assert!(out.contains("was there before and is gone"), "{out}");
@@ -343,7 +343,7 @@ fn a_run_does_not_make_a_slot_that_it_could_not_mark() {
     place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; CREATE PUBLICATION walrelay FOR TABLE public.outbox"));
     let error = setup::once(&place.source_as(&role), "walrelay", &place.slot, &[], &|| false).unwrap_err();
     assert!(matches!(error, CommandError::NotMarkable { .. }), "{error}");
-    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "0"));
+    assert_eq!((error.exit_kind().exit_code(), place.slots().as_str()), (2, "0"));
     place.run(&format!("DROP ROLE {role}"));
 }
 
@@ -352,7 +352,7 @@ fn status_shows_a_slot_and_says_what_is_wrong_when_there_is_none() {
     let place = Place::new();
     let (out, outcome) = place.status(true);
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(outcome.unwrap_err().exit_code(), 2);
+    assert_eq!(outcome.unwrap_err().exit_kind().exit_code(), 2);
     assert!(json["hint"].as_str().unwrap().contains("walrelay setup --apply") && json["confirmed_lsn"].is_null());
     done(&place.setup());
     let (out, outcome) = place.status(true);
@@ -401,7 +401,7 @@ fn teardown_does_not_touch_a_slot_that_is_read_and_names_the_reader() {
     let stream = reader.start_replication(&place.slot, walrelay::lsn::Lsn::ZERO, &options, 1 << 20).unwrap();
     let error = place.teardown(true).1.unwrap_err();
     assert!(error.to_string().contains(&format!("in use by process {}", stream.backend_pid())), "{error}");
-    assert_eq!((error.exit_code(), place.slots().as_str()), (2, "1"));
+    assert_eq!((error.exit_kind().exit_code(), place.slots().as_str()), (2, "1"));
     let (out, outcome) = place.status(false);
     outcome.unwrap();
     assert!(out.contains(&format!("active: process {}", stream.backend_pid())), "{out}");
@@ -428,7 +428,7 @@ fn nobody_to_ask_is_no_yes() {
         typed_source: None,
     };
     let error = teardown::teardown(&request, &mut Vec::new(), None).unwrap_err();
-    assert_eq!(error.exit_code(), 64);
+    assert_eq!(error.exit_kind().exit_code(), 64);
     let mut out = Vec::new();
     teardown::teardown(&request, &mut out, Some(&mut "n\n".as_bytes())).unwrap();
     assert!(String::from_utf8(out).unwrap().ends_with("nothing was dropped\n"));

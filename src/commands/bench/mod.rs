@@ -23,7 +23,7 @@ use crate::given::SettingError;
 use crate::pg::{Connection, Purpose};
 use crate::remedy::Remedy;
 use crate::sink::destination::ScratchError;
-use crate::supervise::{EXIT_OPERATOR, EXIT_RESTART};
+use crate::supervise::ExitKind;
 use relay::Running;
 use report::{Distance, Report, Steady};
 use scratch::Scratch;
@@ -62,14 +62,14 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
+    /// The kind of end, which has the exit code.
+    pub fn exit_kind(&self) -> ExitKind {
         match self {
-            Self::Command(error) => error.exit_code(),
-            Self::Run(error) => error.exit_code(),
-            Self::Settings(_) => super::EXIT_SETTINGS,
-            Self::Topic(_) => EXIT_OPERATOR,
-            Self::Interrupted => EXIT_RESTART,
+            Self::Command(error) => error.exit_kind(),
+            Self::Run(error) => error.exit_kind(),
+            Self::Settings(_) => ExitKind::Settings,
+            Self::Topic(_) => ExitKind::Operator,
+            Self::Interrupted => ExitKind::Restart,
         }
     }
 

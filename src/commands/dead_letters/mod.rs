@@ -18,7 +18,7 @@ use crate::remedy::{Command, Remedy};
 use crate::sink::dead_letter::said;
 use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
-use crate::supervise::REPUBLISH_PAGE;
+use crate::supervise::{ExitKind, REPUBLISH_PAGE};
 use replay::Replay;
 use shown::Entry;
 use std::io::{self, Write};
@@ -89,22 +89,18 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether an operator must act.
-    pub(super) fn needs_operator(&self) -> bool {
+    /// The kind of end, which has the exit code.
+    pub(super) fn exit_kind(&self) -> ExitKind {
         match self {
+            Self::Unreadable(NoDeadLetters::Unsupported { .. } | NoDeadLetters::Settings(_)) => ExitKind::Settings,
             Self::Unreadable(NoDeadLetters::Failed(failure))
             | Self::Failed(failure)
             | Self::NotRemembered { failure, .. } => match failure.class {
-                FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => true,
-                FailureClass::Environment | FailureClass::Client => false,
+                FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => ExitKind::Operator,
+                FailureClass::Environment | FailureClass::Client => ExitKind::Restart,
             },
-            Self::Unreadable(_) | Self::Stay { .. } => true,
+            Self::Unreadable(NoDeadLetters::Missing { .. }) | Self::Stay { .. } => ExitKind::Operator,
         }
-    }
-
-    /// Whether the settings are wrong.
-    pub(super) fn is_of_settings(&self) -> bool {
-        matches!(self, Self::Unreadable(NoDeadLetters::Unsupported { .. } | NoDeadLetters::Settings(_)))
     }
 
     /// What fixes it.

@@ -118,8 +118,8 @@ mod tests {
         assert_eq!(find(None, &both, true).unwrap().name(), "created_at");
         assert_eq!(find(Some("at"), &both, true).unwrap().name(), "at");
         assert_eq!(find(None, &[("created_at", 25)], true).unwrap(), Age::Commit);
-        assert_eq!(find(None, &[("id", 20)], false).unwrap_err().exit_code(), 64);
-        assert_eq!(find(Some("id2"), &[("id", 20)], true).unwrap_err().exit_code(), 64);
+        assert_eq!(find(None, &[("id", 20)], false).unwrap_err().exit_kind().exit_code(), 64);
+        assert_eq!(find(Some("id2"), &[("id", 20)], true).unwrap_err().exit_kind().exit_code(), 64);
     }
 
     #[test]

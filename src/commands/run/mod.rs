@@ -32,7 +32,7 @@ use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Failure, Reach, Sink};
-use crate::supervise::{self, EXIT_OPERATOR, EXIT_RESTART, PgServer, RunError, StreamTarget, Supervisor, chain};
+use crate::supervise::{self, ExitKind, PgServer, RunError, StreamTarget, Supervisor, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -115,15 +115,17 @@ pub enum Error {
 }
 
 impl Error {
-    /// The process's exit code.
-    pub fn exit_code(&self) -> u8 {
+    /// What its end asks for.
+    pub fn exit_kind(&self) -> ExitKind {
         match self {
-            Self::Destination(SettingError::Credentials { .. }) | Self::Bind(_) | Self::Sink { .. } => EXIT_OPERATOR,
-            Self::Topic(_) | Self::Destination(_) | Self::Address { .. } => super::EXIT_SETTINGS,
-            Self::Start { .. } | Self::Vanished | Self::Unanswered => EXIT_RESTART,
-            Self::Run(error) => error.exit_code(),
-            Self::Setup(error) => error.exit_code(),
-            Self::Killed { signal } => 128 + signal,
+            Self::Destination(SettingError::Credentials { .. }) | Self::Bind(_) | Self::Sink { .. } => {
+                ExitKind::Operator
+            }
+            Self::Topic(_) | Self::Destination(_) | Self::Address { .. } => ExitKind::Settings,
+            Self::Start { .. } | Self::Vanished | Self::Unanswered => ExitKind::Restart,
+            Self::Run(error) => error.exit_kind(),
+            Self::Setup(error) => error.exit_kind(),
+            Self::Killed { signal } => ExitKind::Signal(*signal),
         }
     }
 
@@ -159,7 +161,7 @@ pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
     let control = Control::new(config, outbox)?;
     let sink = match control.sink() {
         // Nothing is wrong with the settings: as where the destination refuses the credentials.
-        Err(error) if error.exit_code() == EXIT_OPERATOR => Err(error),
+        Err(error) if error.exit_kind() == ExitKind::Operator => Err(error),
         sink => Ok(sink?),
     };
     let ended = runtime.block_on(control.serve(sink, typed));
@@ -319,7 +321,7 @@ impl Control {
             };
             tokio::select! {
                 ended = &mut outcome => match ended.map_err(|_| Error::Vanished)? {
-                    Err(error) if on_stop == OnStop::Hold && error.exit_code() == EXIT_OPERATOR => {
+                    Err(error) if on_stop == OnStop::Hold && error.exit_kind() == ExitKind::Operator => {
                         hold(&error, typed, &metrics);
                         tokio::select! {
                             _ = signals.next() => {}

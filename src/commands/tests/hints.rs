@@ -402,7 +402,7 @@ fn every_hint_is_as_it_was_reviewed() {
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
         let hint = error.hint().unwrap_or_else(|| "(no hint)".into());
-        writeln!(text, "\n{} {}\n  {hint}", error.exit_code(), chain(error)).unwrap();
+        writeln!(text, "\n{} {}\n  {hint}", error.exit_kind().exit_code(), chain(error)).unwrap();
     }
     of_destinations(&mut text);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/hints.txt");

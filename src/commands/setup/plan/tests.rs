@@ -1,8 +1,8 @@
 use super::*;
-use crate::commands::EXIT_SETTINGS;
 use crate::lsn::Lsn;
 use crate::pg::instance::tests::slot;
 use crate::pg::source::{Environment, Source};
+use crate::supervise::ExitKind;
 use serde_json::{Value, json};
 
 /// The comment where everything was done.
@@ -149,7 +149,7 @@ fn a_complete_database_needs_nothing() {
 fn a_publication_cannot_be_made_without_a_table() {
     let request = Request { slot: "orders".to_owned(), ..request(&[]) };
     let error = plan(&request, &facts(&request)).unwrap_err();
-    assert_eq!(error.exit_code(), EXIT_SETTINGS);
+    assert_eq!(error.exit_kind(), ExitKind::Settings);
     assert!(error.to_string().starts_with("--table is needed"), "{error}");
     assert_eq!(error.hint().unwrap().to_string(), "walrelay setup --slot orders --table public.outbox");
 }
@@ -212,7 +212,7 @@ fn failover_is_asked_of_the_slot_from_17_on_and_refused_before() {
     assert!(statements(&request, &facts)[1].ends_with("('walrelay', 'pgoutput', failover => true)"));
     (facts.server.version, facts.server.version_text) = (160_004, "16.4".to_owned());
     let error = plan(&request, &facts).unwrap_err();
-    assert_eq!((error.exit_code(), error.to_string().contains("this is 16.4")), (EXIT_SETTINGS, true));
+    assert_eq!((error.exit_kind(), error.to_string().contains("this is 16.4")), (ExitKind::Settings, true));
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_slot_that_cannot_be_read_is_an_error() {
         json!({"plugin": "pgoutput", "database": "shop", "wal_status": "lost"}),
     ] {
         facts.slot = Some(slot_of(row.clone()));
-        assert_eq!(plan(&request, &facts).unwrap_err().exit_code(), 2, "{row}");
+        assert_eq!(plan(&request, &facts).unwrap_err().exit_kind(), ExitKind::Operator, "{row}");
     }
 }
 
