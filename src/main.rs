@@ -70,8 +70,8 @@ fn perform(invocation: Invocation) -> u8 {
             ended => ended,
         },
         // A signal ends the process, and with its connection whatever was being waited for.
-        Task::Setup(request) => {
-            match (setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false), request.backfill) {
+        Task::Setup(request, backfill) => {
+            match (setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false), backfill) {
                 (Ok(held), Some(request)) => return fill(*request, held, &typed),
                 (ended, _) => ended.map(drop),
             }
@@ -115,7 +115,7 @@ fn in_chunks(task: &Task) -> bool {
         Task::Run(_)
         | Task::CheckDebezium(_)
         | Task::Check(_)
-        | Task::Setup(_)
+        | Task::Setup(..)
         | Task::Status(_)
         | Task::Ready(_)
         | Task::Teardown(_)

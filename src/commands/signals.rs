@@ -3,7 +3,7 @@
 //!
 //! A process that a container runs as its first one takes no notice of a signal that it does not listen for.
 
-use super::run::Error;
+use super::run::error::Error;
 use crate::stderr;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

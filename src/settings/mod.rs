@@ -59,8 +59,8 @@ pub struct Invocation {
 pub enum Task {
     /// Read, publish, confirm.
     Run(Box<run::Request>),
-    /// Print or run the SQL that the database needs.
-    Setup(Box<setup::Request>),
+    /// Print or run the SQL that the database needs; then publish the rows that are there already, if the second is there.
+    Setup(Box<setup::Request>, Option<Box<backfill::Request>>),
     /// Show the slot.
     Status(Box<status::Request>),
     /// Ask the relay on this machine, at `host:port`, whether it is ready (`status --ready`).
@@ -123,7 +123,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Run(_) => read(&|reader| Ok(Task::Run(reader.run()?.into()))),
         Typed::Check(args) => read(&|reader| reader.check(args.json)),
         Typed::Backfill(args) => read(&|reader| Ok(Task::Backfill(reader.backfill(&args)?.into()))),
-        Typed::Setup(args) => read(&|reader| Ok(Task::Setup(reader.setup(&args)?.into()))),
+        Typed::Setup(args) => read(&|reader| reader.setup(&args)),
         Typed::Status(args) if args.ready => read(&|reader| reader.ready().map(Task::Ready)),
         Typed::Status(args) => read(&|reader| Ok(Task::Status(reader.status(&args)?.into()))),
         Typed::Teardown(args) => read(&|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),

@@ -132,12 +132,12 @@ impl Reader<'_> {
         patterns.unwrap_or_default()
     }
 
-    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<setup::Request, ConfigError> {
+    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<Task, ConfigError> {
         let place = self.place()?;
         let shards = self.shards(&place)?;
         let Place { source, publication, slot } = place;
         let backfill = args.backfill.then(|| self.backfill_after_setup()).transpose()?;
-        Ok(setup::Request {
+        let request = setup::Request {
             source,
             publication,
             slot,
@@ -146,10 +146,10 @@ impl Reader<'_> {
             failover: args.failover,
             role: self.name("role")?,
             create_table: args.create_table,
-            backfill: backfill.map(Box::new),
             shards,
             typed_source: self.typed_source(),
-        })
+        };
+        Ok(Task::Setup(request.into(), backfill.map(Box::new)))
     }
 
     /// With what is said of a run, but not of shards.

@@ -66,7 +66,6 @@ impl Place {
             failover: false,
             role: None,
             create_table: false,
-            backfill: None,
             shards: None,
             typed_source: None,
         }

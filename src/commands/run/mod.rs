@@ -9,29 +9,29 @@
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
 //! address, the destination's address (an unreachable one is waited for), then Postgres.
 
+pub(super) mod error;
 mod request;
 
+pub use error::Error;
 pub use request::{Limits, OnStop, Request};
 
 use super::notify::Notifier;
 use super::signals::Signals;
 use super::{CommandError, setup};
 use crate::check_finding::CHECK;
-use crate::given::SettingError;
 use crate::http::HttpAddress;
-use crate::http::{self, BindError, Server};
+use crate::http::{self, Server};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery, catalog, server, skipped_rows, sqlstate};
 use crate::relay::{OnLost, Relay, SystemClock};
-use crate::remedy::{Remedy, TypedFlags};
-use crate::route::TopicError;
+use crate::remedy::TypedFlags;
 use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
-use crate::sink::{Failure, Reach, Sink};
+use crate::sink::{Reach, Sink};
 use crate::supervise::{self, ExitKind, PgServer, RunError, StreamTarget, Supervisor, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
@@ -55,97 +55,6 @@ const GOODBYES: Duration = Duration::from_secs(1);
 
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
-
-/// Why a run did not end on request.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The topic setting.
-    #[error(transparent)]
-    Topic(#[from] TopicError),
-    /// The destination's settings.
-    #[error(transparent)]
-    Destination(#[from] SettingError),
-    /// The destination's client cannot work.
-    #[error("{failure}")]
-    Sink {
-        /// Why.
-        failure: Failure,
-        /// Where.
-        kind: &'static Kind,
-    },
-    /// The HTTP address cannot be had.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The address of HTTP is none.
-    #[error("cannot look up --http {address}")]
-    Address {
-        /// As it was given.
-        address: String,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// Threads, signals, the runtime.
-    #[error("cannot {what}")]
-    Start {
-        /// What failed.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The run itself.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// `--setup`.
-    #[error(transparent)]
-    Setup(#[from] CommandError),
-    /// The relay's thread ended without a word.
-    #[error("the relay's thread ended unexpectedly")]
-    Vanished,
-    /// The time for a graceful shutdown is over, and the relay's thread still waits for somebody.
-    #[error("stopped while waiting for an answer: what was delivered and not confirmed will be published again")]
-    Unanswered,
-    /// A second signal came.
-    #[error("stopped at once by a second signal")]
-    Killed {
-        /// Its number.
-        signal: u8,
-    },
-}
-
-impl Error {
-    /// What its end asks for.
-    pub fn exit_kind(&self) -> ExitKind {
-        match self {
-            Self::Destination(SettingError::Credentials { .. }) | Self::Bind(_) | Self::Sink { .. } => {
-                ExitKind::Operator
-            }
-            Self::Topic(_) | Self::Destination(_) | Self::Address { .. } => ExitKind::Settings,
-            Self::Start { .. } | Self::Vanished | Self::Unanswered => ExitKind::Restart,
-            Self::Run(error) => error.exit_kind(),
-            Self::Setup(error) => error.exit_kind(),
-            Self::Killed { signal } => ExitKind::Signal(*signal),
-        }
-    }
-
-    /// What fixes it.
-    pub fn hint(&self) -> Option<Remedy> {
-        match self {
-            Self::Run(error) => error.hint(),
-            Self::Setup(error) => error.hint(),
-            Self::Sink { failure, kind } => (kind.hint)(failure).map(Remedy::from),
-            Self::Topic(error) => error.hint().map(Remedy::from),
-            Self::Destination(error) => error.hint().map(Remedy::from),
-            Self::Bind(_)
-            | Self::Address { .. }
-            | Self::Start { .. }
-            | Self::Vanished
-            | Self::Unanswered
-            | Self::Killed { .. } => None,
-        }
-    }
-}
 
 /// Runs until a signal or an error ends it. `typed`: what the commands of a hint repeat.
 ///

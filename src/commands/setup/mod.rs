@@ -14,7 +14,6 @@ mod plan;
 mod shards;
 mod slot;
 
-use super::backfill;
 use super::error::CommandError;
 use super::output::{Told, as_role, bytes, number};
 use super::shards::{ShardError, has_no_shards, sets, unfinished};
@@ -62,8 +61,6 @@ pub struct Request {
     pub role: Option<String>,
     /// The first table, too, if it is not there.
     pub create_table: bool,
-    /// Then publish the rows that are there already.
-    pub backfill: Option<Box<backfill::Request>>,
     /// Shards, instead of one slot.
     pub shards: Option<Shards>,
     /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::given::shown_source)): the next
@@ -164,7 +161,6 @@ pub fn once(
         failover: false,
         role: None,
         create_table: false,
-        backfill: None,
         shards: None,
         typed_source: None,
     };

@@ -89,7 +89,8 @@ fn the_last_of_a_flag_given_twice_counts() {
 fn the_other_commands_have_their_flags() {
     let environment = environment(&[("WALRELAY_SLOT", "s"), ("WALRELAY_BROKERS", "not: a broker")]);
     let task = |arguments: &[&str]| parse_in(&environment, arguments).unwrap().task;
-    let Task::Setup(config) = task(&["setup", "-t", "a", "--apply", "--failover", "--role", "relay", "--create-table"])
+    let Task::Setup(config, None) =
+        task(&["setup", "-t", "a", "--apply", "--failover", "--role", "relay", "--create-table"])
     else {
         panic!("no setup");
     };

@@ -21,7 +21,6 @@ fn request(tables: &[&str]) -> Request {
         failover: false,
         role: None,
         create_table: false,
-        backfill: None,
         shards: None,
         typed_source: None,
     }
