@@ -28,7 +28,7 @@ fn wait_more(relay: &Relay, count: u32) {
 #[track_caller]
 fn wait_asked(client: &mut Client, times: usize) {
     let sql = "SELECT query_start::text FROM pg_stat_activity
-               WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+               WHERE datname = current_database() AND query LIKE 'SELECT active\\_pid, confirmed\\_flush\\_lsn %'";
     let mut asked = HashSet::new();
     wait_until(LONG, "the relay to ask for the slot's holder", || {
         asked.extend(client.query(sql, &[])?.iter().filter_map(|row| row.get::<_, Option<String>>(0)));
