@@ -1,4 +1,4 @@
-//! Asks the server who holds the slot, on a thread of its own: see [`relay::Slot`](crate::relay::Slot).
+//! Asks the server who holds the slot, on a thread of its own: see [`relay::HeldSlot`](crate::relay::HeldSlot).
 //!
 //! In: when to ask. Out: answers, each with the moment of its question. The connection is in replication mode, to the same running server:
 //! an idle one does not hold up the server's shutdown, as an idle plain one does. It takes a walsender of `max_wal_senders` while it is
