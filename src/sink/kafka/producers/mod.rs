@@ -39,7 +39,7 @@ const LEARN_EVERY: Duration = METADATA_PATIENCE;
 
 /// All producers of the sink.
 pub(super) struct Producers {
-    producers: Vec<NumberedProducer>,
+    numbered: Vec<NumberedProducer>,
     /// The isolating producer, once one was needed.
     isolating: Option<Client>,
     /// When the isolating producer was last flushed by [`Producers::urge`].
@@ -67,12 +67,12 @@ impl Producers {
         let now = Instant::now();
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
         let producer = |_| Ok(NumberedProducer { client: client(settings.producer()?)?, began: now, fruitless: 0 });
-        let producers = (0..producers.max(1)).map(producer).collect::<Result<_, SettingsError>>()?;
-        Ok(Self { producers, isolating: None, urged: now, learned: None, settings: settings.clone() })
+        let numbered = (0..producers.max(1)).map(producer).collect::<Result<_, SettingsError>>()?;
+        Ok(Self { numbered, isolating: None, urged: now, learned: None, settings: settings.clone() })
     }
 
     pub(super) fn count(&self) -> u8 {
-        u8::try_from(self.producers.len()).unwrap_or(u8::MAX)
+        u8::try_from(self.numbered.len()).unwrap_or(u8::MAX)
     }
 
     /// The first producer.
@@ -80,21 +80,21 @@ impl Producers {
     /// # Panics
     /// Never: there is always a producer.
     pub(super) fn first(&self) -> Arc<BaseProducer<Context>> {
-        let Some(producer) = self.producers.first() else { panic!("no producer") };
+        let Some(producer) = self.numbered.first() else { panic!("no producer") };
         producer.client.shared()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
-        self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::producer)
+        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::producer)
     }
 
     /// All producers, as pointers that another thread may share.
     pub(super) fn shared(&self) -> impl Iterator<Item = Arc<BaseProducer<Context>>> {
-        self.producers.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::shared)
+        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::shared)
     }
 
     pub(super) fn into_clients(self) -> impl Iterator<Item = Client> {
-        self.producers.into_iter().map(|producer| producer.client).chain(self.isolating)
+        self.numbered.into_iter().map(|producer| producer.client).chain(self.isolating)
     }
 
     /// The producers as the partitions' [`Clients`].
@@ -105,7 +105,7 @@ impl Producers {
 
     /// Flushes the producers that have records waiting for `linger.ms`.
     pub(super) fn flush(&mut self) {
-        self.producers.iter_mut().for_each(|producer| producer.client.flush(false));
+        self.numbered.iter_mut().for_each(|producer| producer.client.flush(false));
     }
 
     /// Flushes the isolating producer again, in case its records could not leave at the first flush.
@@ -133,19 +133,19 @@ impl Producers {
     /// The numbers of the producers that take nothing any more.
     pub(super) fn ended(&self) -> Vec<u8> {
         let ended = |(_, producer): &(usize, &NumberedProducer)| producer.client.has_ended();
-        self.producers.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
+        self.numbered.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
     }
 
     /// The failure of a producer that takes nothing any more.
     pub(super) fn fatal(&self, producer: u8) -> Option<Failure> {
-        let (code, text) = self.producers.get(usize::from(producer))?.client.producer().client().fatal_error()?;
+        let (code, text) = self.numbered.get(usize::from(producer))?.client.producer().client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
         Some(Failure { class: FailureClass::Client, reason: errors::reason(Some(code)), text })
     }
 
     /// Whether the producer could not begin a moment ago, since its user lacks a right.
     pub(super) fn is_forbidden(&self, producer: u8, now: Instant) -> bool {
-        let producer = self.producers.get(usize::from(producer));
+        let producer = self.numbered.get(usize::from(producer));
         producer.is_some_and(|producer| {
             now.saturating_duration_since(producer.began) < FORBIDDEN_PAUSE && producer.client.is_forbidden()
         })
@@ -154,14 +154,14 @@ impl Producers {
     /// Whether the producer or the isolating one could not begin, since their user lacks a right.
     #[cold]
     pub(super) fn has_forbidden(&self, producer: u8) -> bool {
-        let producer = self.producers.get(usize::from(producer)).map(|producer| &producer.client);
+        let producer = self.numbered.get(usize::from(producer)).map(|producer| &producer.client);
         producer.into_iter().chain(&self.isolating).any(Client::is_forbidden)
     }
 
     /// Whether the producers with this number end one after the other, or the last one ended soon, for a cause that is neither a record nor
     /// a missing right.
     pub(super) fn is_fruitless(&self, producer: u8, now: Instant) -> bool {
-        let Some(producer) = self.producers.get(usize::from(producer)) else { return false };
+        let Some(producer) = self.numbered.get(usize::from(producer)) else { return false };
         let cause = producer.client.producer().client().fatal_error().map(|(code, _)| code);
         let passes = matches!(
             cause,
@@ -174,7 +174,7 @@ impl Producers {
     /// Puts `producer` in the place of the one with this number, which it returns.
     pub(super) fn replace(&mut self, number: u8, producer: BaseProducer<Context>) -> io::Result<Client> {
         let (client, now) = (Client::new(producer)?, Instant::now());
-        let Some(producer) = self.producers.get_mut(usize::from(number)) else { return Ok(client) };
+        let Some(producer) = self.numbered.get_mut(usize::from(number)) else { return Ok(client) };
         let soon = now.saturating_duration_since(producer.began) < SOON / 10;
         producer.fruitless = if soon { producer.fruitless + 1 } else { 0 };
         producer.began = now;
@@ -189,8 +189,8 @@ fn no_thread(error: &io::Error) -> SettingsError {
 impl Clients for ProducersWithTopics<'_> {
     #[inline]
     fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Producers { producers, learned, .. } = &mut *self.producers;
-        let Some(producer) = producers.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
+        let Producers { numbered, learned, .. } = &mut *self.producers;
+        let Some(producer) = numbered.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
         send((&mut producer.client, learned), self.topics, place, record, ticket)
     }
 
