@@ -82,7 +82,8 @@ fn parse_replacement(text: &str, regex: &Regex) -> Result<Vec<ReplacementPart>, 
                 None => return Err(error(at, TopicProblem::LoneBackslash)),
             },
             '$' => {
-                parts.push(ReplacementPart::Group(group(text, &mut rest, regex).map_err(|problem| error(at, problem))?))
+                parts
+                    .push(ReplacementPart::Group(group(text, &mut rest, regex).map_err(|problem| error(at, problem))?));
             }
             _ => push_literal(&mut parts, character),
         }

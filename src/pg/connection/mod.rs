@@ -1,7 +1,7 @@
-//! One connection to a Postgres server: start-up, simple queries, and the way into the copy that carries a slot's stream.
+//! One connection to a Postgres server: start-up and simple queries. `copy_both` turns it into the copy that carries a slot's stream.
 //!
-//! In: a [`Source`] and what the connection is for. Out: rows of text, or a [`ReplicationStream`]. Blocking, bounded by the
-//! connect timeout for start-up and by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
+//! In: a [`Source`] and the connection's [`Purpose`]. Out: rows of text. Blocking, bounded by the connect timeout for start-up and
+//! by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
 //! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
 //! Results that are too large to be held are read by `rows`.
 //! The login is in `login`.
