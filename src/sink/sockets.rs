@@ -12,9 +12,12 @@ use rustix::fd::{BorrowedFd, OwnedFd, RawFd};
 use rustix::net::sockopt;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "kafka")]
+use std::time::Instant;
 
 /// How often the process looks for new connections while records are in flight.
+#[cfg(feature = "kafka")]
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The folder with the descriptors of this process.
@@ -24,13 +27,16 @@ const DESCRIPTORS: &str = "/proc/self/fd";
 #[derive(Debug, Default)]
 pub(super) struct Sockets {
     ports: BTreeSet<u16>,
+    #[cfg(feature = "kafka")]
     looked: Option<Instant>,
 }
 
 impl Sockets {
     /// The connections to these ports.
     pub(super) fn to(ports: impl IntoIterator<Item = u16>) -> Self {
-        Self { ports: ports.into_iter().collect(), looked: None }
+        let mut sockets = Self::default();
+        sockets.ports.extend(ports);
+        sockets
     }
 
     /// Adds ports.
