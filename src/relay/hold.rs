@@ -3,6 +3,7 @@
 //! ```text
 //!  streaming, every record in flight younger than a second       sent without a question: the successor waits for a second
 //!  one is older, or there is no stream                           asked four times a second: who holds the slot?
+//!  rows have waited for the destination for half a second        asked as well: the end of a stream comes behind its rows
 //!  the loop stood still, or the successor's second was waited    asked as well, until an answer has come
 //! ```
 //!
@@ -158,11 +159,21 @@ pub(super) struct Hold {
     restarted: bool,
     /// When the loop turned last.
     turned: Duration,
-    /// A reason to ask: the process stood still, or waited for its predecessor's second. The first moment is the last that turns
-    /// proved, the second is when the reason came up.
-    doubt: Option<(Duration, Duration)>,
+    /// The relay had last taken every row that it had read. The end of a stream comes behind its rows.
+    caught_up: Duration,
+    /// A reason to ask.
+    doubt: Option<Doubt>,
     /// The moment of the first question whose answer was that our walsender is gone, although the stream seems open.
     gone: Option<Duration>,
+}
+
+/// The process stood still, or waits for its predecessor's second: turns prove nothing until an answer has come.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    /// The last moment at which the slot was certainly ours.
+    sure: Duration,
+    /// When the reason came up last.
+    since: Duration,
 }
 
 /// The result of a look at the hold.
@@ -193,16 +204,22 @@ impl Hold {
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
         (self.streaming, self.until, self.asked) = (true, slot.since + slot.proof().min(UNASKED), Duration::ZERO);
-        (self.others, self.restarted, self.turned, self.doubt) = (Others::Unseen, false, slot.since, None);
+        (self.others, self.restarted, self.doubt) = (Others::Unseen, false, None);
+        (self.turned, self.caught_up) = (slot.since, slot.since);
         self.gone = None;
         self.slot = Some(slot);
+    }
+
+    /// Every row that was read has been taken, so that the relay reads on.
+    pub(super) fn caught_up(&mut self) {
+        self.caught_up = self.turned;
     }
 
     /// The stream has ended. The next look asks at once who holds the slot.
     fn ended(&mut self, now: Duration) {
         if std::mem::take(&mut self.streaming) {
             self.ended_at = Some(now);
-            let sure = self.doubt.take().map_or(now, |(sure, _)| sure);
+            let sure = self.doubt.take().map_or(now, |doubt| doubt.sure);
             (self.until, self.asked, self.free) = (self.until.min(sure + BELIEVED_FREE), Duration::ZERO, false);
         }
     }
@@ -233,16 +250,16 @@ impl Hold {
         let proof = slot.proof();
         let mut verdict = HoldVerdict::Holds;
         if self.streaming && (now >= self.turned + BELIEVED_FREE || now < slot.sends_from) {
-            let sure = self.doubt.map_or(self.turned, |(sure, _)| sure);
-            self.doubt = Some((sure, now));
+            let sure = self.doubt.map_or(self.turned, |doubt| doubt.sure);
+            self.doubt = Some(Doubt { sure, since: now });
         }
-        self.doubt = self.doubt.filter(|(_, since)| now < *since + DOUBTS);
+        self.doubt = self.doubt.filter(|doubt| now < doubt.since + DOUBTS);
         self.turned = now;
         while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
             let proven = match holder {
                 Holder::Walsender(pid) if pid == slot.walsender => {
                     self.doubt = match self.doubt {
-                        Some((_, since)) if asked < since => Some((asked, since)),
+                        Some(doubt) if asked < doubt.since => Some(Doubt { sure: asked, ..doubt }),
                         _ => None,
                     };
                     if self.streaming { proof } else { BELIEVED_FREE }
@@ -269,7 +286,8 @@ impl Hold {
             self.free |= !self.streaming && matches!(holder, Holder::Nobody(_));
         }
         let is_proven = now < self.until;
-        let is_quiet = self.streaming && !unconfirmed.old && self.doubt.is_none() && self.gone.is_none();
+        let is_behind = now >= self.caught_up + BELIEVED_FREE;
+        let is_quiet = self.streaming && !unconfirmed.old && !is_behind && self.doubt.is_none() && self.gone.is_none();
         if is_proven && is_quiet && verdict == HoldVerdict::Holds {
             self.until = self.until.max(now + proof.min(UNASKED));
         }
@@ -280,7 +298,7 @@ impl Hold {
             return HoldVerdict::Unproven("nothing proves that no other relay holds the slot");
         }
         let asks = if self.streaming {
-            unconfirmed.old || !is_proven || self.doubt.is_some() || self.gone.is_some()
+            unconfirmed.old || is_behind || !is_proven || self.doubt.is_some() || self.gone.is_some()
         } else {
             unconfirmed.any && self.others == Others::Unseen
         };
@@ -466,6 +484,7 @@ mod tests {
         let (mut hold, server) = taken(None);
         for now in (1000..60_000).step_by(100) {
             assert_eq!(hold.look(ms(now), in_flight(now % 200 == 0, false)), HoldVerdict::Holds);
+            hold.caught_up();
         }
         assert!(server.asked.lock().unwrap().is_empty());
         assert_eq!(hold.until, ms(61_900));
@@ -553,6 +572,19 @@ mod tests {
         hold.taken(again(ms(2000)));
         hold.taken(again(Duration::ZERO));
         assert_eq!(hold.slot.map(|slot| slot.sends_from), Some(ms(2000)));
+    }
+
+    #[test]
+    fn a_relay_whose_rows_wait_for_the_destination_asks() {
+        let (mut hold, server) = taken(None);
+        for now in (1000..1500).step_by(100) {
+            assert_eq!(hold.look(ms(now), in_flight(true, false)), HoldVerdict::Holds);
+        }
+        assert_eq!((hold.until, server.asked.lock().unwrap().len()), (ms(3400), 0));
+        assert_eq!(hold.look(ms(1500), in_flight(true, false)), HoldVerdict::Holds);
+        assert_eq!((hold.until, server.asked.lock().unwrap().len()), (ms(3400), 1), "turns prove nothing");
+        answer(&server, 1500, Holder::Walsender(8));
+        assert!(matches!(hold.look(ms(1600), in_flight(true, false)), HoldVerdict::TakenOver(_)));
     }
 
     #[test]

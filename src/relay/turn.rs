@@ -345,6 +345,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// While rows keep coming in small pieces, a short pause lets them gather.
     fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
+        self.hold.caught_up();
         if !self.limits.coalesce.is_zero() && session.brought.is_worth_a_pause(upstream.window()) {
             self.clock.pause(self.limits.coalesce);
         }
