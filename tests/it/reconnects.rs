@@ -51,6 +51,8 @@ fn a_terminated_walsender_is_replaced_without_loss_or_repeats() {
     let mut client = load.connect();
     for _ in 0..5 {
         wait_more(&relay, 100);
+        // In the predecessor's second, records in flight go on only while Postgres answers within half a second.
+        relay.wait_streaming(LONG).unwrap();
         let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
         wait_until(LONG, "a walsender to end", || Ok(client.execute(sql, &[&load.lane.name])? == 1)).unwrap();
     }
