@@ -217,6 +217,8 @@ fn a_table_that_is_attached_once_it_was_seen_as_one_of_its_own_is_published_from
     lane.sql("INSERT INTO late VALUES (-1, 'order', 'k', 't', '-1', 3)");
     lane.wait_confirmed();
     lane.sql("INSERT INTO late VALUES (-2, 'order', 'k', 't', '-2', 3)");
+    // A row that comes again with the next connection is read with the catalog as it is then.
+    lane.wait_confirmed();
     lane.sql("ALTER TABLE outbox ATTACH PARTITION late FOR VALUES FROM (3) TO (4)");
     lane.sql("ALTER TABLE outbox ATTACH PARTITION unused FOR VALUES FROM (4) TO (5)");
     lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', '2', 3)");
