@@ -255,7 +255,6 @@ fn a_slot_is_not_invalidated_as_idle_while_kafka_hangs() {
     let (sql, mut used) =
         ("SELECT invalidation_reason, inactive_since::text FROM pg_replication_slots", HashSet::new());
     wait_until(LONG, "the slot to be used again and again", || {
-        std::thread::sleep(std::time::Duration::from_millis(500));
         client.batch_execute("CHECKPOINT")?;
         let slot = client.query_one(sql, &[])?;
         anyhow::ensure!(slot.get::<_, Option<String>>(0).is_none(), "the slot is invalid");

@@ -13,7 +13,7 @@ use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
 use crate::positions::Position;
 use crate::relay::{BadRowAt, ProtocolError};
-use crate::remedy::{Command, Remedy};
+use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::NoDeadLetters;
 use crate::sink::kinds::KINDS;
 use crate::sink::{Failure, FailureClass};
@@ -371,6 +371,17 @@ fn dead_letter_errors() -> Vec<dead_letters::Error> {
     ]
 }
 
+/// A command with flags in the words of a hint would lack the flags that the user typed.
+#[track_caller]
+fn is_no_command_as_words(part: &Part) {
+    let Part::Text(text) = part else { return };
+    let mut commands = text.split("walrelay ").skip(1).filter(|behind| {
+        let (_name, flags) = behind.split_once(' ').unwrap_or_default();
+        flags.starts_with('-')
+    });
+    assert_eq!(commands.next(), None, "a command of this program is a part of its own: {text}");
+}
+
 /// What destinations say of a failure that stops a run.
 fn of_destinations(text: &mut String) {
     for kind in KINDS {
@@ -383,6 +394,7 @@ fn of_destinations(text: &mut String) {
             for reason in &labels {
                 let hint = (kind.hint)(&Failure { class, reason, text: "…".to_owned() });
                 if let Some(hint) = hint {
+                    is_no_command_as_words(&Part::Text(hint.clone()));
                     hints.entry(hint).or_default().push(reason);
                 }
             }
@@ -402,6 +414,7 @@ fn every_hint_is_as_it_was_reviewed() {
     let mut text = String::from("# Each error with its exit code, and its hint\n");
     for error in &errors {
         let hint = error.hint().unwrap_or_else(|| "(no hint)".into());
+        hint.parts().iter().for_each(is_no_command_as_words);
         writeln!(text, "\n{} {}\n  {hint}", error.exit_kind().exit_code(), chain(error)).unwrap();
     }
     of_destinations(&mut text);
