@@ -33,7 +33,8 @@ thread_local! {
 
 /// A report, with the opaque number that went to librdkafka with the record.
 pub(super) enum Reported {
-    Delivered(u64),
+    /// The offset is negative where librdkafka had no answer for the record itself, but for a later one.
+    Delivered(u64, i64),
     /// The record was not delivered. librdkafka returns it.
     Failed(u64, Box<(OwnedRecord, Failure)>),
 }
@@ -220,7 +221,7 @@ impl ProducerContext<NoCustomPartitioner> for Context {
     fn delivery(&self, result: &DeliveryResult<'_>, opaque: usize) {
         let opaque = opaque as u64;
         let report = match result {
-            Ok(_) => Reported::Delivered(opaque),
+            Ok(message) => Reported::Delivered(opaque, message.offset()),
             Err((error, message)) => {
                 let failure = errors::of_report(message.topic(), error);
                 Reported::Failed(opaque, Box::new((copy(message), failure)))

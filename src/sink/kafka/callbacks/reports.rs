@@ -69,13 +69,13 @@ impl KafkaSink {
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
         let (mut run, mut refused, mut delivered) = (Run::default(), None, false);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
-            Reported::Delivered(opaque) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
-            Reported::Delivered(_) | Reported::Failed(..) => None,
+            Reported::Delivered(opaque, _) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
+            Reported::Delivered(..) | Reported::Failed(..) => None,
         }));
         for report in reports.drain(..) {
             match report {
                 // The commit needs the outcome of a progress record.
-                Reported::Delivered(opaque) if opaque == PROGRESS.pack() => {
+                Reported::Delivered(opaque, _) if opaque == PROGRESS.pack() => {
                     self.transactions.iter_mut().for_each(|it| it.progress_reported(Ok(())));
                 }
                 Reported::Failed(opaque, failed) if opaque == PROGRESS.pack() => {
@@ -83,10 +83,14 @@ impl KafkaSink {
                     self.say_why((0, TOPIC), &mut failure);
                     self.transactions.iter_mut().for_each(|it| it.progress_reported(Err(failure.clone())));
                 }
-                Reported::Delivered(opaque) => {
+                Reported::Delivered(opaque, i64::MIN..=-1) => self.partitions.implied(Ticket::unpack(opaque), self.now),
+                Reported::Delivered(opaque, offset) => {
                     delivered = true;
-                    let one = self.partitions.delivered(Ticket::unpack(opaque), self.now);
-                    run.add(one, each);
+                    let ticket = Ticket::unpack(opaque);
+                    for earlier in self.partitions.stored(ticket, offset) {
+                        run.add(self.partitions.delivered(earlier, self.now), each);
+                    }
+                    run.add(self.partitions.delivered(ticket, self.now), each);
                 }
                 Reported::Failed(opaque, failed) => {
                     let (record, mut failure) = *failed;

@@ -17,6 +17,9 @@
 //! producer, and after a pause, a partition has to be proven again. If several requests wait for their answers for hours, another producer
 //! sends them again before the broker forgets the first one. Each partition has its own `PartitionState`, so none waits for another.
 //!
+//! A topic that is recreated while several requests are in flight has a broker that does not know the producer, all the same. Offsets tell:
+//! see `implied`.
+//!
 //! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
 //! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
 //!
@@ -24,6 +27,7 @@
 //! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
 
 mod entries;
+mod implied;
 mod isolating;
 mod partition;
 mod pool;
@@ -471,7 +475,7 @@ impl Partitions {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
             let is_plain = matches!(partition.state, PartitionState::Unproven | PartitionState::Proven);
-            if is_plain && partition.queue.is_empty() {
+            if is_plain && partition.queue.is_empty() && partition.implied.is_empty() {
                 partition.listed = false;
                 self.listed.swap_remove(place);
             } else {
@@ -483,6 +487,7 @@ impl Partitions {
     }
 
     fn look_at(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+        self.expire_implied(at, now);
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         match &partition.state {
             PartitionState::Unproven | PartitionState::Proven => self.pump(at, now, clients),

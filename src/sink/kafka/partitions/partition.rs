@@ -44,6 +44,9 @@ pub(super) const WINDOW_HOLDS: Duration = Duration::from_mins(30);
 /// The pause before records are sent again after a failure of the topic or of the environment.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
+/// The answer that made librdkafka take earlier records for delivered is reported right behind them, and so within this time.
+pub(super) const IMPLIED_FOR: Duration = Duration::from_secs(1);
+
 /// With so many unanswered messages of a partition, librdkafka sends no further request for it. This is its
 /// `RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with the number of messages.
 pub(super) const PIPELINED: u32 = 5;
@@ -182,6 +185,10 @@ pub(super) struct Partition {
     pub(super) taken: Sequence,
     /// The number of the last record that was delivered.
     pub(super) delivered: Sequence,
+    /// The offset of the last record that was delivered. -1: none was.
+    pub(super) offset: i64,
+    /// The records under way that librdkafka takes for delivered, and since when.
+    pub(super) implied: Vec<(Ticket, Instant)>,
     /// The search. It counts in `Isolating`, and in the states between two requests of a search.
     pub(super) search: Search,
     /// The most bytes under way, and until when: the broker refused a larger batch, and none of its records alone.
@@ -209,6 +216,8 @@ impl Partition {
             cause: None,
             taken: Sequence::default(),
             delivered: Sequence::default(),
+            offset: -1,
+            implied: Vec::new(),
             search: Search::of(0, 0, now),
             window: None,
             passes_on: None,

@@ -162,3 +162,45 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     assert!(requests <= 20, "{requests} requests");
     assert_eq!(partitions.in_flight_by_state().held, 301);
 }
+
+/// Two records are taken for delivered, and the one behind them is stored at this offset; the first one of the partition was at 5.
+/// Returns how many earlier records are delivered by that, and whether the relay hears of a failure.
+fn implied_before(offset: i64) -> (usize, bool) {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_plain(&mut partitions, at, 3, now, &mut world);
+    let waiting = world.producers[0].waiting.get_mut(&0).unwrap();
+    let tickets: Vec<Ticket> = waiting.drain(..3).map(|message| message.ticket).collect();
+    let first = partitions.list[0].offset;
+    assert_eq!(first, -1);
+    partitions.list[0].offset = 5;
+    tickets[..2].iter().for_each(|ticket| partitions.implied(*ticket, now));
+    assert_eq!(partitions.in_flight().records, 3, "nothing shows that they are stored");
+    let earlier = partitions.stored(tickets[2], offset);
+    let mut failed = false;
+    partitions.turn(now, &mut world, &mut |report| failed |= matches!(report, Report::Failed(_)));
+    (earlier.len(), failed)
+}
+
+#[test]
+fn a_record_without_an_answer_is_delivered_if_the_log_has_room_for_it_before_a_later_one() {
+    assert_eq!(implied_before(8), (2, false));
+    assert_eq!(implied_before(20), (2, false), "others have written as well");
+    assert_eq!(implied_before(7), (0, true));
+    assert_eq!(implied_before(0), (0, true), "the topic was created again");
+}
+
+#[test]
+fn a_record_without_an_answer_is_given_up_if_no_later_one_is_reported() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_plain(&mut partitions, at, 1, now, &mut world);
+    let message = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
+    partitions.implied(message.ticket, now);
+    let mut failures = |at: Instant| {
+        let mut failures = 0;
+        partitions.turn(at, &mut world, &mut |report| failures += u32::from(matches!(report, Report::Failed(_))));
+        failures
+    };
+    assert_eq!([now, now + Duration::from_millis(900), now + partition::IMPLIED_FOR].map(&mut failures), [0, 0, 1]);
+}
