@@ -147,10 +147,6 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
             "without it, records after a refused batch would be written before that one is handled",
         ),
         "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
-        "lanes" => PropertyVerdict::Refuse {
-            reason: "the property is called producers",
-            hint: Some(format!("-X producers={value}")),
-        },
         "transactional.id" => refuse("transactions are not the user's to begin here"),
         "max.in.flight.requests.per.connection" => in_flight_requests(value),
         "partitioner" => partitioner(value),
@@ -265,9 +261,6 @@ mod tests {
         );
         let error = judged(&["partitioner=murmur3"]).unwrap_err();
         assert_eq!(error.hint().as_deref(), Some("partitioner=murmur2"));
-        let error = judged(&["lanes=2"]).unwrap_err();
-        assert_eq!(error.to_string(), "-X lanes: lanes=2 is refused: the property is called producers");
-        assert_eq!(error.hint().as_deref(), Some("-X producers=2"));
     }
 
     #[test]
