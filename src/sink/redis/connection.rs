@@ -189,6 +189,12 @@ impl RedisConnection {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
         let stream = connect(peer).await.map_err(|error| broken(&address, &error.to_string()))?;
+        Self::over(stream, server).await
+    }
+
+    /// Makes a connection of the library over an open socket to this server.
+    async fn over(stream: Box<dyn Stream>, server: &Server) -> Result<Self, Failure> {
+        let address = server.address();
         let traffic = Arc::new(Mutex::new(Traffic {
             last: Instant::now(),
             read: 0,
@@ -346,10 +352,11 @@ impl RedisConnection {
         line.strip_prefix('-').filter(|error| errors::code(error) == "ERR").map(str::to_owned)
     }
 
-    /// The failure of a lost connection: the socket's error, or else a reply that the library did not understand.
+    /// The failure of a lost connection: the error that the server sent last, or the socket's, or else a reply that the library did not
+    /// understand. A server with too many clients sends its error before it reads a command, so that the library gives it to nobody.
     pub(super) fn lost(&self) -> Failure {
-        let traffic = locked(&self.traffic);
-        broken(&self.address, traffic.ended.as_deref().unwrap_or("it does not speak Redis' protocol"))
+        let ended = self.last_error().or_else(|| locked(&self.traffic).ended.clone());
+        broken(&self.address, ended.as_deref().unwrap_or("it does not speak Redis' protocol"))
     }
 
     /// The server's address, for people.
@@ -560,6 +567,16 @@ mod tests {
         for reply in ["-ERR unknown\r\n", "*2\r\n$1\r\nh\r\n$1\r\nx\r\n", "+OK\r\n", "*1\r\n$1\r\nh\r\n"] {
             assert_eq!(of(reply).unwrap_err().class, FailureClass::Environment);
         }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_closes_with_an_error_before_it_reads_a_command_is_quoted() {
+        let said = b"-ERR max number of clients reached\r\n";
+        let stream = Box::new(tokio::io::join(said.as_slice(), tokio::io::sink()));
+        let server = Server { host: "h".to_owned(), port: 6379 };
+        let mut connection = RedisConnection::over(stream, &server).await.unwrap();
+        let lost = connection.call(&cmd("PING")).await.unwrap_err();
+        assert_eq!(lost, broken("h:6379", "ERR max number of clients reached"));
     }
 
     #[test]
