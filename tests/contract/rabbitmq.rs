@@ -105,3 +105,9 @@ impl Ground for Rabbit {
 }
 
 crate::contract!(Rabbit);
+
+/// The server may take some messages of a batch and refuse others.
+#[test]
+fn records_of_a_key_keep_their_order_while_the_server_refuses_and_allows_them() {
+    crate::script::switched(&Rabbit::new());
+}

@@ -1,6 +1,7 @@
 //! What every sink promises, step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use walrelay::given::{Given, Origin as GivenBy};
@@ -410,6 +411,48 @@ pub(crate) fn order(ground: &impl Ground) {
             assert_eq!(of_key, (0..2000).filter(belongs).collect::<Vec<_>>(), "address {parity}, key {key}");
         }
     }
+}
+
+/// The server refuses and allows an address, again and again, while many records of one key go there: none is stored before an earlier
+/// one that was refused.
+pub(crate) fn switched(ground: &(impl Ground + Sync)) {
+    let mut driven = Driven::new(ground, 1 << 20);
+    let mut skipped = BTreeSet::new();
+    let switching = AtomicBool::new(true);
+    let mut skip = |driven: &mut Driven<'_>| {
+        for refused in std::mem::take(&mut driven.refused) {
+            driven.resolve(refused.id, Resolution::Skip);
+            skipped.insert(refused.tag.token.transaction);
+            switching.store(skipped.len() < 200, Relaxed);
+        }
+    };
+    let last = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while switching.load(Relaxed) {
+                ground.refuse("order0");
+                ground.allow("order0");
+            }
+        });
+        let mut number = 0;
+        while switching.load(Relaxed) {
+            if driven.sink.in_flight().records < 500 {
+                driven.take("order0", Some("k"), number);
+                number += 1;
+            }
+            driven.sink.on_idle(Rows::Live);
+            driven.poll();
+            skip(&mut driven);
+        }
+        number
+    });
+    driven.until("everything to be delivered", |it| {
+        skip(it);
+        it.sink.on_idle(Rows::Live);
+        it.sink.in_flight().records == 0
+    });
+    let expected: Vec<u32> = (0..last).filter(|number| !skipped.contains(number)).collect();
+    driven.reported_once(expected.iter().copied());
+    assert_eq!(firsts(&numbers(&ground.stored("order0"))), expected);
 }
 
 /// As after a restart of the relay's sink: everything that is not known to be delivered comes again, in order.

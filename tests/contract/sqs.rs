@@ -90,3 +90,9 @@ impl Ground for Queued {
 }
 
 crate::contract!(Queued);
+
+/// The server may take some messages of a batch and refuse others.
+#[test]
+fn records_of_a_key_keep_their_order_while_the_server_refuses_and_allows_them() {
+    crate::script::switched(&Queued::new());
+}
