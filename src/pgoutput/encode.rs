@@ -1,13 +1,13 @@
 //! Encodes a message as pgoutput would write it.
 //!
-//! In: positions, a table's shape, values in text form. Out: bytes that [`Message::decode`](super::Message::decode) reads. Rows that come
-//! from a query instead of a slot go through the same loop that way. Only what such rows need is here. Pure.
+//! In: positions, a table's shape, values in text form. Out: bytes that [`Message::decode`](super::Message::decode) reads. So rows that
+//! come from a query instead of a slot go through the same loop. This file has only the messages that such rows need. Pure.
 //! Specification: PostgreSQL manual, section 54.9 "Logical Replication Message Formats".
 
 use super::{PgTime, Relation, RelationId};
 use crate::lsn::Lsn;
 
-/// Begin.
+/// Appends a Begin.
 pub fn begin(out: &mut Vec<u8>, final_lsn: Lsn, commit_time: PgTime) {
     out.push(b'B');
     out.extend(final_lsn.bytes().to_be_bytes());
@@ -15,7 +15,7 @@ pub fn begin(out: &mut Vec<u8>, final_lsn: Lsn, commit_time: PgTime) {
     out.extend(0_u32.to_be_bytes());
 }
 
-/// Commit.
+/// Appends a Commit.
 pub fn commit(out: &mut Vec<u8>, commit_lsn: Lsn, end_lsn: Lsn, commit_time: PgTime) {
     out.extend(b"C\0");
     out.extend(commit_lsn.bytes().to_be_bytes());
@@ -23,7 +23,7 @@ pub fn commit(out: &mut Vec<u8>, commit_lsn: Lsn, end_lsn: Lsn, commit_time: PgT
     out.extend(commit_time.0.to_be_bytes());
 }
 
-/// Relation.
+/// Appends a Relation.
 pub fn relation(out: &mut Vec<u8>, relation: &Relation) {
     out.push(b'R');
     out.extend(relation.id.to_be_bytes());
@@ -40,7 +40,7 @@ pub fn relation(out: &mut Vec<u8>, relation: &Relation) {
     }
 }
 
-/// Appends the beginning of an Insert of a row with so many columns. [`value`] then appends one column after the other.
+/// Appends the beginning of an Insert whose row has `columns` columns. [`value`] then appends one column after the other.
 pub fn insert(out: &mut Vec<u8>, relation: RelationId, columns: usize) {
     out.push(b'I');
     out.extend(relation.to_be_bytes());
@@ -48,7 +48,7 @@ pub fn insert(out: &mut Vec<u8>, relation: RelationId, columns: usize) {
     out.extend(count(columns).to_be_bytes());
 }
 
-/// A value in text form; `None`: SQL null.
+/// Appends a value in text form. `None`: SQL null.
 pub fn value(out: &mut Vec<u8>, text: Option<&[u8]>) {
     let Some(text) = text else { return out.push(b'n') };
     out.push(b't');

@@ -1,14 +1,14 @@
-//! pgoutput, protocol version 1: the bytes of one change in, a [`Message`] out.
+//! Decodes pgoutput, protocol version 1: the bytes of one change become a [`Message`].
 //!
 //! ```text
 //!  XLogData's payload ──► Message::decode ──► Begin │ Relation │ Insert { Tuple } │ … │ Commit
 //! ```
 //!
-//! Every message kind of protocol 1 is decoded, borrowing from the buffer: a row costs no allocation (only a Relation,
-//! which comes once per table and connection, owns its names). A [`Tuple`] is split into columns as it is walked.
-//! Kinds that may carry or end rows and that protocol 1 does not promise (two-phase, streamed transactions) are errors,
-//! never skipped; the stray stream abort that Postgres 18 may send carries nothing and passes.
-//! Deliberately not here: what a column means (that is [`outbox`](crate::outbox)), positions, sockets.
+//! All kinds of messages of protocol 1 are decoded. A message borrows from the buffer, so a row costs no allocation. Only a Relation
+//! owns its names; it comes once for each table and connection. A [`Tuple`] is split into columns when [`Tuple::columns`] is iterated.
+//! Kinds of other protocol versions (two-phase and streamed transactions) may have rows, so they are errors and are never skipped. The
+//! only exception is the stray stream abort of Postgres 18, which has no content. This folder does not know what a column means (that
+//! is [`outbox`](crate::outbox)), and no positions or sockets.
 //! Specification: PostgreSQL manual, section 54.9 "Logical Replication Message Formats".
 
 pub mod encode;
@@ -19,7 +19,7 @@ use crate::wire::{DecodeError, DecodeFault, Reader};
 /// A table's object identifier, as Relation announces it.
 pub type RelationId = u32;
 
-/// Microseconds since 2000-01-01 00:00 UTC, Postgres' clock. Before that: negative.
+/// Microseconds since 2000-01-01 00:00 UTC, as Postgres counts. Negative before that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PgTime(pub i64);
 
@@ -50,9 +50,9 @@ pub enum Message<'a> {
     Begin(Begin),
     /// The transaction that was begun last ends.
     Commit(Commit),
-    /// Where the transaction came from, when the server itself is a subscriber.
+    /// The origin of the transaction, if the server itself is a subscriber.
     Origin,
-    /// A table's shape, before its first change and after each change of shape.
+    /// A table's columns, before its first change and after each change of its columns.
     Relation(Relation),
     /// A data type that is not built in.
     Type(DataType<'a>),
@@ -79,15 +79,15 @@ pub enum Message<'a> {
     Truncate,
     /// `pg_logical_emit_message` was called.
     LogicalMessage(LogicalMessage<'a>),
-    /// A stream abort outside any stream: nothing was sent that could be aborted.
+    /// A stream abort outside any stream. It has no content.
     StrayStreamAbort,
 }
 
-/// A transaction's beginning. Transactions come whole and in the order of their commits.
+/// The beginning of a transaction. Transactions come whole, in the order of their commits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begin {
-    /// Where the commit record *starts*: rises from transaction to transaction, and is what Postgres compares with
-    /// `confirmed_flush_lsn` to skip a transaction.
+    /// Where the commit record *starts*. It rises from transaction to transaction. To skip a transaction, Postgres compares it with
+    /// `confirmed_flush_lsn`.
     pub final_lsn: Lsn,
     /// When the transaction was committed.
     pub commit_time: PgTime,
@@ -100,60 +100,61 @@ pub struct Begin {
 pub struct Commit {
     /// Where the commit record starts: Begin's `final_lsn`.
     pub commit_lsn: Lsn,
-    /// Where the commit record ends: the one position that says "up to here, this transaction included".
+    /// Where the commit record ends. If this position is confirmed, the transaction is.
     pub end_lsn: Lsn,
     /// When the transaction was committed.
     pub commit_time: PgTime,
 }
 
-/// A table's shape.
+/// A table and its columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation {
     /// The identifier that rows refer to.
     pub id: RelationId,
-    /// Schema; empty on the wire means `pg_catalog`.
+    /// The schema. On the wire, empty means `pg_catalog`.
     pub namespace: String,
-    /// Table.
+    /// The table.
     pub name: String,
     /// `pg_class.relreplident`: `d`, `n`, `f` or `i`.
     pub replica_identity: u8,
-    /// The published columns in the order in which rows carry them (generated ones: since 18, where the publication has them).
+    /// The published columns, in the order in which rows have them. Generated columns are among them since Postgres 18, if the
+    /// publication has them.
     pub columns: Vec<RelationColumn>,
 }
 
 impl Relation {
-    /// Schema and table.
+    /// The names of schema and table.
     pub fn full_name(&self) -> (String, String) {
         (self.namespace.clone(), self.name.clone())
     }
 }
 
-/// A data type that is not built in, before the first [`Relation`] with a column of it.
+/// A data type that is not built in. It comes before the first [`Relation`] that has a column of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataType<'a> {
     /// `pg_type.oid`.
     pub id: u32,
     /// The schema of `name`. Empty: `pg_catalog`.
     pub namespace: &'a str,
-    /// `pg_type.typname`. For a domain, that of the type below it and below every domain between them.
+    /// `pg_type.typname`. For a domain, this is the name of its base type. That type is not a domain.
     pub name: &'a str,
 }
 
-/// A table that a publication holds, as the catalogue has it.
+/// A table that a publication holds, as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
-    /// As a Relation message will announce it.
+    /// The table, as a Relation message will announce it.
     pub relation: Relation,
-    /// The partitioned tables that it is a part of, nearest first, as schema and name.
+    /// The partitioned tables above it, nearest first, as schema and name.
     pub ancestors: Vec<(String, String)>,
-    /// The domains among its columns' types, each with the type below it and below every domain between them. Both are `pg_type.oid`.
+    /// The domains among the types of its columns, each with its base type, which is not a domain. Both are `pg_type.oid`.
     pub domains: Vec<(u32, u32)>,
 }
 
 /// A column of a [`Relation`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RelationColumn {
-    /// The column's name, case as in the catalogue.
+    /// The column's name, in the catalog's case.
     pub name: String,
     /// `pg_type.oid`.
     pub type_id: u32,
@@ -164,7 +165,7 @@ pub struct RelationColumn {
 /// A message written by `pg_logical_emit_message`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogicalMessage<'a> {
-    /// Part of a transaction (then it comes between Begin and Commit), or sent on its own.
+    /// Whether the message is part of a transaction. It then comes between Begin and Commit. Else it comes on its own.
     pub transactional: bool,
     /// The LSN of the message.
     pub lsn: Lsn,
@@ -174,7 +175,7 @@ pub struct LogicalMessage<'a> {
     pub content: &'a [u8],
 }
 
-/// A row as it stands in the message: as many columns as the [`Relation`] has.
+/// The values of a row. It has as many columns as the [`Relation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
     columns: u16,
@@ -186,32 +187,32 @@ pub struct Tuple<'a> {
 pub enum TupleValue<'a> {
     /// SQL null.
     Null,
-    /// A TOASTed value that the update did not change and that the WAL does not hold. Never in an insert.
+    /// A TOASTed value that the update did not change, and that is not in the WAL. An insert has no such value.
     Unchanged,
     /// The type's text form.
     Text(&'a [u8]),
-    /// The type's binary form, when the connection asked for it.
+    /// The type's binary form, if the connection asked for it.
     Binary(&'a [u8]),
 }
 
 impl<'a> Tuple<'a> {
-    /// How many columns the row has.
+    /// The number of columns of the row.
     pub const fn len(&self) -> u16 {
         self.columns
     }
 
-    /// No column at all.
+    /// Whether the row has no columns.
     pub const fn is_empty(&self) -> bool {
         self.columns == 0
     }
 
-    /// The values in order. An error ends the walk; the last step checks that no byte is left over.
+    /// Iterates over the values, in order. After an error, nothing follows. The last step checks that no bytes are left.
     pub fn columns(&self) -> Columns<'a> {
         Columns { reader: Reader::new("TupleData", self.bytes), left: self.columns, ended: false }
     }
 }
 
-/// Walks the values of a [`Tuple`].
+/// The iterator over the values of a [`Tuple`].
 #[derive(Debug, Clone)]
 pub struct Columns<'a> {
     reader: Reader<'a>,
@@ -258,7 +259,7 @@ impl<'a> Message<'a> {
     /// Decodes the payload of one XLogData.
     ///
     /// # Errors
-    /// The bytes are not one whole message of protocol version 1. Columns are checked when the tuple is walked.
+    /// The bytes are not one whole message of protocol version 1. The columns of a row are checked only by [`Tuple::columns`].
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("pgoutput message", bytes);
         match reader.u8()? {
@@ -281,7 +282,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A reader behind the kind byte.
+/// A reader of the bytes behind the message's kind.
 fn body<'a>(name: &'static str, bytes: &'a [u8]) -> Result<Reader<'a>, DecodeError> {
     let mut reader = Reader::new(name, bytes);
     reader.u8()?;
@@ -331,12 +332,12 @@ fn delete(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     Ok(Message::Delete { relation: reader.u32()? })
 }
 
-/// The tuple that runs to the end of the message.
+/// The tuple that takes the rest of the message.
 fn tuple<'a>(reader: &mut Reader<'a>) -> Result<Tuple<'a>, DecodeError> {
     Ok(Tuple { columns: reader.u16()?, bytes: reader.rest() })
 }
 
-/// Skips a tuple that another one follows.
+/// Skips a tuple that is followed by another one.
 fn skip_tuple(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
     for _ in 0..reader.u16()? {
         match reader.u8()? {
@@ -360,7 +361,7 @@ fn relation(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     };
     let name = reader.string()?.to_owned();
     let replica_identity = reader.u8()?;
-    // No capacity from the wire: each column must be there before it takes room.
+    // The wire's count reserves no memory: each column takes memory only once it is read.
     let mut columns = Vec::new();
     for _ in 0..reader.u16()? {
         let _flags = reader.u8()?;

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A message put together as the manual's section lists its fields.
+/// The bytes of a message, put together as the manual lists its fields.
 #[derive(Clone)]
 struct Bytes(Vec<u8>);
 
@@ -42,7 +42,7 @@ impl Bytes {
     }
 }
 
-/// Decodes with every column of a row walked.
+/// Decodes a message and all columns of its row.
 fn whole(bytes: &[u8]) -> Result<Message<'_>, DecodeError> {
     let message = Message::decode(bytes)?;
     if let Message::Insert { new, .. } | Message::Update { new, .. } = &message {
@@ -56,7 +56,7 @@ fn walked<'a>(message: &Message<'a>) -> Vec<TupleValue<'a>> {
     new.columns().map(Result::unwrap).collect()
 }
 
-/// Decodes whole, and is an error when cut short anywhere or one byte too long.
+/// Checks that the bytes decode, and that they are an error if they are cut anywhere or one byte longer.
 #[track_caller]
 fn check<'a>(bytes: &'a Bytes, expected: Option<&Message<'a>>) -> Message<'a> {
     let message = whole(&bytes.0).unwrap();
@@ -204,7 +204,7 @@ fn kinds_that_carry_no_row_pass() {
 
 #[test]
 fn kinds_that_may_carry_or_end_rows_unknown_to_this_protocol_are_errors() {
-    // Two-phase: b, P, K, r, p. Streamed: S, E, c. The rest does not exist.
+    // Two-phase commit has b, P, K, r and p. Streaming has S, E and c. The other bytes are no kinds.
     for kind in (0..=u8::MAX).filter(|kind| !b"BCOYRIUDTMA".contains(kind)) {
         let error = Message::decode(&[kind, 0, 0, 0, 0]).unwrap_err();
         assert_eq!(error.fault, DecodeFault::UnknownTag { what: "message kind", byte: kind });

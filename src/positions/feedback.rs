@@ -1,8 +1,9 @@
 //! Decides when a status update is due.
 //!
-//! In: what the ledger may confirm, what the server asked, the time. Out: yes or no. Reads no clock and sends nothing.
-//! Invariant: an update goes out at least every second, whatever the destination does, so a stalled broker never
-//! costs the replication connection; and never with a position that was not acknowledged.
+//! In: the position that may be confirmed, the server's requests, the time. Out: the action that is due ([`Due`]). This file reads no
+//! clock and sends nothing.
+//! Invariants: an update is due at least every second, whatever the destination does, so a stalled broker never costs the replication
+//! connection. An update never has a position whose records are not all acknowledged.
 //! Specification: PostgreSQL manual, section 54.4, "Standby status update".
 
 use crate::lsn::Lsn;
@@ -11,14 +12,15 @@ use std::time::{Duration, Instant};
 /// The longest silence towards the server. The server ends the connection after `wal_sender_timeout`, 60 s by default.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// Distance between updates that only say that the position moved.
+/// The least time between two updates if only the position moved.
 const MOVED: Duration = Duration::from_millis(100);
 
-/// The shortest distance between such updates, if enough records were acknowledged.
+/// The least time between two such updates if [`FAR`] or more records were acknowledged since the last one.
 const MOVED_FAR: Duration = Duration::from_millis(10);
 
-/// So many records are worth an update: an update costs relay and walsender about as much as one row that comes alone, so the rows
-/// that it spares a crash cost two hundredths more at most, and nothing at up to 500 of them a second.
+/// So many acknowledged records are worth an early update. If the relay crashes, the records that no update has reported repeat. An
+/// update costs relay and walsender about as much as one row that comes alone. So at most one update for each 50 records costs two
+/// hundredths more at most, and nothing at up to 500 rows a second.
 const FAR: u64 = 50;
 
 /// The progress up to which everything is acknowledged.
@@ -26,7 +28,7 @@ const FAR: u64 = 50;
 pub struct Reached {
     /// The position to confirm.
     pub flush_lsn: Lsn,
-    /// The number of records acknowledged so far, from any start. Records that no update has reported come again after a crash.
+    /// The number of records acknowledged since any fixed start. The records that no update has reported repeat after a crash.
     pub records: u64,
 }
 
@@ -37,34 +39,34 @@ pub struct Feedback {
     sent: Option<(Reached, Instant)>,
     /// The server asked for an answer and has not had one.
     reply_requested: bool,
-    /// When the server was last heard.
+    /// When the relay last received bytes from the server.
     heard: Instant,
-    /// How long the server may be silent; `None`: indefinitely.
+    /// How long the server may be silent. `None`: indefinitely.
     patience: Option<Duration>,
-    /// We asked the server for a sign of life and have not heard it since.
+    /// The relay has asked the server for an answer, and has received nothing since.
     asked: bool,
 }
 
 /// The action that is due on the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Nothing.
+    /// No action.
     Nothing,
     /// Send a status update.
     Status,
-    /// Send one that asks for an answer: the server has been silent for long.
+    /// Send a status update that asks for an answer, since the server has been silent for half of its time.
     StatusAsking,
-    /// The server has been silent for longer than it may be: it is gone.
+    /// The server has been silent for all of its time. The connection counts as broken.
     GiveUp,
 }
 
 impl Feedback {
-    /// For a connection that begins at `now` to a server that may be silent for so long.
+    /// Starts at `now`, on a new connection to a server that may be silent for `patience`.
     pub fn new(now: Instant, patience: Option<Duration>) -> Self {
         Self { sent: None, reply_requested: false, heard: now, patience, asked: false }
     }
 
-    /// The server sent bytes, or may have sent some while back-pressure kept us from reading the socket.
+    /// The server sent bytes, or may have sent some while the relay did not read the socket.
     pub fn heard(&mut self, now: Instant) {
         self.heard = now;
         self.asked = false;
@@ -96,14 +98,14 @@ impl Feedback {
     }
 
     fn status_due(&self, now: Instant, reached: Reached) -> bool {
-        let Some((told, at)) = self.sent else { return true };
+        let Some((last, at)) = self.sent else { return true };
         let since = now.saturating_duration_since(at);
-        let is_far = reached.records.saturating_sub(told.records) >= FAR;
+        let is_far = reached.records.saturating_sub(last.records) >= FAR;
         let moved = if is_far { MOVED_FAR } else { MOVED };
-        self.reply_requested || since >= HEARTBEAT || (reached.flush_lsn > told.flush_lsn && since >= moved)
+        self.reply_requested || since >= HEARTBEAT || (reached.flush_lsn > last.flush_lsn && since >= moved)
     }
 
-    /// An update was sent that reports `reached`. `asking`: it asks for an answer.
+    /// The relay sent an update that reports `reached`. With `asking`, it asks for an answer.
     pub fn sent(&mut self, now: Instant, reached: Reached, asking: bool) {
         self.sent = Some((reached, now));
         self.reply_requested = false;
@@ -112,7 +114,7 @@ impl Feedback {
 
     /// The position that the last update confirmed.
     pub fn confirmed(&self) -> Option<Lsn> {
-        self.sent.map(|(told, _)| told.flush_lsn)
+        self.sent.map(|(last, _)| last.flush_lsn)
     }
 }
 

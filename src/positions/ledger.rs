@@ -1,24 +1,24 @@
-//! All positions: what was already received, what is in flight, and up to where Postgres may forget. It decides which LSN is confirmed.
+//! [`Ledger`]: knows the rows that were received, the records that are in flight, and so the LSN that may be confirmed.
 //!
 //! ```text
 //!  ring:  [ 17: 3 undelivered, end 0/A0 │ 18: 0, end 0/B0 │ 19: 2, open ]
 //!           ▲ holds flush_lsn back        ▲ done, waits      ▲ rows are still coming
 //! ```
 //!
-//! In: begin, row, enqueued, commit, delivered, keepalive. Out: what of a transaction is new ([`BeginVerdict`]), and `flush_lsn`, the one
-//! position that may be confirmed: the `end_lsn` of the last transaction before which, itself included, everything is delivered.
-//! Reports may come in any order. Reads no clock.
-//! If a report does not prove delivery yet (the destination's transaction may still be aborted), it counts in two steps: after
-//! [`Ledger::reported`] a record is no longer in flight, after [`Ledger::counted`] it is delivered.
-//! Every operation is O(1), amortised. The ring holds only transactions that are open or have records in flight (an empty
-//! one raises its predecessor's end). One record that stays in flight keeps all later transactions in the ring, delivered or
-//! not, so the ring has a limit of its own: [`Ledger::is_full`].
+//! In: begin, row, enqueued, commit, delivered, keepalive. Out: which rows of a transaction are new ([`BeginVerdict`]), and
+//! `flush_lsn`, the only position that may be confirmed. All records of the transactions that commit before `flush_lsn` are delivered.
+//! Reports may come in any order. This file reads no clock. A report may not prove delivery yet, if the destination's transaction may
+//! still be aborted. It then counts in two steps: after [`Ledger::reported`] the record is no longer in flight, and after
+//! [`Ledger::counted`] it is delivered. Every operation is O(1), amortised. The ring holds the open transaction and those with records;
+//! a transaction without records raises the end of the one before it. One record that stays in flight keeps all later transactions in
+//! the ring, delivered or not. So the ring has a limit of its own: [`Ledger::is_full`].
 //!
-//! It moves what is in flight and what was already received (`resume`) together, so nobody else can move one without the other.
+//! The ledger changes the records in flight and the received rows (`resume`) together, so no other code can change one without the
+//! other.
 //!
-//! Invariants: `flush_lsn` never goes back, except to where a timeline was left ([`Ledger::left_at`]). It never passes a transaction
-//! with an undelivered record. A keepalive moves it only when the ring is empty. Each record is reported once. The asserts stay on in
-//! release builds: a wrong position loses rows for good; a crash is fixed by a restart, since the slot replays.
+//! Invariants: `flush_lsn` never goes back, except by [`Ledger::fall_back_to`]. It never passes a transaction with an undelivered
+//! record. A keepalive moves it only if the ring is empty. Each record is reported once. The asserts stay on in release builds: a wrong
+//! position loses rows for good, but after a crash the slot sends the rows again.
 
 use super::position::Position;
 use super::resume::{BeginVerdict, Missing, Resume};
@@ -31,45 +31,45 @@ use std::time::{Duration, Instant};
 /// Records enqueued within this time share one age.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// The most ages that are kept apart. Later records share the newest age. It is half of the ticks that a token's 16 bits
+/// The most ages that are kept. Later records share the newest age. This is half of the ticks that the 16 bits of a token can
 /// distinguish.
 const MOST_TICKS: usize = 1 << 15;
 
-/// Most transactions kept, delivered ones behind an undelivered record included: 10 MB, and some seconds of the fastest stream.
+/// The most transactions in the ring. Delivered ones behind an undelivered record count, too. They take 10 MB, and are some seconds of
+/// the fastest stream.
 pub(super) const MOST_TRANSACTIONS: usize = 1 << 18;
 
 /// Transactions in flight, in commit order.
 #[derive(Debug)]
 pub struct Ledger {
-    /// Oldest first. Only the last may be open; only an open one, or one with undelivered records before it, may have
-    /// none undelivered itself once [`Ledger::settle`] has run.
+    /// Oldest first. Only the last transaction may be open. After [`Ledger::settle`], a transaction has an undelivered record, or is
+    /// open, or is behind one with an undelivered record.
     ring: VecDeque<Transaction>,
-    /// The number of the ring's front, modulo 2^32. Numbers with records are never used twice.
+    /// The number of the first transaction in the ring, modulo 2^32. No two transactions with records have the same number.
     first: u32,
     /// Every record of a transaction that commits before this is delivered.
     flush_lsn: Lsn,
-    /// Records in flight by when they were enqueued, oldest first; the front is never empty unless it is alone.
+    /// The records in flight by the time when they were enqueued, oldest first. The first age has records, unless it is the only one.
     ages: VecDeque<TickAge>,
-    /// The tick of the front age, modulo 2^16.
+    /// The number of the first age, modulo 2^16.
     first_tick: u16,
-    /// Records in flight whose transaction was closed because another relay had delivered it.
+    /// Records in flight whose transaction another relay had delivered. The ledger has removed that transaction.
     orphans: u64,
     /// The rows that are already received: in flight or delivered.
     resume: Resume,
-    /// The position that the server is known to have heard. A status update on a connection that broke since may never have
-    /// arrived.
-    heard: Lsn,
+    /// The last position of a status update that the server is known to have received. A broken connection may have lost later updates.
+    server_received: Lsn,
 }
 
 #[derive(Debug)]
 struct Transaction {
     final_lsn: Lsn,
     commit_time: PgTime,
-    /// Records enqueued and not delivered.
+    /// Records that are enqueued and not delivered.
     undelivered: u32,
     /// Records enqueued.
     records: u32,
-    /// `None` while open. Not below `final_lsn`.
+    /// `None` while the transaction is open. Not below `final_lsn`.
     end_lsn: Option<Lsn>,
 }
 
@@ -78,25 +78,25 @@ struct TickAge {
     since: Instant,
     /// The position of its first record.
     from: Position,
-    /// Records enqueued and not reported.
+    /// Records that are enqueued and not reported.
     in_flight: u32,
 }
 
-/// A transaction that must not come here.
+/// The server sent a transaction that must not come now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutOfOrder {
     /// Another transaction must come first.
     Missing(Missing),
-    /// Its position was confirmed before.
+    /// The relay has confirmed a position behind it.
     Confirmed,
 }
 
 /// The records that still count as received after the sink was recreated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// The delivered ones.
+    /// The delivered records.
     Delivered,
-    /// None: only confirmed records count as received, and no report of another one.
+    /// None. Only confirmed records count as received.
     Nothing,
 }
 
@@ -110,7 +110,7 @@ pub struct Settled {
 }
 
 impl Ledger {
-    /// A ledger with nothing in flight. Postgres knows that everything before `flush_lsn` is done.
+    /// Creates a ledger with nothing in flight. All transactions that commit before `flush_lsn` are confirmed.
     pub fn new(flush_lsn: Lsn) -> Self {
         Self {
             ring: VecDeque::new(),
@@ -120,7 +120,7 @@ impl Ledger {
             first_tick: 0,
             orphans: 0,
             resume: Resume::new(flush_lsn),
-            heard: flush_lsn,
+            server_received: flush_lsn,
         }
     }
 
@@ -129,7 +129,7 @@ impl Ledger {
         self.flush_lsn
     }
 
-    /// The furthest position that the server has shown. Its WAL reaches at least this far.
+    /// The furthest position that the server has sent. Its WAL reaches at least this far.
     pub fn seen(&self) -> Lsn {
         self.flush_lsn.max(self.resume.last_begun())
     }
@@ -144,23 +144,23 @@ impl Ledger {
         Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() }
     }
 
-    /// The server has heard that everything before `confirmed` is done.
-    pub fn heard(&mut self, confirmed: Lsn) {
-        self.heard = confirmed;
+    /// The server has received the position `confirmed`.
+    pub fn server_received(&mut self, confirmed: Lsn) {
+        self.server_received = confirmed;
     }
 
-    /// Whether a transaction is in flight, or delivered and not known to be heard by the server.
+    /// Whether a transaction is in flight, or is delivered and the server may not know it yet.
     pub fn is_unfinished(&self) -> bool {
-        !self.ring.is_empty() || self.heard < self.resume.whole()
+        !self.ring.is_empty() || self.server_received < self.resume.whole()
     }
 
-    /// A transaction comes. It begins, unless it was already received.
+    /// The server sent a Begin. The transaction is opened, unless it was already received.
     ///
     /// # Errors
-    /// It has no place here.
+    /// The transaction must not come now.
     ///
     /// # Panics
-    /// When another one is open.
+    /// Another transaction is open.
     pub fn begin(&mut self, begin: &Begin) -> Result<BeginVerdict, OutOfOrder> {
         let Begin { final_lsn, commit_time, .. } = *begin;
         let verdict = self.resume.begin(final_lsn).map_err(OutOfOrder::Missing)?;
@@ -174,18 +174,18 @@ impl Ledger {
         Ok(verdict)
     }
 
-    /// The next row of the open transaction has been dealt with, whether or not it made a record.
+    /// The relay has handled the next row of the open transaction, whether or not it gave a record.
     #[inline]
     pub fn row_done(&mut self) {
         self.resume.row();
     }
 
-    /// Whether no further transaction should begin until reports have come: some record is in flight then.
+    /// Whether no further transaction should begin before reports have come. At least one record is in flight then.
     pub fn is_full(&self) -> bool {
         self.ring.len() >= MOST_TRANSACTIONS
     }
 
-    /// Whether a transaction has begun and not ended.
+    /// Whether a transaction is open: its Begin has come, and its Commit has not.
     pub fn is_open(&self) -> bool {
         self.ring.back().is_some_and(|transaction| transaction.end_lsn.is_none())
     }
@@ -195,8 +195,8 @@ impl Ledger {
         self.ring.back().filter(|transaction| transaction.end_lsn.is_none()).map(|transaction| transaction.final_lsn)
     }
 
-    /// Sets the time from which the age of the next records counts, to a tenth of a second. `from` is the position of the first of
-    /// them.
+    /// Sets the time from which the age of the next records counts, exact to a tenth of a second. `from` is the position of the first
+    /// of these records.
     pub fn tick(&mut self, now: Instant, from: Position) {
         let full = self.ages.len() >= MOST_TICKS;
         match self.ages.back_mut() {
@@ -206,7 +206,7 @@ impl Ledger {
         }
     }
 
-    /// The token for the next record of the open transaction, to the metrics' topic number `topic`.
+    /// The token of the next record of the open transaction. `topic`: the topic's number in the metrics.
     #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "both count modulo the width of their field")]
     pub fn token(&self, topic: u16) -> Token {
@@ -217,10 +217,10 @@ impl Ledger {
         }
     }
 
-    /// The sink has taken a record with the token given last.
+    /// The sink has taken a record that has the token returned last.
     ///
     /// # Panics
-    /// When no transaction is open, or before the first [`Ledger::tick`].
+    /// No transaction is open, or [`Ledger::tick`] was not called yet.
     #[inline]
     pub fn enqueued(&mut self) {
         let (Some(transaction), Some(age)) = (self.ring.back_mut(), self.ages.back_mut()) else {
@@ -232,10 +232,10 @@ impl Ledger {
         age.in_flight += 1;
     }
 
-    /// The open transaction ends.
+    /// The server sent the Commit of the open transaction.
     ///
     /// # Panics
-    /// When none is open, or it ends before it began.
+    /// No transaction is open, or it ends before it began.
     pub fn commit(&mut self, end_lsn: Lsn) {
         let Some(transaction) = self.ring.back_mut().filter(|transaction| transaction.end_lsn.is_none()) else {
             panic!("a commit without a transaction");
@@ -253,20 +253,20 @@ impl Ledger {
         }
     }
 
-    /// `records` reports came for `token`.
+    /// `records` records with this `token` were delivered.
     ///
     /// # Panics
-    /// When that many are not in flight.
+    /// Fewer records with this token are in flight.
     pub fn delivered(&mut self, token: Token, records: u32) {
         self.reported(token, records);
         self.counted(token, records);
     }
 
-    /// `records` reports came for `token` that count only once [`Ledger::counted`] says so: until then the position does not
-    /// pass them.
+    /// Reports came for `records` records with this `token`. They are no longer in flight, but count as delivered only after
+    /// [`Ledger::counted`]. Until then `flush_lsn` does not pass them.
     ///
     /// # Panics
-    /// When that many are not in flight.
+    /// Fewer records with this token are in flight.
     pub fn reported(&mut self, token: Token, records: u32) {
         let age = usize::from(token.tick.wrapping_sub(self.first_tick));
         let Some(age) = self.ages.get_mut(age).filter(|age| age.in_flight >= records) else {
@@ -275,10 +275,10 @@ impl Ledger {
         age.in_flight -= records;
     }
 
-    /// `records` that were reported for `token` count. Its tick means nothing any more.
+    /// `records` reported records with this `token` count as delivered. The token's tick is not used.
     ///
     /// # Panics
-    /// When more count than were enqueued.
+    /// Fewer records were enqueued.
     pub fn counted(&mut self, token: Token, records: u32) {
         let index = token.transaction.wrapping_sub(self.first) as usize;
         if let Some(transaction) = self.ring.get_mut(index) {
@@ -290,10 +290,10 @@ impl Ledger {
         }
     }
 
-    /// The record with `token`, of the open transaction, was refused and counts no more. The relay decides its row's action again.
+    /// The record with this `token` was refused and is no longer in flight. The relay decides on its row.
     ///
     /// # Panics
-    /// When no such record is in flight.
+    /// No record with this token is in flight.
     pub fn withdrawn(&mut self, token: Token) {
         self.delivered(token, 1);
         let index = token.transaction.wrapping_sub(self.first) as usize;
@@ -302,7 +302,7 @@ impl Ledger {
         }
     }
 
-    /// Moves `flush_lsn` over the finished front of the ring, and calls `each` for each finished transaction.
+    /// Removes the delivered transactions at the front of the ring, raises `flush_lsn` to their end, and calls `each` for each of them.
     pub fn settle(&mut self, mut each: impl FnMut(Settled)) {
         while let Some(&Transaction { undelivered: 0, end_lsn: Some(end_lsn), commit_time, records, .. }) =
             self.ring.front()
@@ -317,15 +317,15 @@ impl Ledger {
         }
     }
 
-    /// The server has sent everything that commits before `wal_end`.
+    /// The server has sent all transactions that commit before `wal_end`.
     pub fn keepalive(&mut self, wal_end: Lsn) {
         if self.ring.is_empty() && wal_end > self.flush_lsn {
             self.advance(wal_end);
         }
     }
 
-    /// The slot's confirmed position is `confirmed`. If that is ahead of ours, another relay has delivered the transactions before
-    /// it. They are closed, since their commits will never come again.
+    /// The slot's confirmed position is `confirmed`. If `flush_lsn` is lower, another relay has delivered the transactions before
+    /// `confirmed`. The ledger removes them, since their Commits will not come.
     pub fn raise(&mut self, confirmed: Lsn) {
         self.resume.raise(confirmed);
         if confirmed <= self.flush_lsn {
@@ -337,9 +337,8 @@ impl Ledger {
         self.advance(confirmed);
     }
 
-    /// Forgets every record in flight, since its report will never come. The position stays. With [`Keep::Delivered`], the
-    /// delivered rows of the first transaction that is not delivered whole still count as received, up to its first row in flight.
-    /// That transaction is open then.
+    /// Forgets every record in flight, since its report will never come. `flush_lsn` stays. With [`Keep::Delivered`], one transaction
+    /// may stay open: the first one that is not fully delivered. Its rows before the first one in flight still count as received.
     pub fn forget(&mut self, keep: Keep) {
         let first = match keep {
             Keep::Delivered => self.first_in_flight().filter(|position| position.ordinal > 0),
@@ -348,22 +347,22 @@ impl Ledger {
         let kept = self.ring.pop_front().filter(|front| first.is_some_and(|first| first.final_lsn == front.final_lsn));
         let mut resume = Resume::new(self.flush_lsn);
         resume.forget(self.flush_lsn, first.filter(|_| kept.is_some()));
-        *self = Self { resume, heard: self.heard, ..Self::new(self.flush_lsn) };
+        *self = Self { resume, server_received: self.server_received, ..Self::new(self.flush_lsn) };
         self.ring.extend(kept.map(|transaction| Transaction { undelivered: 0, end_lsn: None, ..transaction }));
     }
 
-    /// Whether a transaction of ours lies beyond the position where its timeline was left. A commit record that begins before it is
-    /// whole there: such a transaction comes again as it was.
+    /// Whether a received transaction is behind `switch_point`, where the server has left the timeline. The new timeline has the
+    /// transactions whose commit record is before that point.
     pub fn reaches_beyond(&self, switch_point: Lsn) -> bool {
         self.resume.whole() > switch_point
             || self.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point)
             || self.flush_lsn > switch_point
     }
 
-    /// The server left the timeline of our positions there. The ledger forgets everything that is not confirmed, and everything
-    /// beyond.
-    pub fn left_at(&mut self, switch_point: Lsn) {
-        *self = Self { heard: self.heard, ..Self::new(self.flush_lsn.min(switch_point)) };
+    /// Lowers `flush_lsn` to `position` if it is higher, and forgets all that is not confirmed: the server's WAL from there on may have
+    /// other transactions, or another relay may have published them.
+    pub fn fall_back_to(&mut self, position: Lsn) {
+        *self = Self { server_received: self.server_received, ..Self::new(self.flush_lsn.min(position)) };
     }
 
     /// Transactions that are open or in flight.
@@ -371,7 +370,7 @@ impl Ledger {
         self.ring.len()
     }
 
-    /// When the oldest record in flight was enqueued, to a tenth of a second.
+    /// When the oldest record in flight was enqueued, exact to a tenth of a second.
     pub fn oldest_in_flight(&self) -> Option<Instant> {
         self.oldest_age().map(|age| age.since)
     }
@@ -404,7 +403,7 @@ impl Ledger {
 }
 
 impl Transaction {
-    /// Follows the server's own rule: it skips a transaction whose commit record starts before the confirmed position.
+    /// Whether the server skips the transaction if it starts from `confirmed`: its commit record starts before that.
     fn lies_before(&self, confirmed: Lsn) -> bool {
         self.final_lsn < confirmed
     }

@@ -1,7 +1,7 @@
 //! Positions: which rows were already received, which records are in flight, which LSN may be confirmed and when.
 //!
-//! In: begins, rows, commits, reports, keepalives. Out: what of a transaction is new, the LSN to confirm, when to say so. Pure: reads
-//! no clock, sends nothing.
+//! In: begins, rows, commits, reports, keepalives. Out: which rows of a transaction are new, which LSN to confirm, and when. Pure: this
+//! folder reads no clock and sends nothing.
 
 mod feedback;
 mod ledger;

@@ -1,12 +1,12 @@
-//! A row's place in the stream.
+//! [`Position`]: a row's position in the stream.
 //!
-//! In: text such as `16/B374D848:3`. Out: the place, and the same text.
+//! In: text such as `16/B374D848:3`. Out: the position, and the same text.
 
 use crate::lsn::Lsn;
 use std::fmt;
 use std::str::FromStr;
 
-/// A row's place in the stream: rises from row to row.
+/// A row's position in the stream. Later rows have higher positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Position {
     /// Begin's `final_lsn`.
@@ -21,7 +21,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// The text is no row's place such as `16/B374D848:3`.
+/// The text is not a position such as `16/B374D848:3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("expected a row's place such as 16/B374D848:3")]
 pub struct ParsePositionError;

@@ -1,20 +1,19 @@
 //! Decides where a connection begins, and which of the rows that it sends were already received.
 //!
-//! A new connection starts from the confirmed position, so it sends again what was enqueued and not yet confirmed.
-//! In: each transaction's Begin and each row's number. Out: take it, or skip it. Pure.
+//! On a new connection, the server starts from the confirmed position. So it sends again the rows that are enqueued and not confirmed.
+//! In: each transaction's Begin, and each row. Out: whether to take or to skip the transaction or the row. Pure.
 //!
-//! The decision is made at Begin, by the server's own rule: it skips a transaction whose commit record *starts* before a
-//! given position. `end_lsn`, which comes only with Commit, would be too late. So with `E` the `end_lsn` of the last transaction
-//! that was enqueued whole:
+//! [`Resume`] decides at Begin, by the server's own rule: the server skips a transaction whose commit record *starts* before the given
+//! position. `end_lsn` comes only with Commit, which is too late. `E` is the `end_lsn` of the last transaction that was enqueued whole:
 //!
 //! ```text
 //!  final_lsn <  E                      received: skip all of it
-//!  final_lsn == the half-taken one's   received up to row n: skip those
+//!  final_lsn == the partial one's      received up to row n: skip these rows
 //!  else                                new
 //! ```
 //!
-//! Invariant: a row is skipped only when its record was enqueued by this process, in the same timeline, and has not
-//! been given up since. Positions of an abandoned timeline belong to other transactions: [`Resume::forget`].
+//! Invariant: a row is skipped only if this process has enqueued its record, in the same timeline, and has not forgotten the record
+//! since. In a new timeline, the same positions may belong to other transactions: [`Resume::forget`].
 
 use super::position::Position;
 use crate::lsn::Lsn;
@@ -24,23 +23,23 @@ use crate::lsn::Lsn;
 pub(super) struct Resume {
     /// `E`: `end_lsn` of the last transaction that was enqueued whole.
     whole: Lsn,
-    /// The transaction that was begun and not ended.
-    half: Option<Half>,
+    /// The transaction that was received in part, and whose Commit has not come.
+    partial: Option<PartialTransaction>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Half {
+struct PartialTransaction {
     final_lsn: Lsn,
-    /// Rows and messages dealt with, whether or not they made a record.
+    /// The number of rows and messages that were handled, whether or not they gave a record.
     rows: u64,
 }
 
-/// The treatment of a transaction that begins.
+/// What to do with a transaction that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeginVerdict {
     /// It is new.
     Take,
-    /// Its first `rows` rows were already received (possibly 0), and it is still open.
+    /// Its first `rows` rows were already received, perhaps 0. It is still open.
     Continue {
         /// The number of rows to skip.
         rows: u64,
@@ -49,7 +48,7 @@ pub enum BeginVerdict {
     AlreadyReceived,
 }
 
-/// The server sent another transaction than the one that must come next.
+/// The server sent another transaction than the one that must come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the transaction that commits at {expected} was interrupted and does not come again: {came} came instead")]
 pub struct Missing {
@@ -60,64 +59,64 @@ pub struct Missing {
 }
 
 impl Resume {
-    /// Only transactions that commit before `start` count as received.
+    /// Counts only the transactions that commit before `start` as received.
     pub(super) fn new(start: Lsn) -> Self {
-        Self { whole: start, half: None }
+        Self { whole: start, partial: None }
     }
 
-    /// A transaction comes.
+    /// The server sent a Begin.
     ///
     /// # Errors
-    /// It commits after one that was interrupted and has not come again.
+    /// The transaction commits after a partial one that has not come again.
     pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<BeginVerdict, Missing> {
         if final_lsn < self.whole {
             return Ok(BeginVerdict::AlreadyReceived);
         }
-        match self.half {
-            Some(half) if half.final_lsn == final_lsn => Ok(BeginVerdict::Continue { rows: half.rows }),
-            Some(half) => Err(Missing { expected: half.final_lsn, came: final_lsn }),
+        match self.partial {
+            Some(partial) if partial.final_lsn == final_lsn => Ok(BeginVerdict::Continue { rows: partial.rows }),
+            Some(partial) => Err(Missing { expected: partial.final_lsn, came: final_lsn }),
             None => {
-                self.half = Some(Half { final_lsn, rows: 0 });
+                self.partial = Some(PartialTransaction { final_lsn, rows: 0 });
                 Ok(BeginVerdict::Take)
             }
         }
     }
 
-    /// The next row of the open transaction has been dealt with.
+    /// The next row of the open transaction was handled.
     #[inline]
     pub(super) fn row(&mut self) {
-        if let Some(half) = &mut self.half {
-            half.rows += 1;
+        if let Some(partial) = &mut self.partial {
+            partial.rows += 1;
         }
     }
 
-    /// The open transaction has been enqueued whole.
+    /// The open transaction was enqueued whole.
     pub(super) fn commit(&mut self, end_lsn: Lsn) {
-        self.half = None;
+        self.partial = None;
         self.whole = self.whole.max(end_lsn);
     }
 
     /// Another relay has delivered everything that commits before `confirmed`.
     pub(super) fn raise(&mut self, confirmed: Lsn) {
         self.whole = self.whole.max(confirmed);
-        self.half = self.half.filter(|half| half.final_lsn >= confirmed);
+        self.partial = self.partial.filter(|partial| partial.final_lsn >= confirmed);
     }
 
-    /// Forgets the enqueued records: everything that commits from `start` on is new again. If `delivered` is given, the rows before
-    /// it in its transaction are not.
+    /// Forgets the enqueued records: all transactions that commit at `start` or later are new. If `delivered` is given, the rows before
+    /// it in its transaction still count as received.
     pub(super) fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
-        let half = delivered.map(|Position { final_lsn, ordinal }| Half { final_lsn, rows: ordinal });
-        *self = Self { whole: start, half };
+        let partial = delivered.map(|Position { final_lsn, ordinal }| PartialTransaction { final_lsn, rows: ordinal });
+        *self = Self { whole: start, partial };
     }
 
     /// `final_lsn` of the transaction that was received in part, else [`Resume::whole`].
     pub(super) fn last_begun(&self) -> Lsn {
-        self.half.map_or(self.whole, |half| half.final_lsn)
+        self.partial.map_or(self.whole, |partial| partial.final_lsn)
     }
 
-    /// The number of received rows of that transaction.
+    /// The number of received rows of the partial transaction. 0: there is none.
     pub(super) fn rows(&self) -> u64 {
-        self.half.map_or(0, |half| half.rows)
+        self.partial.map_or(0, |partial| partial.rows)
     }
 
     /// `end_lsn` of the last transaction that was received whole.

@@ -1,4 +1,4 @@
-//! The ledger's rules one by one, and any order of events beside a model that does the same slowly.
+//! Tests the ledger's rules one by one. Then compares it, for any order of events, with a simpler and slower model.
 
 use super::ledger::*;
 use super::*;
@@ -23,7 +23,7 @@ fn begin(ledger: &mut Ledger, final_lsn: u64) {
     assert_eq!(begun, Ok(BeginVerdict::Take));
 }
 
-/// One whole transaction; the tokens of its records.
+/// Enqueues a whole transaction. Returns the tokens of its records.
 fn transaction(ledger: &mut Ledger, final_lsn: u64, records: u32) -> Vec<Token> {
     begin(ledger, final_lsn);
     let tokens = (0..records)
@@ -95,7 +95,7 @@ fn what_was_reported_and_does_not_count_yet_is_not_in_flight_and_holds_the_posit
     ledger.reported(tokens[0], 2);
     expect(&mut ledger, 100);
     assert_eq!((ledger.oldest_in_flight(), ledger.transactions()), (None, 1));
-    // The age is another's by now.
+    // By now, the age has another number.
     ledger.tick(Instant::now(), at(300));
     let later = transaction(&mut ledger, 300, 1);
     ledger.counted(tokens[0], 2);
@@ -213,7 +213,7 @@ fn a_second_report_for_one_record_is_our_own_mistake() {
     ledger.delivered(tokens[0], 1);
 }
 
-/// The same thing done slowly: a list of all transactions ever, with the set of undelivered records of each.
+/// A slow model: a list of all transactions, each with its undelivered records.
 #[derive(Default)]
 struct Naive {
     transactions: Vec<(Vec<bool>, Option<u64>)>,
@@ -284,15 +284,15 @@ proptest! {
     }
 }
 
-/// A server that sends a log from where it is asked to, and a destination that reports in any order.
+/// A server that sends its WAL from the requested position, and a destination that reports in any order.
 struct Pair {
     ledger: Ledger,
-    /// Rows of each transaction; the one at place N commits from 100 * (N + 1) on.
+    /// The number of rows of each transaction. The transaction with index N commits at 100 * (N + 1).
     log: Vec<u64>,
-    /// What the connection sends next: transaction and row, and whether that transaction is skipped.
+    /// The next message of the connection: its transaction, its row, and the row up to which the connection skips.
     next: (usize, u64, Option<u64>),
     in_flight: Vec<(Token, (usize, u64))>,
-    /// How often each row was enqueued since it was given up last, and whether it arrived.
+    /// How often each row was enqueued since it was last forgotten, and whether it arrived.
     enqueued: std::collections::BTreeMap<(usize, u64), (u32, bool)>,
 }
 
@@ -363,7 +363,7 @@ impl Pair {
         self.reconnect();
     }
 
-    /// The position passes nothing that has not arrived.
+    /// Checks that the position passes no row that has not arrived.
     fn check(&self) {
         let flush_lsn = self.ledger.flush_lsn();
         for (transaction, rows) in self.log.iter().enumerate().filter(|(at, _)| Self::lsn(*at) < flush_lsn) {

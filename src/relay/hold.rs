@@ -414,7 +414,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.hold.others = Others::Heeded;
         if Lsn::ZERO < confirmed && confirmed < self.ledger.flush_lsn() {
-            self.ledger.left_at(confirmed);
+            self.ledger.fall_back_to(confirmed);
         }
     }
 

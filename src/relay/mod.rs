@@ -215,7 +215,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }
         self.ledger.raise(confirmed);
-        self.ledger.heard(confirmed);
+        self.ledger.server_received(confirmed);
         self.confirmed(confirmed);
         self.forget_refusals_before(confirmed);
     }
@@ -228,7 +228,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.isolation.forget_from(switch_point);
         if self.ledger.reaches_beyond(switch_point) {
             self.renew_sink()?;
-            self.ledger.left_at(switch_point);
+            self.ledger.fall_back_to(switch_point);
         }
         Ok(())
     }
@@ -288,7 +288,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 if matches!(*ended, StreamEnd::Disconnected(pg::Error::Ended)) {
                     // If the server ends the stream in order, it has read every status update.
-                    session.told().into_iter().for_each(|told| self.ledger.heard(told));
+                    session.told().into_iter().for_each(|told| self.ledger.server_received(told));
                 }
                 return *ended;
             }

@@ -1,5 +1,5 @@
-//! Messages that real servers of the majors 14 to 18 sent, decoded whole, cut at every byte, and framed in any pieces.
-//! `captured/capture.sql` says what they come from.
+//! Tests with the messages that real servers of the versions 14 to 18 sent: decoded whole, cut at every byte, and split into frames
+//! anywhere. `captured/capture.sql` has the statements that gave these messages.
 
 use super::{Message, TupleValue};
 use crate::pg::frame::ReadBuffer;
@@ -18,8 +18,8 @@ fn messages(hex: &str) -> Vec<Vec<u8>> {
     hex.lines().map(|line| line.as_bytes().chunks(2).map(byte).collect()).collect()
 }
 
-/// A message in one line, as far as a relay looks at it.
-fn told(message: &Message<'_>) -> String {
+/// One line for each message, with the parts that the relay uses.
+fn line(message: &Message<'_>) -> String {
     match message {
         Message::Begin(_) => "begin".to_owned(),
         Message::Commit(commit) => {
@@ -93,12 +93,12 @@ fn what_real_servers_send_is_understood() {
     ];
     for (major, hex) in SERVERS {
         let messages = messages(hex);
-        let mut told: Vec<_> = messages.iter().map(|bytes| told(&Message::decode(bytes).unwrap())).collect();
+        let mut lines: Vec<_> = messages.iter().map(|bytes| line(&Message::decode(bytes).unwrap())).collect();
         if major == "14" {
-            // Version 14 sends transactions that are empty, too.
-            assert_eq!(told.drain(..2).collect::<Vec<_>>(), ["begin", "commit"]);
+            // Version 14 also sends empty transactions.
+            assert_eq!(lines.drain(..2).collect::<Vec<_>>(), ["begin", "commit"]);
         }
-        assert_eq!(told, expected, "Postgres {major}");
+        assert_eq!(lines, expected, "Postgres {major}");
     }
 }
 
