@@ -1,9 +1,10 @@
 //! Java's regular expressions and replacements, as Debezium's `route.topic.regex` and `route.topic.replacement` use them.
 //!
-//! In: both settings in Java's syntax. Out: the topic for a value. The whole value must match, else it is the topic
-//! itself; then, as Java's `matches` followed by `replaceFirst` does, the *first* match is replaced, which is the whole
-//! value unless the expression also matches less. What differs between Java's syntax and the regex crate's is translated
-//! (`\d`, `\w`, `\s` are ASCII; `\Q…\E`; POSIX classes; `\h`); what this crate cannot do is refused with the place marked.
+//! In: both settings in Java's syntax. Out: the topic for a value. If the expression does not match the whole value, the value is the
+//! topic. Else the *first* match in the value is replaced, as by Java's `matches` and `replaceFirst`. That match is the whole value,
+//! unless the expression also matches a part of it. Where Java's syntax differs from that of the crate `regex`, it is translated (`\d`,
+//! `\w`, `\s` are ASCII; `\Q…\E`; POSIX classes; `\h`). If the crate cannot do something, the setting is refused, and the error marks
+//! the character.
 //! Specification: `java.util.regex.Pattern`, `java.util.regex.Matcher.appendReplacement`.
 
 use super::{TopicError, TopicProblem};
@@ -38,7 +39,7 @@ impl JavaRegex {
         Ok(Self { whole, first, replacement })
     }
 
-    /// Matches whole texts alone, in whatever case.
+    /// Parses an expression that matches only whole texts, without regard to case.
     pub(super) fn whole_ignoring_case(regex: &str) -> Result<Regex, TopicError> {
         compile(regex, &format!(r"(?i)\A(?:{})\z", Translator::of(regex)?))
     }
@@ -53,7 +54,7 @@ impl JavaRegex {
         for part in &self.replacement {
             match part {
                 ReplacementPart::Literal(text) => out.push_str(text),
-                // A group that took no part is empty.
+                // A group that matched nothing is empty.
                 ReplacementPart::Group(group) => out.push_str(captures.get(*group).map_or("", |group| group.as_str())),
             }
         }
@@ -66,7 +67,7 @@ fn compile(given: &str, pattern: &str) -> Result<Regex, TopicError> {
         flag: REGEX_FLAG,
         text: given.to_owned(),
         at: None,
-        // If the given expression is at fault, the error marks the place in it, and not in its translation.
+        // If the user's expression is wrong, the error marks the character in it, and not in its translation.
         problem: TopicProblem::Regex(Regex::new(given).err().unwrap_or(error).to_string()),
     })
 }
@@ -113,8 +114,7 @@ fn group(text: &str, rest: &mut Peekable<CharIndices<'_>>, regex: &Regex) -> Res
     }
 }
 
-/// A group's number: further digits belong to it only as long as there is such a group, so that `$12` with one group is
-/// group 1 and a `2`.
+/// Parses a group's number. A further digit belongs to it only if there is such a group: with one group, `$12` is group 1 and a `2`.
 fn numbered(first: u32, rest: &mut Peekable<CharIndices<'_>>, groups: usize) -> Result<usize, TopicProblem> {
     let mut number = first as usize;
     if number >= groups {
@@ -131,13 +131,13 @@ fn numbered(first: u32, rest: &mut Peekable<CharIndices<'_>>, groups: usize) -> 
     Ok(number)
 }
 
-/// One pass over a Java expression.
+/// Translates one Java expression, character by character.
 struct Translator<'p> {
     java: &'p str,
     rest: Peekable<CharIndices<'p>>,
-    /// How many `[` are open.
+    /// The number of open `[`.
     depth: usize,
-    /// The character before was a whole quantifier, so that a `+` would make it possessive.
+    /// The part before is a whole quantifier, so a `+` would make it possessive.
     quantified: bool,
     previous: char,
     out: String,
@@ -180,7 +180,7 @@ impl<'p> Translator<'p> {
         self.depth += 1;
     }
 
-    /// Within brackets this crate knows `--`, `~~` and `[:name:]`, Java does not.
+    /// Escapes a character within brackets, where the crate knows `--`, `~~` and `[:name:]` and Java does not.
     fn within_class(&mut self, character: char) {
         match character {
             '[' => self.open_class(),
@@ -222,7 +222,8 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    /// An escape that means the same here, with its braces if it has any: they are no quantifier.
+    /// Copies an escape that has the same meaning in the crate. Its braces are copied, too, so that they are not taken for a
+    /// quantifier.
     fn same(&mut self, escaped: char) {
         self.out.extend(['\\', escaped]);
         if matches!(escaped, 'x' | 'u') && self.rest.peek().is_some_and(|(_, next)| *next == '{') {
@@ -251,7 +252,7 @@ impl<'p> Translator<'p> {
         self.out.push_str(&regex::escape(&text));
     }
 
-    /// `\p{Alpha}` and its kind are ASCII in Java and Unicode here; the rest are the same.
+    /// Translates `\p{…}`. `\p{Alpha}` and the like are ASCII in Java and Unicode in the crate. The others are the same.
     fn property(&mut self, negated: bool) {
         const POSIX: [&str; 13] = [
             "Lower", "Upper", "ASCII", "Alpha", "Digit", "Alnum", "Punct", "Graph", "Print", "Blank", "Cntrl",
@@ -270,7 +271,7 @@ impl<'p> Translator<'p> {
         }
     }
 
-    /// From `{` behind the next `}`, both included.
+    /// Reads from a `{` up to and with the next `}`.
     fn braces(&mut self) -> String {
         let mut text = String::new();
         for (_, character) in self.rest.by_ref() {

@@ -5,10 +5,9 @@
 //!  a row's values for them ──► LastTopic::resolve ──► a checked topic name
 //! ```
 //!
-//! In: a template or a regular expression with its replacement, and per row the values of the names that it uses. Out: a
-//! name that the destination's [`Rule`] allows, or why there is none. Rows of one transaction mostly go to one topic, so a repeat
-//! of the last values costs a comparison and nothing else. Deliberately not here: what a column is, whether the topic
-//! exists.
+//! In: a template, or a regular expression with its replacement; and for each row, the values of the names that it uses. Out: a name
+//! that the destination's [`Rule`] allows, or why there is none. The rows of a transaction mostly go to one topic. So if the values are
+//! the same as for the row before, the topic is not made again. This folder does not know columns, or whether a topic exists.
 
 mod java;
 mod rule;
@@ -22,20 +21,20 @@ use regex::Regex;
 use std::fmt;
 use template::Template;
 
-/// A regular expression in Java's syntax, for whole texts in whatever case.
+/// Parses a regular expression in Java's syntax, which matches only whole texts, without regard to case.
 ///
 /// # Errors
-/// It is not well-formed, or has no counterpart here.
+/// The expression is not well-formed, or the crate `regex` has no counterpart of it.
 pub(crate) fn whole_match(java: &str) -> Result<Regex, TopicProblem> {
     JavaRegex::whole_ignoring_case(java).map_err(|error| error.problem)
 }
 
-/// The setting that gives a record's topic.
+/// The setting from which records get their topics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TopicSetting {
     /// A template such as `outbox.event.{route}`.
     Template(String),
-    /// A regular expression on the routed-by value, and what a whole match becomes.
+    /// A regular expression, and a replacement. Both apply to the value of the route.
     Regex {
         /// Java's syntax.
         regex: String,
@@ -68,7 +67,7 @@ enum TopicForm {
 pub enum TopicInput<'t> {
     /// The column of this name or, if the table has none, the role.
     ColumnOrRole(&'t str),
-    /// The role `route`, whatever the columns are called.
+    /// The column with the role `route`, whatever its name.
     Route,
 }
 
@@ -76,7 +75,7 @@ impl TopicRule {
     /// Parses the setting. `rule`: the form that every topic must have.
     ///
     /// # Errors
-    /// The template or the regular expression is not well-formed, or can never give a topic name; the place is marked.
+    /// The template or the regular expression is not well-formed, or can never give a valid topic. The error marks the character.
     pub fn new(setting: &TopicSetting, rule: &'static Rule) -> Result<Self, TopicError> {
         let form = match setting {
             TopicSetting::Template(text) => TopicForm::Template(Template::new(text, rule)?),
@@ -85,7 +84,7 @@ impl TopicRule {
         Ok(Self { form, rule })
     }
 
-    /// The values that it needs, each once, in the order in which [`TopicRule::render`] asks for them.
+    /// The names of the values that the rule needs, each once, in the order in which [`TopicRule::render`] asks for them.
     pub fn names(&self) -> Vec<TopicInput<'_>> {
         match &self.form {
             TopicForm::Template(template) => template.names().map(TopicInput::ColumnOrRole).collect(),
@@ -93,7 +92,7 @@ impl TopicRule {
         }
     }
 
-    /// Appends the topic to `out`. `value` gives the text for a place in [`TopicRule::names`].
+    /// Appends the topic to `out`. `value` returns the text for an index into [`TopicRule::names`].
     pub fn render<'v>(&self, value: impl Fn(usize) -> &'v str, out: &mut String) {
         match &self.form {
             TopicForm::Template(template) => template.render(value, out),
@@ -102,20 +101,20 @@ impl TopicRule {
     }
 }
 
-/// The last topic, and the values that gave it. Holds only names that the topic's [`Rule`] allows.
+/// The topic of the last row, and the values that gave it. It holds only names that the [`Rule`] allows.
 #[derive(Debug, Clone, Default)]
 pub struct LastTopic {
-    /// In the order of [`TopicRule::names`]; meaningful only while `name` is not empty.
+    /// The values in the order of [`TopicRule::names`]. Only meaningful if `name` is not empty.
     values: Vec<String>,
-    /// Empty: none yet.
+    /// Empty: there was no row yet.
     name: String,
 }
 
 impl LastTopic {
-    /// The topic for `values`, in the order of [`TopicRule::names`].
+    /// Returns the topic for `values`, which are in the order of [`TopicRule::names`].
     ///
     /// # Errors
-    /// There is no such topic name.
+    /// The values give no valid topic.
     pub fn resolve<'v, V>(&mut self, topic: &TopicRule, values: V) -> Result<&str, NoTopic>
     where
         V: ExactSizeIterator<Item = &'v [u8]> + Clone,
@@ -148,9 +147,9 @@ impl LastTopic {
 /// The reason for which a row's values give no topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoTopic {
-    /// The value for this place in [`TopicRule::names`] is not UTF-8.
+    /// The value with this index in [`TopicRule::names`] is not UTF-8.
     NotUtf8 {
-        /// The place.
+        /// The index.
         name: usize,
     },
     /// The result is not a topic name.
@@ -162,22 +161,22 @@ pub enum NoTopic {
     },
 }
 
-/// A `--topic`, `--topic-regex` or `--topic-replacement` that cannot be understood. Displayed over three lines, of which
-/// the last marks the place.
+/// A `--topic`, `--topic-regex` or `--topic-replacement` that cannot be parsed. Its text has three lines. The last one marks the
+/// character.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicError {
     /// The setting's flag.
     pub flag: &'static str,
-    /// The setting, as given.
+    /// The setting, as the user gave it.
     pub text: String,
-    /// Where in it, in characters from its first; `None`: the problem itself marks it.
+    /// The index of the wrong character, from 0. `None`: the text of the problem marks it.
     pub at: Option<usize>,
-    /// The problem there.
+    /// What is wrong there.
     pub problem: TopicProblem,
 }
 
 impl TopicError {
-    /// What a template is, where the setting is one.
+    /// Explains templates, if the setting is one.
     pub fn hint(&self) -> Option<String> {
         (self.flag == "--topic").then(|| {
             "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters after it: {route|kebab}".to_owned()
@@ -196,14 +195,14 @@ impl fmt::Display for TopicError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.flag, self.problem)?;
         match self.at {
-            // A line break within the setting would tear the mark from its place.
+            // A line break within the setting would move the mark to a wrong character.
             Some(at) => write!(f, "\n  {}\n  {:>2$}", self.text.replace(char::is_control, " "), "^", at + 1),
             None => Ok(()),
         }
     }
 }
 
-/// A problem of a topic setting.
+/// What is wrong with a topic setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicProblem {
     /// The setting is empty.
@@ -218,24 +217,24 @@ pub enum TopicProblem {
     /// A `{` within braces.
     #[error("a '{{' within braces")]
     Nested,
-    /// Nothing stands where a name should.
+    /// There is no name between braces, or before a filter.
     #[error("a column or one of id, route, key, type is wanted here")]
     NoName,
     /// A filter that does not exist.
     #[error("\"{}\" is not a filter{}: lower and kebab are", shown(name.as_bytes()), did_you_mean(*.nearest))]
     UnknownFilter {
-        /// The name that the template has.
+        /// The filter's name in the template.
         name: String,
         /// The nearest known filter, if there is one.
         nearest: Option<&'static str>,
     },
-    /// A literal that no topic may hold, and what it may be made of: [`Rule::made_of`].
+    /// A character that no topic may have, and the allowed ones: [`Rule::made_of`].
     #[error("{0:?} is not allowed in {1}")]
     Character(char, &'static str),
-    /// The regular expression is not well-formed, as the regex crate says with the place marked.
+    /// The regular expression is not well-formed. The text is the crate's, and marks the character.
     #[error("{0}")]
     Regex(String),
-    /// Java's syntax that has no counterpart here.
+    /// A part of Java's syntax that has no counterpart.
     #[error("{0} is not supported in a regular expression")]
     Unsupported(&'static str),
     /// A `$` that names no group.

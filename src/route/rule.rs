@@ -1,7 +1,7 @@
-//! The form of a destination's addresses: one rule for templates, for the addresses that rows give, and for dead letters.
+//! [`Rule`]: the form that a destination's addresses must have. The same rule holds for templates, for the addresses of rows, and for
+//! dead letters.
 //!
-//! In: a name. Out: whether the destination could have such an address, or what is wrong with it. Whether it has is the
-//! destination's to say.
+//! In: a name. Out: whether it is a valid address, or what is wrong with it. Whether the address exists, only the destination knows.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use std::fmt;
 pub struct Rule {
     /// The valid form, for messages.
     pub expected: &'static str,
-    /// An address and what it may be made of, for messages: `a topic (letters, digits, '.', '_' and '-' are)`.
+    /// The kind of address and its allowed characters, for messages: `a topic (letters, digits, '.', '_' and '-' are)`.
     pub made_of: &'static str,
-    /// Whether an address may hold the character, wherever.
+    /// Whether an address may have the character, anywhere.
     pub allows: fn(char) -> bool,
     /// The longest address, in bytes.
     pub longest_bytes: usize,
-    /// Finds a fault in an address of allowed characters.
+    /// Finds any other fault in an address whose characters are all allowed.
     pub also: fn(&str) -> Option<TopicFault>,
 }
 
@@ -29,10 +29,10 @@ pub static TOPICS: Rule = Rule {
 };
 
 impl Rule {
-    /// Whether `name` may be an address.
+    /// Whether `name` is a valid address.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in it.
     pub fn check(&self, name: &str) -> Result<(), TopicFault> {
         if name.is_empty() {
             return Err(TopicFault::Empty);
@@ -70,25 +70,25 @@ impl Eq for Rule {}
 /// A fault in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFault {
-    /// No character at all.
+    /// It has no characters.
     #[error("it is empty")]
     Empty,
     /// `.` or `..`.
     #[error("a name of dots alone is not allowed")]
     Dots,
-    /// A character that is not allowed, and where not: [`Rule::made_of`].
+    /// It has a character that is not allowed. The text has the allowed ones: [`Rule::made_of`].
     #[error("{0:?} is not allowed in {1}")]
     Character(char, &'static str),
     /// Its length, and the longest that is allowed.
     #[error("it has {0} characters, {1} are allowed")]
     TooLong(usize, usize),
-    /// Nothing stands before, between or behind dots.
+    /// A part before, between or behind dots is empty.
     #[error("a part between its dots is empty")]
     EmptyPart,
-    /// It is not of this shape.
+    /// It does not have this form.
     #[error("it is not {0}")]
     Shape(&'static str),
-    /// It begins with what the server keeps for itself.
+    /// It begins with a prefix that the server reserves.
     #[error("names that begin with {0} are the server's own")]
     Reserved(&'static str),
 }

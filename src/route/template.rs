@@ -1,16 +1,16 @@
 //! Topic templates: `outbox.event.{route}`, `{type|kebab}`.
 //!
-//! In: the text of `--topic`. Out: literals and values with filters. `{{` and `}}` write one brace; spaces around a name
-//! or a filter do not count. A literal that no topic may hold is refused here, before the first row.
+//! In: the text of `--topic`. Out: literals, and values with filters. `{{` and `}}` stand for one brace. Spaces around a name or a
+//! filter are ignored. A literal with a character that no topic may have is refused here, before the first row.
 
 use super::{Rule, TopicError, TopicProblem};
 
 const FLAG: &str = "--topic";
 
-/// A template, understood once.
+/// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
-    /// Each once.
+    /// Each name once.
     names: Vec<String>,
     parts: Vec<TemplatePart>,
 }
@@ -18,7 +18,7 @@ pub(super) struct Template {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TemplatePart {
     Literal(String),
-    /// `name` is a place in [`Template::names`].
+    /// The value of a name, which `name` gives as an index into [`Template::names`].
     Value {
         name: usize,
         filters: Vec<Filter>,
@@ -91,7 +91,7 @@ impl Template {
     }
 }
 
-/// `at` is where the next character of `text` begins, in bytes.
+/// Parses a template. `at` is the index of the next character of `text`, in bytes.
 struct Parser<'t> {
     text: &'t str,
     rule: &'static Rule,
@@ -133,7 +133,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// From a `{` behind its `}`.
+    /// Parses from behind a `{` up to its `}`.
     fn value(&mut self) -> Result<(), TopicError> {
         let open = self.at;
         let start = open + 1;
@@ -152,7 +152,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// `name|filter|filter`, which begins at byte `at`.
+    /// Parses `name|filter|filter`, which begins at the byte `at`.
     fn pieces(&self, inside: &'t str, mut at: usize) -> Result<(&'t str, Vec<Filter>), TopicError> {
         let mut pieces = inside.split('|');
         let first = pieces.next().unwrap_or_default();
