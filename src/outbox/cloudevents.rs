@@ -5,8 +5,9 @@
 //!  structured   {"specversion":…,"id":…,"source":…,"type":…,"time":…,"subject":…,"datacontenttype":…,"data":…}
 //! ```
 //!
-//! In: a row. Out: headers, or a value. The id, the type and the source are needed; the subject is the key, the time is the record's. An
-//! attribute that a row lacks is left out; one that it needs and lacks makes it a bad row. Nothing is allocated for a row.
+//! In: a row. Out: headers, or a value. An event needs an id, a type and a source. The subject is the key, and the time is that of the
+//! record. If a row lacks another attribute, it is left out; if it lacks one that the event needs, the row is bad. A row allocates
+//! nothing.
 //! Specification: CloudEvents 1.0.2, "JSON Event Format", "Kafka Protocol Binding", "NATS Protocol Binding".
 
 use super::fault::{BadReason, RowError};
@@ -36,7 +37,7 @@ enum Mode {
     Structured,
 }
 
-/// The names of headers at the destination, and whether their values are percent-encoded.
+/// The names of the attributes' headers at the destination, and whether their values are percent-encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Names {
     version: String,
@@ -49,7 +50,7 @@ struct Names {
 }
 
 impl CloudEvents {
-    /// Attributes as headers, as the destination's binding has them.
+    /// The attributes become headers, as the destination's binding names them.
     pub fn binary(source: String, binding: EventBinding) -> Self {
         let name = |attribute: &str| format!("{}{attribute}", binding.prefix);
         let mode = Mode::Binary(Names {
@@ -64,13 +65,13 @@ impl CloudEvents {
         Self { mode, source }
     }
 
-    /// One JSON object.
+    /// An event becomes one JSON object.
     pub fn structured(source: String) -> Self {
         Self { mode: Mode::Structured, source }
     }
 }
 
-/// The attributes that every event has, as they stand in the row.
+/// The attributes of an event, as the row has them.
 #[derive(Clone, Copy)]
 struct Attributes<'a> {
     id: Piece<'a>,
@@ -91,14 +92,14 @@ impl<'a> Row<'a> {
             return Err(self.bad_row(BadReason::MissingId { column: self.plan.column_name(self.plan.id).to_owned() }));
         }
         let subject = self.key(Booleans::Words, arena)?;
-        // An attribute is not empty.
+        // CloudEvents allows no empty attribute.
         let subject = if subject.bytes(arena).is_some_and(<[u8]>::is_empty) { Piece::Null } else { subject };
         let millis = self.timestamp_millis(arena)?;
         let time = Piece::written(arena, |arena| push_rfc3339(arena, millis));
         Ok(Attributes { id, kind, subject, time })
     }
 
-    /// The headers of an event, behind those that every record has.
+    /// Appends the headers of an event. They come after the headers of all records.
     pub(super) fn event_headers(
         self,
         events: &'a CloudEvents,
@@ -131,7 +132,7 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// The value of an event that is one JSON object; `None`: the payload is the value.
+    /// Writes the event as one JSON object. `None`: the payload is the value.
     pub(super) fn event_value(
         self,
         events: &'a CloudEvents,
@@ -166,7 +167,7 @@ impl<'a> Row<'a> {
         Ok(Some(RecordValue::Enveloped))
     }
 
-    /// JSON as it is, bytes as base64, everything else as a string.
+    /// Appends the payload: JSON as it is, bytes in base64, and other types as a string.
     fn push_data(self, payload: Piece<'a>, arena: &Arena, out: &mut Vec<u8>) -> Result<(), RowError> {
         let Some(bytes) = payload.bytes(arena) else { return Ok(()) };
         let kind = self.kind(self.plan.payload);
@@ -201,7 +202,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// As HTTP's binding encodes the values of headers: what is no visible ASCII character, a quote or a percent sign.
+/// Encodes as HTTP's binding does: the quote, the percent sign and all that is not visible ASCII become `%XX`.
 fn percent_encoded<'a>(value: Piece<'a>, arena: &mut Arena) -> Piece<'a> {
     let plain = |byte: u8| (0x21..=0x7E).contains(&byte) && byte != b'"' && byte != b'%';
     if value.bytes(arena).unwrap_or_default().iter().all(|&byte| plain(byte)) {

@@ -1,10 +1,10 @@
-//! Details of types and columns that the catalog has and a Relation message lacks.
+//! [`Details`]: facts about types and columns that the catalog has and a Relation message lacks.
 //!
-//! In: the answers of two queries. Out: the same by oid and by name. Knows no meaning of them.
+//! In: the answers of two queries. Out: the same facts, by oid and by name. This file does not interpret them.
 
 use std::collections::HashMap;
 
-/// Details of a column that a Relation message lacks.
+/// The facts about a column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnDetail {
     /// `NOT NULL`.
@@ -13,7 +13,7 @@ pub struct ColumnDetail {
     pub default: Option<String>,
 }
 
-/// Details of published tables, from the catalog.
+/// The facts about the published tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Details {
     /// Types that are not built in, by oid.
@@ -22,20 +22,20 @@ pub struct Details {
     pub columns: HashMap<(String, String, String), ColumnDetail>,
 }
 
-/// Details of a type that is not built in.
+/// The facts about a type that is not built in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TypeDetail {
     /// `pg_type.oid`.
     pub type_id: u32,
     /// `pg_type.typname`.
     pub name: String,
-    /// The type under a domain; 0: it is no domain.
+    /// The type below a domain. 0: the type is no domain.
     pub base: u32,
-    /// The modifier that a domain gives its base type; -1: none.
+    /// The modifier that a domain gives the type below it. -1: none.
     pub base_modifier: i32,
-    /// The type of an array's elements; 0: it is no array.
+    /// The type of an array's elements. 0: the type is no array.
     pub element: u32,
-    /// An enum's labels in their order; `None`: it is no enum.
+    /// An enum's labels, in order. `None`: the type is no enum.
     pub labels: Option<Vec<String>>,
 }
 

@@ -1,7 +1,7 @@
 //! The reasons for which a row gives no record.
 //!
-//! Two families: what the connection did wrong ([`RowError`] but its last variant: reconnect or stop), and what the row
-//! holds ([`BadRow`]: the user's policy decides).
+//! There are two families. If the connection is at fault, the relay reconnects or stops: all variants of [`RowError`] but the last. If
+//! the row's values are at fault ([`BadRow`]), `--on-bad-row` decides.
 
 use crate::pgoutput::RelationId;
 use crate::route::TopicFault;
@@ -10,17 +10,17 @@ use crate::wire::DecodeError;
 /// A row that gives no record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowError {
-    /// The server's bytes are not what the manual says.
+    /// The server's bytes are not as the manual describes them.
     #[error("a row could not be decoded")]
     Undecodable(#[from] DecodeError),
-    /// A row of a table that no Relation message announced on this connection.
+    /// The row's table was not announced by a Relation message on this connection.
     #[error("a row of relation {0} came before its Relation message")]
     UnknownRelation(RelationId),
-    /// A row of a table that did not exist, or was no partition, at the last look at the publication. The relay has to find out
-    /// whether `--table` covers it.
+    /// The row's table did not exist, or was no partition, when the relay last read the publication. The relay has to read it again, to
+    /// know whether `--table` covers the table.
     #[error("table {0} is new")]
     NewTable(String),
-    /// A row with another number of columns than its table has.
+    /// The row has another number of columns than its table.
     #[error("a row of table {table} has {row} columns, its Relation message has {relation}")]
     ColumnCount {
         /// `schema.table`.
@@ -30,8 +30,9 @@ pub enum RowError {
         /// The number that the row has.
         row: usize,
     },
-    /// A value came in an unknown binary form, so the connection must ask for text
-    /// ([`TablePlan::binary_safe`](super::TablePlan::binary_safe) said that it is known, or a column's type changed since).
+    /// A value came in an unknown binary form, so the connection must ask for text.
+    /// [`TablePlan::binary_safe`](super::TablePlan::binary_safe) found the form of each column known, so the column's type has changed
+    /// since.
     #[error(
         "column \"{column}\" of table {table} came in the binary form of the type with oid {type_id}: text is needed"
     )]
@@ -43,7 +44,7 @@ pub enum RowError {
         /// `pg_type.oid`.
         type_id: u32,
     },
-    /// The row itself cannot be published.
+    /// The row's values are at fault.
     #[error(transparent)]
     Bad(#[from] Box<BadRow>),
 }
@@ -54,16 +55,16 @@ pub enum RowError {
 pub struct BadRow {
     /// `schema.table`, or `message "prefix"`.
     pub table: String,
-    /// The id's text, shortened; `None` when it is null or missing.
+    /// The id's text, shortened. `None` if it is null or missing.
     pub id: Option<String>,
     /// The reason.
     pub reason: BadReason,
 }
 
-/// The texts for one kind of bad row, in metrics, in hints and in the manual.
+/// The texts for all bad rows with the same problem: in metrics, in hints and in the manual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadKind {
-    /// A label for metrics, from a closed set.
+    /// The label in metrics.
     pub label: &'static str,
     /// The meaning of the label, for people.
     pub meaning: &'static str,
@@ -74,13 +75,13 @@ pub struct BadKind {
 /// The reason for which a row cannot be published. Values are shortened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadReason {
-    /// A column that the topic is made of is null.
+    /// A column that the topic needs is null.
     #[error("column \"{column}\" is null, and the topic is made of it")]
     NullRoute {
         /// The column.
         column: String,
     },
-    /// The topic setting gives a name that no topic can have.
+    /// The value of `--topic` gives an invalid topic name.
     #[error("\"{topic}\" is not a topic name: {fault}")]
     InvalidTopic {
         /// The name.
@@ -88,7 +89,7 @@ pub enum BadReason {
         /// The fault of that name.
         fault: TopicFault,
     },
-    /// The headers column holds something else than a JSON object.
+    /// The value of the headers column is not a JSON object.
     #[error("column \"{column}\" is not a JSON object: {value}")]
     HeadersNotObject {
         /// The column.
@@ -96,7 +97,7 @@ pub enum BadReason {
         /// The column's value.
         value: String,
     },
-    /// The partition column holds no number from 0 to 2^31 - 1.
+    /// The value of the partition column is not a number from 0 to 2^31 - 1.
     #[error("column \"{column}\" is not a partition number: {value}")]
     InvalidPartition {
         /// The column.
@@ -104,7 +105,7 @@ pub enum BadReason {
         /// The column's value.
         value: String,
     },
-    /// The column of the schema's number holds no number from 0 to 2^31 - 1.
+    /// The value of the column with the schema's number is not a number from 0 to 2^31 - 1.
     #[error("column \"{column}\" is not a schema id: {value}")]
     InvalidSchemaId {
         /// The column.
@@ -112,7 +113,7 @@ pub enum BadReason {
         /// The column's value.
         value: String,
     },
-    /// The timestamp column holds no time after the first millisecond of 1970.
+    /// The value of the timestamp column is not a time after the first millisecond of 1970.
     #[error("column \"{column}\" is not a time after 1970-01-01 00:00: {value}")]
     InvalidTimestamp {
         /// The column.
@@ -120,7 +121,7 @@ pub enum BadReason {
         /// The column's value.
         value: String,
     },
-    /// A value that Debezium has no form for, or that is not known here.
+    /// Debezium has no form for the value, or walrelay does not know it.
     #[error("column \"{column}\" cannot be written as Debezium would: {value}")]
     Unwritable {
         /// The column.
@@ -128,7 +129,7 @@ pub enum BadReason {
         /// The column's value.
         value: String,
     },
-    /// A logical message's content is no JSON object.
+    /// The content of a logical message is not a JSON object.
     #[error("the content is not a JSON object: {value}")]
     NotJson {
         /// The content.
@@ -152,11 +153,11 @@ pub enum BadReason {
         /// The names tried.
         column: String,
     },
-    /// The row's table was in the publication when the row was committed, and is not any more, and `--table` does not name it. It
-    /// cannot be found out whether it was a partition of a named table.
+    /// The row's table was in the publication when the row was committed. Now it is not, and `--table` does not name it. Nobody knows
+    /// whether it was a partition of a table that `--table` names.
     #[error("its table is not in the publication any more, and --table does not name it")]
     GoneTable,
-    /// `--on-update stop`.
+    /// The row was updated, and `--on-update` is `stop`.
     #[error("it was updated, and --on-update is stop")]
     Updated,
     /// The destination will never take the record.
@@ -164,7 +165,7 @@ pub enum BadReason {
     Refused {
         /// The destination's label for it.
         label: &'static str,
-        /// The destination's words.
+        /// The destination's text.
         text: String,
     },
     /// The row is larger than `--max-row`.
@@ -175,7 +176,7 @@ pub enum BadReason {
         /// `--max-row`, in bytes.
         limit: usize,
     },
-    /// A text is not UTF-8, as a database in `SQL_ASCII` may hold it.
+    /// The text is not UTF-8. A database with the encoding `SQL_ASCII` may have such texts.
     #[error("column \"{column}\" is not UTF-8: {value}")]
     NotUtf8 {
         /// The column.
@@ -262,7 +263,7 @@ impl BadReason {
         fix: "another --key-column, --topic or other setting that names the column",
     };
 
-    /// Every kind but those of [`Self::Refused`], whose labels are the destination's.
+    /// All kinds, except for those of [`Self::Refused`]: their labels are the destination's.
     pub const KINDS: [BadKind; 15] = [
         Self::NULL_ROUTE,
         Self::INVALID_TOPIC,
@@ -312,7 +313,7 @@ impl BadReason {
         }
     }
 
-    /// A label for metrics, from a closed set.
+    /// The label in metrics.
     pub const fn label(&self) -> &'static str {
         self.kind().label
     }

@@ -1,7 +1,7 @@
-//! JSON in and out: an object's members in their order, and a value as a member of an envelope.
+//! Reads the members of a JSON object in order, and writes a value as a member of an envelope.
 //!
-//! In: JSON text as Postgres or a writer made it. Out: names and values that borrow from it wherever nothing is
-//! escaped. Numbers, objects and arrays stay the text that they are, `1.50` and white space included. Names may repeat.
+//! In: JSON text of Postgres or of an application. Out: names and values, which borrow from the text unless something in them is
+//! escaped. Numbers, objects and arrays keep their text, as in `1.50`, with their white space. Names may repeat.
 
 use super::kind::Kind;
 use serde::Deserialize;
@@ -14,9 +14,9 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Member<'a> {
     Null,
-    /// A string's content.
+    /// A string's content, without escapes.
     Text(Cow<'a, str>),
-    /// Anything else, as it stands.
+    /// The text of another value.
     Json(&'a str),
 }
 
@@ -33,10 +33,10 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Hands each member of the object `text` to `each`, in order.
+/// Calls `each` for each member of the object `text`, in order.
 ///
 /// # Errors
-/// `text` is not one JSON object. Members before the fault were handed over already.
+/// `text` is not one JSON object. `each` has been called for the members before the fault.
 pub(super) fn members<'a>(text: &'a str, each: impl FnMut(Cow<'a, str>, Member<'a>)) -> serde_json::Result<()> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     Members(each).deserialize(&mut deserializer)?;
@@ -69,12 +69,12 @@ impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> Visitor<'de> for Members<F> {
     }
 }
 
-/// A member's name; borrows unless it is escaped.
+/// A member's name. It borrows unless it has escapes.
 #[derive(Deserialize)]
 struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Appends a column's bytes to `out` as a JSON value: JSON as it is, numbers and booleans bare, bytea in base64, all else
-/// quoted. `None` is null.
+/// Appends a column's value to `out` as JSON: JSON as it is, numbers and booleans without quotes, a bytea in base64, and other types as
+/// a string. `None` is null.
 ///
 /// # Errors
 /// A text is not UTF-8.
@@ -88,7 +88,7 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: Option<&[u8]>, kind: Kind) ->
     Ok(())
 }
 
-/// The type's text is a JSON value: not so `NaN` and `Infinity`.
+/// Whether the type's text is a JSON value. `NaN` and `Infinity` are not.
 fn bare(text: &[u8], kind: Kind) -> bool {
     match kind {
         Kind::Json | Kind::Jsonb | Kind::Bool | Kind::Int2 | Kind::Int4 | Kind::Int8 => true,

@@ -1,14 +1,14 @@
-//! The kind of a column's type, as far as records need to know it.
+//! [`Kind`]: what records need to know about a column's type.
 //!
-//! In: `pg_type.oid`, and what the catalogue and the stream say of domains. Out: a [`Kind`], and for people the type's name.
-//! A domain is the type below it in every respect: Postgres writes its values as that type's, in text and in binary form.
+//! In: `pg_type.oid`, and the domains that the catalog and the stream describe. Out: a [`Kind`], and the type's name for people. A
+//! domain counts as the type below it, since Postgres writes its values as that type's, in text and in binary form.
 //! Specification: PostgreSQL's `pg_type.dat` (the numbers of built-in types never change).
 
 use crate::pgoutput::DataType;
 use crate::sink::Content;
 use std::collections::HashMap;
 
-/// The smallest oid of a type that is not built in: domains, enums, extensions' types.
+/// The smallest oid of a type that is not built in, such as a domain, an enum, or an extension's type.
 const FIRST_CUSTOM: u32 = 16_384;
 
 /// Whether the type is not built in.
@@ -16,26 +16,26 @@ pub(super) const fn is_custom(type_id: u32) -> bool {
     type_id >= FIRST_CUSTOM
 }
 
-/// The type of `char(n)`: Postgres fills its values up with spaces.
+/// The type of `char(n)`. Postgres pads its values with spaces.
 pub(super) const BPCHAR: u32 = 1042;
 
-/// The types below domains. A domain never gets another one.
+/// The type below each domain. It never changes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Domains(HashMap<u32, u32>);
 
 impl Domains {
-    /// Takes what the catalogue says: domains, each with the type below it that is no domain.
+    /// Adds the domains of the catalog, each with its base type, which is no domain.
     pub(super) fn listed(&mut self, domains: &[(u32, u32)]) {
         self.0.extend(domains.iter().copied());
     }
 
-    /// Takes what the stream says of a type that is not built in. Of a domain it names the type below it.
+    /// Adds a type that the stream announces, if it is a domain. The stream names a domain by the type below it.
     pub(super) fn announced(&mut self, DataType { id, namespace, name }: DataType<'_>) {
         let below = BUILT_IN.iter().find(|(_, built_in)| namespace.is_empty() && *built_in == name);
         self.0.extend(below.map(|(below, _)| (id, *below)));
     }
 
-    /// The type below a domain; of any other type, and of a domain that is not known, the type itself.
+    /// The type below a domain. For another type, or a domain that is not known, the type itself.
     pub(super) fn below(&self, type_id: u32) -> u32 {
         self.0.get(&type_id).copied().unwrap_or(type_id)
     }
@@ -72,17 +72,17 @@ pub(super) enum Kind {
     Int2,
     Int4,
     Int8,
-    /// text, varchar, char(n), name and their like: the binary form is the text.
+    /// text, varchar, char(n), name and the like. Their binary form is the text.
     Text,
     Uuid,
     Json,
     Jsonb,
     Timestamp,
     Timestamptz,
-    /// numeric, real, double precision, oid: a number in its text form.
+    /// numeric, real, double precision, oid. Their text is a number.
     Number,
-    /// Not built in, or a domain over such a type: an enum, an extension's type, an array of domains. A domain that the catalogue was not
-    /// asked for may be anything.
+    /// A type that is not built in, or a domain over one: an enum, an extension's type, an array of domains. A domain may also be here
+    /// because the catalog was not queried for it.
     Custom,
     Other,
 }
@@ -125,7 +125,7 @@ impl Kind {
         }
     }
 
-    /// The media type of a value in its text form; a bytea's is its bytes.
+    /// The media type of a value in its text form. For a bytea, it is that of its bytes.
     pub(super) const fn media_type(self) -> &'static str {
         match self {
             Self::Json | Self::Jsonb => "application/json",
@@ -144,12 +144,12 @@ impl Kind {
         }
     }
 
-    /// A JSON object may stand in it.
+    /// Whether a value may be a JSON object.
     pub(super) const fn may_hold_json(self) -> bool {
         matches!(self, Self::Json | Self::Jsonb | Self::Text | Self::Custom)
     }
 
-    /// A point in time, or milliseconds as int8.
+    /// Whether a value may be a point in time, or the milliseconds of one.
     pub(super) const fn may_hold_time(self) -> bool {
         matches!(self, Self::Timestamp | Self::Timestamptz | Self::Int8 | Self::Custom)
     }
@@ -159,12 +159,12 @@ impl Kind {
     }
 }
 
-/// Whether the type's binary form is understood here, so that a connection may ask for it.
+/// Whether walrelay understands the type's binary form, so that a connection may ask for it.
 pub(super) const fn binary_safe(type_id: u32) -> bool {
     matches!(type_id, 16 | 17 | 20 | 21 | 23 | 25 | 114 | 1043 | 2950 | 3802)
 }
 
-/// The type's name as SQL has it, or its oid.
+/// The type's name in SQL, or its oid.
 pub(super) fn type_name(type_id: u32) -> String {
     let name = match type_id {
         16 => "boolean",

@@ -1,67 +1,67 @@
-//! How rows become records, as settings say it.
+//! [`Mapping`]: the settings by which rows become records.
 //!
-//! Names of columns are exact; whether a table has them shows when its plan is made.
+//! Names of columns are in the catalog's case. Whether a table has the columns shows only when its plan is created.
 
 use super::cloudevents::CloudEvents;
 use super::connect::Connect;
 use crate::route::{Rule, TopicSetting};
 
-/// How rows become records. The default is what `walrelay run` does without flags.
+/// The settings by which rows become records. The defaults are those of `walrelay run`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Mapping {
-    /// Column of the event's id; `None`: found by name.
+    /// The column of the event's id. `None`: found by its name.
     pub id_column: Option<String>,
-    /// Column of the key; `None`: found by name, empty: no key.
+    /// The column of the key. `None`: found by its name. Empty: no key.
     pub key_column: Option<String>,
-    /// Column of the value; `None`: found by name.
+    /// The column of the value. `None`: found by its name.
     pub payload_column: Option<String>,
-    /// Column of the event's type; `None`: found by name, empty: none.
+    /// The column of the event's type. `None`: found by its name. Empty: no type.
     pub type_column: Option<String>,
-    /// Column that `{route}` stands for; `None`: found by name.
+    /// The column for `{route}`. `None`: found by its name.
     pub route_column: Option<String>,
-    /// Column with a JSON object of headers; `None`: `headers`, if the table has it; empty: none.
+    /// The column with a JSON object of headers. `None`: `headers`, if the table has it. Empty: none.
     pub headers_column: Option<String>,
-    /// Where a record goes.
+    /// The setting that gives the topic.
     pub topic: TopicSetting,
-    /// The rule that results of `topic` have to follow. The default is Kafka's.
+    /// The rule that topics have to follow. The default is Kafka's.
     pub addresses: &'static Rule,
-    /// Further headers in this order: name, column. Names may repeat.
+    /// Headers from columns, in order: name and column. Names may repeat.
     pub headers: Vec<(String, String)>,
-    /// Headers with the same value in each record, among those.
+    /// Headers with the same value in each record. Each has its place among `headers`.
     pub constants: Vec<Constant>,
-    /// The value begins as registries of schemas that speak Confluent's protocol have it; then no envelope and no events, and nothing as
-    /// Connect writes it.
+    /// Where the schema's number at the beginning of each value comes from, in the form of Confluent's registry. If set, there is no
+    /// envelope, no CloudEvents and no `connect`.
     pub schema_id: Option<SchemaId>,
-    /// Records are CloudEvents; then no envelope, and nothing as Connect writes it.
+    /// How records become CloudEvents. If set, there is no envelope and no `connect`.
     pub cloudevents: Option<CloudEvents>,
-    /// Whether each record has a header `content-type`, by the payload's type.
+    /// Whether each record has a header `content-type`, by the type of its payload.
     pub content_type_header: bool,
-    /// Members beside `payload` in the value: name, column. Empty: the value is the payload itself. Names are distinct.
+    /// Members of the value beside `payload`: name and column. Empty: the value is the payload itself. Names are distinct.
     pub envelope: Vec<(String, String)>,
-    /// Column of the partition; `None`: by the key.
+    /// The column of the partition. `None`: the key decides.
     pub partition_column: Option<String>,
-    /// The record's time.
+    /// Where the record's time comes from.
     pub timestamp: Timestamp,
     /// Whether an empty or blank payload becomes a null value.
     pub tombstone_on_empty_payload: bool,
-    /// Whether each record carries its position as a header.
+    /// Whether each record has its row's position as a header.
     pub position_header: bool,
     /// The reaction to an update of a row.
     pub on_update: OnUpdate,
-    /// Prefixes of logical messages to publish; empty: none.
+    /// The prefixes of the logical messages to publish. Empty: none.
     pub message_prefixes: Vec<String>,
-    /// Texts and bytes as Debezium and Kafka Connect write them; `None`: as Postgres does.
+    /// The settings for records in the form of Debezium and Kafka Connect. `None`: the form of Postgres.
     pub connect: Option<Box<Connect>>,
 }
 
-/// Where the number of a value's schema stands.
+/// The source of the number of a value's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaId {
-    /// One number for each row: 0 to 2^31 - 1.
+    /// The same number for each row: 0 to 2^31 - 1.
     Number(u32),
     /// An integer column.
     Column(String),
-    /// A registry, which the destination's side asks: nothing is put in front of the value here.
+    /// A registry. The sink asks it and adds the number, so the value has none here.
     Registry,
 }
 
@@ -75,10 +75,10 @@ impl SchemaId {
     }
 }
 
-/// A header with a value of its own.
+/// A header with a constant value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Constant {
-    /// How many of [`Mapping::headers`] come before it.
+    /// The number of [`Mapping::headers`] that come before it.
     pub behind: usize,
     /// Its name.
     pub name: String,
@@ -86,24 +86,24 @@ pub struct Constant {
     pub value: String,
 }
 
-/// A record's time.
+/// The source of a record's time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Timestamp {
     /// The transaction's commit.
     #[default]
     Commit,
-    /// The column's value; null: as [`Timestamp::Commit`].
+    /// The column's value. If it is null, as for [`Timestamp::Commit`].
     Column(String),
 }
 
 /// The reaction to an update of a row. No update is published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUpdate {
-    /// Is counted and logged.
+    /// The update is counted and logged.
     #[default]
     Warn,
-    /// Is counted.
+    /// The update is counted.
     Skip,
-    /// Stops the relay.
+    /// The update stops the relay.
     Stop,
 }

@@ -1,8 +1,8 @@
-//! A logical message as a row without a table.
+//! Treats a logical message as a row without a table.
 //!
-//! In: the content of a `pg_logical_emit_message`, a JSON object whose keys are an outbox table's columns. Out: a plan
-//! and columns, as if a table had sent them: a string is its content, any other value its JSON text, null is null. Of a
-//! key that repeats the last counts, as in jsonb. A column that a setting names and the object lacks is null.
+//! In: the content of a `pg_logical_emit_message`: a JSON object whose keys are names of columns. Out: a plan and values, as those of a
+//! table. A string becomes its content, null stays null, and any other value becomes its JSON text. If a key repeats, the last one
+//! counts, as in jsonb. If a setting names a column that the object lacks, it is null.
 
 use super::details::Details;
 use super::fault::BadReason;
@@ -15,10 +15,10 @@ use crate::pgoutput::{LogicalMessage, TupleValue};
 use crate::route::TopicRule;
 use std::borrow::Cow;
 
-/// The object's members; the last of a name comes first.
+/// The object's members. If a name repeats, the last one comes first.
 pub(super) type Members<'a> = Vec<(Cow<'a, str>, Member<'a>)>;
 
-/// Reads the object.
+/// Reads the object's members.
 pub(super) fn members<'a>(message: &LogicalMessage<'a>) -> Result<Members<'a>, BadReason> {
     let not_json = || BadReason::NotJson { value: shown(message.content) };
     let text = std::str::from_utf8(message.content)
@@ -29,8 +29,8 @@ pub(super) fn members<'a>(message: &LogicalMessage<'a>) -> Result<Members<'a>, B
     Ok(members)
 }
 
-/// Adds, as null, what the settings name and the object lacks: in a table that would be an error, here it is an
-/// optional key left out. Id, payload and route are needed.
+/// Adds the columns that settings name and the object lacks, with the value null. A table must have them; an object may leave them out.
+/// Id, payload and route are not added, since they are needed.
 pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
     let timestamp = match &mapping.timestamp {
         Timestamp::Commit => None,
@@ -47,7 +47,7 @@ pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
     }
 }
 
-/// The plan for these members.
+/// The plan for an object with these members.
 pub(super) fn plan(
     table: String,
     members: &Members<'_>,
@@ -55,7 +55,7 @@ pub(super) fn plan(
     topic: &TopicRule,
 ) -> Result<TablePlan, BadReason> {
     let plan = TablePlan::resolve(table, plan_columns(members), mapping, topic).map_err(missing)?;
-    // A message has no types: nothing is to be asked for, and all columns are texts.
+    // The members have no types. So no details are needed, and all columns are texts.
     plan.connected(None, mapping, &Details::default()).map_err(missing)
 }
 
@@ -69,7 +69,7 @@ fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
     members.iter().map(column).collect()
 }
 
-/// The members' values, in the plan's order.
+/// The members' values, in the order of the plan.
 pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<TupleValue<'m>> {
     let column = |member: &'m Member<'_>| match member {
         Member::Null => TupleValue::Null,
@@ -79,7 +79,7 @@ pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<TupleValue<'m>> {
     members.iter().map(|(_, member)| column(member)).collect()
 }
 
-/// The id, shortened, when there is no plan to find it by.
+/// The id, shortened, if there is no plan with its column.
 pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<String> {
     let index = plan::id_column(&plan_columns(members), mapping)?;
     match &members.get(index)?.1 {
@@ -98,7 +98,7 @@ fn missing(error: PlanError) -> BadReason {
         },
         PlanError::NotAsDebezium { column, why, .. } => BadReason::Unwritable { column, value: why.to_owned() },
         PlanError::WrongType { flag, column, .. } => missing_named(flag, column),
-        // Of tables alone.
+        // Only tables give this error.
         PlanError::EnvelopesDiffer { one, .. } => missing_named("--envelope", one),
     }
 }

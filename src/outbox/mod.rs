@@ -6,13 +6,13 @@
 //!  LogicalMessage ──► its JSON object as a row ──► Record
 //! ```
 //!
-//! In: decoded messages, and the settings that say which column means what. Out: a [`Record`] that a closure sees, or that
-//! there is nothing to publish, or a typed reason why the row cannot be published. The same row offered again gives the
-//! same record, so that a full destination costs only a retry. A row usually allocates nothing and copies no payload.
-//! Deliberately not here: policies for bad rows, counting rows, what is confirmed, sockets, clocks, logs.
+//! In: decoded messages, and the settings that say which column means what. Out: a [`Record`], which a closure takes; or that there is
+//! nothing to publish; or why the row cannot be published. The same row gives the same record again, so after a full destination the
+//! row can simply be offered again. A row usually allocates nothing and copies no payload. This folder has no actions for bad rows,
+//! counters, confirmed positions, sockets, clocks or logs.
 //!
-//! Which tables `--table` covers is the catalogue's word of now on rows of the past: what was a partition then may be a table of
-//! its own since, or gone. `tables` has what is made of that.
+//! The catalog of now says which tables `--table` covers, but the rows are older. A table that was a partition when a row was committed
+//! may have been detached or dropped since. `tables` decides what then happens.
 
 mod cloudevents;
 #[cfg_attr(not(feature = "debezium"), path = "connect/off.rs")]
@@ -50,104 +50,106 @@ use crate::route::{TopicError, TopicRule};
 use crate::sink::Record;
 use std::collections::BTreeMap;
 
-/// Settings, and what is known of each table.
+/// The settings, and the known tables.
 #[derive(Debug)]
 pub struct Outbox {
     mapping: Mapping,
     topic: TopicRule,
     /// The tables that are published.
     tables: Tables,
-    /// The position at which the catalog had a table that cannot be mapped, and the reason: see [`Outbox::unmappable_from`].
+    /// The position from which the catalog has a table that cannot be mapped, and the reason: see [`Outbox::unmappable_from`].
     unmappable: Option<(Lsn, PlanError)>,
-    /// The state of each table, by its latest Relation message on this connection.
+    /// Each table's entry, by its latest Relation message on this connection.
     relations: BTreeMap<RelationId, RelationEntry>,
-    /// A value came in an unknown binary form: its column had another type then than the catalog has now, and such values may come
-    /// again.
+    /// Whether values must come as text. A value came in an unknown binary form: its column had another type than the catalog has now,
+    /// and more such values may come.
     text_only: bool,
     /// The known domains.
     domains: Domains,
     /// Details of types and columns, from the last query of the catalog.
     details: Details,
-    /// The end of the WAL before that query. The details hold for transactions that commit before it; later DDL may have changed
-    /// them.
+    /// The end of the WAL before that query. The details hold for transactions that commit before it. Later DDL may have changed them.
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
     scratch: record::Scratch,
 }
 
-/// How a table is read.
+/// The columns that a table's records are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableReading {
     /// `schema.table`.
     pub table: String,
-    /// Role and column: see [`TablePlan::roles`].
+    /// Each role with its column: see [`TablePlan::roles`].
     pub columns: Vec<(String, String)>,
-    /// Its records have no key, and no setting says that none is wanted.
+    /// Whether its records have no key although no setting asks for that.
     pub lacks_key: bool,
 }
 
 #[derive(Debug)]
 enum RelationEntry {
     NotListed,
-    /// The server announced the table, and the last look at the publication may be out of date or did not know it. Whether the
-    /// table is listed shows once a row comes. The partitions of a table that is published as their root are announced without ever
-    /// sending one.
+    /// The server has announced the table. The relay has not read the publication since, or did not find the table in it. Only a row
+    /// decides whether the relay has to read the publication again: partitions that are published as their root are announced, but
+    /// never have a row.
     Unsettled(Unsettled),
     Listed(Box<TablePlan>),
-    /// `--table` does not name the table and the publication no longer has it, but it has an outbox's shape. Most likely it is a
-    /// partition that was detached or dropped since. Its rows are bad rows, so that none is skipped in silence.
+    /// The publication no longer has the table, and `--table` does not name it. But it has the shape of an outbox, so most likely it is
+    /// a partition that was detached or dropped. Its rows are bad rows, so that none is skipped silently.
     Gone(Box<TablePlan>),
 }
 
-/// A table that the last look at the publication does not settle.
+/// A table for which the publication, as last read, does not decide whether it is published.
 #[derive(Debug)]
 struct Unsettled {
     name: (String, String),
-    /// It has an outbox's shape.
+    /// Whether it has the shape of an outbox.
     mappable: bool,
-    /// The look knew it, and that it was not covered: so much holds for rows from before the look.
+    /// Whether the publication, when last read, had it as a table that is not covered. That is true for rows of transactions before
+    /// that read.
     known: bool,
-    /// The look knew it by the name that it has since, and covered it: how rows from before the look are read.
+    /// The plan for rows of transactions before that read, if the publication then had the table under its later name, and it was
+    /// covered.
     earlier: Option<Box<TablePlan>>,
 }
 
-/// A row's place: its transaction and its number in it.
+/// A row's transaction, and its number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowContext {
-    /// When its transaction was committed.
+    /// When the transaction was committed.
     pub commit_time: PgTime,
-    /// Begin's `final_lsn`.
+    /// `final_lsn` of the transaction's Begin.
     pub final_lsn: Lsn,
-    /// Its number in the transaction, from 0.
+    /// The row's number in the transaction, from 0.
     pub ordinal: u64,
 }
 
-/// The result for a row or message.
+/// The result for a row or a logical message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOutcome<T> {
-    /// The record was built, and the closure returned this.
+    /// The record was built. This is the result of the closure.
     Record(T),
-    /// Another table's row, or a message with another prefix.
+    /// It is a row of another table, or a message with another prefix.
     NotPublished,
-    /// It publishes nothing by design, and counts as that.
+    /// It publishes nothing by design, and is counted.
     Ignored(Ignored),
 }
 
 /// A change that publishes nothing by design.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ignored {
-    /// A message with a prefix that is asked for, but outside any transaction: it may come twice, or without its commit.
+    /// A message with a prefix of `--message-prefix`, but outside any transaction. It might come twice, or although its transaction was
+    /// rolled back.
     NonTransactionalMessage,
     /// An update of an outbox row.
     Update,
 }
 
 impl Ignored {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 2] = [Self::NonTransactionalMessage, Self::Update];
 
-    /// A label for metrics, from a closed set.
+    /// The label in metrics.
     pub const fn label(self) -> &'static str {
         match self {
             Self::NonTransactionalMessage => "non_transactional_message",
@@ -156,22 +158,22 @@ impl Ignored {
     }
 }
 
-/// The action for an update of a row.
+/// The action for an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Updated {
-    /// Another table's row.
+    /// None: it is a row of another table.
     NotPublished,
-    /// To be counted as [`Ignored::Update`], and where `warn` is set, logged.
+    /// Count it as [`Ignored::Update`]. If `warn` is set, log it as well.
     Ignored {
-        /// `--on-update warn`.
+        /// Whether `--on-update` is `warn`.
         warn: bool,
     },
-    /// The run ends.
+    /// End the run.
     Stop,
 }
 
 impl Outbox {
-    /// An outbox that knows no table yet. `tables`: `--table`; empty for every table of the publication.
+    /// An outbox that knows no table yet. `tables`: the values of `--table`. Empty: every table of the publication.
     ///
     /// # Errors
     /// The topic setting is not well-formed.
@@ -196,60 +198,60 @@ impl Outbox {
         })
     }
 
-    /// Whether [`Outbox::details`] is to be called before [`Outbox::published`].
+    /// Whether [`Outbox::details`] must be called before [`Outbox::published`].
     pub fn wants_details(&self) -> bool {
         self.mapping.connect.is_some()
     }
 
-    /// Takes what the catalogue says of types and columns now, read behind the position of [`Outbox::looks_at`].
+    /// Takes the details of the catalog. They were read after the position given to [`Outbox::looks_at`].
     pub fn details(&mut self, details: Details) {
         self.details = details;
         self.details_as_of = self.tables.looked_at();
     }
 
-    /// Whether the catalogue is to be asked before [`Outbox::relation`] takes this shape, which the server announces in the transaction
-    /// that commits at `position`: DDL may have changed the table since it was asked last.
+    /// Whether the catalog must be queried before [`Outbox::relation`] takes this Relation. It came in the transaction that commits at
+    /// `position`, and DDL may have changed the table since the last query.
     pub fn wants_details_again(&self, relation: &Relation, position: Lsn) -> bool {
         self.wants_details() && position >= self.details_as_of && self.tables.standing(relation) == Standing::Covered
     }
 
-    /// Whether the catalogue has told of every type of a table's columns.
+    /// Whether the details have every type of the table's columns.
     pub fn knows_types(&self, relation: &Relation) -> bool {
         let is_known = |type_id| !kind::is_custom(type_id) || self.details.types.contains_key(&type_id);
         relation.columns.iter().all(|column| is_known(column.type_id))
     }
 
-    /// Takes what the catalogue says in the middle of a stream, read when the WAL went up to `as_of`. What is known of types stays: an
-    /// enum that has got further labels has them from the next connection on, as in Debezium.
+    /// Takes details that were read in the middle of a stream, when the WAL ended at `as_of`. Types that are already known stay as they
+    /// are. So new labels of an enum are known only on the next connection, as in Debezium.
     pub fn details_again(&mut self, details: Details, as_of: Lsn) {
         let known = std::mem::replace(&mut self.details, details);
         self.details.types.extend(known.types);
         self.details_as_of = as_of;
     }
 
-    /// Restricts it to the tables that are captured; counts only where no table is named.
+    /// Restricts the outbox to the tables that `patterns` capture. This has an effect only if no table is named.
     #[must_use]
     pub fn with_patterns(mut self, patterns: TablePatterns) -> Self {
         self.tables.restrict(patterns);
         self
     }
 
-    /// Whether any of the tables that the publication is known to hold is published from.
+    /// Whether the publication holds a table that is published.
     pub fn covers_any(&self) -> bool {
         self.tables.covers_any()
     }
 
-    /// Sets the position of the next look at the publication: whatever [`Outbox::published`] is told next was read there or behind
-    /// it. Before the first call, that is the beginning of the WAL, so that the look holds for no row.
+    /// Sets the position of the next read of the publication: the tables for [`Outbox::published`] are read there or later. Before the
+    /// first call, it is the beginning of the WAL, so that the read counts for no row.
     pub fn looks_at(&mut self, position: Lsn) {
         self.tables.looks_at(position);
     }
 
-    /// Takes what the publication holds now, and forgets earlier tables: a new connection announces them again. Whether its
-    /// values should come in binary form: that spares a `bytea` the doubling of its text form, and no other column minds.
+    /// Takes the tables that the publication holds now, and forgets the announced tables: a new connection announces them again.
+    /// Returns whether values should come in binary form. That makes a `bytea` half as long, and has no advantage for other types.
     ///
     /// # Errors
-    /// A listed table lacks what it needs, now. Everything else is taken all the same: rows from before may come with another
+    /// A published table lacks something that it needs. All tables are taken nonetheless, since earlier rows may come with another
     /// shape.
     pub fn published(&mut self, tables: &[PublishedTable]) -> Result<bool, PlanError> {
         self.relations.clear();
@@ -268,7 +270,7 @@ impl Outbox {
         Ok(!self.text_only && plans.iter().any(TablePlan::uses_bytea) && plans.iter().all(TablePlan::binary_safe))
     }
 
-    /// Sees that the envelopes of all tables have the same members, where that is asked for.
+    /// Checks that the envelopes of all tables have the same members, if a setting asks for it.
     fn alike(&self, plans: &[TablePlan]) -> Result<(), PlanError> {
         let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
@@ -279,7 +281,8 @@ impl Outbox {
         }
     }
 
-    /// How the tables are read that [`Outbox::published`] was told of last; partitions that are read alike are named by their table.
+    /// The columns of the tables that [`Outbox::published`] took last. Partitions that are read alike appear once, under the name of
+    /// their table.
     pub fn readings(&self) -> &[TableReading] {
         &self.readings
     }
@@ -289,25 +292,25 @@ impl Outbox {
         TableReading { table: TableName::of_whole(table).to_string(), columns: plan.roles(), lacks_key }
     }
 
-    /// The catalogue has a table that cannot be mapped, and had it at `position`. What was committed before that comes with the
-    /// shapes of its time, which may be others, and those decide; once all of it has come, so does this.
+    /// The catalog had a table at `position` that cannot be mapped. Earlier transactions come with the tables of their time, which may
+    /// be fine. So the stream ends with `error` only once it has reached `position`.
     pub fn unmappable_from(&mut self, position: Lsn, error: PlanError) {
         self.unmappable = Some((position, error));
     }
 
-    /// Why the stream ends where it has come to `position`: see [`Outbox::unmappable_from`].
+    /// The error that ends the stream at `position`, if there is one: see [`Outbox::unmappable_from`].
     pub fn unmappable_at(&self, position: Lsn) -> Option<&PlanError> {
         self.unmappable.as_ref().filter(|(from, _)| position >= *from).map(|(_, error)| error)
     }
 
-    /// Whether a row of a table that the last look did not find made the publication be looked at again.
+    /// Whether the publication must be read again, because of a row of a table that was not found in it.
     pub fn asks(&self) -> bool {
         self.tables.asks()
     }
 
-    /// The tables, as `schema.table`, whose rows made the publication be looked at again and which it does not hold any
-    /// more: dropped, renamed or taken out meanwhile. `--table` does not name them, and they have no outbox's shape, so their
-    /// rows are not published; each is reported once. Rows of those that have one are bad rows.
+    /// Returns, as `schema.table`, the tables whose rows made the relay read the publication again, and that it does not hold: they
+    /// were dropped, renamed or removed. `--table` does not name them, and they do not have the shape of an outbox, so their rows are
+    /// not published. Each is returned once. Rows of tables with the shape of an outbox are bad rows.
     pub fn take_gone(&mut self) -> Vec<String> {
         self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
@@ -316,15 +319,15 @@ impl Outbox {
         TablePlan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
     }
 
-    /// Takes a type that is not built in. It comes before the shapes of the tables that have it.
+    /// Takes a type that is not built in. It comes before the tables that use it.
     pub fn data_type(&mut self, data_type: DataType<'_>) {
         self.domains.announced(data_type);
     }
 
-    /// Takes a table's shape, in place of an earlier one.
+    /// Takes a table's columns. They replace earlier ones.
     ///
     /// # Errors
-    /// The table is listed and lacks what it needs. Its rows are then those of an unknown relation.
+    /// The table is published and lacks something that it needs. Its rows then count as those of an unknown table.
     pub fn relation(&mut self, relation: &Relation) -> Result<(), PlanError> {
         let id = relation.id;
         self.relations.remove(&id);
@@ -337,7 +340,7 @@ impl Outbox {
             Standing::Beside => RelationEntry::NotListed,
             Standing::Apart => {
                 let unsettled = self.unsettled(relation, true);
-                // A partition that is attached has every column of its parent.
+                // Only a table with all columns of its parent can be attached as a partition.
                 if unsettled.mappable { RelationEntry::Unsettled(unsettled) } else { RelationEntry::NotListed }
             }
             Standing::Unknown => RelationEntry::Unsettled(self.unsettled(relation, false)),
@@ -353,15 +356,15 @@ impl Outbox {
         Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known, earlier: None }
     }
 
-    /// The plan of a table, if it has an outbox's shape.
+    /// The plan of a table, if it has the shape of an outbox.
     fn plain(&self, relation: &Relation) -> Option<TablePlan> {
         TablePlan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
     }
 
-    /// A row or an update, in the transaction that commits at `position`, of a relation that is not known to be listed or not.
+    /// Decides on a table without a decision, for a row or an update of a transaction that commits at `position`.
     ///
-    /// Once told that it was not listed before the last look, it stays so until it is announced again: to be attached changes a
-    /// table, and the server announces what has changed.
+    /// A table that was not published when the publication was last read stays so until the server announces it again: to attach a
+    /// partition changes the table, and the server announces changed tables.
     #[cold]
     fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
@@ -380,7 +383,7 @@ impl Outbox {
         Err(error)
     }
 
-    /// A row of a table that the publication has no more.
+    /// The error for a row of a table that the publication no longer has.
     #[cold]
     fn gone(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
         let id = self.shown_id(relation, tuple, context);
@@ -388,7 +391,7 @@ impl Outbox {
         Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
     }
 
-    /// The plan of a relation whose rows are published, or would be.
+    /// The plan of a table whose rows are published or are bad rows.
     pub fn plan(&self, relation: RelationId) -> Option<&TablePlan> {
         match self.relations.get(&relation) {
             Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) => Some(plan),
@@ -396,7 +399,7 @@ impl Outbox {
         }
     }
 
-    /// The topic with `<column>` in the place of values: what a table's rows will go to, as long as none is there.
+    /// The topic of a table's rows, with `<column>` in the place of values.
     pub fn topic_example(&self, plan: &TablePlan) -> String {
         let names: Vec<String> = plan.topic_columns().map(|name| format!("<{name}>")).collect();
         let mut topic = String::new();
@@ -404,15 +407,15 @@ impl Outbox {
         topic
     }
 
-    /// Whether a table with these columns could be an outbox, as the settings are.
+    /// Whether a table with these columns could be an outbox, with the given settings.
     ///
     /// # Errors
-    /// What it lacks.
+    /// It lacks something.
     pub fn could_read(&self, relation: &Relation) -> Result<(), PlanError> {
         TablePlan::new(relation, &self.mapping, &self.topic, &self.domains).map(drop)
     }
 
-    /// The names that a payload's column may have.
+    /// The names that the payload's column may have.
     pub fn payload_names(&self) -> Vec<&str> {
         match &self.mapping.payload_column {
             Some(name) => vec![name],
@@ -423,7 +426,7 @@ impl Outbox {
     /// Calls `take` with the record of an inserted row.
     ///
     /// # Errors
-    /// The row is not one that this connection may send, or cannot be published.
+    /// The row must not come on this connection, or cannot be published.
     #[inline]
     pub fn row<T>(
         &mut self,
@@ -480,24 +483,24 @@ impl Outbox {
         }
     }
 
-    /// Whether messages of this prefix are published.
+    /// Whether messages with this prefix are published.
     pub fn wants_message(&self, prefix: &str) -> bool {
         self.mapping.message_prefixes.iter().any(|wanted| wanted == prefix)
     }
 
-    /// The place of a prefix among those that are asked for, from 0; their number, for any other.
+    /// The index of a prefix in `--message-prefix`, from 0. For another prefix, the number of prefixes.
     pub fn message_prefix_place(&self, prefix: &str) -> u32 {
         let wanted = &self.mapping.message_prefixes;
         let place = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
         u32::try_from(place).unwrap_or(u32::MAX)
     }
 
-    /// The prefix at a place.
+    /// The prefix with this index.
     pub fn message_prefix(&self, place: u32) -> Option<&str> {
         self.mapping.message_prefixes.get(place as usize).map(String::as_str)
     }
 
-    /// A row's id for a log or an error, shortened; `None` when it is null or the row is not one of a published table.
+    /// A row's id for a log line or an error, shortened. `None` if it is null, or if the table is not published.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
         let Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) = self.relations.get(&relation) else {
             return None;
@@ -507,7 +510,7 @@ impl Outbox {
         row.shown_id()
     }
 
-    /// A message's id, as [`Outbox::shown_id`].
+    /// A message's id, in the form of [`Outbox::shown_id`].
     pub fn shown_message_id(&self, message: &LogicalMessage<'_>) -> Option<String> {
         message::shown_id(&message::members(message).ok()?, &self.mapping)
     }

@@ -1,7 +1,8 @@
 //! Builds a partial record of a row that gives no record, for the dead-letter topic.
 //!
-//! In: a row or message that is bad in some part. Out: a [`Record`] with the key, the payload as it is in the row, and every header
-//! that can be made; a part that cannot is null or left out, and a topic that cannot is empty. Off the usual path: it may allocate.
+//! In: a row or message of which some part is bad. Out: a [`Record`] with the key, the row's payload as it is, and all headers that can
+//! be built. Other parts are null or left out. If the topic cannot be built, it is empty. Such rows are rare, so this file may
+//! allocate.
 
 use super::record::{Draft, Row};
 use super::value::{Arena, Booleans, Piece};
@@ -14,7 +15,7 @@ impl Outbox {
     /// Calls `take` with the partial record of an inserted row.
     ///
     /// # Errors
-    /// The row is not one that this connection may send.
+    /// The row must not come on this connection.
     pub fn partial_record<T>(
         &mut self,
         relation: RelationId,
@@ -32,8 +33,8 @@ impl Outbox {
         Ok(RowOutcome::Record(made))
     }
 
-    /// As [`Outbox::partial_record`], of a logical message. If it is no JSON object, or lacks a member that it needs, the record
-    /// has the message's content as its value and nothing else.
+    /// Calls `take` with the partial record of a logical message. If the message is no JSON object, or lacks a member that it needs,
+    /// the record has only a value: the message's content.
     pub fn partial_message_record<T>(
         &mut self,
         message: &LogicalMessage<'_>,
@@ -79,7 +80,7 @@ impl<'a> Row<'a> {
         take(&Record { topic: &topic, key, value, headers: &headers, timestamp_millis, partition, content })
     }
 
-    /// Returns the topic of the row's record; `None` if the topic is what is wrong with the row.
+    /// The topic of the row's record. `None` if the topic itself is wrong.
     fn partial_topic(self, arena: &mut Arena) -> Option<String> {
         let mut values = Vec::new();
         self.topic_values(&mut values, arena).ok()?;

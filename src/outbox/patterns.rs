@@ -1,7 +1,7 @@
-//! Tables and columns by regular expressions, as Debezium's `table.include.list` and its kin name them.
+//! Selects tables and columns by regular expressions, as Debezium's `table.include.list` and similar settings do.
 //!
-//! In: comma separated expressions in Java's syntax. Out: whether a table or a column is captured. An expression must match the whole
-//! of `schema.table`, in whatever case. A partition counts by its own name alone, as it does there.
+//! In: expressions in Java's syntax, with commas between them. Out: whether a table or a column is captured. An expression must match
+//! the whole of `schema.table`, without regard to case. For a partition, only its own name counts, as in Debezium.
 //! Specification: Debezium's PostgreSQL connector properties.
 
 use regex::Regex;
@@ -9,7 +9,7 @@ use regex::Regex;
 use crate::pgoutput::Relation;
 use crate::route::{self, TopicProblem};
 
-/// Which tables are captured. The default captures every one.
+/// The tables that are captured. The default captures every table.
 #[derive(Debug, Clone, Default)]
 pub struct TablePatterns {
     parts: Vec<PatternPart>,
@@ -21,7 +21,7 @@ struct PatternPart {
     expressions: Vec<(String, Regex)>,
 }
 
-/// The effect of a list of expressions.
+/// What a list of expressions does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
     /// `schema.include.list`.
@@ -62,7 +62,7 @@ impl TablePatterns {
     /// Adds a list.
     ///
     /// # Errors
-    /// An expression that is not well-formed, with what is wrong with it.
+    /// An expression is not well-formed. The error has the expression, and what is wrong with it.
     pub fn add(&mut self, list: List, text: &str) -> Result<(), (String, TopicProblem)> {
         let compiled = |expression: String| match route::whole_match(&expression) {
             Ok(regex) => Ok((expression, regex)),
@@ -97,7 +97,7 @@ impl TablePatterns {
 }
 
 impl std::fmt::Display for TablePatterns {
-    /// The expressions, `!` before those that exclude.
+    /// Writes the expressions, with `!` before those that exclude.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let shown = self.parts.iter().flat_map(|part| {
             let sign = if part.list.excludes() { "!" } else { "" };
@@ -107,7 +107,7 @@ impl std::fmt::Display for TablePatterns {
     }
 }
 
-/// At commas; one behind a backslash is part of the expression.
+/// Splits at commas. A comma after a backslash is part of the expression.
 fn split(text: &str) -> Vec<String> {
     let mut items = vec![String::new()];
     let mut characters = text.chars().peekable();

@@ -4,9 +4,9 @@
 //!  Columns ──plan──► pieces (borrowed from the message, or decoded into the arena) ──► Record, borrowed by `take`
 //! ```
 //!
-//! It takes two steps, since the arena grows while pieces are gathered: first every part becomes a [`Piece`]; then, once the
-//! arena no longer grows, the pieces become slices of a record. Only the buffers are kept, so a row that is offered again
-//! gives the same record. The payload is never copied, except from a bytea's hex and into an envelope.
+//! This takes two steps, since the arena grows while values are decoded. First every part of the record becomes a [`Piece`]. Then the
+//! arena no longer grows, and the pieces become slices. Between rows only the memory is kept, so the same row gives the same record
+//! again. The payload is copied only if it is a bytea in hex, or if it goes into an envelope.
 
 #[cfg(feature = "debezium")]
 use super::connect::EnvelopeSchemas;
@@ -27,13 +27,13 @@ use std::io::Write;
 /// The header that carries a row's position.
 const POSITION_HEADER: &str = "walrelay-position";
 
-/// The header that says what the value is.
+/// The header with the value's media type.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
-/// Decoded bytes' room above this is given back after the row: one huge row must not cost its size forever.
+/// If a row's decoded bytes took more memory than this, it is freed after the row.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// Room that rows use one after the other.
+/// The memory that each row uses again.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) arena: Arena,
@@ -49,13 +49,13 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// Room for a row's lists, with the arena emptied.
+    /// Empties the arena, and lends the lists for a row.
     pub(super) fn parts<'a>(&mut self) -> Parts<'a> {
         self.arena.clear();
         Parts { topic: std::mem::take(&mut self.topic_values), headers: std::mem::take(&mut self.drafts) }
     }
 
-    /// The row's columns, as many as the plan has.
+    /// The row's values, as many as the plan has columns.
     pub(super) fn columns<'a>(&mut self, plan: &TablePlan, tuple: &Tuple<'a>) -> Result<Vec<TupleValue<'a>>, RowError> {
         let mut columns: Vec<TupleValue<'a>> = std::mem::take(&mut self.columns);
         for column in tuple.columns() {
@@ -68,13 +68,13 @@ impl Scratch {
         Err(RowError::ColumnCount { table, relation, row })
     }
 
-    /// Room held for decoded bytes.
+    /// The bytes reserved for decoded values.
     #[cfg(test)]
     pub(super) fn room_bytes(&self) -> usize {
         self.arena.capacity() + self.envelope.capacity()
     }
 
-    /// Takes back what [`Scratch::columns`] gave, for its room.
+    /// Takes back the list of [`Scratch::columns`], for its memory.
     pub(super) fn return_columns(&mut self, columns: Vec<TupleValue<'_>>) {
         self.columns = emptied(columns);
         for bytes in [&mut self.arena, &mut self.envelope] {
@@ -85,14 +85,14 @@ impl Scratch {
     }
 }
 
-/// A header whose value may still be a range of the arena, because the arena can grow.
+/// A header whose value may be a range of the arena, which may still grow.
 #[derive(Debug, Clone)]
 pub(super) struct Draft<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Piece<'a>,
 }
 
-/// A row with everything that says what becomes of it.
+/// A row, with all that decides on its record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row<'a> {
     pub(super) plan: &'a TablePlan,
@@ -119,7 +119,7 @@ impl<'a> Row<'a> {
         self.with_parts(parts, key, value, scratch, take)
     }
 
-    /// The rest, which is the same however keys, values and headers are written.
+    /// Builds the record. Debezium's records differ only in how key, value and headers were written before.
     #[inline]
     pub(super) fn with_parts<T>(
         self,
@@ -151,7 +151,7 @@ impl<'a> Row<'a> {
         Ok(taken)
     }
 
-    /// The text of a column; a bytea's bytes.
+    /// The text of a column. For a bytea, its bytes.
     #[inline]
     pub(super) fn piece(self, index: usize, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
         let column = self.columns.get(index).copied().unwrap_or(TupleValue::Null);
@@ -172,7 +172,7 @@ impl<'a> Row<'a> {
         Ok(self.unpadded(index, self.piece(index, booleans, arena)?))
     }
 
-    /// The text of a `char(n)` without the spaces that fill it up, as SQL's cast to text gives it. Debezium keeps them.
+    /// The text of a `char(n)` without its padding, as SQL's cast to text returns it. Debezium keeps the padding.
     fn unpadded(self, index: usize, piece: Piece<'a>) -> Piece<'a> {
         match piece {
             Piece::Borrowed(text) if self.plan.connect.is_none() && self.type_id(index) == BPCHAR => {
@@ -238,7 +238,7 @@ impl<'a> Row<'a> {
         Ok(RecordValue::Enveloped)
     }
 
-    /// A zero, the schema's number in four bytes, the most significant first, and the payload. Null stays null.
+    /// Writes a zero byte, the schema's number in four bytes, most significant first, and the payload. Null stays null.
     fn framed(
         self,
         schema: &SchemaId,
@@ -270,7 +270,7 @@ impl<'a> Row<'a> {
             .ok_or_else(|| self.bad(index, |column| BadReason::InvalidSchemaId { column, value: shown(text) }))
     }
 
-    /// White space does not count in a text; in a bytea every byte does.
+    /// Whether a payload is empty, or is a text that consists of white space.
     pub(super) fn blank(self, payload: Option<&[u8]>) -> bool {
         let bytes = payload.unwrap_or_default();
         bytes.is_empty() || (self.kind(self.plan.payload) != Kind::Bytea && bytes.iter().all(|&byte| byte <= b' '))
@@ -282,7 +282,8 @@ impl<'a> Row<'a> {
         json::push_value(envelope, bytes, self.kind(index)).map_err(|_| self.not_utf8(index, bytes.unwrap_or_default()))
     }
 
-    /// `id`, `eventType`, those of an event, the headers column's members, each `--header`, the content's type, the position: in this order.
+    /// Adds `id`, `eventType`, the headers of an event, the members of the headers column, each `--header`, the media type and the
+    /// position, in this order.
     fn headers(self, id: Piece<'a>, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
         drafts.push(Draft { name: "id".into(), value: id });
         if let Some(index) = self.plan.event_type {
@@ -304,7 +305,7 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// Appends the constant headers that stand behind the first `behind` headers from columns.
+    /// Adds the constant headers that come after the first `behind` headers from columns.
     pub(super) fn constants(self, behind: usize, drafts: &mut Vec<Draft<'a>>) {
         let here = self.mapping.constants.iter().filter(|constant| constant.behind == behind);
         drafts.extend(here.map(|constant| Draft {
@@ -313,7 +314,7 @@ impl<'a> Row<'a> {
         }));
     }
 
-    /// Appends the headers that stand behind those from columns.
+    /// Adds the headers that come after all headers from columns.
     pub(super) fn last_headers(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
         self.constants(self.plan.extra_headers.len(), drafts);
         if self.mapping.content_type_header && self.mapping.cloudevents.is_none() {
@@ -322,7 +323,7 @@ impl<'a> Row<'a> {
         self.position_header(drafts, arena);
     }
 
-    /// The value's media type. An envelope is JSON; a value that begins with a schema's number is bytes.
+    /// The value's media type. An envelope is JSON. A value that begins with a schema's number is bytes.
     fn media_type(self) -> &'static str {
         let kind = match (&self.mapping.schema_id, self.plan.envelope.is_empty()) {
             (Some(_), _) => Kind::Bytea,
@@ -344,7 +345,7 @@ impl<'a> Row<'a> {
         Piece::written(arena, |arena| write!(arena, "{final_lsn}:{ordinal}").unwrap_or_default())
     }
 
-    /// Each member a header: strings as they are, null as null, other values as their JSON text.
+    /// Adds a header for each member: a string as it is, null as null, another value as its JSON text.
     pub(super) fn headers_column(
         self,
         index: usize,
@@ -390,9 +391,9 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Errors of rows, off the usual path.
+/// Errors. They are rare.
 impl Row<'_> {
-    /// A bad row, for a reason that names the column.
+    /// The error for a bad row. `reason` gets the column's name.
     #[cold]
     fn bad(self, index: usize, reason: impl FnOnce(String) -> BadReason) -> RowError {
         self.bad_row(reason(self.plan.column_name(index).to_owned()))
@@ -452,13 +453,13 @@ pub(super) struct Parts<'a> {
     pub(super) headers: Vec<Draft<'a>>,
 }
 
-/// A record's value that may still be a range of the arena, because the arena can grow.
+/// A record's value, which may be a range of the arena, while that may still grow.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum RecordValue<'a> {
     Bare(Piece<'a>),
-    /// It is JSON, and lies in the envelope's room.
+    /// The value is JSON, and is in the envelope's buffer.
     Enveloped,
-    /// It lies there too, behind a schema's number.
+    /// The value is there, too, after a schema's number.
     Framed,
 }
 

@@ -1,30 +1,30 @@
-//! A table's name.
+//! [`TableName`]: a table's name.
 //!
-//! In: a text. Out: the name as Postgres stores it. Whether there is such a table is not known here.
+//! In: a text. Out: the name as Postgres stores it. The table need not exist.
 
 use crate::pg;
 use crate::pgoutput::{PublishedTable, Relation};
 use std::fmt;
 
-/// Postgres cuts names off after so many bytes (NAMEDATALEN - 1).
+/// Postgres truncates longer names (NAMEDATALEN - 1).
 pub const MAX_NAME_BYTES: usize = 63;
 
 /// A table's name, as Postgres stores it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
-    /// The schema; `public` when none was given.
+    /// The schema. `public` if the text has none.
     pub schema: String,
     /// The table.
     pub name: String,
 }
 
 impl TableName {
-    /// Of a relation.
+    /// The name of a relation.
     pub fn of(relation: &Relation) -> Self {
         Self { schema: relation.namespace.clone(), name: relation.name.clone() }
     }
 
-    /// Of the table whose rows they are: a partition's outermost one.
+    /// The name of the table itself, or of the root of a partition.
     pub fn of_whole(table: &PublishedTable) -> Self {
         let whole = table.ancestors.last().cloned();
         whole.map_or_else(|| Self::of(&table.relation), |(schema, name)| Self { schema, name })
@@ -43,26 +43,26 @@ impl TableName {
 }
 
 impl fmt::Display for TableName {
-    /// `public.outbox`, without quotes: for people.
+    /// Writes `public.outbox`, without quotes, for people.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.schema, self.name)
     }
 }
 
 impl TableName {
-    /// As SQL names it.
+    /// The name in SQL.
     pub(crate) fn sql(&self) -> String {
         format!("{}.{}", pg::identifier(&self.schema), pg::identifier(&self.name))
     }
 
-    /// As [`TableName::parse`] reads it, and so as `--table` takes it.
+    /// The name as `--table` takes it.
     pub(crate) fn as_typed(&self) -> String {
         let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         let part = |name: &str| if plain(name) { name.to_owned() } else { pg::identifier(name) };
         format!("{}.{}", part(&self.schema), part(&self.name))
     }
 
-    /// Reads it as SQL does: what is not in double quotes is folded to lower case. `None`: it is no table's name.
+    /// Parses the name as SQL does: what is not in double quotes is folded to lower case. `None`: the text is not a table's name.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (first, rest) = identifier(text.trim())?;
         match rest.strip_prefix('.') {
@@ -76,7 +76,7 @@ impl TableName {
     }
 }
 
-/// One identifier, and the text after it.
+/// Parses one identifier. Returns it, and the text after it.
 fn identifier(text: &str) -> Option<(String, &str)> {
     let (name, rest) = match text.strip_prefix('"') {
         Some(quoted) => quoted_identifier(quoted)?,
@@ -85,13 +85,13 @@ fn identifier(text: &str) -> Option<(String, &str)> {
     is_name(&name).then_some((name, rest))
 }
 
-/// Up to a dot or a quote, folded as Postgres does: letters beyond ASCII stay.
+/// Parses up to a dot or a quote. Folds to lower case as Postgres does: only ASCII letters.
 fn plain_identifier(text: &str) -> Option<(String, &str)> {
     let (name, rest) = text.split_at_checked(text.find(['.', '"']).unwrap_or(text.len()))?;
     Some((name.to_ascii_lowercase(), rest))
 }
 
-/// Up to the closing quote; a doubled one stands for itself.
+/// Parses up to the closing quote. A doubled quote stands for one.
 fn quoted_identifier(text: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut rest = text;
@@ -105,7 +105,7 @@ fn quoted_identifier(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// Whether Postgres takes it as a name, in double quotes.
+/// Whether Postgres takes the text as a name, in double quotes.
 pub(crate) fn is_name(text: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&text.len()) && !text.contains('\0')
 }

@@ -1,11 +1,11 @@
 //! Decides which tables are published, as far as the catalog shows it.
 //!
-//! Rows come with the names of their time, and `--table` may name what they were a partition of: only the catalogue knows that,
-//! and it knows the present only. In: what the publication holds now, and as of which position; names in the stream. Out: where a
-//! table stands. Knows no row and no column.
+//! A row comes with the name that its table had when the row was committed. `--table` may name the root of a partition. Only the
+//! catalog knows partitions, and it knows only those of now. In: the tables that the publication holds now, and the position of that
+//! read; names in the stream. Out: a table's [`Standing`]. This file knows no rows and no columns.
 //!
-//! Invariant: of a table that may have been covered when a row of it was committed, it is never said that it is not. One case
-//! cannot be determined, and is left out: a partition that was detached before this process looked for the first time, and that the
+//! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. There is
+//! one exception, which cannot be detected: a partition that was detached before this process first read the publication, and that the
 //! publication holds as a table of its own.
 
 use crate::lsn::Lsn;
@@ -13,40 +13,41 @@ use crate::outbox::{TableName, TablePatterns};
 use crate::pgoutput::{PublishedTable, Relation, RelationId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// The setting `--table`, and the knowledge about tables.
+/// The values of `--table`, and the known tables.
 #[derive(Debug)]
 pub(super) struct Tables {
     /// Empty: every table that `patterns` capture.
     named: Vec<TableName>,
     patterns: TablePatterns,
-    /// The standing of each table that the publication holds, or was found not to hold, by schema and name.
+    /// The standing of each table that the publication holds, or that was not found in it, by schema and name.
     published: HashMap<(String, String), Standing>,
-    /// Every table that was covered as a partition at some look, by the name that it had. It stays covered under that name,
-    /// since its rows may come long after it was detached or dropped.
+    /// Every table that was once covered as a partition, by the name that it had then. It stays covered under that name, since its rows
+    /// may come long after it was detached or dropped.
     partitions: HashSet<(RelationId, (String, String))>,
-    /// The tables that the last look found covered. A rename leaves a table its id.
+    /// The tables that were covered when the publication was last read. A table keeps its id when it is renamed.
     covered: HashSet<RelationId>,
-    /// The last look holds for transactions that commit before this position.
+    /// The position of the last read of the publication. The read counts for transactions that commit before it.
     looked_at: Lsn,
-    /// The tables whose rows made the publication be looked at again, and whether they have an outbox's shape.
+    /// The tables whose rows made the relay read the publication again, and whether they have the shape of an outbox.
     asked: BTreeMap<(String, String), bool>,
 }
 
-/// The standing of a table.
+/// Whether a table is published, as far as the last read of the publication shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The table is published.
     Covered,
-    /// The last look knows the table by another name, under which it is published.
+    /// The publication has the table under another name, and it is published under that name.
     Renamed,
-    /// The table is not published, and cannot become published.
+    /// The table is not published, and cannot have become published.
     Beside,
-    /// The table was not published at the last look. It may have been attached since to a table that `--table` names, or its parent
-    /// may have got such a name.
+    /// The table was not published. But since then it may have become a partition of a table that `--table` names, or its parent may
+    /// have been given such a name.
     Apart,
-    /// The last look did not find the table. It may be a new partition of a table that `--table` names.
+    /// The publication did not have the table. It may be a new partition of a table that `--table` names.
     Unknown,
-    /// A look for this table did not find it. It may have been a partition of a table that `--table` names.
+    /// The relay has read the publication again for this table, and did not find it. It may have been a partition of a table that
+    /// `--table` names.
     Gone,
 }
 
@@ -67,28 +68,29 @@ impl Tables {
         self.patterns = patterns;
     }
 
-    /// Sets the position of the next look: it was read there, or later.
+    /// Sets the position of the next read: it happens there, or later.
     pub(super) fn looks_at(&mut self, position: Lsn) {
         self.looked_at = position;
     }
 
-    /// The position of the last look.
+    /// The position of the last read.
     pub(super) fn looked_at(&self) -> Lsn {
         self.looked_at
     }
 
-    /// Whether the last look shows every change of a transaction that commits at `position`.
+    /// Whether the last read shows all changes of a transaction that commits at `position`.
     pub(super) fn is_older(&self, position: Lsn) -> bool {
         position < self.looked_at
     }
 
-    /// Takes what the publication holds now.
+    /// Takes the tables that the publication holds now.
     pub(super) fn published(&mut self, tables: &[PublishedTable]) {
-        // If no published table has a name, it is the name of a partitioned table of which the publication shows the partitions.
+        // If `--table` has a name that no published table has, it is the name of a partitioned table of which the publication holds the
+        // partitions.
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {
             true => Standing::Covered,
-            // Its parent may have been renamed since, to a name that `--table` has.
+            // Its parent may have been renamed since, to a name of `--table`.
             false if by_parts || !table.ancestors.is_empty() => Standing::Apart,
             false => Standing::Beside,
         };
@@ -100,7 +102,7 @@ impl Tables {
         self.partitions.extend(parts);
     }
 
-    /// Whether a table of the publication is published from.
+    /// Whether a table of the publication is published.
     pub(super) fn covers(&self, table: &PublishedTable) -> bool {
         if self.named.is_empty() {
             return self.patterns.capture(&table.relation);
@@ -112,12 +114,12 @@ impl Tables {
         self.named.iter().any(|name| name.names(relation))
     }
 
-    /// Whether any table of the publication is published from.
+    /// Whether any table of the publication is published.
     pub(super) fn covers_any(&self) -> bool {
         self.published.values().any(|standing| *standing == Standing::Covered)
     }
 
-    /// Returns the standing of a table that the stream announces.
+    /// The standing of a table that the stream announces.
     pub(super) fn standing(&self, relation: &Relation) -> Standing {
         let part = (relation.id, relation.full_name());
         let by_name = if self.named.is_empty() {
@@ -138,17 +140,18 @@ impl Tables {
         listed.unwrap_or(Standing::Unknown)
     }
 
-    /// Notes that the relay has to look at the publication again because of this table.
+    /// Notes that the relay has to read the publication again because of this table.
     pub(super) fn ask(&mut self, name: (String, String), mappable: bool) {
         self.asked.insert(name, mappable);
     }
 
-    /// Whether the relay has to look at the publication again because of a table.
+    /// Whether the relay has to read the publication again because of a table.
     pub(super) fn asks(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// Takes the tables that the look made for them did not find: they count as gone. Returns those without an outbox's shape.
+    /// Counts the tables as gone for which the publication was read again and that were not found. Returns those that do not have the
+    /// shape of an outbox.
     pub(super) fn take_gone(&mut self) -> Vec<(String, String)> {
         let mut gone = std::mem::take(&mut self.asked);
         gone.retain(|name, _| !self.published.contains_key(name));

@@ -1,13 +1,13 @@
-//! A point in time from Postgres' text, and as text.
+//! Parses and writes points in time.
 //!
-//! In: `2025-11-21 09:08:07.654321+00` as `DateStyle=ISO` writes it (also with `T` and `Z`), or an integer:
-//! milliseconds since 1970. Out: milliseconds since 1970. A time without a zone is taken as UTC. The other way: RFC 3339, in UTC.
+//! In: `2025-11-21 09:08:07.654321+00` as `DateStyle=ISO` writes it (also with `T` and `Z`), or an integer: milliseconds since 1970.
+//! Out: milliseconds since 1970. A time without a zone counts as UTC. Times are written by RFC 3339, in UTC.
 //! Specification: PostgreSQL manual, section 8.5.2 "Date/Time Output"; RFC 3339, section 5.6.
 
 use std::io::Write as _;
 
-/// Milliseconds since 1970-01-01 UTC, rounded down; `None` when it is no time (`infinity`), or no record can carry it: it
-/// lies before 1970, or in its first millisecond, which librdkafka takes for "now".
+/// Milliseconds since 1970-01-01 UTC, rounded down. `None` if the text is not a time (`infinity`), or if no record can have it: before
+/// 1970, or in its first millisecond, which librdkafka takes for "now".
 pub(super) fn unix_millis(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     let millis = text.parse().ok().or_else(|| timestamp_millis(text))?;
@@ -31,7 +31,7 @@ fn timestamp_millis(text: &str) -> Option<i64> {
     seconds.checked_mul(1000)?.checked_add(millis)
 }
 
-/// `+05:30`, `-03`, `Z`.
+/// Parses `+05:30`, `-03` or `Z`.
 fn offset_seconds(text: &str) -> Option<i64> {
     match text.split_at_checked(1)? {
         ("Z", "") => Some(0),
@@ -45,7 +45,7 @@ fn time_of_day_seconds(text: &str) -> Option<i64> {
     (text.len() == 8).then(|| clock_seconds(text)).flatten()
 }
 
-/// `HH`, `HH:MM` or `HH:MM:SS`.
+/// Parses `HH`, `HH:MM` or `HH:MM:SS`.
 fn clock_seconds(text: &str) -> Option<i64> {
     let mut seconds = 0;
     for (index, part) in text.split(':').enumerate() {
@@ -56,7 +56,7 @@ fn clock_seconds(text: &str) -> Option<i64> {
     Some(seconds)
 }
 
-/// The first three digits behind the point.
+/// Parses the first three digits after the decimal point.
 fn fraction_millis(text: &str) -> Option<i64> {
     digits(text)?;
     let padded = format!("{text:0<3}");
@@ -67,15 +67,15 @@ fn digits(text: &str) -> Option<i64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Days from 1970-01-01.
+/// Days since 1970-01-01.
 fn days_since_1970(date: &str) -> Option<i64> {
     let mut parts = date.split('-');
     let (year, month, day) = (digits(parts.next()?)?, digits(parts.next()?)?, digits(parts.next()?)?);
     if parts.next().is_some() { None } else { days_from_civil(year, month, day) }
 }
 
-/// Days from 1970-01-01 in the Gregorian calendar, counted in 400-year eras that begin on the first of March of year 0, the
-/// year before year 1. `None`: no such month or day, or a year that neither Postgres nor Java's driver has.
+/// Days since 1970-01-01 in the Gregorian calendar, counted in eras of 400 years that begin on the first of March of year 0, the year
+/// before year 1. `None`: there is no such month or day, or neither Postgres nor Java's driver has the year.
 pub(super) fn days_from_civil(year: i64, month: i64, day: i64) -> Option<i64> {
     const DAYS_PER_ERA: i64 = 146_097;
     const DAYS_FROM_FIRST_ERA_TO_1970: i64 = 719_468;

@@ -1,8 +1,8 @@
-//! One column's value as the bytes that a record carries.
+//! Turns a column's value into the bytes of a record.
 //!
-//! In: a column in text or binary form, and its type's kind. Out: a [`Piece`], which borrows from the message wherever
-//! the bytes are there already, and else lies in the [`Arena`] that each row reuses: hex of bytea, binary numbers.
-//! Never validates what Postgres has validated; never re-encodes a payload.
+//! In: a column in text or binary form, and its type's kind. Out: a [`Piece`]. It borrows from the message if that has the bytes. Else
+//! (the hex of a bytea, binary numbers) it is in the [`Arena`], which each row uses again. This file does not validate what Postgres
+//! has validated, and does not encode payloads again.
 //! Specification: PostgreSQL manual, sections 8.4 "Binary Data Types" and 54.9.
 
 use super::kind::Kind;
@@ -10,20 +10,20 @@ use crate::pgoutput::TupleValue;
 use crate::wire::{DecodeError, DecodeFault, Reader};
 use std::io::Write;
 
-/// The bytes that a row's values were decoded to. Emptied before each row; keeps its room.
+/// The decoded bytes of a row's values. It is emptied before each row, and keeps its memory.
 pub(super) type Arena = Vec<u8>;
 
-/// A value: null, bytes that are there already, or a place in the arena.
+/// A value: null, bytes of the message, or a range of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece<'a> {
     Null,
     Borrowed(&'a [u8]),
-    /// From the first up to before the second.
+    /// From the first index up to before the second.
     Decoded(usize, usize),
 }
 
 impl<'a> Piece<'a> {
-    /// The bytes; `None` for null.
+    /// The bytes. `None`: null.
     #[inline]
     pub(super) fn bytes<'s>(self, arena: &'s Arena) -> Option<&'s [u8]>
     where
@@ -57,7 +57,7 @@ pub(super) enum Booleans {
 #[derive(Debug)]
 pub(super) enum ValueError {
     Undecodable(DecodeError),
-    /// A binary form that is not understood here.
+    /// The value came in a binary form that walrelay does not know.
     BinaryForm,
 }
 
@@ -70,7 +70,7 @@ impl From<DecodeError> for ValueError {
 /// The value's text, or a bytea's own bytes.
 ///
 /// # Errors
-/// The server sent what it never sends for this type, or a binary form that is not understood.
+/// The server sent something that it never sends for this type, or a binary form that walrelay does not know.
 #[inline]
 pub(super) fn piece<'a>(
     column: TupleValue<'a>,
@@ -134,7 +134,7 @@ fn binary<'a>(bytes: &'a [u8], kind: Kind, booleans: Booleans, arena: &mut Arena
     Ok(piece)
 }
 
-/// A version, then the text.
+/// Reads a version byte. The text comes after it.
 fn jsonb(mut reader: Reader<'_>) -> Result<Piece<'_>, ValueError> {
     match reader.u8()? {
         1 => Ok(Piece::Borrowed(reader.rest())),
@@ -160,7 +160,7 @@ fn uuid(bytes: &[u8], arena: &mut Arena) -> Piece<'static> {
     })
 }
 
-/// bytea's text: `\x` and hex digits, or the escape format of old.
+/// Decodes the text of a bytea: `\x` and hex digits, or the old escape format.
 fn bytea<'a>(text: &'a [u8], arena: &mut Arena) -> Result<Piece<'a>, DecodeError> {
     match text.strip_prefix(br"\x") {
         Some(digits) => hex(text, digits, arena),
@@ -171,7 +171,7 @@ fn bytea<'a>(text: &'a [u8], arena: &mut Arena) -> Result<Piece<'a>, DecodeError
 
 fn hex(text: &[u8], digits: &[u8], arena: &mut Arena) -> Result<Piece<'static>, DecodeError> {
     let (pairs, odd) = digits.as_chunks::<2>();
-    // No early end: a loop without branches is several times faster, and a fault never happens.
+    // The loop does not end early at a fault: faults never happen, and without branches it is several times faster.
     let mut seen = 0;
     let start = arena.len();
     arena.resize(start + pairs.len(), 0);
@@ -190,7 +190,7 @@ fn hex(text: &[u8], digits: &[u8], arena: &mut Arena) -> Result<Piece<'static>, 
     Ok(Piece::Decoded(start, arena.len()))
 }
 
-/// 0 to 15, or 255 for what is no hex digit.
+/// 0 to 15. 255 if the byte is not a hex digit.
 const fn nibble(digit: u8) -> u8 {
     let decimal = digit.wrapping_sub(b'0');
     let letter = (digit | 0x20).wrapping_sub(b'a');
@@ -203,7 +203,7 @@ const fn nibble(digit: u8) -> u8 {
     }
 }
 
-/// `\\` is a backslash, `\` with three octal digits a byte, all else itself.
+/// Decodes the escape format: `\\` is a backslash, and `\` with three octal digits is a byte.
 fn escaped_bytea(text: &[u8], arena: &mut Arena) -> Result<Piece<'static>, DecodeError> {
     let start = arena.len();
     let mut reader = Reader::new("bytea", text);

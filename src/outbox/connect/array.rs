@@ -1,7 +1,7 @@
-//! An array's elements from Postgres' text.
+//! Reads the elements of an array in Postgres' text form.
 //!
-//! In: `{a,"b c",NULL}`, `[0:1]={1,2}`. Out: each element of the outermost dimension; bounds are skipped, as Java's driver
-//! does, and an array in the place of an element is not looked into: Debezium has no form for it.
+//! In: `{a,"b c",NULL}`, `[0:1]={1,2}`. Out: the elements of the outermost dimension. Bounds are skipped, as by Java's driver. Debezium
+//! has no form for an inner array, so it is not read.
 //! Specification: PostgreSQL manual, section 8.15.6 "Array Input and Output Syntax".
 
 use std::borrow::Cow;
@@ -11,11 +11,11 @@ use std::borrow::Cow;
 pub(super) enum Element<'a> {
     Null,
     Text(Cow<'a, str>),
-    /// An array.
+    /// An inner array.
     List,
 }
 
-/// The elements; `None`: it is no array.
+/// The elements. `None`: the text is no array.
 pub(super) fn elements(text: &str) -> Option<Vec<Element<'_>>> {
     let text = if text.starts_with('[') { text.split_once('=')?.1 } else { text };
     let mut rest = text.strip_prefix('{')?.strip_suffix('}')?;
@@ -40,7 +40,7 @@ pub(super) fn elements(text: &str) -> Option<Vec<Element<'_>>> {
 
 type Rest<'a> = (Element<'a>, &'a str);
 
-/// Up to the brace that closes it.
+/// Reads up to the closing brace.
 fn list(text: &str) -> Option<Rest<'_>> {
     let (mut depth, mut in_quotes, mut escaped) = (0_usize, false, false);
     for (at, character) in text.char_indices() {
@@ -65,7 +65,7 @@ fn bare(text: &str) -> Option<Rest<'_>> {
     Some((if element == "NULL" { Element::Null } else { Element::Text(Cow::Borrowed(element)) }, after))
 }
 
-/// Within quotes a backslash stands before what it hides.
+/// Reads a quoted element. A backslash stands before each escaped character.
 fn quoted(text: &str) -> Option<Rest<'_>> {
     let inside = text.strip_prefix('"')?;
     let end = inside.find(['"', '\\'])?;

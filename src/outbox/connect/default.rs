@@ -1,23 +1,23 @@
-//! Evaluates a column's `DEFAULT` as Debezium does: the value stands in schemas, and in the place of a null.
+//! Reads a column's `DEFAULT` as Debezium does. Schemas have this value, and it replaces a null.
 //!
-//! In: an expression as `pg_get_expr` writes it, the column's type. Out: a text, which the type's reader may still refuse: then the
-//! column has no default. Expressions are not evaluated: a literal is itself, under whatever casts, a call of a function is the
-//! type's zero, `NULL::type` is none.
+//! In: an expression of `pg_get_expr`, and the column's type. Out: a text. If the type's reader refuses it, the column has no default.
+//! Expressions are not evaluated: a literal with any casts is the literal, a function call is the type's zero, and `NULL::type` is no
+//! default.
 //! Specification: Debezium 3.6.3's `PostgresDefaultValueConverter`.
 
-/// A column's type as far as its default goes.
+/// The facts about a column that its default needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DefaultColumn<'a> {
     pub(super) type_id: u32,
-    /// The name of the type if it is an enum itself, and no domain over one.
+    /// The type's name, if it is an enum and not a domain over one.
     pub(super) enum_name: Option<&'a str>,
-    /// A numeric's declared one.
+    /// The declared scale of a numeric.
     pub(super) scale: Option<i32>,
-    /// A numeric without one has defaults, too.
+    /// Whether a numeric without a declared scale has a default, too.
     pub(super) any_scale: bool,
 }
 
-/// The value's text; `None`: Debezium takes the column to have no default.
+/// The default's text. `None`: for Debezium, the column has no default.
 pub(super) fn text(expression: &str, column: DefaultColumn<'_>) -> Option<String> {
     if let Some(name) = column.enum_name {
         return of_enum(expression, name);
@@ -39,20 +39,21 @@ pub(super) fn text(expression: &str, column: DefaultColumn<'_>) -> Option<String
         1083 => extracted(trimmed, "00:00:00"),
         1114 => extracted(trimmed, "1970-01-01 00:00:00"),
         1184 => extracted(trimmed, "1970-01-01 00:00:00+00"),
-        // Java's driver makes an interval of nothing one of no length.
+        // For an empty interval, Java's driver returns one of length zero.
         1186 => extracted(trimmed, "00:00:00").or_else(|| Some("00:00:00".to_owned())),
         1560 => extracted(trimmed, "00"),
         _ => None,
     }
 }
 
-/// Whether the default is one that Debezium reads as another time than values: infinities, but for texts, and the end of a day.
+/// Whether Debezium reads the default as another time than the same text in a value. So it is with infinities, except in texts, and
+/// with the end of a day.
 pub(super) fn is_another_time(type_id: u32, text: &str) -> bool {
     (matches!(type_id, 1082 | 1114 | 1184) && matches!(text, "infinity" | "-infinity"))
         || (type_id == 1083 && text.starts_with("24:"))
 }
 
-/// Returns the text in the first quotes, else the whole expression. A function's call and the present time give `zero`.
+/// The text in the first quotes. If there are none, the whole expression. `zero` for a function call or the present time.
 fn extracted(expression: &str, zero: &str) -> Option<String> {
     const NOW: [&str; 5] = ["current_timestamp", "current_time", "current_date", "localtime", "localtimestamp"];
     if is_call(expression) || NOW.contains(&expression.to_ascii_lowercase().as_str()) {
@@ -64,7 +65,7 @@ fn extracted(expression: &str, zero: &str) -> Option<String> {
     (!expression.starts_with("NULL::")).then(|| expression.to_owned())
 }
 
-/// A name with an opening parenthesis behind it, perhaps within one, and a closing one on the same line.
+/// Whether the expression is a name with parentheses after it, on one line, perhaps within other parentheses.
 fn is_call(expression: &str) -> bool {
     let inside = expression.strip_prefix('(').unwrap_or(expression);
     let name = inside.find(|c: char| !c.is_ascii_alphanumeric() && !"_.".contains(c)).unwrap_or(0);
@@ -72,7 +73,7 @@ fn is_call(expression: &str) -> bool {
     name > 0 && rest.is_some_and(|rest| rest.lines().next().is_some_and(|line| line.contains(')')))
 }
 
-/// Returns the text in the first quotes, in which a doubled quote is one.
+/// The text in the first quotes. A doubled quote stands for one.
 fn literal(expression: &str) -> Option<String> {
     let (_, mut rest) = expression.split_once('\'')?;
     let mut text = String::new();
@@ -87,7 +88,7 @@ fn literal(expression: &str) -> Option<String> {
     }
 }
 
-/// A label between quotes, as it stands there, with a cast to the enum behind it.
+/// The label between quotes, with a cast to the enum after it.
 fn of_enum(expression: &str, name: &str) -> Option<String> {
     let (label, cast) = expression.rsplit_once("::")?;
     let quoted = format!("\"{}\"", name.replace('"', "\"\""));
@@ -103,7 +104,8 @@ fn is_uuid(text: &str) -> bool {
     lengths == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// With as many digits behind the point as the column has. `None`: no number, one that does not fit, or none of a scale is declared.
+/// The number with as many digits after the point as the column has. `None`: it is no number, it does not fit, or the column has no
+/// declared scale.
 fn decimal(number: &str, column: DefaultColumn<'_>) -> Option<String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = whole.strip_prefix('-').unwrap_or(whole);

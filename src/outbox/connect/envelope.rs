@@ -1,21 +1,21 @@
-//! The schemas of envelopes, whose names hold the route of the first row that had them.
+//! The schemas of envelopes. A schema's name has the route of the first row that had the schema.
 //!
-//! In: a table's schema, a row's version and route. Out: `{"schema":…,"payload":`, and the members to write. Debezium's router makes
-//! an envelope's schema from the first row that it sees after its start, keeps it by the version (without one, by the payload's
-//! schema), and writes it with all rows that follow, whatever their route, whether their table's columns may be null, and also where
-//! their table has lost a column. So it is here.
+//! In: a table's schema, and a row's version and route. Out: `{"schema":…,"payload":`, and the members to write. Debezium's router
+//! creates an envelope's schema from the first row after its start, and stores it by the row's version, or without a version by the
+//! payload's schema. It writes this schema for all later rows, whatever their route, even if their columns may be null, or their table
+//! no longer has a column. This file does the same.
 //! Specification: Debezium's `EventRouterDelegate.getValueSchema`.
 
 use super::schema;
 
-/// A table's envelope's schema but for its name, which holds the route.
+/// The schema of a table's envelope, without its name, which has the route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnvelopeSchema {
-    /// Up to and with the quote before the name, and the name up to the route; `None`: schemas are not written.
+    /// The text up to the quote before the name, and the name up to the route. `None`: schemas are not written.
     pub(super) before_route: Option<String>,
-    /// The payload's own.
+    /// The schema of the payload.
     pub(super) payload: String,
-    /// The payload first.
+    /// The members. The payload comes first.
     pub(super) fields: Vec<EnvelopeField>,
     /// The column of the route.
     pub(super) route: usize,
@@ -26,15 +26,15 @@ pub(super) struct EnvelopeSchema {
 /// A member of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EnvelopeField {
-    /// The name as JSON, with a colon.
+    /// The name in JSON, and a colon.
     pub(super) name: String,
-    /// The text for a field without a value.
+    /// The text for a member without a value.
     pub(super) null: String,
-    /// Its schema as if it could be null: a row with another one does not fit.
+    /// The member's schema if it may be null. A row whose member has another schema does not fit.
     pub(super) nullable: String,
 }
 
-/// Schemas that rows have had.
+/// The schemas of earlier rows.
 #[derive(Debug, Default)]
 pub(in crate::outbox) struct EnvelopeSchemas {
     known: Vec<KnownSchema>,
@@ -50,10 +50,10 @@ struct KnownSchema {
 }
 
 impl EnvelopeSchemas {
-    /// More are not kept: rows of further versions have schemas of their own.
+    /// The most schemas that are stored. Rows with other versions get schemas of their own.
     const MANY: usize = 1000;
 
-    /// Writes the schema of such a row, the one that is known by its version, else its own, and gives its members.
+    /// Writes the schema of a row: the stored one for its version, or else its own. Returns the members.
     pub(super) fn push<'a>(
         &'a mut self,
         schema: &'a EnvelopeSchema,
@@ -71,7 +71,7 @@ impl EnvelopeSchemas {
         }
         let last = self.known.len().saturating_sub(1);
         let known = self.known.get(found.unwrap_or(last)).filter(|known| known.by == by);
-        // Debezium ends at a row that does not fit the schema that it knows.
+        // Debezium's task ends at a row that does not fit the stored schema.
         let fits =
             |known: &&KnownSchema| schema.fields.iter().all(|own| known.fields.iter().any(|field| field.is_of(own)));
         if let Some(known) = known.filter(fits) {
@@ -89,7 +89,7 @@ impl EnvelopeField {
     }
 }
 
-/// From `{"schema":` up to and with `"payload":`.
+/// Writes from `{"schema":` up to and with `"payload":`.
 fn push(schema: &EnvelopeSchema, version: Option<&[u8]>, route: &str, out: &mut Vec<u8>) {
     let Some(before_route) = &schema.before_route else { return };
     let route = schema::quoted(route);

@@ -1,8 +1,8 @@
-//! A payload's JSON text as the structure that Debezium makes of it.
+//! Expands a payload's JSON text into the structure that Debezium makes of it.
 //!
-//! In: a text. Out: JSON as `JsonConverter` writes that structure: one line, no nulls, no empty arrays, the last of a
-//! repeated name in the place of the first, objects of one array with the members of all of them. Or that the text stays a
-//! string, or that Debezium's task would end.
+//! In: a text. Out: JSON as `JsonConverter` writes that structure. It is one line, without nulls and empty arrays. If a name repeats,
+//! its last value takes the place of the first. Each object in an array has the members of all of them. Else the result is that the
+//! text stays a string, or that Debezium's task would end.
 //! Specification: Debezium's `JsonSchemaData`, `EventRouterDelegate`.
 
 use super::number;
@@ -14,9 +14,9 @@ use serde::de::IgnoredAny;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expanded {
     Json(Vec<u8>),
-    /// It is written as a string.
+    /// The text is written as a string.
     String,
-    /// Debezium infers one structure and finds another.
+    /// The value does not fit the structure that Debezium infers, so its task would end.
     Broken,
 }
 
@@ -28,7 +28,7 @@ enum JsonNode {
     Int(i32),
     Long(i64),
     Double(f64),
-    /// More than 64 bits.
+    /// An integer of more than 64 bits.
     Huge,
     String(String),
     List(Vec<Self>),
@@ -43,7 +43,7 @@ enum Shape {
     Long,
     Double,
     String,
-    /// Of null, where nulls are kept.
+    /// The shape of null, if nulls are kept.
     Bytes,
     List(Box<Self>),
     Object(Vec<(String, Self)>),
@@ -60,8 +60,8 @@ pub(super) fn expand(text: &str, how: Expand) -> Expanded {
     if !text.starts_with(['{', '[']) {
         return Expanded::String;
     }
-    // The parser below expects well-formed text, so serde_json checks it first, and with it the depth. As in Jackson, text behind
-    // the value is not looked at.
+    // The parser below expects well-formed text, so serde_json checks it first, with its depth. Text after the value is ignored, as by
+    // Jackson.
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>();
     let Some(Ok(_)) = values.next() else { return Expanded::String };
     let Some(node) = (Parser { rest: text }).node() else { return Expanded::String };
@@ -73,7 +73,7 @@ pub(super) fn expand(text: &str, how: Expand) -> Expanded {
     }
 }
 
-/// Reads text that is well-formed.
+/// Parses text that is well-formed.
 struct Parser<'a> {
     rest: &'a str,
 }
@@ -96,7 +96,7 @@ impl Parser<'_> {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\n', '\r']);
     }
 
-    /// Whether the next character is this one, which is then taken.
+    /// Skips the next character if it is this one. Returns whether it was.
     fn takes(&mut self, character: char) -> bool {
         self.blanks();
         let after = self.rest.strip_prefix(character);
@@ -163,7 +163,7 @@ impl Parser<'_> {
     }
 }
 
-/// `None`: a member of this kind is left out.
+/// The shape of a node. `None`: a member with such a value is left out.
 fn infer(node: &JsonNode, how: Expand) -> Result<Option<Shape>, StaysString> {
     Ok(Some(match node {
         JsonNode::Null => return Ok(how.keep_nulls.then_some(Shape::Bytes)),
@@ -187,7 +187,8 @@ fn infer(node: &JsonNode, how: Expand) -> Result<Option<Shape>, StaysString> {
     }))
 }
 
-/// Items must be of one kind, numbers of one width; objects are taken together.
+/// The common shape of an array's items. They must be of one kind, and numbers of one width. The shape of objects has the members of
+/// all of them.
 fn infer_items(items: &[JsonNode], how: Expand) -> Result<Shape, StaysString> {
     let present = || items.iter().filter(|item| **item != JsonNode::Null);
     let Some(first) = present().next() else {
@@ -213,7 +214,7 @@ fn infer_items(items: &[JsonNode], how: Expand) -> Result<Shape, StaysString> {
     Ok(Shape::Object(merged))
 }
 
-/// Kinds that may not stand in one array.
+/// The kind of a node. An array may have only one kind.
 const fn kind(node: &JsonNode) -> u8 {
     match node {
         JsonNode::Null => 0,
@@ -250,7 +251,7 @@ fn write(node: &JsonNode, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit
     Ok(())
 }
 
-/// Members that the shape does not have are left out, those that the object lacks are null.
+/// Writes an object in the given shape. Members that are not in the shape are left out. Members that the object lacks are null.
 fn write_object(members: &[(String, JsonNode)], shapes: &[(String, Shape)], out: &mut Vec<u8>) -> Result<(), Misfit> {
     out.push(b'{');
     for (at, (name, shape)) in shapes.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! Records as Debezium's outbox router and Kafka Connect's converters wrote them.
+//! Builds records as Debezium's outbox router and Kafka Connect's converters write them.
 //!
 //! ```text
-//!  Relation + catalogue ──types──► a Type per column ──Encoder::new──► ConnectPlan, beside the table's TablePlan
+//!  Relation + catalog ──types──► a Type per column ──Encoder::new──► ConnectPlan, beside the table's TablePlan
 //!  text of a column ──Type::read──► ConnectValue ──Encoder──► bytes of key, header, value
 //! ```
 //!
-//! Everything that depends on a type, a converter or a mode is decided once per Relation message; a column whose bytes are
-//! the text that Postgres sends (`Encoder::AsIs`) costs no more than without all this.
-//! Deliberately not here: topics, partitions, timestamps, which are the same either way.
+//! All that depends on a type, a converter or a mode is decided once for each Relation message. If a column's bytes are the text that
+//! Postgres sends (`Encoder::AsIs`), it costs no more than without Debezium's form. This folder has no topics, partitions and
+//! timestamps, since these do not differ.
 //! Specification: Debezium's `EventRouterDelegate`, Kafka Connect's converters.
 
 mod array;
@@ -39,77 +39,77 @@ use row::Written;
 use types::{NoType, Schema, Type};
 use value::ConnectValue;
 
-/// Why a table's rows cannot be written as Debezium does: a column, and what is wrong with it.
+/// The column because of which a table's rows cannot be written as by Debezium, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoPlan {
     pub(super) index: usize,
     pub(super) why: &'static str,
 }
 
-/// How one table's columns become bytes.
+/// How the columns of a table become bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConnectPlan {
     id: Encoder,
     key: Encoder,
-    /// As the plan's `extra_headers`.
+    /// One encoder for each of the plan's `extra_headers`.
     headers: Vec<Encoder>,
     value: ValuePlan,
-    /// An empty text becomes a tombstone; Java's byte buffers are never empty to it.
+    /// Whether an empty text becomes a tombstone. For Debezium, Java's byte buffers are never empty.
     blank_counts: bool,
-    /// The value in the place of a null payload, in Postgres' text form.
+    /// The value that replaces a null payload, in Postgres' text form.
     payload_default: Option<String>,
-    /// How the payload reads; `None`: as what Postgres sends.
+    /// The reader of the payload. `None`: the payload is what Postgres sends.
     payload_reader: Option<TypeReader>,
-    /// Debezium makes a text of it.
+    /// Whether Debezium turns the payload into a text.
     payload_is_text: bool,
 }
 
-/// How the value is made.
+/// How a value is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ValuePlan {
-    /// The payload alone.
+    /// The value is the payload.
     Payload { encoder: Encoder, expand: Option<Expand> },
-    /// `{"payload":…,"name":…}`.
+    /// The value is `{"payload":…,"name":…}`.
     Json { members: Vec<(String, Encoder)>, expand: Option<Expand>, schema: EnvelopeSchema },
-    /// `Struct{payload=…,name=…}`.
+    /// The value is `Struct{payload=…,name=…}`.
     Java { members: Vec<(String, Encoder)> },
 }
 
 /// How a column becomes bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Encoder {
-    /// There is no such column: a null.
+    /// The table has no such column: the value is null.
     Absent { null: Null },
-    /// The text that Postgres sends, a bytea's bytes.
+    /// The text that Postgres sends. For a bytea, its bytes.
     AsIs { null: Null },
     Write {
         reader: TypeReader,
         way: Way,
         null: Null,
-        /// A value that Debezium cannot convert ends its task, rather than being a null.
+        /// Whether a value that Debezium cannot convert ends its task. Else it becomes null.
         must_convert: bool,
     },
 }
 
-/// Ways to write a value.
+/// The forms in which a value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     Java,
     Simple,
     Json(Json),
-    /// With `{"schema":…,"payload":` before it and `}` behind it.
+    /// JSON, with `{"schema":…,"payload":` before it and `}` after it.
     JsonWithSchema {
         json: Json,
         before: String,
     },
 }
 
-/// The treatment of nulls.
+/// The form of a null.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Null {
-    /// No bytes at all.
+    /// No bytes.
     Nothing,
-    /// A text.
+    /// This text.
     Text(String),
 }
 
@@ -124,13 +124,13 @@ const JAVA_DATE: &str =
 const NO_TEXT: &str = "of a type for which this converter writes where its bytes lie in Java's memory (of numerics without a scale: set decimal.handling.mode)";
 const OTHER_BYTES: &str = "bytes, but no bytea, which this converter does not take";
 
-/// A column as converters see it.
+/// A column, as converters get it.
 struct ConnectColumn {
     kind: Type,
     optional: bool,
-    /// The value that stands for a null, in Postgres' text.
+    /// The value that replaces a null, in Postgres' text form.
     default: Option<String>,
-    /// A value that cannot be converted ends the task.
+    /// Whether a value that cannot be converted ends the task.
     must_convert: bool,
 }
 
@@ -173,14 +173,14 @@ impl Encoder {
         Self::Write { reader, way, null, must_convert: column.must_convert || column.has_no_null() }
     }
 
-    /// As a member of an envelope, whose schema is the envelope's.
+    /// The encoder of a member of an envelope. The envelope has the member's schema.
     fn member(column: &ConnectColumn, json: Json) -> Self {
         Self::json(column, Json { schemas: false, ..json })
     }
 }
 
 impl Null {
-    /// The default's bytes, where there is one.
+    /// The form of a null: the default's bytes, if there is a default.
     fn of(column: &ConnectColumn, way: &Way) -> Option<Self> {
         let mut out = Vec::new();
         let written = row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
@@ -189,12 +189,12 @@ impl Null {
 }
 
 impl ConnectColumn {
-    /// Whether a null is an error where schemas are looked at.
+    /// Whether a null is an error if there are schemas.
     fn has_no_null(&self) -> bool {
         !self.optional && self.default.is_none()
     }
 
-    /// Its schema's JSON; `field`: its name in a structure.
+    /// The column's schema in JSON. `field`: its name in a structure.
     fn schema(&self, json: Json, field: Option<&str>) -> String {
         let way = Way::Json(json);
         let default = Null::of(self, &way).and_then(|default| match default {
@@ -205,7 +205,7 @@ impl ConnectColumn {
     }
 }
 
-/// Booleans are words already where text is asked for as words.
+/// Whether the text that Postgres sends is the value's text. A boolean is not: its text is a word.
 const fn is_its_text(reader: &TypeReader) -> bool {
     reader.is_text() || matches!(reader, TypeReader::Integer | TypeReader::Boolean)
 }
@@ -225,7 +225,7 @@ struct Planner<'a> {
 }
 
 impl TablePlan {
-    /// Takes out the additional columns of which Debezium makes no field, where the router skips those that are missing.
+    /// Removes the extra columns that Debezium leaves out, if the router skips missing ones.
     pub(super) fn without_left_out(&mut self, relation: Option<&Relation>, connect: &Connect, details: &Details) {
         let Some(relation) = relation.filter(|_| connect.skip_missing) else { return };
         let is_left_out = |index: usize| {
@@ -242,7 +242,7 @@ impl TablePlan {
 }
 
 impl ConnectPlan {
-    /// `relation`: `None` for a logical message, whose columns are all texts.
+    /// Creates the plan of a table. `relation` is `None` for a logical message, whose columns are all texts.
     pub(super) fn new(
         plan: &TablePlan,
         relation: Option<&Relation>,
@@ -317,7 +317,7 @@ impl Planner<'_> {
 
     fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
         let (payload, expand) = (self.plan.payload, self.connect.expand);
-        // An envelope stays one where the table lacks all of its columns.
+        // A value stays an envelope even if the table has none of its other columns.
         if mapping.envelope.is_empty() {
             let encoder = self.encoder(payload, &self.connect.value)?;
             return Ok(ValuePlan::Payload { encoder, expand: expand.filter(|_| self.is_text(payload)) });
@@ -356,7 +356,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The payload first, then each in the order given.
+    /// The members: the payload first, then the others in the order of the setting.
     fn members(&self) -> Vec<(&str, usize)> {
         let further = self.plan.envelope_names.iter().map(String::as_str).zip(&self.plan.envelope);
         std::iter::once(("payload", self.plan.payload))
@@ -394,8 +394,8 @@ impl Planner<'_> {
     }
 }
 
-/// As Debezium names a table's topic, and its schemas after that: an underscore in the place of each of Java's characters that a topic
-/// cannot have.
+/// The name with an underscore in the place of each of Java's characters that a topic cannot have. Debezium names a table's topic like
+/// this, and its schemas after the topic.
 fn sanitized(name: &str) -> String {
     const LONGEST: usize = 249;
     let is_valid = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);

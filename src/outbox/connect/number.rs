@@ -1,15 +1,15 @@
-//! Numbers as Java writes them.
+//! Writes numbers as Java does.
 //!
-//! In: floats, doubles, decimals in Postgres' text. Out: what `Double.toString`, `Float.toString` and `BigDecimal` give.
-//! Specification: `java.lang.Double.toString` (since JDK 19: the shortest text that reads back as the same number, of two
-//! digits at least), `java.math.BigDecimal.toString`.
+//! In: floats, doubles, and decimals in Postgres' text form. Out: the texts of `Double.toString`, `Float.toString` and `BigDecimal`.
+//! Specification: `java.lang.Double.toString` (since JDK 19: the shortest text that reads back as the same number, of two digits at
+//! least), `java.math.BigDecimal.toString`.
 
 use bigdecimal::num_bigint::Sign;
 use bigdecimal::{BigDecimal, RoundingMode};
 use std::fmt::{Display, LowerExp};
 use std::str::FromStr;
 
-/// As `Double.toString` or `Float.toString` writes it.
+/// The text of `Double.toString` or `Float.toString`.
 pub(super) fn float<F>(value: F) -> String
 where
     F: Display + LowerExp + FromStr + PartialEq + Copy + Into<f64>,
@@ -23,13 +23,13 @@ where
     }
     let shortest = format!("{value:e}");
     let two = format!("{value:.1e}");
-    // Where one digit would do, Java takes the nearest text of two.
+    // If one digit is enough, Java uses the nearest text of two digits.
     let one_digit = !shortest.contains('.');
     let text = if one_digit && two.parse().is_ok_and(|read: F| read == value) { two } else { shortest };
     scientific(&text)
 }
 
-/// From `-1.5e10` to Java's form: plain from 10^-3 up to below 10^7.
+/// Turns a text such as `-1.5e10` into Java's form, which has no exponent from 10^-3 up to below 10^7.
 fn scientific(text: &str) -> String {
     let (sign, text) = text.strip_prefix('-').map_or(("", text), |text| ("-", text));
     let (mantissa, exponent) = text.split_once('e').unwrap_or((text, "0"));
@@ -46,7 +46,7 @@ fn scientific(text: &str) -> String {
     format!("{sign}{first}.{}E{exponent}", if rest.is_empty() { "0" } else { rest })
 }
 
-/// Digits with a point behind the first `exponent + 1`, and one digit on each side of it at least.
+/// The digits with a point after the first `exponent + 1`, and at least one digit on each side of it.
 fn plain(digits: &str, exponent: i32) -> String {
     let Ok(before) = usize::try_from(exponent + 1) else {
         return format!("0.{}{digits}", zeros(exponent + 1));
@@ -68,7 +68,7 @@ fn zeros(count: i32) -> String {
 pub(super) struct Decimal(BigDecimal);
 
 impl Decimal {
-    /// From Postgres' text; `None` for `NaN` and infinities.
+    /// Parses Postgres' text. `None`: `NaN` or an infinity.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('-').unwrap_or(text);
         let is_number = digits.bytes().any(|byte| byte.is_ascii_digit())
@@ -80,31 +80,31 @@ impl Decimal {
         self.0.fractional_digit_count()
     }
 
-    /// With so many digits behind the point, where it has fewer.
+    /// The same number with at least this many digits after the point.
     pub(super) fn of_scale(self, scale: i32) -> Self {
         let scale = self.scale().max(scale.into());
         Self(self.0.with_scale(scale))
     }
 
-    /// With so many digits behind the point, not below 0; the half is rounded away from zero.
+    /// The number rounded to so many digits after the point, at least 0. Halves are rounded away from zero.
     pub(super) fn rounded(self, scale: i32) -> Self {
         Self(self.0.with_scale_round(scale.into(), RoundingMode::HalfUp))
     }
 
-    /// Without zeros at the end of the fraction.
+    /// The number without zeros at the end of its fraction.
     pub(super) fn stripped(self) -> Self {
         let normal = self.0.normalized();
         Self(if normal.fractional_digit_count() < 0 { normal.with_scale(0) } else { normal })
     }
 
-    /// Sign and digits without a point.
+    /// The sign, and the digits without a point.
     fn digits(&self) -> (&'static str, String) {
         let (unscaled, _) = self.0.as_bigint_and_scale();
         let digits = unscaled.magnitude().to_string();
         (if self.0.sign() == Sign::Minus { "-" } else { "" }, digits)
     }
 
-    /// As `BigDecimal.toPlainString` writes it: never with an exponent.
+    /// The text of `BigDecimal.toPlainString`: never with an exponent.
     pub(super) fn plain_text(&self) -> String {
         let (sign, digits) = self.digits();
         let Ok(scale @ 1..) = usize::try_from(self.scale()) else { return format!("{sign}{digits}") };
@@ -113,7 +113,7 @@ impl Decimal {
         format!("{sign}{whole}.{fraction}")
     }
 
-    /// As `BigDecimal.toString` writes it: with an exponent when there are more than six zeros behind the point.
+    /// The text of `BigDecimal.toString`: with an exponent if there are more than six zeros after the point.
     pub(super) fn text(&self) -> String {
         let (sign, digits) = self.digits();
         let exponent = i64::try_from(digits.len()).unwrap_or(i64::MAX) - 1 - self.scale();
@@ -125,7 +125,7 @@ impl Decimal {
         self.plain_text()
     }
 
-    /// The unscaled number as `BigInteger.toByteArray` gives it: two's complement, highest byte first, as few as can be.
+    /// The bytes of `BigInteger.toByteArray` for the unscaled number: two's complement, highest byte first, as few bytes as possible.
     pub(super) fn unscaled_bytes(&self) -> Vec<u8> {
         self.0.as_bigint_and_scale().0.to_signed_bytes_be()
     }

@@ -1,4 +1,4 @@
-//! In the place of `connect` in a build without the feature `debezium`: types that have no value, so that nothing is written that way.
+//! Replaces `connect` in a build without the feature `debezium`. Its types have no values, so no record can be written that way.
 
 #![allow(clippy::unused_self, reason = "the methods are those of the module that this one stands for")]
 
@@ -11,27 +11,27 @@ use super::record::{Row, Scratch};
 use crate::pgoutput::Relation;
 use crate::sink::Record;
 
-/// How Debezium's records are made.
+/// The settings for Debezium's records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Connect {}
 
-/// How one table's columns become Debezium's bytes.
+/// How the columns of a table become Debezium's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnectPlan {}
 
-/// Why a table has no such plan.
+/// The reason why a table has no such plan.
 pub(super) struct NoPlan {
     pub(super) index: usize,
     pub(super) why: &'static str,
 }
 
 impl Connect {
-    /// Which columns are captured.
+    /// The columns that are captured.
     pub fn captured(&self) -> TablePatterns {
         match *self {}
     }
 
-    /// Whether tables must have the same envelopes.
+    /// Whether all tables must have the same envelopes.
     pub const fn wants_alike_envelopes(&self) -> bool {
         match *self {}
     }

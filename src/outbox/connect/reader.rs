@@ -1,7 +1,8 @@
-//! A column's text as a value.
+//! Reads a column's text as a value.
 //!
-//! In: Postgres' text (bytes for bytea), how its type reads. Out: a [`ConnectValue`]; [`ConnectValue::Nothing`] for what Debezium cannot
-//! convert and leaves out of its record; `None` for what ends its task, or is not known here.
+//! In: Postgres' text (for a bytea, bytes), and the type's reader. Out: a [`ConnectValue`]. It is [`ConnectValue::Nothing`] if Debezium
+//! cannot convert the value and leaves it out. There is `None` if the value ends Debezium's task, or if walrelay does not know its
+//! form.
 //! Specification: Debezium's `PostgresValueConverter`, `SpecialValueDecimal`; the arrays of Java's driver.
 
 use super::array::{self, Element};
@@ -12,7 +13,7 @@ use super::value::{self, ConnectValue};
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
 use std::borrow::Cow;
 
-/// How a type's text (bytes for bytea) reads.
+/// How a type's text (for a bytea, its bytes) is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TypeReader {
     Boolean,
@@ -33,7 +34,7 @@ pub(super) enum TypeReader {
     },
     ZonedTime,
     Interval(IntervalMode),
-    /// Without a scale each value has its own.
+    /// A decimal. Without a scale, each value has its own.
     Decimal {
         mode: DecimalMode,
         scale: Option<i32>,
@@ -43,16 +44,16 @@ pub(super) enum TypeReader {
         /// `money.fraction.digits`.
         digits: i32,
     },
-    /// One bit: a boolean.
+    /// One bit, which is a boolean.
     Bit,
     Bits,
     Point,
     Hstore(HstoreMode),
-    /// Whatever stands there, Debezium has no value of it.
+    /// Debezium has no value for any text.
     Nothing,
     List {
         element: Box<Self>,
-        /// One null among the elements makes the whole value none.
+        /// Whether one null element makes the whole value null.
         required: bool,
     },
 }
@@ -63,7 +64,7 @@ impl TypeReader {
         matches!(self, Self::Text)
     }
 
-    /// The value; `None`: it cannot be read.
+    /// Reads the value. `None`: it cannot be read.
     pub(super) fn read<'a>(&self, bytes: &'a [u8]) -> Option<ConnectValue<'a>> {
         if let Self::Bytes(mode) = self {
             return Some(binary(bytes, *mode));
@@ -132,7 +133,7 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// `NaN` and infinities have a form as texts and doubles alone.
+/// Reads a decimal. `NaN` and infinities have a form only as texts and doubles.
 fn read_decimal(text: &str, mode: DecimalMode, scale: Option<i32>) -> Option<ConnectValue<'_>> {
     let special = is_special(text);
     Some(match (mode, scale) {
@@ -152,7 +153,7 @@ fn is_special(text: &str) -> bool {
     matches!(text, "NaN" | "Infinity" | "-Infinity")
 }
 
-/// The names of Debezium's `SpecialValue`.
+/// The names in Debezium's `SpecialValue`.
 fn special_name(text: &str) -> &'static str {
     match text {
         "Infinity" => "POSITIVE_INFINITY",
@@ -179,7 +180,7 @@ fn read_list<'a>(text: &'a str, element: &TypeReader, required: bool) -> Option<
                 items.push(None);
                 continue;
             }
-            // A list where one value is wanted: Debezium takes it for a null.
+            // If a list comes where one value is expected, Debezium takes it for a null.
             Element::List if element.has_no_list() => {
                 items.push(None);
                 continue;
@@ -189,7 +190,7 @@ fn read_list<'a>(text: &'a str, element: &TypeReader, required: bool) -> Option<
             Element::Text(Cow::Owned(text)) => element.read_item(&text).map(owned)?,
         };
         match (&value, element) {
-            // Nanoseconds that 64 bits do not hold.
+            // The nanoseconds do not fit into 64 bits.
             (ConnectValue::Nothing, TypeReader::Timestamp(_)) => items.push(None),
             (ConnectValue::Nothing, _) => return Some(ConnectValue::Nothing),
             _ => items.push(Some(value)),
@@ -199,7 +200,8 @@ fn read_list<'a>(text: &'a str, element: &TypeReader, required: bool) -> Option<
 }
 
 impl TypeReader {
-    /// Whether Debezium leaves a list in the place of one value out; of others it writes where it lies in Java's memory.
+    /// Whether Debezium leaves out a list that comes in the place of one value. For other types it writes the list's address in Java's
+    /// memory.
     const fn has_no_list(&self) -> bool {
         matches!(
             self,
@@ -220,8 +222,7 @@ impl TypeReader {
         )
     }
 
-    /// An array's element. Java's driver has times of day to milliseconds there, and midnight at their end as at their
-    /// beginning.
+    /// Reads an element of an array. There, Java's driver has times of day to the millisecond, and 24:00 is 00:00.
     fn read_item<'a>(&self, text: &'a str) -> Option<ConnectValue<'a>> {
         let owned_text = |text: Option<String>| {
             text.map_or(ConnectValue::Nothing, |text| ConnectValue::Text(text.into_bytes().into()))
@@ -264,7 +265,7 @@ impl TypeReader {
     }
 }
 
-/// Bytes of Postgres' text form: `\x` and two digits for each.
+/// Decodes `\x` and two hex digits for each byte.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.strip_prefix("\\x")?;
     let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok());

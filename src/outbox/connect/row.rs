@@ -1,7 +1,7 @@
-//! One row into one record, as Debezium's router and the converters made it.
+//! Builds one record of one row, as Debezium's router and the converters do.
 //!
-//! As in [`record`](super::super::record): first every part becomes a [`Piece`], then the caller sees the record; nothing is kept
-//! but room.
+//! As in [`record`](super::super::record), first every part becomes a [`Piece`], and then the caller gets the record. Between rows only
+//! the memory is kept.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::given::shown;
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
 
-/// Why a column's value has no bytes.
+/// The reason why a column's value has no bytes.
 pub(super) enum ValueFault {
     Row(RowError),
     Unreadable,
@@ -66,7 +66,7 @@ impl<'a> Row<'a> {
         self.with_parts(parts, key, value, scratch, take)
     }
 
-    /// A column's bytes by its encoder.
+    /// Encodes a column's value.
     fn encoded(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
         self.encode(index, encoder, arena).map_err(|fault| self.unwritable(index, fault))
     }
@@ -102,7 +102,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// `Ok(true)`: the value lies in `envelope`; else in the piece.
+    /// Builds the value. `Ok(true)`: it is in `envelope`. Else it is the piece.
     fn connect_value(
         self,
         connect: &ConnectPlan,
@@ -141,8 +141,8 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The payload as the router sees it: the text that its type's mode makes of it, or else what Postgres sends. In the place
-    /// of a null, and of a value that cannot be converted, its default; `None`: it has none.
+    /// The payload for the router: the text of the type's mode, or else what Postgres sends. A null, or a value that cannot be
+    /// converted, is replaced by the default. `None`: there is no default.
     fn payload_text<'s>(self, connect: &'s ConnectPlan, arena: &'s mut Arena) -> Result<Option<Cow<'s, [u8]>>, RowError>
     where
         'a: 's,
@@ -165,7 +165,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The payload as JSON; `None`: it stays what it is.
+    /// The payload as JSON. `None`: the payload stays as it is.
     fn expanded(
         self,
         connect: &ConnectPlan,
@@ -183,7 +183,7 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// The columns of an envelope, the payload first.
+    /// The columns of an envelope. The payload's comes first.
     fn member_indexes(self) -> impl Iterator<Item = usize> {
         std::iter::once(self.plan.payload).chain(self.plan.envelope.iter().map(|(_, index)| *index))
     }
@@ -219,8 +219,8 @@ impl<'a> Row<'a> {
         Ok(())
     }
 
-    /// From `{"schema":` up to and with `"payload":`, where that is written; the members. A tombstone's counts, too, although it is
-    /// not written.
+    /// Writes from `{"schema":` up to and with `"payload":`, if schemas are written. Returns the members. The schema of a tombstone is
+    /// stored as well, although it is not written.
     fn push_schema<'s>(
         self,
         schema: &'s EnvelopeSchema,
@@ -282,7 +282,7 @@ fn null_piece<'a>(null: &Null, arena: &mut Arena) -> Piece<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
     Value,
-    /// Debezium has none of this text.
+    /// Debezium has no value for this text.
     Nothing,
 }
 

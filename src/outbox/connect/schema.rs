@@ -1,4 +1,4 @@
-//! Schemas as `JsonConverter` writes them into each record.
+//! Writes schemas as `JsonConverter` puts them into each record.
 //!
 //! In: a column's [`Schema`]. Out: its JSON.
 //! Specification: Kafka Connect's `JsonConverter.asJsonSchema`.
@@ -6,7 +6,7 @@
 use super::types::{POINT, Schema};
 use super::value::push_string;
 
-/// Debezium's structures: a name, its fields, and a text about it.
+/// Debezium's structures: a name, the fields, and a description.
 const STRUCTURES: [(&str, &str, &str); 2] = [
     (
         "io.debezium.data.VariableScaleDecimal",
@@ -23,7 +23,7 @@ const STRUCTURES: [(&str, &str, &str); 2] = [
 /// A map's keys are never null, its values may be.
 const MAP: &str = r#""keys":{"type":"string","optional":false},"values":{"type":"string","optional":true}"#;
 
-/// A column's schema; `default`: its default's JSON, `field`: its name in a structure.
+/// A column's schema. `default`: its default in JSON. `field`: its name in a structure.
 pub(super) fn json(schema: &Schema, optional: bool, default: Option<&str>, field: Option<&str>) -> String {
     let mut members = vec![format!("\"type\":\"{}\"", schema.kind)];
     let structure = STRUCTURES.iter().find(|(name, ..)| schema.kind == "struct" && schema.name == Some(*name));
@@ -45,7 +45,7 @@ pub(super) fn json(schema: &Schema, optional: bool, default: Option<&str>, field
     format!("{{{}}}", members.join(","))
 }
 
-/// A JSON string.
+/// Quotes a text as a JSON string.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = Vec::new();
     push_string(&mut out, text);

@@ -1,36 +1,37 @@
-//! Records as a Kafka Connect pipeline with Debezium's outbox router wrote them.
+//! The settings for records as Kafka Connect writes them with Debezium's outbox router.
 //!
-//! In: nothing. Out: plain values, which the reader of the Debezium configuration's files makes and the rest of this folder obeys. There are no flags for these: they are what is left of Java, and go with its files.
+//! The reader of a Debezium configuration creates these values, and the rest of this folder uses them. They have no flags: only the
+//! files of `--from-debezium` can set them.
 //! Specification: Debezium's "Outbox Event Router" and PostgreSQL connector, Kafka Connect's converters.
 
 use crate::outbox::{List, TablePatterns};
 
-/// How keys, values and headers are made of columns.
+/// How columns become keys, values and headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own in the files")]
 pub struct Connect {
-    /// Makes the record's key.
+    /// The converter of the record's key.
     pub key: Converter,
-    /// Makes the record's value.
+    /// The converter of the record's value.
     pub value: Converter,
-    /// Makes each header's value.
+    /// The converter of each header's value.
     pub header: Converter,
-    /// The modes that set the type and value of a column before a converter sees it.
+    /// The modes that decide on a column's type and value before a converter gets it.
     pub modes: Modes,
-    /// Whether a payload that is a text with a JSON object or array is written as that; `None`: it stays a text.
+    /// How a text payload with a JSON object or array is expanded. `None`: it stays a text.
     pub expand: Option<Expand>,
-    /// Whether a header or envelope column that a table lacks is left out; else it is an error.
+    /// Whether a header or envelope column may be missing in a table. It is then left out. Else it is an error.
     pub skip_missing: bool,
-    /// Whether the tables must all have the same of the envelope's columns, where some may be missing.
+    /// Whether all tables must have the same columns of the envelope, if some may be missing.
     pub alike_envelopes: bool,
-    /// Whether a header whose value is null is left out, as Debezium Server does; Kafka Connect writes it as null.
+    /// Whether a header with a null value is left out, as by Debezium Server. Kafka Connect writes it as null.
     pub skip_null_headers: bool,
-    /// `event.converting.failure.handling.mode=fail`: a value that cannot be converted is no null, it ends the run.
+    /// `event.converting.failure.handling.mode=fail`: a value that cannot be converted ends the run. Else it becomes null.
     pub fail_on_conversion: bool,
-    /// The names of schemas, where a converter writes any.
+    /// The names of schemas, if a converter writes them.
     pub schemas: Schemas,
-    /// `column.include.list`, `column.exclude.list`, well-formed: a column that is not captured is as if the table had none of
-    /// that name. Empty: all are captured.
+    /// `column.include.list`, `column.exclude.list`, well-formed: for the records, the table has no columns that are not captured.
+    /// Empty: all columns are captured.
     pub columns: Vec<(List, String)>,
 }
 
@@ -53,11 +54,11 @@ impl Default for Connect {
 }
 
 impl Connect {
-    /// Which columns are captured.
+    /// The columns that are captured.
     pub fn captured(&self) -> TablePatterns {
         let mut patterns = TablePatterns::default();
         for (list, text) in &self.columns {
-            // They were tried when the settings were read.
+            // The expressions were parsed when the settings were read, so they are well-formed.
             drop(patterns.add(*list, text));
         }
         patterns
@@ -73,7 +74,7 @@ impl Connect {
         self.skip_missing
     }
 
-    /// Whether a converter writes schemas, which need more of a table than its rows tell.
+    /// Whether a converter writes schemas. Schemas need details that rows do not have.
     pub fn writes_schemas(&self) -> bool {
         [&self.key, &self.value, &self.header].into_iter().any(Converter::writes_schemas)
     }
@@ -84,13 +85,13 @@ impl Connect {
 pub enum Converter {
     /// `StringConverter`: Java's `toString`.
     Text,
-    /// `SimpleHeaderConverter`: text, with base64 for bytes and JSON's look for lists.
+    /// `SimpleHeaderConverter`: text, with bytes in base64 and lists that look like JSON.
     Simple,
     /// `JsonConverter`.
     Json(Json),
     /// `ByteArrayConverter`, `BinaryDataConverter`: bytes as they are.
     Bytes {
-        /// The converter of values that are not bytes; `None`: such a value is an error.
+        /// The converter of values that are not bytes. `None`: such a value is an error.
         other: Option<Box<Self>>,
     },
 }
@@ -111,11 +112,11 @@ impl Converter {
 pub struct Json {
     /// `schemas.enable`: `{"schema":…,"payload":…}`.
     pub schemas: bool,
-    /// `decimal.format=NUMERIC`; else decimals are bytes in base64.
+    /// `decimal.format=NUMERIC`. Else decimals are bytes in base64.
     pub numeric_decimals: bool,
 }
 
-/// The modes that set the type and value of a column before a converter sees it.
+/// The modes that decide on a column's type and value before a converter gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Modes {
     /// `time.precision.mode`.
@@ -128,7 +129,7 @@ pub struct Modes {
     pub interval: IntervalMode,
     /// `hstore.handling.mode`.
     pub hstore: HstoreMode,
-    /// `money.fraction.digits`: digits of a precise amount of money behind the point.
+    /// `money.fraction.digits`: the digits after the point of a precise amount of money.
     pub money_digits: i32,
 }
 
@@ -148,7 +149,7 @@ impl Default for Modes {
 /// `hstore.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HstoreMode {
-    /// A text with a JSON object.
+    /// A text that is a JSON object.
     #[default]
     Json,
     /// A structure.
@@ -158,7 +159,7 @@ pub enum HstoreMode {
 /// `time.precision.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TimePrecision {
-    /// Milliseconds for up to three digits of a second, else microseconds; dates are days.
+    /// Milliseconds for up to three digits of a second, else microseconds. Dates are days.
     #[default]
     Adaptive,
     /// As `Adaptive`, but times of day are always microseconds.
@@ -202,7 +203,7 @@ pub enum BinaryMode {
 /// `interval.handling.mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IntervalMode {
-    /// Microseconds, a month being 30.4375 days.
+    /// Microseconds. A month has 30.4375 days.
     #[default]
     Numeric,
     /// `P1Y2M3DT4H5M6.7S`.

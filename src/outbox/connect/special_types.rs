@@ -1,11 +1,11 @@
-//! Types that need more than their text: money, bits, hstore.
+//! Reads types whose text is not enough: money, bits, points, hstore.
 //!
-//! In: Postgres' text. Out: values as Debezium has them; `None` for what ends its task.
+//! In: Postgres' text. Out: Debezium's values. `None` if the text ends Debezium's task.
 //! Specification: Debezium's `PostgresMoney` and `PostgresValueConverter`, the hstore parser of Java's driver, `java.util.HashMap`.
 
 use super::number::Decimal;
 
-/// Money's amount: a sign or parentheses, one character of currency, digits with commas between.
+/// Reads an amount of money: a sign or parentheses, one currency character, and digits with commas.
 pub(super) fn money(text: &str) -> Option<Decimal> {
     let negative = text.starts_with(['-', '(']);
     let inside = text.strip_prefix(['-', '(']).unwrap_or(text);
@@ -16,7 +16,7 @@ pub(super) fn money(text: &str) -> Option<Decimal> {
     Decimal::parse(&format!("{sign}{}", amount.replace(',', "")))
 }
 
-/// Bits in bytes, the last bit the lowest of the first byte, without bytes of zeros at the end.
+/// Packs bits into bytes: the last bit is the lowest of the first byte. Zero bytes at the end are left out.
 pub(super) fn bits(text: &str) -> Option<Vec<u8>> {
     let mut bytes = vec![0_u8; text.len().div_ceil(8)];
     for (at, bit) in text.bytes().rev().enumerate() {
@@ -32,18 +32,18 @@ pub(super) fn bits(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A point's two numbers.
+/// Reads the two numbers of a point.
 pub(super) fn point(text: &str) -> Option<(f64, f64)> {
     let (x, y) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
     Some((x.parse().ok()?, y.parse().ok()?))
 }
 
-/// A point in "well-known binary" form: lowest byte first, type 1.
+/// Writes a point in "well-known binary" form: lowest byte first, type 1.
 pub(super) fn well_known_binary(x: f64, y: f64) -> Vec<u8> {
     [[1, 1, 0, 0, 0].as_slice(), &x.to_le_bytes(), &y.to_le_bytes()].concat()
 }
 
-/// An hstore's members in the order in which Java's `HashMap` gives them.
+/// Reads the members of an hstore, in the order of Java's `HashMap`.
 pub(super) fn hstore(text: &str) -> Option<Vec<(String, Option<String>)>> {
     let mut members = Vec::new();
     let mut rest = text;
@@ -81,12 +81,12 @@ fn hash(text: &str) -> u32 {
     text.encode_utf16().fold(0, |hash, unit| hash.wrapping_mul(31).wrapping_add(u32::from(unit)))
 }
 
-/// High bits count, too.
+/// Mixes the high bits of a hash into the low ones, as `HashMap` does.
 const fn spread(hash: u32) -> u32 {
     hash ^ (hash >> 16)
 }
 
-/// 16, and twice as many each time that three quarters are full.
+/// The number of buckets: 16, doubled each time that three quarters are full.
 fn buckets(members: usize) -> u32 {
     let mut buckets = 16_u32;
     while members > buckets as usize / 4 * 3 && buckets < 1 << 30 {

@@ -1,14 +1,14 @@
-//! Dates, times and intervals as Debezium reads them from Postgres' text.
+//! Reads dates, times and intervals from Postgres' text, as Debezium does.
 //!
-//! In: text with `DateStyle=ISO`, `IntervalStyle=postgres`, `TimeZone=UTC`, which the connection pins. Out: numbers since the
-//! epoch or midnight, ISO 8601 texts. `None` for what is none of these, or not known here. Infinities and extremes are what
-//! Java makes of them: numbers that saturate, and wrap around.
+//! In: text with `DateStyle=ISO`, `IntervalStyle=postgres`, `TimeZone=UTC`, which the connection sets. Out: numbers since the epoch or
+//! midnight, or ISO 8601 texts. `None` if the text has another form. Infinities and extreme values follow Java's arithmetic, in which
+//! numbers saturate or wrap around.
 //! Specification: Debezium's PostgreSQL connector, "Temporal types"; PostgreSQL manual, section 8.5.
 
 use super::super::time;
 use super::number;
 
-/// Digits of a second, as a power of ten.
+/// The unit of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unit {
     Millis,
@@ -17,7 +17,7 @@ pub(super) enum Unit {
 }
 
 impl Unit {
-    /// A number of microseconds below a day in this unit; finer ones are cut off.
+    /// A number of microseconds below a day, in this unit. Finer digits are cut off.
     const fn of_micros(self, micros: i64) -> i64 {
         match self {
             Self::Millis => micros.div_euclid(1000),
@@ -26,8 +26,8 @@ impl Unit {
         }
     }
 
-    /// Seconds and what is left in this unit, in Java's arithmetic: milliseconds and microseconds saturate with the seconds,
-    /// and the sum wraps around. `None`: nanoseconds that 64 bits do not hold.
+    /// A point in time in this unit, in Java's arithmetic: milliseconds and microseconds saturate with the seconds, and the sum wraps
+    /// around. `None`: the nanoseconds do not fit into 64 bits.
     fn of_instant(self, Instant { seconds, micros }: Instant) -> Option<i64> {
         let (per_second, rest) = (self.of_micros(MICROS_PER_SECOND), self.of_micros(micros));
         match self {
@@ -44,11 +44,11 @@ struct Instant {
     micros: i64,
 }
 
-/// Java's driver has these for infinity.
+/// The instant that Java's driver has for infinity.
 const INFINITY: Instant = Instant { seconds: 9_223_372_036_825, micros: 200_000 };
 const MINUS_INFINITY: Instant = Instant { seconds: -9_223_372_036_833, micros: 600_000 };
 
-/// Days, as Debezium has them: what is left of its dates in 32 bits.
+/// The days that Debezium has for infinity: its date, cut to 32 bits.
 const INFINITY_DAYS: i64 = -2_147_472_692;
 const MINUS_INFINITY_DAYS: i64 = -2_147_472_691;
 
@@ -72,7 +72,7 @@ fn finite_days(text: &str) -> Option<i64> {
     parts.next().is_none().then(|| time::days_from_civil(year, month, day)).flatten()
 }
 
-/// Without the ` BC` at its end, and whether it was there.
+/// The text without its ` BC`, and whether it had one.
 fn era(text: &str) -> (&str, bool) {
     text.strip_suffix(" BC").map_or((text, false), |text| (text, true))
 }
@@ -98,7 +98,7 @@ fn clock_micros(text: &str) -> Option<i64> {
     Some(((hours * 60 + minutes) * 60 + seconds) * MICROS_PER_SECOND + fraction)
 }
 
-/// A timestamp without a zone since 1970, taken as UTC. `Some(None)`: Debezium cannot convert it.
+/// The time since 1970 of a timestamp without a zone, which counts as UTC. `Some(None)`: Debezium cannot convert it.
 #[allow(clippy::option_option, reason = "what is not read, and what Debezium does not convert, are not the same")]
 pub(super) fn timestamp(text: &str, unit: Unit) -> Option<Option<i64>> {
     Some(match (text, unit) {
@@ -117,7 +117,7 @@ pub(super) fn timestamp(text: &str, unit: Unit) -> Option<Option<i64>> {
     })
 }
 
-/// A timestamp with a zone in ISO 8601, with as many digits of a second as its column has; 0: as many as it needs.
+/// A timestamp with a zone in ISO 8601, with as many digits of a second as its column has. 0: as many as it needs.
 pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<String> {
     if ["infinity", "-infinity"].contains(&text) {
         return Some(text.to_owned());
@@ -134,7 +134,7 @@ pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<Stri
     Some(format!("{}T{clock}{point}{fraction}Z", signed_date(date, before_christ)?))
 }
 
-/// With a sign where the year has another number of digits than four, or lies before year 1.
+/// The date, with a sign if its year does not have four digits, or is before year 1.
 fn signed_date(date: &str, before_christ: bool) -> Option<String> {
     let (year, rest) = date.split_once('-')?;
     let year = digits(year)?;
@@ -161,7 +161,7 @@ pub(super) fn zoned_time(text: &str) -> Option<String> {
     Some(clock_text(micros - sign * seconds * MICROS_PER_SECOND))
 }
 
-/// Microseconds as a time of some day.
+/// The microseconds of a day as `HH:MM:SS.ffffff`.
 fn clock_text(micros: i64) -> String {
     let micros = micros.rem_euclid(SECONDS_PER_DAY * MICROS_PER_SECOND);
     let (second, fraction) = (micros / MICROS_PER_SECOND, micros % MICROS_PER_SECOND);
@@ -171,19 +171,19 @@ fn clock_text(micros: i64) -> String {
     format!("{:02}:{:02}:{:02}{point}{fraction}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// A time of day in an array, in which Java's driver has milliseconds, and 24:00 is midnight.
+/// A time of day in an array. There, Java's driver has milliseconds, and 24:00 is 00:00.
 pub(super) fn time_in_array(text: &str, unit: Unit) -> Option<i64> {
     let millis = Unit::Millis.of_micros(clock_micros(text)?) % (SECONDS_PER_DAY * 1000);
     Some(unit.of_micros(millis * 1000))
 }
 
-/// As `time_in_array`, in ISO 8601.
+/// A time of day in an array, in ISO 8601.
 pub(super) fn iso_time_in_array(text: &str) -> Option<String> {
     time_in_array(text, Unit::Micros).map(clock_text)
 }
 
-/// The fields of a date in an array. Java's driver has none of the ten days that the Gregorian calendar left out, and years before
-/// Christ without their sign.
+/// The year, month and day of a date in an array. There, Java's driver skips the ten days that the Gregorian calendar skipped, and has
+/// years before Christ without their sign.
 fn date_in_array(text: &str) -> Option<(i64, i64, i64)> {
     match text {
         "infinity" => return Some((292_278_994, 8, 16)),
@@ -199,7 +199,7 @@ fn date_in_array(text: &str) -> Option<(i64, i64, i64)> {
     })
 }
 
-/// A timestamp in an array: Java's driver takes a date before 15 October 1582 for one of the Julian calendar.
+/// A timestamp in an array, in the Gregorian calendar. Java's driver reads dates before 15 October 1582 in the Julian calendar.
 pub(super) fn in_gregorian(text: &str) -> Option<String> {
     const FIRST_GREGORIAN: i64 = -141_427;
     let (plain, before_christ) = era(text);
@@ -222,21 +222,21 @@ fn julian_days(year: i64, month: i64, day: i64) -> i64 {
     day + (153 * month + 2) / 5 + 365 * year + year.div_euclid(4) - FROM_MARCH_OF_4801_BC_TO_1970
 }
 
-/// A date in an array as days since 1970, cut to 32 bits. `Some(None)`: there is no such day after Christ.
+/// The days since 1970 of a date in an array, cut to 32 bits. `Some(None)`: there is no such day.
 #[allow(clippy::option_option, clippy::cast_possible_truncation, reason = "as for timestamps; Java cuts it, too")]
 pub(super) fn days_in_array(text: &str) -> Option<Option<i64>> {
     let (year, month, day) = date_in_array(text)?;
     Some(days_of(year, month, day).map(|days| i64::from(days as i32)))
 }
 
-/// As `time_in_array`, in ISO 8601.
+/// A date in an array, in ISO 8601.
 #[allow(clippy::option_option, reason = "as for days")]
 pub(super) fn iso_date_in_array(text: &str) -> Option<Option<String>> {
     let (year, month, day) = date_in_array(text)?;
     Some(days_of(year, month, day).map(|_| format!("{}-{month:02}-{day:02}Z", iso_year(year))))
 }
 
-/// A timestamp with a zone in an array, whose date is as there.
+/// A timestamp with a zone in an array. Its date is read like any date in an array.
 #[allow(clippy::option_option, reason = "as for days")]
 pub(super) fn zoned_timestamp_in_array(text: &str, fraction_digits: usize) -> Option<Option<String>> {
     if text == "infinity" {
@@ -249,7 +249,7 @@ pub(super) fn zoned_timestamp_in_array(text: &str, fraction_digits: usize) -> Op
     zoned_timestamp(&format!("{year:04}-{month:02}-{day:02} {clock}"), fraction_digits).map(Some)
 }
 
-/// `None`: there is no such day.
+/// The days since 1970. `None`: there is no such day.
 fn days_of(year: i64, month: i64, day: i64) -> Option<i64> {
     let days = time::days_from_civil(year, month, day)?;
     (time::civil_from_days(days) == (year, month, day)).then_some(days)
@@ -265,12 +265,12 @@ pub(super) fn iso_date(text: &str) -> Option<String> {
     }
 }
 
-/// A time of day in ISO 8601; midnight at the end of a day is that at its beginning.
+/// A time of day in ISO 8601. 24:00 becomes 00:00.
 pub(super) fn iso_time(text: &str) -> Option<String> {
     clock_micros(text).map(clock_text)
 }
 
-/// A timestamp without a zone in ISO 8601, taken as UTC.
+/// A timestamp without a zone in ISO 8601. It counts as UTC.
 pub(super) fn iso_timestamp(text: &str) -> Option<String> {
     match text {
         "infinity" => Some("+294247-01-10T04:00:25.2Z".to_owned()),
@@ -282,7 +282,7 @@ pub(super) fn iso_timestamp(text: &str) -> Option<String> {
     }
 }
 
-/// An interval's parts; each may be negative.
+/// The parts of an interval. Each may be negative.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Interval {
     years: i64,
@@ -294,7 +294,7 @@ struct Interval {
 }
 
 impl Interval {
-    /// `1 year 2 mons -3 days +04:05:06.7`. Java's driver makes an infinite one one of no length.
+    /// Parses `1 year 2 mons -3 days +04:05:06.7`. Java's driver turns an infinite interval into one of length zero.
     fn parse(text: &str) -> Option<Self> {
         let mut interval = Self::default();
         if matches!(text, "infinity" | "-infinity") {

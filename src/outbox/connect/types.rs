@@ -1,7 +1,7 @@
 //! Maps a column's type to the type and schema that Debezium gives it.
 //!
-//! In: a type's oid and modifier, what the catalogue says of types that are not built in, the handling modes. Out: a [`Type`],
-//! which has the type's [`TypeReader`] and its schema; or why there is none.
+//! In: a type's oid and modifier, the catalog's details of types that are not built in, and the handling modes. Out: a [`Type`], which
+//! has a [`TypeReader`] and a schema; or why there is none.
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
 use super::super::details::TypeDetails;
@@ -10,43 +10,43 @@ use super::reader::TypeReader;
 use super::temporal::Unit;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};
 
-/// How a type's text reads, and what its schema says.
+/// How a type's text is read, and its schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) reader: TypeReader,
     pub(super) schema: Schema,
 }
 
-/// A schema, but for its name in a structure, and whether it is optional.
+/// A schema, without its name in a structure and whether it is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Schema {
     /// `string`, `int64`, `array`…
     pub(super) kind: &'static str,
-    /// A semantic type; their version is always 1.
+    /// The name of a semantic type. Its version is always 1.
     pub(super) name: Option<&'static str>,
-    /// In this order.
+    /// The parameters, in this order.
     pub(super) parameters: Vec<(&'static str, String)>,
-    /// Of an array.
+    /// The schema of an array's items.
     pub(super) items: Option<Box<Self>>,
-    /// An array's items cannot be null: so it is with enums alone.
+    /// Whether an array's items cannot be null. That is only so for enums.
     pub(super) items_required: bool,
 }
 
-/// Why a column cannot be written as Debezium does.
+/// The reason why a column cannot be written as by Debezium.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoType {
-    /// The catalogue does not know it.
+    /// The catalog does not have the type.
     Unknown,
-    /// Debezium leaves such columns out, as if the table had none of that name.
+    /// Debezium leaves the column out.
     LeftOut,
-    /// There is no form here.
+    /// walrelay has no form for the type.
     Unsupported(&'static str),
 }
 
-/// `bit[]`, int2vector, oidvector and arrays of these: Debezium makes lists of them, which are not known here.
+/// `bit[]`, int2vector, oidvector and arrays of these. Debezium makes lists of them, whose form walrelay does not know.
 const OTHER_LISTS: [u32; 5] = [1561, 22, 30, 1006, 1013];
 
-/// Digits of a second where a column does not say.
+/// The digits of a second if the column does not declare any.
 const DEFAULT_FRACTION: i32 = 6;
 
 fn typed(reader: TypeReader, kind: &'static str, name: Option<&'static str>) -> Type {
@@ -58,7 +58,7 @@ fn text(name: Option<&'static str>) -> Type {
 }
 
 impl Type {
-    /// A text without more to it.
+    /// A text without a semantic type.
     pub(super) fn plain_text() -> Self {
         text(None)
     }
@@ -74,7 +74,7 @@ impl Type {
             _ if OTHER_LISTS.contains(&type_id) => {
                 return Err(NoType::Unsupported("of a type that is not written as Debezium does"));
             }
-            // Without `include.unknown.datatypes` Debezium makes no field of these.
+            // Without `include.unknown.datatypes`, Debezium leaves these columns out.
             _ if !is_custom(type_id) => return Err(NoType::LeftOut),
             _ => {}
         }
@@ -132,8 +132,8 @@ fn list_of(element: Type) -> Type {
     Type { reader: TypeReader::List { element: Box::new(element.reader), required }, schema }
 }
 
-/// Element types of the arrays that are read. Java's driver takes those with times through the zone of its machine: here that
-/// is UTC.
+/// The type of an array's elements, if walrelay reads such arrays. Java's driver converts times in them with the zone of its machine,
+/// which counts as UTC here.
 const fn element_of(array: u32) -> Option<u32> {
     Some(match array {
         1000 => 16,
@@ -256,8 +256,8 @@ fn text_of(reader: TypeReader, name: &'static str) -> Type {
     typed(reader, "string", Some(name))
 }
 
-/// The modifier holds precision and scale, 4 more than they are. A negative scale is read without its sign, as Java's driver
-/// does: -2 is 2046.
+/// A numeric. The modifier has precision and scale, plus 4. As Java's driver does, a negative scale is read without its sign: -2 is
+/// 2046.
 fn decimal(modifier: i32, mode: DecimalMode) -> Type {
     let declared = (modifier >= 4).then(|| ((modifier - 4) >> 16, (modifier - 4) & 0x7FF));
     let reader = TypeReader::Decimal { mode, scale: declared.map(|(_, scale)| scale) };
@@ -290,7 +290,7 @@ fn money(mode: DecimalMode, digits: i32) -> Type {
     }
 }
 
-/// `bit` alone is of one bit, `bit varying` of any number.
+/// Bits. `bit` without a length is one bit, `bit varying` any number.
 fn bits(type_id: u32, modifier: i32) -> Type {
     let length = match (type_id, modifier) {
         (_, 1..) => modifier,
@@ -306,7 +306,7 @@ fn bits(type_id: u32, modifier: i32) -> Type {
 }
 
 impl Schema {
-    /// Whether Java's `toString` shows only where the value lies, and not what it is.
+    /// Whether Java's `toString` writes the value's address, and not the value.
     pub(super) fn has_no_java_text(&self) -> bool {
         let is_array_of_bytes = self.kind == "bytes" && self.name != Some(DECIMAL);
         let of_items = || self.items.as_ref().is_some_and(|items| items.has_no_java_text());
@@ -324,7 +324,7 @@ mod tests {
         Type::of(type_id, modifier, modes, &TypeDetails::new()).unwrap()
     }
 
-    /// The simple text of a value.
+    /// Checks the simple text of a value.
     #[track_caller]
     fn check(type_id: u32, modifier: i32, modes: Modes, text: &str, expected: &str) {
         let mut out = Vec::new();

@@ -1,7 +1,7 @@
-//! A column's value as Debezium has it, and the ways in which Java and Kafka Connect write one.
+//! [`ConnectValue`]: a column's value as Debezium has it, and its written forms.
 //!
-//! In: a [`ConnectValue`]. Out: bytes. Three ways: Java's `toString` (`StringConverter`), `Values.convertToString`
-//! (`SimpleHeaderConverter`), and JSON (`JsonConverter`, by Jackson).
+//! In: a [`ConnectValue`]. Out: bytes. Java and Kafka Connect write a value in three ways: Java's `toString` (`StringConverter`),
+//! `Values.convertToString` (`SimpleHeaderConverter`), and JSON (`JsonConverter`, by Jackson).
 
 use super::super::json::push_base64;
 use super::number::{self, Decimal};
@@ -10,29 +10,29 @@ use crate::outbox::connect::Json;
 use std::borrow::Cow;
 use std::io::Write;
 
-/// A value.
+/// A column's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ConnectValue<'a> {
     Boolean(bool),
     Integer(i64),
     Float(f32),
     Double(f64),
-    /// A string; bytes that are no UTF-8 may stand in it where a database has another encoding.
+    /// A string. If the database has another encoding, its bytes may not be UTF-8.
     Text(Cow<'a, [u8]>),
     Bytes(Cow<'a, [u8]>),
-    /// Of the scale that its schema names.
+    /// A decimal with the scale that its schema has.
     Decimal(Decimal),
-    /// With its scale beside it.
+    /// A decimal with a scale of its own.
     VariableDecimal(Decimal),
     Point(f64, f64),
-    /// A structure of any names; a null among the values is `None`.
+    /// A structure with any names. `None`: null.
     Map(Vec<(String, Option<String>)>),
     List(Vec<Option<Self>>),
-    /// Debezium cannot convert it: the column has no value, as if it were null.
+    /// Debezium cannot convert the value, and takes it for null.
     Nothing,
 }
 
-/// A text that must be UTF-8 and is not, or a value that the way has no form for.
+/// The reason why a value cannot be written: a text is not UTF-8, or this form has no such value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unwritable {
     NotUtf8,
@@ -42,11 +42,11 @@ pub(super) enum Unwritable {
 type Written = Result<(), Unwritable>;
 
 impl ConnectValue<'_> {
-    /// As `toString` writes it.
+    /// Writes the text of `toString`.
     pub(super) fn push_java(&self, out: &mut Vec<u8>) -> Written {
         match self {
             Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
-            // Java shows where an array lies, not what is in it.
+            // `toString` writes the address of an array, and not its content.
             Self::Bytes(_) | Self::VariableDecimal(_) | Self::Point(..) | Self::Nothing => {
                 return Err(Unwritable::NoForm);
             }
@@ -59,7 +59,7 @@ impl ConnectValue<'_> {
         Ok(())
     }
 
-    /// As `Values.convertToString` writes it.
+    /// Writes the text of `Values.convertToString`.
     pub(super) fn push_simple(&self, out: &mut Vec<u8>, embedded: bool) -> Written {
         match self {
             Self::Text(text) if embedded => push_simple_string(out, text),
@@ -82,7 +82,7 @@ impl ConnectValue<'_> {
         Ok(())
     }
 
-    /// As JSON.
+    /// Writes JSON.
     pub(super) fn push_json(&self, out: &mut Vec<u8>, json: Json) -> Written {
         match self {
             Self::Text(text) => push_string(out, std::str::from_utf8(text).map_err(|_| Unwritable::NotUtf8)?),
@@ -121,7 +121,7 @@ impl ConnectValue<'_> {
     }
 }
 
-/// In brackets; a null is `null` in all ways.
+/// Writes a list in brackets. All three ways write a null element as `null`.
 fn push_list<'a>(
     out: &mut Vec<u8>,
     items: &[Option<ConnectValue<'a>>],
@@ -142,14 +142,14 @@ fn push_list<'a>(
     Ok(())
 }
 
-/// A structure with scale and unscaled value; both ways write it alike.
+/// Writes a structure with the scale and the unscaled value. Two of the ways do it alike.
 fn push_variable(out: &mut Vec<u8>, decimal: &Decimal) {
     write!(out, "{{\"scale\":{},\"value\":", decimal.scale()).unwrap_or_default();
     push_base64(out, &decimal.unscaled_bytes());
     out.push(b'}');
 }
 
-/// A structure with both numbers, and the point as bytes; both ways write it alike.
+/// Writes a structure with both numbers, and the point as bytes. Two of the ways do it alike.
 fn push_point(out: &mut Vec<u8>, x: f64, y: f64) {
     for (name, number) in [("{\"x\":", x), (",\"y\":", y)] {
         out.extend(name.as_bytes());
@@ -189,7 +189,7 @@ fn push_java_map(out: &mut Vec<u8>, members: &[(String, Option<String>)]) {
     out.push(b'}');
 }
 
-/// Backslashes and quotes alone are escaped.
+/// Writes a string in which only backslashes and quotes are escaped.
 fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
     for &byte in text {
@@ -201,14 +201,13 @@ fn push_simple_string(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'"');
 }
 
-/// As Jackson writes a string as bytes: what must be escaped, and characters beyond 16 bits as two escapes; hex digits in
-/// capitals.
+/// Writes a JSON string as Jackson does into bytes: characters beyond 16 bits are two escapes, and hex digits are capitals.
 pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
     push_escaped(out, text, true);
 }
 
-/// Appends a JSON string. With `wide`, characters beyond 16 bits are escaped, too. Jackson leaves them as they
-/// are where it writes into a text.
+/// Appends a JSON string. With `wide`, characters beyond 16 bits are escaped, too. Jackson does not escape them when it writes into a
+/// text.
 pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
     out.push(b'"');
     for character in text.chars() {
@@ -233,7 +232,7 @@ pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
     out.push(b'"');
 }
 
-/// Members as one JSON object, as Jackson writes it into a text.
+/// Writes members as one JSON object, as Jackson does into a text.
 pub(super) fn members_json(members: &[(String, Option<String>)]) -> Vec<u8> {
     let mut out = vec![b'{'];
     for (at, (key, value)) in members.iter().enumerate() {
@@ -259,7 +258,7 @@ mod tests {
         ConnectValue::Text(Cow::Borrowed(text.as_bytes()))
     }
 
-    /// Java's text, the simple text and JSON; `-`: there is none.
+    /// Checks Java's text, the simple text and JSON. `-`: there is none.
     #[track_caller]
     fn check(value: &ConnectValue<'_>, expected: [&str; 3]) {
         let written = |write: &dyn Fn(&mut Vec<u8>) -> Written| {

@@ -1,6 +1,6 @@
 //! The reasons for which a table cannot be read as an outbox, and the command or SQL that fixes each.
 //!
-//! In: all that a table lacks, at once. Out: one error, and a hint that can be followed as it is. Pure.
+//! In: all that a table lacks. Out: one error, and a hint whose commands can be run as they are. Pure.
 
 use super::Role;
 use crate::remedy::{Command, Remedy};
@@ -9,37 +9,37 @@ use std::fmt;
 /// A table that cannot be read as an outbox. An operator must act: see [`PlanError::hint`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Columns are missing. The error has all of them.
+    /// Columns are missing. The error lists all of them.
     #[error("{}table {table} has no column {}; it has {}", because(cause.as_ref()), joined(lacks), listed(present))]
     Lacks {
         /// `schema.table`.
         table: String,
         /// The roles and columns that are missing; at least one.
         lacks: Vec<Lack>,
-        /// The columns that are there.
+        /// The columns that the table has.
         present: Vec<String>,
-        /// The reason for which they do not arrive, if the table itself has them.
+        /// The reason why the columns do not arrive, if the table itself has them.
         cause: Option<Cause>,
     },
-    /// A column's type has no form that Debezium would give it.
+    /// Debezium has no form for a column's type.
     #[error("column \"{column}\" of table {table} is {why}")]
     NotAsDebezium {
         /// `schema.table`.
         table: String,
         /// The column.
         column: String,
-        /// The column's type as a role sees it, and the remedy.
+        /// The problem of the column's type, and the fix.
         why: &'static str,
     },
-    /// Tables have different columns for the envelope, of which Debezium would write those of the first row's table.
+    /// Tables have different columns for the envelope. Debezium would write those of the table of the first row.
     #[error("envelopes of tables differ: {one}, {other}; Debezium writes that of the first row's table in all of them")]
     EnvelopesDiffer {
         /// A table and the members that its envelope has.
         one: String,
-        /// Another one.
+        /// Another table and its members.
         other: String,
     },
-    /// A column cannot do what a setting wants of it.
+    /// The type of a column does not fit its setting.
     #[error("column \"{column}\" of table {table}, which {flag} names, is {type_name}: {wanted} is wanted")]
     WrongType {
         /// `schema.table`.
@@ -65,19 +65,19 @@ pub enum Cause {
         /// The slot, which has rows under the old list.
         slot: String,
     },
-    /// The row was committed when its table was published with other columns: Postgres decodes it by the catalog at that LSN.
+    /// The row was committed when its table was published with other columns. Postgres decodes it by the catalog at that LSN.
     Past {
         /// The slot.
         slot: String,
-        /// A column has been renamed since, or dropped.
+        /// Whether a column has been renamed or dropped since.
         renamed: bool,
     },
 }
 
-/// A column that is not there.
+/// A column that is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lack {
-    /// No column plays a role that is needed.
+    /// No column has a role that is needed.
     Role {
         /// The role.
         role: Role,
@@ -88,7 +88,7 @@ pub enum Lack {
         /// For the route: a topic that needs no route.
         topic: Option<String>,
     },
-    /// A setting names a column that is missing.
+    /// A setting names a column that the table does not have.
     Named {
         /// The setting.
         flag: &'static str,
@@ -108,16 +108,16 @@ pub enum Within {
     Nothing,
     /// The topic's template.
     Template(String),
-    /// `NAME=`: it is one of a list. A flag replaces the whole list of a file or of the environment.
+    /// `NAME=`. The setting is a list, and a flag replaces the whole list of the file or of the environment.
     List {
-        /// `NAME`.
+        /// The `NAME` before the column.
         name: String,
         /// All values of the list, in order.
         list: Vec<String>,
     },
 }
 
-/// Stands for a column that only the user can name.
+/// The placeholder of a column that only the user can name.
 const OPEN: &str = "COLUMN";
 
 impl fmt::Display for Lack {
@@ -130,7 +130,7 @@ impl fmt::Display for Lack {
 }
 
 impl Lack {
-    /// Which column is meant cannot be determined.
+    /// Whether nobody but the user knows which column is meant.
     fn is_open(&self) -> bool {
         match self {
             Self::Role { likely, topic, .. } => likely.is_none() && topic.is_none(),
@@ -138,7 +138,7 @@ impl Lack {
         }
     }
 
-    /// Adds the flag that brings it, with its value.
+    /// Adds the flag that fixes the problem, with its value.
     fn add_to(&self, flags: &mut Flags) {
         match self {
             Self::Role { likely: None, topic: Some(topic), .. } => flags.set("--topic", topic.clone()),
@@ -161,13 +161,13 @@ impl Lack {
     }
 }
 
-/// The topic's template with another column in a name's place.
+/// The topic's template with `meant` in the place of the column `name`.
 fn template_with(template: &str, name: &str, meant: &str) -> String {
     let filtered = template.replace(&format!("{{{name}|"), &format!("{{{meant}|"));
     filtered.replace(&format!("{{{name}}}"), &format!("{{{meant}}}"))
 }
 
-/// Flags of a command, in order.
+/// The flags of a command, in order.
 #[derive(Default)]
 struct Flags(Vec<(&'static str, String)>);
 
@@ -176,7 +176,7 @@ impl Flags {
         self.0.iter().find(|(known, _)| *known == flag).map(|(_, value)| value.as_str())
     }
 
-    /// Of a flag with one value.
+    /// Sets a flag that has one value.
     fn set(&mut self, flag: &'static str, value: String) {
         match self.0.iter_mut().find(|(known, _)| *known == flag) {
             Some((_, known)) => *known = value,
@@ -184,7 +184,7 @@ impl Flags {
         }
     }
 
-    /// All values of a flag with a list of them.
+    /// Sets all values of a flag that is a list.
     fn list(&mut self, flag: &'static str, values: &[String]) {
         if self.value(flag).is_none() {
             self.0.extend(values.iter().map(|value| (flag, value.clone())));
@@ -200,7 +200,7 @@ impl Flags {
     }
 }
 
-/// How rows are published that the slot will only ever send without what is needed.
+/// The remedy if the slot will never send the rows with the needed columns.
 fn recreate(slot: &str, table: &str) -> Remedy {
     Remedy::from("a new slot leaves them out: ")
         .and(Remedy::new_slot(slot))
@@ -208,7 +208,7 @@ fn recreate(slot: &str, table: &str) -> Remedy {
 }
 
 impl PlanError {
-    /// What fixes it.
+    /// The fix.
     pub fn hint(&self) -> Remedy {
         match self {
             Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => Remedy::sql(widen)
@@ -233,7 +233,7 @@ impl PlanError {
         }
     }
 
-    /// Whether the error holds for all rows, whatever shape the table had when they were committed.
+    /// Whether the error is true for all rows, whatever columns their table had when they were committed.
     pub(crate) const fn is_for_all_rows(&self) -> bool {
         matches!(self, Self::EnvelopesDiffer { .. })
     }
@@ -248,7 +248,7 @@ impl PlanError {
     }
 }
 
-/// The value with which a setting asks for no column.
+/// The value with which a setting asks for no column. `None`: it has no such value.
 fn without(flag: &str) -> Option<&'static str> {
     match flag {
         "--timestamp" => Some("commit"),
@@ -257,10 +257,10 @@ fn without(flag: &str) -> Option<&'static str> {
     }
 }
 
-/// One command with all flags.
+/// One command with all flags that are needed.
 fn lacks_hint(lacks: &[Lack], present: &[String]) -> Remedy {
     let mut flags = Flags::default();
-    // A topic without a route is the whole template: what is wrong with it otherwise is corrected in that.
+    // A topic without a route replaces the whole template, so other errors in the template need no fix.
     let in_template = |lack: &&Lack| matches!(lack, Lack::Named { within: Within::Template(_), .. });
     let (of_template, others): (Vec<&Lack>, Vec<&Lack>) = lacks.iter().partition(in_template);
     for lack in others.into_iter().chain(of_template) {

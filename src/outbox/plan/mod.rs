@@ -1,12 +1,12 @@
-//! `TablePlan`: which column of a table plays which role.
+//! [`TablePlan`]: the role of each column of a table.
 //!
 //! ```text
 //!  Relation (or the catalog's names and types) + Mapping + TopicRule's names ──► TablePlan: indexes into a row
 //! ```
 //!
-//! Created once for each Relation message, so a row costs no look-up by name. Names are compared as the catalog has them,
-//! with their case. A name that a flag gives overrides the names tried; an empty one turns an optional role off. A table that
-//! lacks what it needs is an error that says what was tried, what is there and which flag helps. Reads no row.
+//! A plan is created once for each Relation message, so a row costs no look-up by name. Names are compared in the catalog's case. If a
+//! flag names a column, no other name is tried; an empty name turns an optional role off. If a table lacks a column that it needs, the
+//! error says which names were tried, which columns there are, and which flag helps. This file reads no rows.
 
 mod error;
 
@@ -35,15 +35,15 @@ pub struct TablePlan {
     pub(super) partition: Option<usize>,
     pub(super) timestamp: Option<usize>,
     pub(super) schema_id: Option<usize>,
-    /// For each of [`TopicRule::names`] its column.
+    /// The column of each of [`TopicRule::names`].
     pub(super) topic: Vec<usize>,
-    /// Header name and column.
+    /// The name and the column of each header.
     pub(super) extra_headers: Vec<(String, usize)>,
-    /// The member's name as JSON text, and its column.
+    /// Each member's name in JSON, and its column.
     pub(super) envelope: Vec<(String, usize)>,
     /// The names of the columns in `envelope`, not escaped.
     pub(super) envelope_names: Vec<String>,
-    /// The plan by which Debezium would write the rows, if that is asked for.
+    /// The plan for Debezium's form, if a setting asks for it.
     pub(super) connect: Option<Box<ConnectPlan>>,
 }
 
@@ -51,7 +51,7 @@ pub struct TablePlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlanColumn {
     pub(super) name: String,
-    /// `pg_type.oid`. Of a domain: that of the type below it.
+    /// `pg_type.oid`. For a domain, that of the type below it.
     pub(super) type_id: u32,
     pub(super) kind: Kind,
 }
@@ -65,7 +65,7 @@ pub enum Role {
     Key,
     /// The record's value.
     Payload,
-    /// Header `eventType`.
+    /// The event's type, which becomes the header `eventType`.
     Type,
     /// The value from which the topic is made.
     Route,
@@ -73,7 +73,7 @@ pub enum Role {
     Headers,
 }
 
-/// Names of id columns that are not tried without a flag. A hint proposes such a column.
+/// Names of columns that may hold the id. They are used only if a flag names them. A hint proposes such a column.
 const ID_NAMES: [&str; 5] = ["uuid", "guid", "message_id", "messageid", "outbox_id"];
 
 /// Words in the names of columns that hold a kind of event. A hint proposes such a column.
@@ -85,7 +85,7 @@ impl Role {
     const IN_TOPICS: [(&'static str, Self); 4] =
         [("id", Self::Id), ("route", Self::Route), ("key", Self::Key), ("type", Self::Type)];
 
-    /// The names tried, in order.
+    /// The names that are tried, in order.
     pub(crate) const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Id => &["id", "event_id"],
@@ -124,11 +124,10 @@ impl fmt::Display for Role {
 }
 
 impl TablePlan {
-    /// Finds each role's column. A start-up check may build the [`Relation`] from the catalogue: only names and types
-    /// are looked at.
+    /// Finds each role's column. `check` may build the [`Relation`] from the catalog, since only names and types are used.
     ///
     /// # Errors
-    /// A column that is needed or that a setting names is not there, or has a type that cannot serve.
+    /// The table lacks a column that is needed or that a setting names, or a column's type does not fit its role.
     pub(super) fn new(
         relation: &Relation,
         mapping: &Mapping,
@@ -142,7 +141,7 @@ impl TablePlan {
         Ok(plan)
     }
 
-    /// As [`TablePlan::new`], whatever the types are.
+    /// Finds each role's column, without a check of types.
     pub(super) fn resolve(
         table: String,
         columns: Vec<PlanColumn>,
@@ -192,10 +191,10 @@ impl TablePlan {
         })
     }
 
-    /// As [`TablePlan::new`], with what is needed to write records as Debezium does.
+    /// Finds each role's column, and plans Debezium's form if a setting asks for it.
     ///
     /// # Errors
-    /// As [`TablePlan::new`]; or a column has no form that Debezium would give it.
+    /// As [`TablePlan::new`]. Or Debezium has no form for a column.
     pub(super) fn with_connect(
         relation: &Relation,
         mapping: &Mapping,
@@ -206,7 +205,7 @@ impl TablePlan {
         plan.connected(Some(relation), mapping, details)
     }
 
-    /// Adds the plan by which Debezium would write the rows, if that is asked for.
+    /// Adds the plan for Debezium's form, if a setting asks for it.
     pub(super) fn connected(
         mut self,
         relation: Option<&Relation>,
@@ -260,7 +259,7 @@ impl TablePlan {
         &self.table
     }
 
-    /// The column of a role; `None`: no column plays it, or it is the route, for which [`TablePlan::topic_columns`] stands.
+    /// The column of a role. `None`: no column has the role. For the route, see [`TablePlan::topic_columns`].
     pub fn column(&self, role: Role) -> Option<&str> {
         let index = match role {
             Role::Id => Some(self.id),
@@ -273,12 +272,12 @@ impl TablePlan {
         index.map(|index| self.column_name(index))
     }
 
-    /// The columns that the topic is made of, in the order of [`TopicRule::names`].
+    /// The columns that the topic needs, in the order of [`TopicRule::names`].
     pub fn topic_columns(&self) -> impl Iterator<Item = &str> {
         self.topic.iter().map(|index| self.column_name(*index))
     }
 
-    /// The role of each column, for people: the roles first, then the columns that settings name.
+    /// Each role with its column, for people. The columns that settings name come last.
     pub fn roles(&self) -> Vec<(String, String)> {
         let roles = [Role::Id, Role::Key, Role::Payload, Role::Type, Role::Headers];
         let found = roles.into_iter().filter_map(|role| Some((role.to_string(), self.column(role)?.to_owned())));
@@ -295,17 +294,17 @@ impl TablePlan {
         found.chain(topic).chain(more).chain(pairs).collect()
     }
 
-    /// Whether the binary form of every column that is used is understood, so that the connection may ask for it.
+    /// Whether walrelay understands the binary form of all used columns, so that the connection may ask for it.
     pub fn binary_safe(&self) -> bool {
         self.used().filter_map(|index| self.columns.get(index)).all(|column| binary_safe(column.type_id))
     }
 
-    /// Whether a `bytea` is among the columns that are used.
+    /// Whether a used column is a `bytea`.
     pub fn uses_bytea(&self) -> bool {
         self.used().filter_map(|index| self.columns.get(index)).any(|column| column.kind == Kind::Bytea)
     }
 
-    /// The columns that a record is made of; some more than once.
+    /// The columns that a record is made of. Some come more than once.
     fn used(&self) -> impl Iterator<Item = usize> {
         let optional = [self.key, self.event_type, self.headers, self.partition, self.timestamp, self.schema_id];
         let paired = self.extra_headers.iter().chain(&self.envelope).map(|(_, index)| *index);
@@ -322,7 +321,7 @@ impl TablePlan {
     }
 }
 
-/// The id's column, whatever else is missing.
+/// The column of the id, even if other columns are missing.
 pub(super) fn id_column(columns: &[PlanColumn], mapping: &Mapping) -> Option<usize> {
     Finder { table: "", columns, mapping, captured: None }.role(Role::Id).ok().flatten()
 }
@@ -365,7 +364,7 @@ struct Finder<'a> {
     table: &'a str,
     columns: &'a [PlanColumn],
     mapping: &'a Mapping,
-    /// Only these columns count; `None`: all columns count.
+    /// Only these columns count. `None`: all columns count.
     captured: Option<&'a TablePatterns>,
 }
 
@@ -382,7 +381,7 @@ impl Finder<'_> {
         self.valued(flag, name, || Within::Nothing)
     }
 
-    /// As [`Finder::flagged`], where the setting's value has more in it than the column's name.
+    /// Finds the column of a setting whose value has more in it than the column's name.
     fn valued(&self, flag: &'static str, name: &str, within: impl FnOnce() -> Within) -> Result<usize, Lack> {
         let lack = || Lack::Named { flag, column: name.to_owned(), meant: self.nearest(&[name]), within: within() };
         self.named(name).ok_or_else(lack)
@@ -421,7 +420,8 @@ impl Finder<'_> {
         self.role(role)?.ok_or_else(|| self.no_column_for(role))
     }
 
-    /// Found by name it must be able to hold a JSON object; named by the flag, [`TablePlan::check_types`] says so.
+    /// Finds the headers column. If it is found by its name, it must be able to hold a JSON object. If a flag names it,
+    /// [`TablePlan::check_types`] checks that.
     fn headers(&self) -> Result<Option<usize>, Lack> {
         let found = self.role(Role::Headers)?;
         let by_name = self.setting(Role::Headers).is_none();
@@ -448,7 +448,7 @@ impl Finder<'_> {
         }
     }
 
-    /// Whether a table may lack this column, which a header, an envelope or the partition would be made of.
+    /// Whether a table may lack this column, which a header, an envelope or the partition needs.
     fn may_lack(&self, name: &str) -> bool {
         self.mapping.connect.as_ref().is_some_and(|connect| connect.skips_missing()) && self.named(name).is_none()
     }
@@ -472,7 +472,7 @@ impl Finder<'_> {
         wanted.filter_map(pair).collect()
     }
 
-    /// A setting's list as it is given, in order.
+    /// The values of a setting that is a list, in order.
     #[cold]
     fn list_of(&self, flag: &str, pairs: &[(String, String)]) -> Vec<String> {
         let mut list: Vec<String> = pairs.iter().map(|(name, column)| format!("{name}={column}")).collect();
@@ -504,7 +504,7 @@ impl Finder<'_> {
         Lack::Role { role, tried: tried.into_iter().map(str::to_owned).collect(), likely, topic }
     }
 
-    /// The topic's template with the table's name in the route's place: one topic for all of its rows.
+    /// The topic's template with the table's name in the place of the route, so that all of its rows go to one topic.
     fn topic_without_route(&self) -> Option<String> {
         let TopicSetting::Template(template) = &self.mapping.topic else { return None };
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
@@ -513,7 +513,7 @@ impl Finder<'_> {
         Some(format!("{before}{name}{}", after.split_once('}')?.1))
     }
 
-    /// Returns the column without a role whose type or name fits `role`, if there is exactly one.
+    /// The column without a role whose type or name fits `role`, if there is exactly one.
     fn only_one_for(&self, role: Role) -> Option<String> {
         let could_be = |column: &&PlanColumn| match role {
             Role::Id => column.kind == Kind::Uuid || ID_NAMES.contains(&column.name.as_str()),
@@ -541,7 +541,7 @@ impl Finder<'_> {
         names.filter(|name| self.is_captured(name)).collect()
     }
 
-    /// Returns the column whose name is nearest to one of `names`, if it is near enough for a typing error.
+    /// The column whose name is nearest to one of `names`, if it may be a typing error.
     fn nearest(&self, names: &[&str]) -> Option<String> {
         const LIKE_ENOUGH: f64 = 0.85;
         let likeness = |column: &PlanColumn| {

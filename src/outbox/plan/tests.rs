@@ -32,7 +32,7 @@ fn with_topic(template: &str) -> Mapping {
     Mapping { topic: TopicSetting::Template(template.to_owned()), ..Mapping::default() }
 }
 
-/// The columns of id, route, key, type, payload and headers; `-` for none.
+/// Checks the columns of id, route, key, type, payload and headers. `-`: none.
 #[track_caller]
 fn check(names: &str, mapping: &Mapping, expected: &str) {
     let plan = planned(&texts(names), mapping).unwrap();
@@ -184,7 +184,7 @@ fn a_column_that_could_be_one_of_several_is_left_to_the_user() {
         |columns: &[(&str, u32)]| planned(&relation(columns), &Mapping::default()).unwrap_err().hint().to_string();
     let two = hint(&[("id", TEXT), ("type", TEXT), ("body", JSONB), ("context", JSONB)]);
     assert!(two.starts_with("walrelay run --payload-column COLUMN, where COLUMN is one of: id, type, body"), "{two}");
-    // A column with a role is not another one's.
+    // A column that has a role is not proposed for another one.
     let headers = hint(&[("id", TEXT), ("type", TEXT), ("headers", JSONB), ("body", JSONB)]);
     assert_eq!(headers, "walrelay run --payload-column body");
     let none = hint(&[]);
@@ -230,7 +230,7 @@ fn a_setting_of_several_parts_is_repeated_with_the_column_that_was_meant() {
     };
     let headers = pairs(&[("x", "typ")]);
     assert_eq!(hint(&Mapping { headers, ..Mapping::default() }), "walrelay run --header x=type");
-    // A flag replaces the whole list of a file: what is right in it is not lost, nor its order.
+    // A flag replaces the whole list of a file, so the hint keeps the right values of the list, and their order.
     let constants = vec![Constant { behind: 1, name: "c".to_owned(), value: "fixed".to_owned() }];
     let headers = pairs(&[("a", "id"), ("x", "typ"), ("y", "agregateid")]);
     assert_eq!(

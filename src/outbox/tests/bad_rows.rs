@@ -1,4 +1,4 @@
-//! Rows that give no record: which, and what is said of them.
+//! Tests rows that give no record, and the reasons.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Rows as CloudEvents.
+//! Tests rows as CloudEvents.
 
 use super::*;
 

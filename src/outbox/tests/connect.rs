@@ -1,4 +1,4 @@
-//! Rows as Debezium's router and Kafka Connect's converters wrote them.
+//! Tests rows in the form of Debezium's router and Kafka Connect's converters.
 
 use super::*;
 use crate::outbox::connect::{BinaryMode, Connect, Converter, Expand, Json, Modes, Schemas, TimePrecision};
@@ -11,7 +11,7 @@ const TEXT_ARRAY: u32 = 1009;
 const PLAIN_JSON: Converter = Converter::Json(Json { schemas: false, numeric_decimals: false });
 const SCHEMA_JSON: Converter = Converter::Json(Json { schemas: true, numeric_decimals: false });
 
-/// What `--from-debezium` makes of a configuration with nothing special.
+/// The mapping that `--from-debezium` makes of a configuration without special settings.
 fn router(connect: Connect) -> Mapping {
     let named = |name: &str| Some(name.to_owned());
     Mapping {
@@ -34,7 +34,7 @@ fn value(converter: Converter) -> Mapping {
     of(Converter::Text, converter, Converter::Simple)
 }
 
-/// A header of a column of this type, by this converter.
+/// Checks a header from a column of this type, by this converter.
 #[track_caller]
 fn header(converter: Converter, type_id: u32, text: Option<&str>, expected: Option<&str>) {
     let mapping = Mapping { headers: pairs(&[("x", "x")]), ..of(Converter::Text, Converter::Text, converter) };
@@ -47,7 +47,7 @@ fn text_of(mapping: Mapping, given: &Given) -> String {
     given.kept(mapping).value_text().unwrap_or("(null)").to_owned()
 }
 
-/// Why a table is refused.
+/// The reason why a table is refused.
 #[track_caller]
 fn refused(mapping: Mapping, given: &Given) -> String {
     match Outbox::new(mapping, Vec::new()).unwrap().relation(&given.relation()) {
@@ -402,7 +402,7 @@ fn the_catalogue_is_asked_again_of_a_table_that_may_have_changed_since() {
     }
     assert!(!asks(&outbox, 199) && asks(&outbox, 200));
     assert!(outbox.knows_types(&given.relation()));
-    // An enum's later labels are known from the next connection on.
+    // Later labels of an enum are known from the next connection on.
     assert_eq!(outbox.details.types[&20_000], mood(&["sad"]));
     outbox.relation(&given.relation()).unwrap();
     let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
@@ -426,7 +426,7 @@ fn an_envelopes_column_that_goes_stays_as_a_null() {
     assert!(value(&other).ends_with(r#","t":"OrderPlaced"}"#));
 }
 
-/// With what the catalogue says of some columns: whether they are NOT NULL, and their defaults.
+/// An outbox with the catalog's details of some columns: whether they are NOT NULL, and their defaults.
 fn catalogued(mapping: Mapping, columns: &[(&str, bool, Option<&str>)], given: &Given) -> Kept {
     let detail = |(column, not_null, default): &(&str, bool, Option<&str>)| {
         let name = ("shop".to_owned(), "outbox".to_owned(), (*column).to_owned());

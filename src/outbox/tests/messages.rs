@@ -1,4 +1,4 @@
-//! Logical messages as rows.
+//! Tests logical messages as rows.
 
 use super::*;
 

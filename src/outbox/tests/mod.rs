@@ -1,4 +1,4 @@
-//! Rows as they come from the server, and the records that they become.
+//! Tests the records of rows as the server sends them.
 
 mod bad_rows;
 mod cloudevents;
@@ -27,10 +27,10 @@ const JSONB: u32 = 3802;
 
 const RELATION: RelationId = 7;
 
-/// Where the row's transaction commits.
+/// The position at which the row's transaction commits.
 const AT: Lsn = Lsn::new(0x16_B374_D848);
 
-/// A record that outlives its loan.
+/// An owned copy of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Kept {
     topic: String,
@@ -54,7 +54,7 @@ impl Kept {
         }
     }
 
-    /// `name=value` each, null as `name`.
+    /// Each header as `name=value`. A null is only `name`.
     fn headers_text(&self) -> String {
         let text = |(name, value): &(String, Option<Vec<u8>>)| match value {
             Some(value) => format!("{name}={}", String::from_utf8_lossy(value)),
@@ -68,7 +68,7 @@ impl Kept {
     }
 }
 
-/// A table's columns, and one row of it.
+/// The columns of a table, and one row.
 #[derive(Clone)]
 struct Given {
     columns: Vec<(String, u32, Option<Vec<u8>>)>,
@@ -82,7 +82,7 @@ fn given(columns: &[(&str, u32, Option<&str>)]) -> Given {
     Given { columns: columns.iter().map(column).collect(), binary: false }
 }
 
-/// Debezium's table with one column more.
+/// Debezium's table with one more column.
 fn debezium_and(name: &str, type_id: u32, value: Option<&str>) -> Given {
     debezium().and(name, type_id, value)
 }
@@ -536,7 +536,7 @@ fn an_update_does_what_its_setting_says() {
     assert_eq!(update(OnUpdate::Stop), Ok(Updated::Stop));
 }
 
-/// Every setting at once, so that each column is looked at in each way.
+/// A mapping with all settings at once, so that each column is used in each way.
 fn everything() -> Mapping {
     Mapping {
         headers: pairs(&[("a", "a"), ("b", "b")]),

@@ -1,4 +1,4 @@
-//! Which tables are outboxes, also while partitions come and go.
+//! Tests which tables are published while partitions come and go.
 
 use super::*;
 
@@ -48,11 +48,11 @@ fn rows_from_before_a_rename_are_those_of_the_table_that_has_the_name_now() {
     outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
     outbox.relation(&earlier.relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
-    // Renamed after the look: what it is now only another look shows.
+    // The table was renamed after the publication was read. Only another read shows its new name.
     outbox.looks_at(AT);
     outbox.relation(&earlier.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &earlier.insert()), Err(RowError::NewTable("shop.outbox".into())));
-    // Another table that had the name before.
+    // Another table had the name before.
     outbox.looks_at(Lsn::new(AT.bytes() + 1));
     outbox.relation(&Relation { id: RELATION + 1, ..earlier.relation() }).unwrap();
     assert!(outbox.plan(RELATION + 1).is_none());
@@ -71,19 +71,19 @@ fn rows_from_before_a_rename_are_captured_by_the_name_that_the_table_has_now() {
     assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
 }
 
-/// Publishes `shop.events`, which has no row of its own.
+/// An outbox that publishes `shop.events`, which has no rows of its own.
 fn of_events() -> Outbox {
     let tables = vec![TableName { schema: "shop".into(), name: "events".into() }];
     Outbox::new(defaults(), tables).unwrap()
 }
 
-/// What a look finds: `shop.outbox`, a table of its own or a partition of `shop.events`.
+/// What the publication has: `shop.outbox`, as a table of its own or as a partition of `shop.events`.
 fn found(given: &Given, is_partition: bool) -> [PublishedTable; 1] {
     let ancestors = if is_partition { vec![("shop".to_owned(), "events".to_owned())] } else { Vec::new() };
     [PublishedTable { relation: given.relation(), ancestors, domains: Vec::new() }]
 }
 
-/// The look that a row has asked for: taken behind the row.
+/// Reads the publication again, after a row has asked for it.
 fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
     outbox.looks_at(Lsn::new(AT.bytes() + 1));
     outbox.published(found).unwrap();
@@ -127,7 +127,7 @@ fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
         look_again(&mut outbox, later);
         outbox.relation(&given.relation()).unwrap();
         assert!(matches!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::Record(_))), "{later:?}");
-        // The same name again, and another table.
+        // Another table has the same name.
         let other = Relation { id: RELATION + 1, ..given.relation() };
         outbox.relation(&other).unwrap();
         assert!(outbox.plan(RELATION + 1).is_none());
