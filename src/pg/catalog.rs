@@ -1,6 +1,7 @@
-//! Questions about what stands around a slot: tables, roles, sessions, the mark on a publication.
+//! Queries about tables, roles, sessions, and the comment on a publication.
 //!
-//! In: an open [`Connection`]. Out: plain values. Reads only, and decides nothing. What a role may not see is `None`.
+//! In: an open [`Connection`]. Out: plain values. This file only reads, and decides nothing. If the role may not see a value, it is
+//! `None`.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs", 28.2.3 "pg_stat_activity", 54 "System Views".
 
 use super::connection::{Connection, Row};
@@ -8,7 +9,7 @@ use super::error::Error;
 use super::quoting::{identifier, literal};
 use std::time::Duration;
 
-/// A server, and the database that the connection leads to.
+/// A server, and the connection's database and role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerRow {
     /// `server_version_num`: 170011 for 17.11.
@@ -19,15 +20,15 @@ pub struct ServerRow {
     pub wal_level: String,
     /// The database.
     pub database: String,
-    /// Whom we are logged in as.
+    /// The role that the connection has logged in as.
     pub user: String,
 }
 
-/// From this version on, the first logical slot makes a server with `wal_level = replica` write what decoding needs, without a restart:
-/// `effective_wal_level` is then `logical`.
+/// Since this version, a server with `wal_level = replica` writes what logical decoding needs once it has a logical slot, without a
+/// restart. `effective_wal_level` is then `logical`.
 const DECODES_AT_REPLICA: u32 = 190_000;
 
-/// From this version on a publication of all tables may leave some out, and no catalog shows that one was left out for a while.
+/// Since this version, a publication of all tables may leave some tables out. No catalog shows that a table was left out before.
 const EXCEPTIONS: u32 = 190_000;
 
 /// Whether logical slots can be created and read on a server of this version with this `wal_level`.
@@ -41,13 +42,13 @@ impl ServerRow {
         decodes(self.version, &self.wal_level)
     }
 
-    /// Whether a table may have been left out of a publication of all tables for a while, without a trace.
+    /// Whether a table may have been left out of a publication of all tables before, which no catalog shows.
     pub const fn may_have_left_out(&self) -> bool {
         self.version >= EXCEPTIONS
     }
 }
 
-/// Asks who the server is.
+/// Reads the server's settings and the connection's role.
 ///
 /// # Errors
 /// The connection broke.
@@ -67,16 +68,17 @@ pub fn server(connection: &mut Connection) -> Result<ServerRow, Error> {
     })
 }
 
-/// A table that is there.
+/// A table that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableRow {
     /// `PARTITION BY`.
     pub partitioned: bool,
-    /// The publication names the table itself. (Its schema, all tables and an ancestor are other ways into it.)
+    /// Whether the publication names the table itself. A publication can also have it by its schema, by a partitioned table above it,
+    /// or as one of all tables.
     pub member: bool,
 }
 
-/// Looks a table up, and whether `publication` names it; `None` when there is no such table.
+/// Looks a table up, and whether `publication` names it. `None`: there is no such table.
 ///
 /// # Errors
 /// The connection broke.
@@ -99,8 +101,8 @@ pub fn table(
     Ok(rows.first().map(|row| TableRow { partitioned: row.is_true(0), member: row.is_true(1) }))
 }
 
-/// As SQL, whether a row `m` of `pg_publication_rel` is of a table that is published: since 19 it may be of one that
-/// `FOR ALL TABLES EXCEPT` leaves out.
+/// As SQL, whether a row `m` of `pg_publication_rel` is of a published table. Since version 19, it may be of a table that `FOR ALL
+/// TABLES EXCEPT` leaves out.
 pub(crate) const NOT_LEFT_OUT: &str = "pg_catalog.to_jsonb(m) -> 'prexcept' IS DISTINCT FROM 'true'::jsonb";
 
 /// The tables that a publication of all tables leaves out (since 19), by schema and name.
@@ -119,7 +121,7 @@ pub fn left_out(connection: &mut Connection, publication: &str) -> Result<Vec<(S
     Ok(rows.iter().filter_map(name).collect())
 }
 
-/// As SQL, what publishes a table that a publication of all tables leaves out: the others stay out.
+/// As SQL, publishes `table`, which a publication of all tables leaves out. The other tables stay out.
 pub(crate) fn no_longer_left_out(publication: &str, left_out: &[(String, String)], table: (&str, &str)) -> String {
     let others = left_out.iter().filter(|(schema, name)| (schema.as_str(), name.as_str()) != table);
     let others: Vec<String> =
@@ -128,7 +130,7 @@ pub(crate) fn no_longer_left_out(publication: &str, left_out: &[(String, String)
     format!("ALTER PUBLICATION {} SET ALL TABLES{except}", identifier(publication))
 }
 
-/// Counts a table's rows, but no further than `limit`.
+/// Counts a table's rows, up to `limit`.
 ///
 /// # Errors
 /// The role may not read the table, or the connection broke.
@@ -141,8 +143,8 @@ pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: 
     Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
 }
 
-/// Counts the rows of `table` (as SQL names it) that transactions before `xid` (64 bits: with its epoch) have left, but no further than
-/// `limit`. `None`: so long ago that the 32 bits in a row cannot tell.
+/// Counts the rows of `table` (as SQL names it) that transactions before `xid` have written, up to `limit`. `xid` has 64 bits, with its
+/// epoch. `None`: `xid` is so old that the 32 bits in a row cannot be compared with it.
 ///
 /// # Errors
 /// The role may not read the table, or the connection broke.
@@ -157,7 +159,7 @@ pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u6
     Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
-/// The oldest transaction that runs, or the next one (64 bits: with its epoch): all before it have ended.
+/// The oldest running transaction, or the next one if none runs. All transactions before it have ended. It has 64 bits, with its epoch.
 ///
 /// # Errors
 /// The connection broke.
@@ -166,7 +168,7 @@ pub fn oldest_running(connection: &mut Connection) -> Result<Option<u64>, Error>
     Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
-/// The next transaction (64 bits: with its epoch): all before it have begun.
+/// The next transaction. All transactions before it have begun. It has 64 bits, with its epoch.
 ///
 /// # Errors
 /// The connection broke.
@@ -175,18 +177,18 @@ pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Erro
     Ok(rows.first().and_then(|row| row.parse(0)))
 }
 
-/// As SQL, whether a row was left by a transaction before `xid` (64 bits: with its epoch). It may be asked as long as
-/// [`can_be_told`]; a row older than half of what 32 bits hold, which a frozen one may be, looks as if it came from the future.
+/// As SQL, whether a transaction before `xid` has written the row. `xid` has 64 bits, with its epoch. The result is right only if
+/// [`can_be_told`]. A row that is older than half of the range of 32 bits looks newer than `xid`.
 pub(crate) fn older_than(xid: u64) -> String {
     format!("(age(xmin) > age('{}'::xid) OR age(xmin) < 0)", xid & 0xFFFF_FFFF)
 }
 
-/// Whether rows can be distinguished from those before `xid`, so that the 32 bits in a row suffice; `next`: the next transaction.
+/// Whether the 32 bits in a row are enough to compare it with `xid`. `next`: the next transaction.
 pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
     next.saturating_sub(xid) < 2_000_000_000
 }
 
-/// Returns the publication's definition as one word, which differs after any change to the publication but that of its comment.
+/// Returns the publication's definition as one word. Any change of the publication changes the word, except a change of its comment.
 /// `None` if there is no such publication.
 ///
 /// # Errors
@@ -196,10 +198,10 @@ pub fn membership(connection: &mut Connection, publication: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
 }
 
-/// As SQL, what a publication has: one word that is another after any change to it but its comment: recreated, other parameters, a table
-/// or schema added, taken away, or with another filter.
+/// As SQL, the publication's definition as one word. The word changes if the publication is recreated or gets other parameters, and if
+/// a table or a schema is added, removed, or gets another filter. It does not change with the comment.
 pub(crate) fn membership_sql(publication: &str) -> String {
-    // Each table and schema is a row that depends on the publication; pg_publication_namespace came with 15.
+    // The catalog has a row for each table and schema that depends on the publication. pg_publication_namespace came with version 15.
     format!(
         "SELECT pg_catalog.md5(p.oid::text || ' ' || p.xmin::text || COALESCE((
                     SELECT pg_catalog.string_agg(' ' || d.classid::text || ' ' || d.objid::text, '' ORDER BY d.classid, d.objid)
@@ -222,7 +224,7 @@ fn published_oids(publication: &str) -> String {
     )
 }
 
-/// How many rows of a publication's tables have been updated, as far as the server has counted them.
+/// The number of updated rows in a publication's tables, as far as the server has counted them.
 ///
 /// # Errors
 /// The connection broke.
@@ -234,7 +236,7 @@ pub fn updates(connection: &mut Connection, publication: &str) -> Result<u64, Er
     Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
 }
 
-/// Whether rows of a table, or of its partitions, have been updated since the server began to count.
+/// Whether the server has counted an update of a row in the table or its partitions.
 ///
 /// # Errors
 /// The connection broke.
@@ -246,12 +248,12 @@ pub fn has_updates(connection: &mut Connection, oid: u32) -> Result<bool, Error>
     Ok(!rows.is_empty())
 }
 
-/// The comment on a publication, and whether our role may change it.
+/// The comment on a publication, and whether the connection's role may change it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublicationMark {
-    /// `None` when there is none.
+    /// `None`: there is no comment.
     pub comment: Option<String>,
-    /// Our role owns the publication, or may act as its owner.
+    /// Whether the role owns the publication, or may act as its owner.
     pub owned: bool,
 }
 
@@ -271,19 +273,19 @@ pub fn publication_mark(connection: &mut Connection, publication: &str) -> Resul
 
 /// The rights of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a right of its own, as the catalogue has them")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a right of its own, as the catalog has them")]
 pub struct RoleRow {
-    /// LOGIN.
+    /// Whether it has LOGIN.
     pub login: bool,
-    /// REPLICATION, SUPERUSER, or a managed service's role that stands for it.
+    /// Whether it has REPLICATION, SUPERUSER, or the role that a managed service has instead.
     pub replicates: bool,
-    /// CONNECT on the connection's database.
+    /// Whether it has CONNECT on the connection's database.
     pub connects: bool,
-    /// Sees what other roles' sessions do.
+    /// Whether it may see the sessions of other roles.
     pub reads_stats: bool,
 }
 
-/// Looks a role up; `None` when there is none of that name.
+/// Looks a role up. `None`: there is no role of that name.
 ///
 /// # Errors
 /// The connection broke.
@@ -306,7 +308,7 @@ pub fn role(connection: &mut Connection, name: &str) -> Result<Option<RoleRow>, 
     }))
 }
 
-/// Whether the server is Amazon's, where REPLICATION is given by membership in a role.
+/// Whether the server is Amazon's, where membership in a role gives REPLICATION.
 ///
 /// # Errors
 /// The connection broke.
@@ -315,22 +317,22 @@ pub fn grants_replication_by_role(connection: &mut Connection) -> Result<bool, E
     Ok(!rows.is_empty())
 }
 
-/// A session. What our role may not see of it is `None`.
+/// A session. A field is `None` if the connection's role may not see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerSession {
     /// The server process.
     pub pid: u32,
     /// Its role.
     pub user: Option<String>,
-    /// Its `application_name`; `None` if it has none.
+    /// Its `application_name`. `None`: it has none.
     pub application: Option<String>,
-    /// Its address; `None` on a Unix socket.
+    /// Its address. `None`: a Unix socket.
     pub client: Option<String>,
     /// `active`, `idle in transaction`, …
     pub state: Option<String>,
-    /// Since its transaction began.
+    /// The time since its transaction began.
     pub transaction_age: Option<Duration>,
-    /// Since its latest statement began.
+    /// The time since its latest statement began.
     pub statement_age: Option<Duration>,
 }
 
@@ -338,7 +340,7 @@ const SESSION: &str = "a.pid, a.usename, nullif(a.application_name, ''), pg_cata
     extract(epoch FROM pg_catalog.clock_timestamp() - a.xact_start)::bigint,
     extract(epoch FROM pg_catalog.clock_timestamp() - a.query_start)::bigint";
 
-/// The session that a server process serves.
+/// The session of a server process.
 ///
 /// # Errors
 /// The connection broke.
@@ -360,8 +362,8 @@ pub fn blockers(connection: &mut Connection, pid: u32) -> Result<Vec<ServerSessi
     Ok(rows.iter().filter_map(parse_session).collect())
 }
 
-/// The sessions, oldest first, whose transaction has written and has been open for longer than `age`. What a slot gives back of the WAL
-/// ends before them.
+/// The sessions whose transaction has written and has been open for longer than `age`, oldest first. A slot keeps the WAL since their
+/// beginning.
 ///
 /// # Errors
 /// The connection broke.
@@ -389,16 +391,16 @@ fn parse_session(row: &Row) -> Option<ServerSession> {
     })
 }
 
-/// A transaction that was prepared for two-phase commit, and neither committed nor rolled back.
+/// A transaction that was prepared for two-phase commit, and that is not committed or rolled back yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedTransaction {
     /// Its name.
     pub gid: String,
     /// The role that prepared it.
     pub owner: String,
-    /// The database that it belongs to: it can be ended only there.
+    /// The database that it belongs to. It can be ended only there.
     pub database: String,
-    /// How long ago.
+    /// The time since it was prepared.
     pub age: Duration,
 }
 

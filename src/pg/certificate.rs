@@ -1,8 +1,8 @@
-//! Accepts server certificates that libpq takes and webpki does not: a certificate that is its own authority, and a host name that
-//! stands in the subject alone. Both come out of the manual's shortest recipe (`openssl req -new -x509 … -subj "/CN=…"`).
+//! Accepts server certificates that libpq accepts and webpki refuses: a certificate that signed itself, and one whose host name is only
+//! in its subject. The shortest recipe of Postgres' manual (`openssl req -new -x509 … -subj "/CN=…"`) creates such a certificate.
 //!
-//! In: a certificate's DER, the time, the host's name. Out: yes or no, and why not. It checks no signature: a certificate that
-//! is byte for byte one of those the user trusts needs none.
+//! In: a certificate's DER, the time, the host's name. Out: whether to accept it, and if not, why. This file checks no signature: the
+//! certificate must be, byte for byte, one that the user trusts.
 //! Specification: PostgreSQL manual, sections 19.9.5 "Creating Certificates" and 33.19.1; RFC 5280; RFC 6125, section 6.4.
 
 use rustls::pki_types::{ServerName, UnixTime};
@@ -21,10 +21,10 @@ pub(super) fn is_its_own_authority(der: &[u8]) -> bool {
     Certificate::from_der(der).is_ok_and(|found| found.tbs_certificate.issuer == found.tbs_certificate.subject)
 }
 
-/// Sees that `now` lies within the certificate's time.
+/// Checks that `now` is within the certificate's time.
 ///
 /// # Errors
-/// It does not, or the certificate cannot be read.
+/// It is not, or the certificate cannot be read.
 pub(super) fn in_force(der: &[u8], now: UnixTime) -> Result<(), Error> {
     let certificate = Certificate::from_der(der).map_err(|_| CertificateError::BadEncoding)?;
     let validity = certificate.tbs_certificate.validity;
@@ -37,7 +37,7 @@ pub(super) fn in_force(der: &[u8], now: UnixTime) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the certificate names hosts in its subject alone, and `host` is the one.
+/// Whether the certificate names a host only in its subject, and that host is `host`.
 pub(super) fn common_name_covers(der: &[u8], host: &ServerName<'_>) -> bool {
     let Ok(certificate) = Certificate::from_der(der) else { return false };
     let extensions = certificate.tbs_certificate.extensions.unwrap_or_default();
@@ -47,7 +47,7 @@ pub(super) fn common_name_covers(der: &[u8], host: &ServerName<'_>) -> bool {
     common_name(&certificate.tbs_certificate.subject).is_some_and(|name| covers(&name, host))
 }
 
-/// The first common name, as libpq takes it.
+/// The first common name, which is the one that libpq uses.
 fn common_name(subject: &RdnSequence) -> Option<String> {
     let attributes = subject.0.iter().flat_map(|names| names.0.iter());
     let value = &attributes.into_iter().find(|attribute| attribute.oid.to_string() == COMMON_NAME)?.value;
@@ -55,7 +55,7 @@ fn common_name(subject: &RdnSequence) -> Option<String> {
     if as_text { std::str::from_utf8(value.value()).ok().map(str::to_owned) } else { None }
 }
 
-/// Letters' case does not matter; `*.` stands for one label, and only in front of others.
+/// Whether the name covers the host. Upper and lower case are the same. `*.` stands for one label, and only before others.
 fn covers(name: &str, host: &ServerName<'_>) -> bool {
     match host {
         ServerName::DnsName(host) => {
@@ -87,7 +87,7 @@ mod tests {
         params
     }
 
-    /// A certificate that is signed by its own key.
+    /// A certificate that is signed with its own key.
     fn by_itself(common_name: &str, hosts: &[&str]) -> Vec<u8> {
         params(common_name, hosts).self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
     }
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_certificate_has_its_time() {
-        // rcgen's own: 1975 to 4096.
+        // rcgen's default is from 1975 to 4096.
         let der = by_itself("db", &[]);
         let at = |years: u64| UnixTime::since_unix_epoch(Duration::from_secs(years * 365 * 86_400));
         assert_eq!(in_force(&der, at(50)), Ok(()));

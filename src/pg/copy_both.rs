@@ -1,6 +1,6 @@
-//! A slot's stream over a connection in copy-both mode: changes come, status updates go.
+//! [`ReplicationStream`]: reads a slot over a connection in copy-both mode. Changes come in, and status updates go out.
 //!
-//! In: an open connection that has been told to start. Out: frames, and bytes back. What a frame says is read elsewhere.
+//! In: an open connection, and bytes for the server. Out: frames. This file does not decode them.
 //! Specification: PostgreSQL manual, sections 54.2.7 "COPY Operations", 54.4 "Streaming Replication Protocol".
 
 use super::connection::{Connection, QUERY_TIMEOUT, broke, server_error};
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 pub struct PluginOptions<'a> {
     /// The publication.
     pub publication: &'a str,
-    /// Values in binary form.
+    /// Whether values come in binary form.
     pub binary: bool,
-    /// Logical messages, too.
+    /// Whether logical messages come as well.
     pub messages: bool,
 }
 
 impl PluginOptions<'_> {
     pub(super) fn command(&self, slot: &str, start: Lsn) -> String {
-        // The grammar of replication commands knows no escapes: a backslash is a backslash.
+        // Replication commands have no escapes, so a backslash is a plain character.
         let names = identifier(self.publication).replace('\'', "''");
         let mut options = format!("proto_version '1', publication_names '{names}'");
         if self.binary {
@@ -39,30 +39,30 @@ impl PluginOptions<'_> {
     }
 }
 
-/// A stream of frames from a slot, and frames to the server. The relay's loop is written against this, so that a script can stand
-/// in for a server.
+/// A source of frames from a slot, which also takes bytes for the server. The relay's loop uses this trait, so that a script can
+/// replace the server in tests.
 pub trait Upstream {
-    /// The bytes that have come and were not consumed yet.
+    /// The bytes that were received and not yet consumed.
     fn buffer(&self) -> &ReadBuffer;
 
-    /// The same buffer, to drop frames that are handled.
+    /// The same buffer. The loop removes handled frames from it.
     fn buffer_mut(&mut self) -> &mut ReadBuffer;
 
-    /// The frame at the front; `None` until all of it is here.
+    /// The frame at the front. `None`: it was not received whole yet.
     ///
     /// # Errors
-    /// It cannot be read, and nothing behind it can.
+    /// The frame cannot be read, and neither can any after it.
     fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
         self.buffer().frame()
     }
 
-    /// Waits at most `patience` for more bytes. Returns how many came, 0 for none.
+    /// Waits at most `patience` for more bytes. Returns their number. 0: none came.
     ///
     /// # Errors
     /// The connection broke.
     fn read(&mut self, patience: Duration) -> Result<usize, Error>;
 
-    /// Returns the most bytes that can come until the next read, if that is few.
+    /// The most bytes that can come until the next read, if that is few. `None`: there is no such limit.
     fn window(&self) -> Option<usize> {
         None
     }
@@ -75,10 +75,10 @@ pub trait Upstream {
 }
 
 impl Connection {
-    /// Begins to read `slot` from `start` (`0/0`: from where it is confirmed).
+    /// Starts to read `slot` from `start`. `0/0`: from its confirmed position.
     ///
     /// # Errors
-    /// The server refuses; the connection comes back, so that an active slot can be asked for again.
+    /// The server refuses. The connection is returned, so that the relay can try again if the slot is active.
     pub fn start_replication(
         mut self,
         slot: &str,
@@ -115,16 +115,16 @@ impl Connection {
     }
 }
 
-/// If so many bytes of a row are missing, the next read follows at once.
+/// If more bytes of a row are missing, the next read follows at once.
 const LONG_ROW_BYTES: usize = 16 * 1024;
 
-/// After so many bytes of one row, other work has its turn.
+/// After so many bytes of one row, the loop does its other work.
 const LONG_ROW_AT_ONCE: usize = 1 << 20;
 
-/// The longest wait for the next piece of a row. It comes at once, unless the walsender itself has to wait.
+/// The longest wait for the next piece of a row. It comes at once, unless the walsender itself waits.
 const LONG_ROW_PATIENCE: Duration = Duration::from_micros(200);
 
-/// A connection in copy-both mode: changes come, status updates go.
+/// A connection in copy-both mode.
 #[derive(Debug)]
 pub struct ReplicationStream {
     pub(super) stream: ServerStream,
@@ -133,12 +133,12 @@ pub struct ReplicationStream {
 }
 
 impl ReplicationStream {
-    /// The walsender's process.
+    /// The walsender's process id.
     pub fn backend_pid(&self) -> u32 {
         self.backend_pid
     }
 
-    /// Ends the copy and waits until the server confirms the end. By then the server has read every status update.
+    /// Ends the copy, and waits until the server confirms that. The server has then read every status update.
     ///
     /// # Errors
     /// The connection broke, or the server did not answer within `patience`.
@@ -147,7 +147,7 @@ impl ReplicationStream {
         let mut message = BytesMut::new();
         frontend::copy_done(&mut message);
         self.send(&message)?;
-        // The server goes on sending until it sees our end: changes on the way are skipped, the next run gets them.
+        // The server sends changes until it reads that the copy has ended. These are skipped, and come again in the next run.
         loop {
             while let Some(frame) = self.buffer.frame()? {
                 let (tag, length) = (frame.tag, frame.len());
@@ -174,7 +174,8 @@ impl Upstream for ReplicationStream {
         &mut self.buffer
     }
 
-    /// A long row comes in pieces that are no larger than the window: a pause between them would gain nothing.
+    /// Reads more bytes. The pieces of a long row are at most as large as the receive window. A pause between them would gain nothing,
+    /// so this reads on at once.
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
         let mut length = self.stream.read(&mut self.buffer, patience).map_err(broke("streaming"))?;
         while (1..LONG_ROW_AT_ONCE).contains(&length) && self.buffer.missing() >= LONG_ROW_BYTES {

@@ -1,6 +1,6 @@
 //! Errors between walrelay and a Postgres server, and how walrelay recovers from each.
 //!
-//! What the server refuses is judged by its SQLSTATE:
+//! If the server refuses something, its SQLSTATE decides:
 //!
 //! | class or code | such as | first start | reconnect | stream |
 //! |---|---|---|---|---|
@@ -18,9 +18,9 @@
 //! | `53400` | no replication slot is free | exit 2 | 5 minutes | exit 2 |
 //! | `22P05` and any other | a row that cannot be decoded or converted | exit 2 | 5 minutes | exit 2: the same row would come again |
 //!
-//! "Waits" has no limit. [`ServerError::recovery`] has the first and the last column: [`Recovery::Reconnect`] waits, [`Recovery::Stop`] is
-//! exit 2. The supervisor gives a relay that has streamed the 5 minutes (`CREDENTIALS_WITHIN`) for whatever the server refuses between
-//! the connection and the stream: somebody may be about to change it back.
+//! "Waits" has no limit. [`ServerError::recovery`] decides the columns "first start" and "stream": [`Recovery::Reconnect`] waits or
+//! reconnects, and [`Recovery::Stop`] is exit 2. The supervisor decides the column "reconnect": if the relay has streamed before, it
+//! tries for 5 minutes (`CREDENTIALS_WITHIN` in `src/supervise`), since somebody may be changing the server's settings.
 //!
 //! Invariant: control flow branches on [`Error`] and on SQLSTATE, never on text.
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
@@ -35,24 +35,24 @@ use std::io;
 /// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Connect again, after a pause.
+    /// The relay connects again, after a pause.
     Reconnect,
-    /// End the process: a restart may cure it.
+    /// The process ends. A restart may help.
     Restart,
-    /// End the process: an operator must act.
+    /// The process ends. An operator must act.
     Stop,
 }
 
-/// A failure of a connection, or of a question over one.
+/// A failure of a connection, or of a query.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No connection to any of the hosts.
+    /// There is no connection to any of the hosts.
     #[error("cannot connect to Postgres at {host}")]
     Connect {
         /// Host and port, or socket.
         host: String,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
@@ -61,33 +61,33 @@ pub enum Error {
     Io {
         /// The action under way.
         doing: &'static str,
-        /// Why.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// The server refused something.
+    /// The server refused a query or a command.
     #[error("{doing}: {error}")]
     Server {
         /// The query, or a name for it.
         doing: String,
-        /// Its answer.
+        /// The server's answer.
         error: Box<ServerError>,
     },
-    /// The server does not let us in, though it is up.
+    /// The server is up, and refuses the login.
     #[error("Postgres at {host} refuses the connection: {error}")]
     LoginRefused {
         /// Host and port.
         host: String,
-        /// Its answer.
+        /// The server's answer.
         error: Box<ServerError>,
     },
-    /// The server ended the copy or the connection in an orderly way, as on a shutdown.
+    /// The server ended the copy or the connection regularly, such as at a shutdown.
     #[error("Postgres ended the stream")]
     Ended,
-    /// The server has been silent for longer than it may be: its `wal_sender_timeout`, or several of them.
+    /// The server has been silent for longer than allowed: its `wal_sender_timeout`, or a multiple of it.
     #[error("Postgres has been silent for {seconds} s")]
     Silent {
-        /// How long it may be.
+        /// The allowed time.
         seconds: u64,
     },
     /// A lock on a published table keeps the server from describing the publication.
@@ -98,13 +98,13 @@ pub enum Error {
         /// The session that holds the lock.
         holder: Box<LockHolder>,
     },
-    /// A standby answers where the primary did.
+    /// The server at this address was the primary, and is a standby.
     #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
     NotPromoted {
         /// The action that a standby refuses.
         refusal: String,
     },
-    /// TLS is wanted and the server has none, or it cannot be set up.
+    /// TLS is required, but the server has none, or it cannot be set up.
     #[error("TLS to Postgres at {host}: {reason}")]
     Tls {
         /// Host and port.
@@ -112,17 +112,17 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// A file that TLS needs.
+    /// A file that TLS needs cannot be used.
     #[error("cannot use {what} {path}: {reason}")]
     File {
         /// `root certificate`, `client certificate`, `client key`.
         what: &'static str,
-        /// Where it should be.
+        /// Its path.
         path: String,
         /// The reason.
         reason: String,
     },
-    /// The server asks for a proof of our identity that we do not have or cannot give.
+    /// The server asks for a proof of identity that walrelay does not have, or cannot give.
     #[error("authentication at {host}: {reason}")]
     Authentication {
         /// Host and port.
@@ -130,7 +130,7 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
-    /// The server asks for the password as it is, over a connection that others can read.
+    /// The server asks for the password in clear text, over a connection that others can read.
     #[error("Postgres at {host} asks for the password in clear text, over a connection without TLS: it is not sent")]
     ClearText {
         /// Host and port.
@@ -139,15 +139,15 @@ pub enum Error {
     /// A file or program that the source's settings name cannot be read.
     #[error("{}", .0.place)]
     Source(#[source] Box<SourceError>),
-    /// A question beside the stream reached another server than the stream did.
+    /// A query beside the stream reached another server than the stream.
     #[error(
         "Postgres at {host} is another server than the one that the stream comes from: several answer at this address"
     )]
     OtherServer {
-        /// Host and port of the question.
+        /// Host and port of the query.
         host: String,
     },
-    /// All hosts answered, none is what `target_session_attrs` asks for.
+    /// All hosts answered, but none is as `target_session_attrs` requires.
     #[error("no host is what target_session_attrs={wanted} asks for: tried {hosts}")]
     WrongSession {
         /// The last host that answered.
@@ -155,7 +155,7 @@ pub enum Error {
         /// The setting's value.
         wanted: TargetSessionAttrs,
     },
-    /// The server's answer has more bytes than any answer to this question needs.
+    /// The answer has more bytes than any answer to this query needs.
     #[error("the answer of Postgres is larger than {limit} bytes: {doing}")]
     Oversized {
         /// The query, or a name for it.
@@ -169,7 +169,7 @@ pub enum Error {
     /// The server sent a frame that cannot be read.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// The server sent a message that has no place here.
+    /// The server sent a message that must not come now.
     #[error("unexpected message {:?} while {doing}", char::from(*.tag))]
     Unexpected {
         /// The message's tag.
@@ -188,11 +188,11 @@ pub struct ServerError {
     pub code: String,
     /// The message.
     pub message: String,
-    /// More about it; empty when there is none.
+    /// More about the message. Empty: the server sent none.
     pub detail: String,
-    /// The server's hint; empty if it sent none.
+    /// The server's hint. Empty: the server sent none.
     pub hint: String,
-    /// The server's function that reported it. This name is never translated.
+    /// The function of the server that reported the error. Its name is never translated.
     pub routine: String,
 }
 
@@ -216,15 +216,15 @@ impl fmt::Debug for ServerError {
 pub mod sqlstate {
     /// `invalid_password`.
     pub const INVALID_PASSWORD: &str = "28P01";
-    /// `invalid_authorization_specification`: no rule or no such role, or the certificate is not the role's.
+    /// `invalid_authorization_specification`: no line of `pg_hba.conf`, no such role, or a certificate of another role.
     pub const INVALID_AUTHORIZATION: &str = "28000";
-    /// `read_only_sql_transaction`: a standby, or a role that is set so.
+    /// `read_only_sql_transaction`: the server is a standby, or the role is read-only.
     pub const READ_ONLY_TRANSACTION: &str = "25006";
     /// `object_in_use`: the slot is active.
     pub const OBJECT_IN_USE: &str = "55006";
-    /// `undefined_object`: no such slot, publication.
+    /// `undefined_object`: there is no such slot or publication.
     pub const UNDEFINED_OBJECT: &str = "42704";
-    /// `lock_not_available`: `lock_timeout` is over.
+    /// `lock_not_available`: `lock_timeout` has passed.
     pub const LOCK_NOT_AVAILABLE: &str = "55P03";
     /// `insufficient_privilege`.
     pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
@@ -232,25 +232,25 @@ pub mod sqlstate {
     pub const NOT_IN_PREREQUISITE_STATE: &str = "55000";
     /// `invalid_catalog_name`: no such database.
     pub const NO_DATABASE: &str = "3D000";
-    /// `untranslatable_character`: a text has bytes that are no character of the database's encoding.
+    /// `untranslatable_character`: a text has bytes that are not characters of the database's encoding.
     pub const UNTRANSLATABLE_CHARACTER: &str = "22P05";
     /// `cannot_connect_now`: the server starts, recovers or shuts down.
     pub const CANNOT_CONNECT_NOW: &str = "57P03";
-    /// `configuration_limit_exceeded`: no free slot.
+    /// `configuration_limit_exceeded`: no replication slot is free.
     pub const LIMIT_EXCEEDED: &str = "53400";
 }
 
-/// The server's function that reports that a slot in `synchronized_standby_slots` keeps a walsender from sending. The SQLSTATE of
-/// that notice is shared by many others.
+/// The server's function that reports that a slot of `synchronized_standby_slots` keeps a walsender from sending. Its SQLSTATE is not
+/// enough, since many other notices have the same.
 const STANDBY_SLOTS: &str = "StandbySlotsHaveCaughtup";
 
 impl ServerError {
-    /// Whether Postgres waits for a standby that is missing, or whose slot is. That wait may end, and no row was skipped.
+    /// Whether Postgres waits for a standby or its slot, one of which is missing. No row was skipped, and the wait may end.
     pub fn is_of_standby_slots(&self) -> bool {
         self.routine == STANDBY_SLOTS
     }
 
-    /// By SQLSTATE: see the table at the head of this file.
+    /// The reaction, by SQLSTATE: see the table at the beginning of this file.
     pub fn recovery(&self) -> Recovery {
         match self.code.get(..2) {
             Some("08" | "25" | "40" | "53" | "57" | "58" | "XX") if self.code != sqlstate::LIMIT_EXCEEDED => {
@@ -267,7 +267,7 @@ impl ServerError {
 }
 
 impl Error {
-    /// The reaction to it.
+    /// The reaction to the error.
     pub fn recovery(&self) -> Recovery {
         match self {
             Self::Connect { .. }
@@ -284,14 +284,13 @@ impl Error {
             | Self::Authentication { .. }
             | Self::ClearText { .. }
             | Self::Source(_)
-            // The same frame would come again.
+            // The server would send the same frame again.
             | Self::Frame(FrameError::TooLarge { .. }) => Recovery::Stop,
             Self::Oversized { .. } | Self::Decode(_) | Self::Frame(_) | Self::Unexpected { .. } => Recovery::Restart,
         }
     }
 
-    /// Whether the error is about our identity or the server's: passwords, certificates and their files. If they were right before,
-    /// somebody may be replacing them, and they are right again in a moment.
+    /// Whether the error is about passwords, certificates or their files. If they were right before, somebody may be replacing them.
     pub fn is_of_credentials(&self) -> bool {
         match self {
             Self::Tls { .. }
@@ -317,12 +316,12 @@ impl Error {
         }
     }
 
-    /// The SQLSTATE, when the server refused something.
+    /// The SQLSTATE. `None`: the server has not refused anything.
     pub fn code(&self) -> Option<&str> {
         self.server_error().map(|error| error.code.as_str())
     }
 
-    /// The server's answer, when it refused something.
+    /// The server's answer. `None`: the server has not refused anything.
     pub fn server_error(&self) -> Option<&ServerError> {
         match self {
             Self::Server { error, .. } | Self::LoginRefused { error, .. } => Some(error),

@@ -5,20 +5,20 @@
 //!                     ▲ start                                 ▲ end
 //! ```
 //!
-//! In: whatever a read brought, whole frames or any part of one. Out: one whole frame at a time, borrowed in place. A
-//! frame stays until it is consumed, so a record that found no room is simply read again.
+//! In: the bytes of a read, which may end within a frame. Out: one whole frame at a time, borrowed from the buffer. A frame stays in
+//! the buffer until it is consumed. So if a destination has no room for a record, its frame is simply read again later.
 //! Invariant: `start <= end <= bytes.len()`; the buffer grows only to hold a frame whose length was checked against the limit.
 //! Specification: PostgreSQL manual, section 54.2 "Message Flow", 54.7 "Message Formats".
 
 use std::ops::Range;
 
-/// Room that the buffer starts with and returns to, in bytes. A walsender's socket buffer is smaller.
+/// The size of the buffer in bytes, unless a frame is larger. A walsender's socket buffer is smaller.
 const INITIAL_BYTES: usize = 256 * 1024;
 
-/// Least room offered to a read, in bytes: below it the tail of the buffer is moved to its front.
+/// The least room for a read, in bytes. If there is less, the buffer's content is moved to its front.
 const LEAST_READ_BYTES: usize = 32 * 1024;
 
-/// Tag and length.
+/// The bytes of tag and length.
 const HEADER_BYTES: usize = 5;
 
 /// One message of the frontend/backend protocol.
@@ -26,17 +26,17 @@ const HEADER_BYTES: usize = 5;
 pub struct Frame<'a> {
     /// The kind: `d` for CopyData, `E` for ErrorResponse, …
     pub tag: u8,
-    /// The bytes behind the length.
+    /// The bytes after the length.
     pub body: &'a [u8],
 }
 
 impl Frame<'_> {
-    /// Bytes that the frame takes in the buffer.
+    /// The bytes of the whole frame.
     pub const fn len(&self) -> usize {
         HEADER_BYTES + self.body.len()
     }
 
-    /// Whether there is a body.
+    /// Whether the body is empty.
     pub const fn is_empty(&self) -> bool {
         self.body.is_empty()
     }
@@ -45,7 +45,7 @@ impl Frame<'_> {
 /// The next frame cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The length does not even count itself.
+    /// The length is less than its own four bytes.
     #[error("malformed frame: tag {:?} with a length of {length}", char::from(*.tag))]
     BadLength {
         /// The frame's tag.
@@ -53,7 +53,7 @@ pub enum FrameError {
         /// The length as sent.
         length: i32,
     },
-    /// More than the limit.
+    /// The frame is larger than the limit.
     #[error("a message of {length} bytes is larger than the {limit} that are allowed")]
     TooLarge {
         /// The frame's tag.
@@ -65,83 +65,83 @@ pub enum FrameError {
     },
 }
 
-/// Bytes received and not yet consumed.
+/// The bytes that were received and not yet consumed.
 #[derive(Debug)]
 pub struct ReadBuffer {
     bytes: Vec<u8>,
-    /// First byte not consumed.
+    /// The index of the first byte that is not consumed.
     start: usize,
-    /// First byte not received.
+    /// The index behind the last received byte.
     end: usize,
-    /// Largest frame, in bytes.
+    /// The largest frame, in bytes.
     limit: usize,
-    /// Bytes to drop as they come: the rest of a frame that nobody wants. Nothing is held while there are any.
+    /// The number of coming bytes to drop: the rest of a frame that was discarded. The buffer is empty while this is not 0.
     unwanted: usize,
 }
 
 impl ReadBuffer {
-    /// An empty buffer that accepts frames of at most `limit` bytes.
+    /// Creates an empty buffer for frames of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self { bytes: vec![0; INITIAL_BYTES], start: 0, end: 0, limit, unwanted: 0 }
     }
 
-    /// Accepts frames of at most `limit` bytes from here on.
+    /// Changes the limit for the frames that follow.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Drops everything received, as after a new connection.
+    /// Drops all bytes, for a new connection.
     pub fn clear(&mut self) {
         (self.start, self.end) = (0, 0);
         self.unwanted = 0;
     }
 
-    /// Whether nothing is waiting.
+    /// Whether no bytes wait.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The frame at the front; `None` until all of it is here.
+    /// The frame at the front. `None`: it was not received whole yet.
     ///
     /// # Errors
-    /// Its length is impossible or above the limit: nothing behind it can be read.
+    /// Its length is impossible or above the limit. No later frame can be read.
     #[inline]
     pub fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
         let Some((tag, length)) = self.header()? else { return Ok(None) };
         Ok(self.received().get(HEADER_BYTES..length).map(|body| Frame { tag, body }))
     }
 
-    /// Drops the first `length` bytes: the front frame has been dealt with.
+    /// Removes the first `length` bytes: a frame that was handled.
     ///
     /// # Panics
-    /// When fewer have been received.
+    /// Fewer bytes were received.
     pub fn consume(&mut self, length: usize) {
         assert!(length <= self.end - self.start, "consumed {length} bytes of {}", self.end - self.start);
         self.start += length;
         self.return_to_front();
     }
 
-    /// Drops the front frame of `length` bytes, however much of it is here: for one above the limit.
+    /// Removes the frame at the front, of `length` bytes, even if it was not received whole. This is for frames above the limit.
     pub fn discard(&mut self, length: usize) {
         self.unwanted = length;
         self.drop_unwanted();
     }
 
-    /// The received bytes from the front frame's tag on.
+    /// The received bytes, from the tag of the first frame on.
     pub fn front(&self) -> &[u8] {
         self.received()
     }
 
-    /// Room for the next read, never empty.
+    /// The room for the next read. It is never empty.
     pub fn space(&mut self) -> &mut [u8] {
         self.make_room();
         self.bytes.get_mut(self.end..).unwrap_or_default()
     }
 
-    /// `length` bytes of [`ReadBuffer::space`] have been filled.
+    /// `length` bytes of [`ReadBuffer::space`] were filled.
     ///
     /// # Panics
-    /// When there was less room.
+    /// There was less room.
     pub fn filled(&mut self, length: usize) {
         assert!(length <= self.bytes.len() - self.end, "more bytes filled than there is room for");
         self.end += length;
@@ -164,7 +164,7 @@ impl ReadBuffer {
         }
     }
 
-    /// Bytes of the front frame that have not been received; 0 when it is whole, or nothing is known of it.
+    /// The bytes of the first frame that were not received yet. 0: the frame is whole, or its length is not known.
     pub fn missing(&self) -> usize {
         match self.header() {
             Ok(Some((_, length))) => length.saturating_sub(self.received().len()),
@@ -176,7 +176,7 @@ impl ReadBuffer {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// Tag and whole length of the frame at the front.
+    /// The tag and the whole length of the first frame.
     #[inline]
     fn header(&self) -> Result<Option<(u8, usize)>, FrameError> {
         let Some(&[tag, a, b, c, d]) = self.received().first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -228,7 +228,7 @@ mod tests {
         [&[tag][..], &length.to_be_bytes(), body].concat()
     }
 
-    /// Feeds `pieces` one read at a time and gathers the frames that come out.
+    /// Feeds one piece for each read, and collects the frames.
     fn read_all(pieces: &[&[u8]], limit: usize) -> Vec<(u8, Vec<u8>)> {
         let mut buffer = ReadBuffer::new(limit);
         let mut frames = Vec::new();

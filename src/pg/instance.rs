@@ -1,13 +1,14 @@
-//! Decides whether the slot that has a name now is the one that was seen under it before.
+//! Decides whether a slot is the same one that was seen under its name before.
 //!
-//! In: two sightings of a slot, or one sighting and the setup marker. Out: what proves that it is the same slot, or that nothing does.
-//! Decides by proof alone: the absence of a sign proves nothing.
+//! In: two sightings of a slot, or one sighting and the setup marker. Out: a proof that it is the same slot, or that there is none.
+//! Without a proof, the slot may be another one.
 //!
 //! # Why
 //!
-//! A slot has a name and no identity: `pg_replication_slots` has no column that tells one slot from a later one of the same name. A slot
-//! that was dropped and created again carries no row that was committed in between, and its `confirmed_flush_lsn` is ahead of what
-//! was read, as after the work of another relay. So both cases look alike, and one of them loses rows.
+//! A slot has a name and no identity: `pg_replication_slots` has no column that tells one slot from a later one of the same name. If a
+//! slot was dropped and created again, it does not have the rows that were committed between. Its `confirmed_flush_lsn` is ahead of the
+//! position that was read. If another relay has read the slot, its `confirmed_flush_lsn` is ahead, too. So both cases look alike, but
+//! the first one has lost rows.
 //!
 //! # What proves that a slot is the one that was seen
 //!
@@ -22,17 +23,19 @@
 //! | its transactions were counted on | `pg_stat_replication_slots.total_txns` goes with the slot and begins at 0: transactions were decoded from it, at least as many as before |
 //! | another walsender holds it | another relay has taken over |
 //!
-//! `W` is a flushed position, not an inserted one: after a crash the WAL may end earlier. On a standby it is the replayed one.
-//! A counter that has gone back, while the server has kept its statistics, refutes the last two.
+//! `W` is a flushed position, not an inserted one: after a crash the WAL may end earlier. On a standby it is the replayed one. A
+//! counter that has gone back, while the server has kept its statistics, refutes the last two.
 //!
 //! # What proves nothing
 //!
-//! A relay that was cut off, while another one worked, moved `restart_lsn` (every 15 s under load) and ended before the first came
-//! back, has only the counter. A crash of the server resets it; then nothing is proven.
+//! A relay loses its connection. Another relay then reads the slot, moves `restart_lsn` (every 15 s under load), and ends. When the
+//! first relay connects again, it has only the counter as a proof. If the server has crashed, the counter was reset, and there is no
+//! proof.
 //!
 //! # Limits
 //!
-//! * `pg_copy_logical_replication_slot` gives a new slot the positions of its origin: a slot that is dropped and replaced by such a copy
+//! * `pg_copy_logical_replication_slot` gives a new slot the positions of its origin: a slot that is dropped and replaced by such a
+//! copy
 //!   counts as the same one.
 //! * The counter proves that somebody has read from the slot, not who: one who drops and creates the slot, and then reads as many
 //!   transactions from it as were counted before, passes for a relay. So does a relay that began with the new slot: the relays before it must
@@ -41,70 +44,71 @@
 //!   next look of one who watches it, counts as handed over.
 //! * A process that begins has seen nothing. It has the setup marker ([`Anchor`]), if there is one.
 //!
-//! Specification: PostgreSQL manual, sections 54.20 "pg_replication_slots", 28.2.5 "pg_stat_replication_slots"; `ReplicationSlotReserveWal`.
+//! Specification: PostgreSQL manual, sections 54.20 "pg_replication_slots", 28.2.5 "pg_stat_replication_slots";
+//! `ReplicationSlotReserveWal`.
 
 use super::connection::{Connection, Row};
 use super::error::Error;
 use super::quoting::literal;
 use crate::lsn::Lsn;
 
-/// A slot as it was at one moment.
+/// A slot at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sighting {
-    /// The end of the WAL that survives a crash, read before the slot.
+    /// The end of the WAL that survives a crash. It is read before the slot.
     pub written: Lsn,
-    /// Where decoding would begin; `0/0`: nowhere yet.
+    /// The position where decoding would begin. `0/0`: there is none yet.
     pub restart_lsn: Lsn,
     /// `confirmed_flush_lsn`; `None`: the slot is being created.
     pub confirmed: Option<Lsn>,
     /// The walsender that holds the slot.
     pub reader: Option<u32>,
-    /// It was copied from a primary by slot synchronization.
+    /// Whether slot synchronization copied it from a primary.
     pub synced: bool,
-    /// Transactions that were decoded from it; `None`: not to be compared.
+    /// The number of transactions that were decoded from it. `None`: the number cannot be compared.
     pub transactions: Option<u64>,
-    /// When that counter was set back, by hand.
+    /// When somebody reset that counter.
     pub counter_reset: Option<String>,
-    /// Since when the server has kept its statistics, in seconds since 1970.
+    /// When the server began its statistics, in seconds since 1970.
     pub counted_since: Option<u64>,
     /// The cluster's system identifier.
     pub system_identifier: String,
     /// The timeline; `None` on a standby.
     pub timeline: Option<u32>,
-    /// A standby has been promoted since.
+    /// Whether a standby has been promoted since.
     pub promoted: bool,
 }
 
 /// The proof that a slot is the one that was seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotProof {
-    /// It is where it was, or further back.
+    /// Its position is the same, or lower.
     NotMoved,
-    /// `restart_lsn` is older than the sighting.
+    /// Its `restart_lsn` is older than the sighting.
     Older,
-    /// One walsender held it at both sightings.
+    /// The same walsender held it at both sightings.
     HeldThroughout,
-    /// Slot synchronization brought it over a promotion.
+    /// Slot synchronization copied it before a promotion.
     Synced,
-    /// Transactions were decoded from it.
+    /// The server's count of its transactions has not gone back.
     Counted,
     /// Another walsender holds it now.
     TakenOver,
 }
 
-/// The relay's own knowledge, as a witness of the slot's past.
+/// What the relay itself knows about the slot's past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witness {
     /// Every record of a transaction that commits before this is delivered.
     pub read: Lsn,
-    /// The furthest position that the server has shown while the slot was held.
+    /// The furthest position that the server has sent while the relay held the slot.
     pub seen: Lsn,
-    /// The relay has looked at the slot all the time, over one connection.
+    /// Whether the relay has looked at the slot all the time, over one connection.
     pub watching: bool,
 }
 
 impl Sighting {
-    /// Returns the proof that `now` is the slot that was seen as `self`; `None` if there is none.
+    /// Returns the proof that the slot `now` is the same as the slot `self`. `None`: there is none.
     pub fn proves(&self, now: &Self, witness: Witness) -> Option<SlotProof> {
         let confirmed = now.confirmed?;
         if confirmed <= witness.read.max(self.confirmed.unwrap_or_default()) {
@@ -125,7 +129,7 @@ impl Sighting {
         now.reader.filter(|_| !self.is_refuted(now)).map(|_| SlotProof::TakenOver)
     }
 
-    /// Whether somebody has read the slot. Where no marker says where it was made, the server's count of its transactions does.
+    /// Whether a relay has read the slot. If no marker says where the slot was created, the server's count of its transactions decides.
     pub fn was_read(&self, marker: Option<&Anchor>) -> bool {
         match marker.filter(|marker| marker.system_identifier == self.system_identifier) {
             Some(marker) => self.confirmed > Some(marker.written),
@@ -140,15 +144,15 @@ impl Sighting {
         self.counter_reset == now.counter_reset && count >= least
     }
 
-    /// Whether the counter was not set back by anything but a new slot, and has gone back.
+    /// Whether the counter has gone back although nobody has reset it. Then the slot is new.
     fn is_refuted(&self, now: &Self) -> bool {
         self.counted_since == now.counted_since
             && self.counter_reset == now.counter_reset
             && now.transactions < self.transactions
     }
 
-    /// The sighting after the timeline was left at `switch_point`: what was beyond belongs to other transactions now, and another server
-    /// counts again.
+    /// The sighting after the server has left the timeline at `switch_point`. Positions behind it belong to other transactions now, and
+    /// another server has counters of its own.
     #[must_use]
     pub fn before(self, switch_point: Lsn) -> Self {
         Self {
@@ -161,19 +165,19 @@ impl Sighting {
         }
     }
 
-    /// Removes the reader from the sighting, if it is `own`.
+    /// Removes the reader from the sighting if it is `own`.
     #[must_use]
     pub fn less(self, own: Option<u32>) -> Self {
         Self { reader: self.reader.filter(|reader| Some(*reader) != own), ..self }
     }
 }
 
-/// Looks at a slot; `None` when there is none of that name.
+/// Reads a slot. `None`: there is no slot of that name.
 ///
 /// # Errors
 /// The connection broke.
 pub fn sight(connection: &mut Connection, slot: &str) -> Result<Option<Sighting>, Error> {
-    // One after the other: the slot may be newer than the position, never older.
+    // The queries run one after the other, so the slot may be newer than the position, but never older.
     let server = connection.query(&format!(
         "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                      ELSE pg_catalog.pg_current_wal_flush_lsn() END,
@@ -192,7 +196,7 @@ pub fn sight(connection: &mut Connection, slot: &str) -> Result<Option<Sighting>
     Ok(server.first().zip(slots.first()).map(|(server, slot)| parse(server, slot)))
 }
 
-/// The timeline, as SQL; null on a standby.
+/// The timeline, as SQL. Null on a standby.
 pub(crate) const TIMELINE: &str = "CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN
     ('x' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 8))::bit(32)::int END";
 
@@ -219,27 +223,28 @@ pub struct Anchor {
     pub system_identifier: String,
     /// The timeline.
     pub timeline: u32,
-    /// The end of the inserted WAL when the marker was written: the marker's own transaction commits behind it.
+    /// The end of the inserted WAL when the marker was written. The marker's own transaction commits behind it.
     pub written: Lsn,
-    /// When that was, in seconds since 1970.
+    /// When the marker was written, in seconds since 1970.
     pub seconds: u64,
 }
 
-/// How a slot and a setup marker agree.
+/// Whether a slot fits its setup marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Agreement {
-    /// Nothing speaks against it.
+    /// Nothing contradicts it.
     Fits,
-    /// The slot is not the one that was marked, or was advanced by hand: it is past the marker's transaction, which was never decoded from it.
+    /// The slot is not the marked one, or somebody has advanced it: it is behind the marker's transaction, which was never decoded from
+    /// it.
     Refuted,
     /// The marker was written in another cluster.
     OtherCluster,
-    /// The marker was written before a promotion, and the slot was not brought over it by the server.
+    /// The marker was written before a promotion, and the server did not copy the slot.
     OtherTimeline,
 }
 
 impl Agreement {
-    /// Returns the objection to a marker; `None` if there is none.
+    /// The text of the contradiction. `None`: there is none.
     pub const fn objection(self) -> Option<&'static str> {
         match self {
             Self::Fits => None,
@@ -253,10 +258,10 @@ impl Agreement {
 }
 
 impl Anchor {
-    /// How the slot and the marker agree.
+    /// Whether the slot fits the marker.
     ///
-    /// Whoever reads the slot from the marker on decodes at least one transaction: the marker's own. Its counter stays 0 in a slot
-    /// that was created later, until somebody reads that. A server that has lost its statistics since, in a crash, cannot tell.
+    /// A relay that reads the slot from the marker on decodes at least one transaction: that of the marker. If the slot was created
+    /// later, its counter is 0 until a relay reads it. If the server has lost its statistics in a crash, the counter proves nothing.
     pub fn agrees(&self, slot: &Sighting) -> Agreement {
         if slot.system_identifier != self.system_identifier {
             return Agreement::OtherCluster;
@@ -276,7 +281,7 @@ pub(crate) mod tests {
 
     const READ: Witness = Witness { read: Lsn::new(900), seen: Lsn::ZERO, watching: false };
 
-    /// At `confirmed`, as the server has written up to 1000.
+    /// A slot at `confirmed`, when the server has written up to 1000.
     pub(crate) fn slot(restart_lsn: u64, confirmed: u64) -> Sighting {
         Sighting {
             written: Lsn::new(1000),
@@ -293,7 +298,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Created beyond 1000, and never read.
+    /// A slot that was created behind 1000 and never read.
     fn created_again() -> Sighting {
         Sighting { transactions: Some(0), ..slot(1040, 1080) }
     }

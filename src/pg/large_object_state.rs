@@ -1,46 +1,46 @@
 //! Stores notes in a database in which the role has no right to write anything.
 //!
-//! In and out: a text that begins with a word for what it is about. It stands in the comment on a large object that is empty and the
-//! role's own: any role may create one, so no table and no right is needed, and anybody may read the comment. That is transactional,
-//! survives crashes, and goes to physical standbys. What a text means is the affair of [`super::skipped_rows`] and [`super::progress`].
+//! In and out: a text with a prefix that names its kind. The text is the comment on an empty large object of the role. Any role may
+//! create a large object, so this needs no table and no right, and any role may read the comment. Comments are transactional, survive
+//! crashes, and reach physical standbys. [`super::skipped_rows`] and [`super::progress`] interpret the texts.
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::{Connection, Row};
 use super::error::{Error, sqlstate};
 use super::quoting::literal;
 
-/// A note.
+/// A note: the comment on a large object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
-    /// The large object.
+    /// The large object's oid.
     pub(super) place: u32,
-    /// The text behind the prefix.
+    /// The text after the prefix.
     pub(super) text: String,
-    /// Our role owns it, and may change it.
+    /// Whether the connection's role owns it, and so may change it.
     pub(super) own: bool,
 }
 
-/// Whose notes.
+/// The owner of the notes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
-    /// Our role's.
+    /// The connection's role.
     Own,
-    /// Any role's; our own come first.
+    /// Any role. The notes of the connection's role come first.
     Anybody,
 }
 
-/// Creates the empty large object for a note.
+/// Creates an empty large object for a note.
 const CREATE: &str = "SELECT pg_catalog.lo_create(0)";
 
-/// Returns the right that a role lacks if this error says that it may not even create a note: an administrator has revoked it from
-/// all roles.
+/// The right that the role lacks to create a note. `None`: the error has another cause. Only an administrator can have revoked that
+/// right, since all roles have it by default.
 pub(crate) fn right_to_note(error: &Error, role: &str) -> Option<String> {
     let Error::Server { doing, error } = error else { return None };
     let is_it = doing == CREATE && error.code == sqlstate::INSUFFICIENT_PRIVILEGE;
     is_it.then(|| format!("GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO {role};"))
 }
 
-/// The notes that begin with `prefix`.
+/// Reads the notes that begin with `prefix`.
 pub(super) fn find(connection: &mut Connection, prefix: &str, of: Of) -> Result<Vec<Note>, Error> {
     let rows = connection.query(&format!(
         "SELECT m.oid, pg_catalog.substr(d.description, {}), r.oid IS NOT NULL
@@ -58,7 +58,7 @@ pub(super) fn find(connection: &mut Connection, prefix: &str, of: Of) -> Result<
     Ok(rows.iter().filter_map(note).filter(|note| note.own || of == Of::Anybody).collect())
 }
 
-/// Writes a note, in the large object `place` of our role's, or in a new one. Returns the large object.
+/// Writes a note into the large object `place` of the connection's role, or into a new one. Returns its oid.
 pub(super) fn put(connection: &mut Connection, place: Option<u32>, text: &str) -> Result<u32, Error> {
     let place = if let Some(place) = place {
         place

@@ -1,13 +1,13 @@
 //! The session that holds a lock, for messages and hints.
 //!
-//! In: the facts that a query found. Out: the session's description, and the SQL that ends the lock. Pure.
+//! In: the columns of a query. Out: the session's description, and the SQL that ends the lock. Pure.
 
 use super::quoting::literal;
 
-/// The session that holds a lock. A field that our role may not see is `None`.
+/// The session that holds a lock. A field is `None` if the connection's role may not see it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LockHolder {
-    /// The server process. `None`: a prepared transaction holds it.
+    /// The server process. `None`: a prepared transaction holds the lock.
     pub pid: Option<u32>,
     /// The name of the prepared transaction.
     pub gid: Option<String>,
@@ -33,7 +33,7 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl LockHolder {
-    /// Returns the SQL that ends the lock; `None` if nothing is known of the holder.
+    /// The SQL that ends the lock. `None`: the holder is not known.
     pub fn release(&self) -> Option<String> {
         match (self.pid, &self.gid) {
             (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),

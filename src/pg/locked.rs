@@ -1,10 +1,10 @@
-//! Questions that open the tables of a publication, and so wait for locks on them.
+//! Runs queries that open the tables of a publication, and so wait for locks on them.
 //!
 //! From version 16 on, `pg_publication_tables` opens each table of the publication; `pg_get_expr` opens the table of a column's
 //! default. ALTER TABLE, VACUUM FULL, CLUSTER and LOCK TABLE lock a table against that until their transaction ends.
 //!
-//! In: such a question. Out: its rows, or [`Error::Locked`], which names the table and who holds it. It does not wait for long: who
-//! asks decides what happens meanwhile.
+//! In: such a query. Out: its rows, or [`Error::Locked`], which names the table and the session that locks it. The wait is short, and
+//! the caller may try again.
 //! Specification: PostgreSQL manual, sections 13.3 "Explicit Locking", 54.12 "pg_locks".
 
 use super::connection::{Connection, Row, shortened};
@@ -12,20 +12,21 @@ use super::error::{Error, sqlstate};
 use super::lock_holder::LockHolder;
 use super::quoting::literal;
 
-/// How long the server waits for a lock, in milliseconds: a relay that waits for one reports it within 5 s.
+/// How long the server waits for a lock, in milliseconds. So a relay that waits for one reports it within 5 s.
 const LOCK_TIMEOUT_MS: u32 = 2000;
 
-/// Asks a question that opens the tables of `publication`.
+/// Runs a query that opens the tables of `publication`.
 ///
 /// # Errors
-/// A table is locked, the server refuses the question, or the connection broke.
+/// A table is locked, the server refuses the query, or the connection broke.
 pub(super) fn query(connection: &mut Connection, publication: &str, sql: &str) -> Result<Vec<Row>, Error> {
-    // Both statements are one transaction, so the setting ends with it. It beats the role's.
+    // Both statements are one transaction, so the setting ends with it. The setting takes precedence over the role's.
     let asked = connection.query(&format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; {sql}"));
     match asked {
         Err(Error::Server { error, .. }) => {
             let locked = error.code == sqlstate::LOCK_NOT_AVAILABLE;
-            // In a transaction that the refusal has ended, the server answers no more. It says "lock timeout" itself.
+            // Within an explicit transaction, the error has ended it, and the holder cannot be queried. The server's own error then
+            // says "lock timeout".
             let holder = if locked { holder(connection, publication).unwrap_or_default() } else { None };
             Err(holder.unwrap_or_else(|| Error::Server { doing: shortened(sql), error }))
         }
@@ -33,9 +34,9 @@ pub(super) fn query(connection: &mut Connection, publication: &str, sql: &str) -
     }
 }
 
-/// Finds the session that keeps a table of the publication locked, as [`Error::Locked`]; `None` if the lock is gone.
+/// Returns the session that locks a table of the publication, as [`Error::Locked`]. `None`: there is no lock any more.
 ///
-/// A session that waits for such a lock keeps the question waiting as well. Then the session that it waits for is meant.
+/// A session that waits for such a lock makes the query wait, too. Then this returns the session that the waiting one waits for.
 fn holder(connection: &mut Connection, publication: &str) -> Result<Option<Error>, Error> {
     let rows = connection.query(&format!(
         "SELECT n.nspname || '.' || c.relname, a.pid, x.gid, nullif(a.application_name, ''), a.state,

@@ -1,13 +1,12 @@
-//! Logging in: the server's requests for proof of who we are, answered until it is satisfied.
+//! Logs in: answers the server's authentication requests.
 //!
-//! In: a connection that has sent its start-up packet. Out: one that the server has let in, or why not. Kerberos, GSSAPI and SSPI are
-//! not here, nor are OAuth's flows: the token comes from where a password would.
+//! In: a connection that has sent its start-up packet. Out: a connection that is logged in, or the reason why not. This file does not
+//! support Kerberos, GSSAPI and SSPI, or OAuth's flows: a token comes from the same settings as a password.
 //!
-//! Invariant: once SCRAM has begun, nothing but the server's own proof that it knows the password ends it. A server that lets us in
-//! before that, asks for the password in another way, or starts over, is refused: it may be somebody between us and the server
-//! (libpq's `FE_SCRAM_FINISHED`).
-//! A token goes out over TLS or a Unix socket only, and only what can be one does.
-//! A password goes out as it is over TLS, a Unix socket or loopback only, unless `sslmode=disable` was typed.
+//! Invariants: after SCRAM has begun, only the server's proof that it knows the password ends it. If the server accepts the login
+//! before that, asks for the password in another way, or starts over, walrelay refuses it, since an attacker may be between walrelay
+//! and the server (libpq's `FE_SCRAM_FINISHED`). walrelay sends a token only over TLS or a Unix socket, and only if the text can be a
+//! token. It sends a password in clear text only over TLS, a Unix socket or loopback, unless `sslmode` is `disable`.
 //! Specification: PostgreSQL manual, section 54.3 "SASL Authentication"; RFC 5802; OAUTHBEARER: RFC 7628, RFC 6750 section 2.1.
 
 use super::connection::{Connection, broke};
@@ -21,36 +20,37 @@ use secrecy::ExposeSecret;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The warning of MD5 is out: one in a process is enough, since each connection would repeat it.
+/// Whether the process has warned of MD5. Each connection would repeat the warning.
 static WARNED_OF_MD5: AtomicBool = AtomicBool::new(false);
 
-/// The mechanism by which a bearer token is sent, from Postgres 18 on.
+/// The SASL mechanism for bearer tokens, since Postgres 18.
 const OAUTHBEARER: &str = "OAUTHBEARER";
 
-/// The answer to a server that says why it refuses a token (RFC 7628, section 3.2.3): it then fails as others do.
+/// The client's answer to the server's reason for refusing a token (RFC 7628, section 3.2.3). The server then ends the login with an
+/// error.
 const TOKEN_GIVEN_UP: &[u8] = b"\x01";
 
 /// The steps of the authentication.
 enum Exchange {
-    /// The server has asked for nothing.
+    /// The server has asked for nothing yet.
     Unasked,
-    /// The password is out, as it is or hashed.
+    /// The password was sent, in clear text or hashed.
     PasswordSent,
-    /// The bearer token is out.
+    /// The token was sent.
     TokenSent,
-    /// The server does not take the token.
+    /// The server has refused the token.
     TokenRefused,
-    /// SCRAM has begun: the server's proof is awaited.
+    /// SCRAM has begun, and the server has not sent its proof.
     Scram(Box<sasl::ScramSha256>),
-    /// The server has proved that it knows the password.
+    /// The server has sent a proof that it knows the password.
     ServerProved,
 }
 
 impl Connection {
-    /// Answers the server's authentication requests until it lets us in.
+    /// Answers the server's authentication requests until it accepts the login.
     ///
     /// # Errors
-    /// The server refuses us, we refuse the server, or the connection broke.
+    /// The server refuses the login, walrelay refuses the server, or the connection broke.
     pub(super) fn authenticate(&mut self, source: &Source, host: &Host, deadline: Instant) -> Result<(), Error> {
         let mut exchange = Exchange::Unasked;
         loop {
@@ -106,8 +106,8 @@ impl Connection {
         }
     }
 
-    /// Why the server ended the authentication. Credentials that it refuses after it has seen the token are the token: another rule of
-    /// `pg_hba.conf`, as one for connections without TLS, would not help.
+    /// The reason why the server ended the authentication. If the server has seen a token and then refuses the credentials, the token
+    /// is wrong. Another line of `pg_hba.conf`, such as one for connections without TLS, would not help.
     fn not_let_in(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
         let refused = self.refused(body)?;
         Ok(match (exchange, &refused) {
@@ -120,7 +120,7 @@ impl Connection {
         })
     }
 
-    /// As it is (3), or hashed with MD5 (5).
+    /// Sends the password, in clear text (3) or hashed with MD5 (5).
     fn prove_by_password(
         &mut self,
         source: &Source,
@@ -241,13 +241,13 @@ impl Connection {
     }
 }
 
-/// Whether the password as it is stays here: `exposed`: others on the network could read it. libpq sends it under `sslmode=prefer`, and so to
-/// whoever takes TLS away between us and the server.
+/// Whether walrelay does not send the password in clear text. `exposed`: others on the network could read it. With `sslmode=prefer`,
+/// libpq sends it, and so to anybody who suppresses TLS.
 fn is_refused_in_clear(exposed: bool, sslmode: SslMode) -> bool {
     exposed && sslmode != SslMode::Disable
 }
 
-/// Whether it is a `b64token` (RFC 6750, section 2.1): no other text goes out as a token.
+/// Whether the text is a `b64token` (RFC 6750, section 2.1). No other text is sent as a token.
 fn is_token(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     !body.is_empty() && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte))
@@ -260,32 +260,32 @@ mod tests {
     use super::*;
     use std::io;
 
-    /// A server that pretends to know the password: the messages that it sends, one by one.
+    /// A server that does not know the password. `answers` are its messages, one after the other.
     struct Pretender {
         answers: &'static [Answer],
         tls: bool,
-        /// It asks for a token.
+        /// Whether it asks for a token.
         token: bool,
     }
 
     #[derive(Debug, Clone, Copy)]
     enum Answer {
-        /// AuthenticationSASLContinue, well-formed.
+        /// A well-formed AuthenticationSASLContinue.
         Challenge,
-        /// AuthenticationOk, and what follows it.
+        /// AuthenticationOk, and the messages after it.
         LetIn,
         /// AuthenticationCleartextPassword.
         AskForPassword,
-        /// AuthenticationSASL, once more.
+        /// Another AuthenticationSASL.
         Begin,
-        /// AuthenticationSASLContinue: why a token is refused.
+        /// AuthenticationSASLContinue with the reason why a token is refused.
         RefuseToken,
         /// ErrorResponse with this SQLSTATE.
         Fail(&'static str),
     }
 
     impl Pretender {
-        /// Serves one client to its end: everything it said after the start-up packet.
+        /// Serves one client. Returns all bytes that the client sent after the start-up packet.
         fn serve(&self, mut stream: impl io::Read + io::Write) -> Vec<u8> {
             let mut heard = Vec::new();
             io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
@@ -328,7 +328,7 @@ mod tests {
 
         fn say(stream: &mut impl io::Write, tag: u8, body: &[u8]) {
             let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
-            // A client that has heard enough may have closed the connection.
+            // The client may have closed the connection already.
             drop(stream.write_all(&[&[tag], &length[..], body].concat()).and_then(|()| stream.flush()));
         }
 
@@ -353,7 +353,7 @@ mod tests {
         std::sync::Arc::new(config.unwrap())
     }
 
-    /// Returns the messages that a pretender received which lets nobody in.
+    /// The messages that a pretender received, which accepts no login.
     #[track_caller]
     fn heard_by(pretender: Pretender, parameters: &str) -> String {
         let answers = pretender.answers;
@@ -370,13 +370,13 @@ mod tests {
         let server = std::thread::spawn(move || pretender.accept(&listener));
         let text = format!("postgres://u:hunter2@127.0.0.1:{port}/d?{parameters}");
         let source = Source::resolve(Some(&text), &Environment::default()).unwrap().source;
-        // Closed at once, so that the server comes to its end.
+        // The connection is closed at once, so that the server ends.
         let opened = Connection::open(&source, Purpose::Control).map(drop);
         let heard = server.join().unwrap();
         (opened, String::from_utf8_lossy(&heard).into_owned())
     }
 
-    /// A pretender lets nobody in, and does not get the password.
+    /// Checks that no login succeeds, and that the pretender does not get the password.
     #[track_caller]
     fn check_pretender(answers: &'static [Answer], parameters: &str, tls: bool) {
         let heard = heard_by(Pretender { answers, tls, token: false }, parameters);

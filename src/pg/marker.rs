@@ -1,30 +1,34 @@
-//! The mark that a slot was made: a line in the comment on its publication.
+//! The setup marker: lines in the comment on a publication that say for which slot the publication was set up.
 //!
-//! In and out: the comment's text. Other lines, a user's own or other slots' marks, are kept. The comment lives in the
-//! database, so it is in a dump while the slot is not: a mark without its slot says that a slot was lost. A second line says which
-//! transaction was the next one then: what it and later ones leave is in the slot, and of what earlier ones left, little or nothing is.
-//! A third says since when the slot has carried every row of every table that the publication has now: later than the second where tables
-//! were added, or where the slot was there before anybody marked it. A fourth says where the cluster was when the slot was marked, so that
-//! a later slot of the same name does not pass for it ([`Anchor`]). A fifth has the snapshot that meets the slot exactly: what it sees is in no
-//! slot, what it does not see is in this one ([`SlotSnapshot`]). `setup --apply` alone can write that, since the server gives it only once.
-//! A shard's publication has a line that says which one it is, and while rows move between sets of shards one more ([`Moving`]).
+//! In and out: the comment's text. Other lines stay: those of a user, and those of other slots. The comment is in the database, and so
+//! in a dump, but the slot is not. So a marker without its slot means that the slot was lost.
+//!
+//! | line | content |
+//! |---|---|
+//! | `PREFIX` | the slot was created |
+//! | `SINCE` | the next transaction at that time. The slot has the rows of this and later transactions, and few or none of earlier ones |
+//! | `WHOLE` | since when the slot has had every row of every table that the publication has now. That is later than the line before if tables were added, or if the slot was older than its marker |
+//! | `AT` | the cluster's identity and position when the slot was marked, so that a later slot of the same name is detected ([`Anchor`]) |
+//! | `SNAPSHOT` | the snapshot that the slot begins at ([`SlotSnapshot`]): rows that it sees are in no slot, and rows that it does not see are in this one. Only `setup --apply` can write it, since the server returns it only when it creates the slot |
+//! | `SHARD` | which shard the publication is |
+//! | `MOVE` | the shard's progress while rows move between sets of shards ([`Moving`]) |
 
 use super::instance::Anchor;
 use super::shard::Shard;
 
-/// The prefix of a mark's line.
+/// The prefix of the line that marks a slot.
 const PREFIX: &str = "walrelay slot: ";
 
-/// The prefix of the line with the time of a slot's creation.
+/// The prefix of the line with the first transaction that a slot has.
 const SINCE: &str = "walrelay since: ";
 
-/// The prefix of the line that says since when a slot has carried all of its publication.
+/// The prefix of the line that says since when a slot has had all tables of its publication.
 const WHOLE: &str = "walrelay whole since: ";
 
 /// The prefix of the line with the cluster's identity and position when a slot was marked.
 const AT: &str = "walrelay slot at: ";
 
-/// The prefix of the line with the snapshot that meets a slot.
+/// The prefix of the line with the snapshot that a slot begins at.
 const SNAPSHOT: &str = "walrelay snapshot: ";
 
 /// The prefix of the line with a publication's shard and its slot.
@@ -36,9 +40,9 @@ const MOVE: &str = "walrelay move: ";
 /// A publication's progress in a move of rows from one set of shards to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moving {
-    /// Its relay must not read yet: rows from before the cut may be under way elsewhere.
+    /// Its relay must not read yet, since rows from before the cut may be in flight elsewhere.
     Waits,
-    /// It has no rows behind the cut; those from before are being published.
+    /// It has no rows from after the cut. The rows from before are being published.
     Drains,
     /// All of its rows are acknowledged.
     Drained,
@@ -48,7 +52,7 @@ impl Moving {
     const WORDS: [(Self, &'static str); 3] =
         [(Self::Waits, "waits"), (Self::Drains, "drains"), (Self::Drained, "drained")];
 
-    /// As the comment has it.
+    /// The word for it in the comment.
     pub(crate) const fn word(self) -> &'static str {
         let [waits, drains, drained] = Self::WORDS;
         match self {
@@ -59,7 +63,7 @@ impl Moving {
     }
 }
 
-/// Which shard a publication is, and its slot; `None`: it is none.
+/// The shard that a publication is, and its slot. `None`: it is no shard.
 pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
@@ -68,7 +72,8 @@ pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
     })
 }
 
-/// Which shard of a publication and slot, by the names of the whole, a publication is by its own name and comment; `None`: it is none.
+/// The shard that a publication is, by its own name and comment. `publication` and `slot` are the common names of all shards. `None`:
+/// it is none of these shards.
 pub(crate) fn shard_of(comment: Option<&str>, name: &str, (publication, slot): (&str, &str)) -> Option<Shard> {
     let (shard, found) = shard(comment)?;
     (name == shard.name(publication) && found == shard.name(slot)).then_some(shard)
@@ -79,14 +84,14 @@ pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
     moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(Moving::Waits)).unwrap_or_default()
 }
 
-/// Reads a publication's progress in a move; `None` if there is no move.
+/// A publication's progress in a move. `None`: there is no move.
 pub(crate) fn moving(comment: Option<&str>) -> Option<Moving> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
     Moving::WORDS.iter().find(|(_, known)| *known == word).map(|(moving, _)| *moving)
 }
 
-/// The comment with how far the publication is, in the place of what it says of that; `None` when nothing is left of it.
+/// The comment with this progress in the place of the old one. `None`: the comment is empty then.
 pub(crate) fn moving_to(comment: Option<&str>, moving: Option<Moving>) -> Option<String> {
     let kept = without(comment, |line| line.starts_with(MOVE));
     let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));
@@ -94,23 +99,23 @@ pub(crate) fn moving_to(comment: Option<&str>, moving: Option<Moving>) -> Option
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// The snapshot that meets a slot.
+/// The snapshot that a slot begins at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotSnapshot {
-    /// How many rows of the publication's tables had been updated by then, as the server counts them.
+    /// The server's count of updated rows in the publication's tables at that time.
     pub(crate) updates: u64,
-    /// As `pg_current_snapshot()` writes it: no blank is in it.
+    /// The text of `pg_current_snapshot()`, which has no blanks.
     pub(crate) snapshot: String,
 }
 
-/// Since when a slot has carried all that the publication has.
+/// Since when a slot has had all tables that the publication has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Whole {
-    /// The first transaction (64 bits: with its epoch) that had not begun.
+    /// The next transaction at that time. It has 64 bits, with its epoch.
     pub(crate) xid: u64,
-    /// When that was, in seconds since 1970.
+    /// That time, in seconds since 1970.
     pub(crate) seconds: u64,
-    /// The publication's definition then, in the words of [`super::catalog::membership`]. It contains no blank.
+    /// The publication's definition at that time, from [`super::catalog::membership`]. It has no blanks.
     pub(crate) members: String,
 }
 
@@ -134,14 +139,13 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
     }
 }
 
-/// The first transaction (64 bits: with its epoch) that began after `slot` was made, so that the slot carries its rows; `None`: that was
-/// not written down.
+/// The first transaction that `slot` has, with 64 bits and its epoch. `None`: the comment does not have it.
 pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| line.strip_prefix(SINCE)?.strip_prefix(slot)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// Since when `slot` has carried all that the publication had when that was written down; `None`: it was not.
+/// Since when `slot` has had all tables of the publication. `None`: the comment does not have it.
 pub(crate) fn whole(comment: Option<&str>, slot: &str) -> Option<Whole> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
@@ -152,7 +156,7 @@ pub(crate) fn whole(comment: Option<&str>, slot: &str) -> Option<Whole> {
     })
 }
 
-/// Where the cluster was when `slot` was marked; `None`: it was not written down.
+/// The position of the cluster when `slot` was marked. `None`: the comment does not have it.
 pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
@@ -167,7 +171,7 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
     })
 }
 
-/// The snapshot that meets `slot`; `None`: it was not written down.
+/// The snapshot that `slot` begins at. `None`: the comment does not have it.
 pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
@@ -177,24 +181,25 @@ pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
     })
 }
 
-/// The line that has it, to be added to a comment.
+/// The line with the snapshot, to be added to a comment.
 pub(crate) fn taken_line(slot: &str, taken: &SlotSnapshot) -> String {
     format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
 }
 
-/// The lines that say since when, for SQL's `format`, which fills in the next transaction, the time, what the publication has, the system
-/// identifier, the timeline and the position in the WAL; `made`: the slot is marked for the first time, or another one was marked before.
+/// The lines `SINCE`, `WHOLE` and `AT`, as a format for SQL's `format`. Its arguments are the next transaction, the time, the
+/// publication's definition, the system identifier, the timeline and the position in the WAL. `made`: the slot is new, or the marker is
+/// that of another slot.
 pub(crate) fn since_format(slot: &str, made: bool) -> String {
     let since = if made { format!("\n{SINCE}{slot} %1$s\n{AT}{slot} %4$s %5$s %6$s %2$s") } else { String::new() };
     format!("{since}\n{WHOLE}{slot} %1$s %2$s %3$s")
 }
 
-/// The comment without the line that says since when `slot` has carried everything; `None` when nothing is left of it.
+/// The comment without the line [`WHOLE`] of `slot`. `None`: the comment is empty then.
 pub(crate) fn without_whole(comment: Option<&str>, slot: &str) -> Option<String> {
     without(comment, |line| whole(Some(line), slot).is_some())
 }
 
-/// The comment without the mark of `slot`; `None` when nothing is left of it.
+/// The comment without the lines of `slot`. `None`: the comment is empty then.
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
     without(comment, |line| {
@@ -205,7 +210,7 @@ pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     })
 }
 
-/// The comment without such lines; `None` when nothing is left of it.
+/// The comment without the lines for which `goes` is true. `None`: the comment is empty then.
 fn without(comment: Option<&str>, goes: impl Fn(&str) -> bool) -> Option<String> {
     let kept: Vec<&str> = comment.unwrap_or_default().lines().filter(|line| !goes(line)).collect();
     (!kept.is_empty()).then(|| kept.join("\n"))
@@ -215,7 +220,7 @@ fn without(comment: Option<&str>, goes: impl Fn(&str) -> bool) -> Option<String>
 mod tests {
     use super::*;
 
-    /// As the server fills it in.
+    /// The comment with the values that the server would fill in.
     fn marked(comment: Option<&str>, slot: &str, made: bool, xid: &str) -> String {
         let values = [xid, "1700000000", "a1b2", "77", "2", "0/3E8"];
         let filled = values

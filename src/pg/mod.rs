@@ -1,6 +1,6 @@
-//! Talking to the server: frames, connections, the stream of a slot, and the questions asked around it.
+//! The client of Postgres: connections, frames, the stream of a slot, and queries.
 //!
-//! Nothing here knows what a row means. Only this folder names sockets and TLS.
+//! This folder does not know what a row means. Only this folder uses the sockets and TLS of Postgres.
 
 pub mod catalog;
 mod certificate;

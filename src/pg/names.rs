@@ -1,6 +1,6 @@
-//! Looks for names in a database that the user may have meant, and for columns that a publication hides.
+//! Looks for names that the user may have meant, and for columns that a publication hides.
 //!
-//! In: a control connection. Out: names, and the SQL that lists a table again. Reads only.
+//! In: a control connection. Out: names, and SQL that changes a publication's column list. This file only reads.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs"; ALTER PUBLICATION.
 
 use super::connection::{Connection, Row};
@@ -13,7 +13,7 @@ use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
 /// Column lists and row filters came with this version.
 const LISTS_SINCE: u32 = 150_000;
 
-/// More candidates than this help nobody.
+/// The most names that are returned.
 const MOST: u32 = 100;
 
 /// The publications of the connection's database, by name.
@@ -24,7 +24,7 @@ pub fn publications(connection: &mut Connection) -> Result<Vec<String>, Error> {
     names(connection, "SELECT pubname FROM pg_catalog.pg_publication ORDER BY 1")
 }
 
-/// The shards of a publication and a slot, by the names of the whole, and how far each is in a move.
+/// The shards of a publication and a slot, and the progress of each in a move. `whole`: the common names of all shards.
 ///
 /// # Errors
 /// The connection broke.
@@ -51,7 +51,7 @@ pub fn slots(connection: &mut Connection) -> Result<Vec<String>, Error> {
     )
 }
 
-/// The slots that publications other than `publication` are marked for.
+/// The slots in the setup markers of other publications than `publication`.
 ///
 /// # Errors
 /// The connection broke.
@@ -66,7 +66,7 @@ pub fn slots_of_others(connection: &mut Connection, publication: &str) -> Result
     Ok(comments.iter().flat_map(|comment| marker::slots(Some(comment))).map(str::to_owned).collect())
 }
 
-/// The database of a slot, where that is not the connection's.
+/// The database of a slot. `None`: it is the connection's.
 ///
 /// # Errors
 /// The connection broke.
@@ -101,7 +101,7 @@ pub fn is_table(connection: &mut Connection, schema: &str, name: &str) -> Result
     Ok(!rows.is_empty())
 }
 
-/// Tables that have a column of one of these names, with all their columns; no partitions.
+/// Tables that have a column with one of these names, with all their columns. Partitions are not among them.
 ///
 /// # Errors
 /// The connection broke.
@@ -137,16 +137,16 @@ pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<
     Ok(tables)
 }
 
-/// How a publication lists a table's columns.
+/// The columns of a table that a publication lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// All columns of the table that are not generated.
+    /// All columns of the table, except for generated ones.
     pub columns: Vec<RelationColumn>,
-    /// SQL that lists the table with all of them, and with the row filter that it has.
+    /// SQL that lists the table with all of them, and with its present row filter.
     pub widened: String,
 }
 
-/// The table's column list in the publication; `None`: it has none.
+/// The table's column list in the publication. `None`: it has none.
 ///
 /// # Errors
 /// The connection broke.
@@ -168,7 +168,7 @@ pub fn listed(connection: &mut Connection, publication: &str, oid: u32) -> Resul
     Ok(Some(Listed { columns: columns(connection, oid)?, widened: with_columns(publication, name, &[], row.text(1)) }))
 }
 
-/// All columns of a table that are not generated.
+/// All columns of a table, except for generated ones.
 ///
 /// # Errors
 /// The connection broke.
@@ -183,8 +183,8 @@ pub fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<RelationColu
     Ok(rows.iter().filter_map(column).collect())
 }
 
-/// SQL that puts a table, as SQL names it, into the publication again: with these columns, or all if there are none, and with this row
-/// filter.
+/// SQL that sets the columns and the row filter of a table in the publication. `table`: as SQL names it. Without `columns`, all are
+/// published.
 pub fn with_columns(publication: &str, table: &str, columns: &[&str], filter: Option<&str>) -> String {
     let publication = identifier(publication);
     let columns: Vec<String> = columns.iter().map(|column| identifier(column)).collect();

@@ -1,24 +1,24 @@
 //! Detects a pooler between walrelay and the server, from its address or its answers.
 //!
-//! In: an error of connecting, and the host's name. Out: which pooler it is, and the way past it. Pure.
+//! In: the error of a connection attempt, and the host's name. Out: the pooler, and how to connect without it. Pure.
 
 use super::error::Error;
 
 /// The pooler between walrelay and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooler {
-    /// PgBouncer before 1.23, or one that is told so.
+    /// PgBouncer before 1.23, or a later one that is configured like it.
     PgBouncer,
     /// Supabase's.
     Supabase,
     /// Neon's.
     Neon,
-    /// Something that hands out ordinary sessions where replication is asked for.
+    /// Any pooler that returns an ordinary session if a replication connection is requested.
     Unknown,
 }
 
 impl Pooler {
-    /// By the address, or by how it answers the attempt to connect. `host`: `name:port`.
+    /// Detects the pooler by the host's address, or by its answer to the connection attempt. `host`: `name:port`.
     pub(crate) fn recognise(host: &str, error: &Error) -> Option<Self> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         if name.ends_with(".pooler.supabase.com") {
@@ -29,16 +29,16 @@ impl Pooler {
         }
         let error = error.server_error()?;
         match error.code.as_str() {
-            // Its own words: there is no code for it.
+            // This is PgBouncer's text. The code alone is not enough.
             PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(Self::PgBouncer),
             PROTOCOL_VIOLATION if error.message.contains("replication connection") => Some(Self::PgBouncer),
-            // IDENTIFY_SYSTEM was taken for SQL.
+            // The pooler took IDENTIFY_SYSTEM for SQL.
             SYNTAX_ERROR => Some(Self::Unknown),
             _ => None,
         }
     }
 
-    /// For people.
+    /// The pooler's name for people.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::PgBouncer => "PgBouncer",
@@ -48,7 +48,7 @@ impl Pooler {
         }
     }
 
-    /// The way past it.
+    /// How to connect without it.
     pub(crate) const fn fix(self) -> &'static str {
         match self {
             Self::PgBouncer => {

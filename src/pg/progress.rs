@@ -1,10 +1,10 @@
-//! Stores a backfill's progress where it survives a crash of walrelay, of the server and of the machine.
+//! Stores a backfill's progress in the database, so that it survives a crash of walrelay, of the server and of the machine.
 //!
-//! In: per table, the last row before which all are acknowledged. Out: the same, after a restart. It stands as JSON in a note of the slot
-//! (see `pg::large_object_state`), so that no right on any table is needed.
+//! In: for each table, the last row up to which all are acknowledged. Out: the same, after a restart. The progress is JSON in a note of
+//! the slot (see `pg::large_object_state`), so it needs no right on any table.
 //!
-//! Invariant: what is written down is acknowledged. What is written for one snapshot says nothing of another: a slot that was created
-//! again begins from the first row.
+//! Invariant: all rows up to the stored one are acknowledged. Progress counts only for its snapshot. So if the slot was created again,
+//! the backfill starts from the first row.
 
 use super::connection::Connection;
 use super::error::Error;
@@ -12,44 +12,44 @@ use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The note's prefix. The slot, a blank and the JSON follow it.
+/// The note's prefix. The slot's name, a blank and the JSON follow.
 const PREFIX: &str = "walrelay backfill: ";
 
-/// The advisory lock that backfills of one slot take, one after the other, with the hash of its name: "fill" in ASCII.
+/// The advisory lock of a slot's backfills, of which only one may run: "fill" in ASCII, and the hash of the slot's name.
 const LOCK: u32 = 0x6669_6c6c;
 
 /// The progress of the backfill of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct BackfillProgress {
-    /// The snapshot before which rows are meant.
+    /// The snapshot whose rows the backfill publishes.
     pub snapshot: String,
-    /// Rows that were dealt with, of all tables: the number of the last one.
+    /// The number of rows that were handled, in all tables.
     pub rows: u64,
-    /// By `schema.table`.
+    /// The progress of each table, by `schema.table`.
     pub tables: BTreeMap<String, TableProgress>,
 }
 
 /// The progress in one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TableProgress {
-    /// Which rows, as SQL.
+    /// The condition that selects the rows, as SQL.
     #[serde(rename = "where")]
     pub condition: Option<String>,
-    /// By which column first.
+    /// The column by which rows are ordered first.
     pub order: Option<String>,
-    /// Rows that were dealt with.
+    /// The number of rows that were handled.
     pub rows: u64,
-    /// The partition, or the table itself, that the last of them stands in: schema and name.
+    /// The partition, or the table itself, that has the last handled row: schema and name.
     pub part: Option<(String, String)>,
-    /// The file of that partition, where rows are found by their place in it.
+    /// The file of that partition, if rows are found by their position in it.
     pub file: Option<u32>,
-    /// The key of that row.
+    /// The key of the last handled row.
     pub key: Vec<Option<String>>,
-    /// All rows are dealt with.
+    /// Whether all rows were handled.
     pub done: bool,
 }
 
-/// Reads what is written down of `slot`, our own role's first; what cannot be understood is none.
+/// Reads the progress of `slot`. The connection's role comes before others. A note that cannot be parsed counts as none.
 ///
 /// # Errors
 /// The connection broke.
@@ -58,7 +58,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<BackfillPr
     Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
 }
 
-/// Where a backfill is written down that has begun and not ended, of rows before `snapshot`: the large object; `None`: there is none.
+/// Returns the large object of a backfill of `snapshot` that has begun and not ended. `None`: there is none.
 ///
 /// # Errors
 /// The connection broke.
@@ -71,10 +71,10 @@ pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Re
     Ok(open.map(|note| note.place))
 }
 
-/// Writes it down, in one transaction.
+/// Writes the progress, in one transaction.
 ///
 /// # Errors
-/// The connection broke, or the server takes no writes.
+/// The connection broke, or the server is read-only.
 pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgress) -> Result<(), Error> {
     let prefix = format!("{PREFIX}{slot} ");
     let text = format!("{prefix}{}", serde_json::to_string(progress).unwrap_or_default());
@@ -84,14 +84,14 @@ pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgres
     match written {
         Ok(_) => connection.query("COMMIT").map(drop),
         Err(error) => {
-            // The first error says more.
+            // The first error says more than one of the ROLLBACK.
             drop(connection.query("ROLLBACK"));
             Err(error)
         }
     }
 }
 
-/// Takes the lock for as long as the connection lasts; `false`: another backfill of this slot has it.
+/// Takes the lock until the connection ends. `false`: another backfill of this slot has it.
 ///
 /// # Errors
 /// The connection broke.

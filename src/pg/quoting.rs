@@ -1,4 +1,4 @@
-//! Names and texts as SQL.
+//! Quotes names and texts for SQL.
 
 /// `name` as an SQL identifier, always quoted.
 pub fn identifier(name: &str) -> String {

@@ -1,7 +1,8 @@
-//! The messages inside CopyData while a slot is read: XLogData and PrimaryKeepalive come, StandbyStatusUpdate goes.
+//! The messages inside CopyData while a slot is read. The server sends XLogData and PrimaryKeepalive, and the relay sends
+//! StandbyStatusUpdate.
 //!
-//! In and out: bytes. No socket, no clock. An XLogData's own positions are the change's, and go back between
-//! transactions; only Commit's `end_lsn` says how far the WAL is processed.
+//! In and out: bytes. This file has no socket and no clock. The positions of an XLogData are those of its change, and go back between
+//! transactions. So only the `end_lsn` of a Commit may be confirmed.
 //! Specification: PostgreSQL manual, section 54.4 "Streaming Replication Protocol".
 
 use crate::lsn::Lsn;
@@ -11,29 +12,29 @@ use crate::wire::{DecodeError, DecodeFault, Reader};
 /// One message from the walsender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationMessage<'a> {
-    /// A piece of the stream.
+    /// A change.
     XLogData(XLogData<'a>),
-    /// The walsender is alive, and how far it has come.
+    /// The walsender's position.
     PrimaryKeepalive(PrimaryKeepalive),
 }
 
-/// One change, as the output plugin wrote it.
+/// One change, in the output plugin's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct XLogData<'a> {
     /// The change's own position.
     pub wal_start: Lsn,
-    /// When it was sent, by the server's clock.
+    /// When the server sent it, by the server's clock.
     pub sent_at: PgTime,
     /// The plugin's bytes.
     pub data: &'a [u8],
 }
 
-/// The walsender's position in the WAL, and its wish for an answer.
+/// The walsender's position in the WAL, and whether it wants an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PrimaryKeepalive {
-    /// Everything that commits before this has been sent.
+    /// The server has sent all transactions that commit before this.
     pub wal_end: Lsn,
-    /// The walsender wants an answer now, or it will give the connection up.
+    /// Whether the walsender wants an answer now. Without one, it soon ends the connection.
     pub reply_requested: bool,
 }
 
@@ -41,7 +42,7 @@ impl<'a> ReplicationMessage<'a> {
     /// Decodes the body of one CopyData.
     ///
     /// # Errors
-    /// It is neither of the two, or cut short.
+    /// It is another message, or it is cut off.
     #[inline]
     pub fn decode(body: &'a [u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new("CopyData", body);
@@ -66,7 +67,7 @@ impl<'a> ReplicationMessage<'a> {
     }
 }
 
-/// Adds a CopyData with an XLogData around what `write` adds, as a server would send it.
+/// Appends a CopyData with an XLogData, as a server would send it. `write` appends the plugin's bytes.
 pub fn push_xlog_data(out: &mut Vec<u8>, at: Lsn, sent_at: PgTime, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend(b"d\0\0\0\0w");
@@ -80,22 +81,22 @@ pub fn push_xlog_data(out: &mut Vec<u8>, at: Lsn, sent_at: PgTime, write: impl F
     }
 }
 
-/// Bytes of an encoded StandbyStatusUpdate, CopyData's header included.
+/// The bytes of an encoded StandbyStatusUpdate, with the header of its CopyData.
 pub const STATUS_UPDATE_BYTES: usize = 39;
 
-/// StandbyStatusUpdate: written, flushed and applied are all `flush_lsn`.
+/// A StandbyStatusUpdate. Its three positions (written, flushed and applied) are all `flush_lsn`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyStatusUpdate {
-    /// Postgres may remove WAL before this.
+    /// The position to confirm. Postgres may remove WAL that only earlier transactions need.
     pub flush_lsn: Lsn,
-    /// When it was sent, by our clock.
+    /// When the relay sent it, by the relay's clock.
     pub sent_at: PgTime,
-    /// The walsender shall answer with a keepalive.
+    /// Whether the walsender has to answer with a keepalive.
     pub reply_requested: bool,
 }
 
 impl StandbyStatusUpdate {
-    /// Returns the position that an encoded status update confirms; `None` if `frame` is something else.
+    /// The position that an encoded status update confirms. `None`: `frame` is another message.
     pub fn flush_lsn_of(frame: &[u8]) -> Option<Lsn> {
         let body = frame.strip_prefix(b"d").filter(|_| frame.len() == STATUS_UPDATE_BYTES)?;
         let mut reader = Reader::new("StandbyStatusUpdate", body.get(4..)?);
@@ -103,7 +104,7 @@ impl StandbyStatusUpdate {
         reader.lsn().ok()
     }
 
-    /// The CopyData frame.
+    /// Encodes it as a CopyData frame.
     pub fn encode(&self) -> [u8; STATUS_UPDATE_BYTES] {
         let lsn = self.flush_lsn.bytes().to_be_bytes();
         let time = self.sent_at.0.to_be_bytes();

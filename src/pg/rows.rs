@@ -1,7 +1,7 @@
-//! The rows of a query that gives more of them than can be held.
+//! [`Rows`]: reads the rows of a query whose result is too large for memory.
 //!
-//! In: a query, one at a time. Out: one row after the other, borrowed from the read buffer, as the server sends them: who does not ask for
-//! the next one makes the server wait, by the connection's own flow control. What a row means is not known here.
+//! In: one query at a time. Out: one row after the other, borrowed from the read buffer. While the caller does not ask for the next
+//! row, the connection's flow control makes the server wait. This file does not know what a row means.
 //! Specification: PostgreSQL manual, section 54.2.3 "Simple Query", 54.7 "DataRow".
 
 use super::connection::{Connection, broke, server_error, shortened};
@@ -9,11 +9,11 @@ use super::error::{Error, ServerError};
 use crate::wire::{DecodeError, Reader};
 use std::time::{Duration, Instant};
 
-/// Reads rows over a connection of its own.
+/// Reads rows over its own connection.
 #[derive(Debug)]
 pub struct Rows {
     connection: Connection,
-    /// The query whose rows are coming, for messages.
+    /// The running query, for messages. `None`: no query runs.
     running: Option<String>,
     refusal: Option<ServerError>,
 }
@@ -23,13 +23,13 @@ pub struct Rows {
 pub enum NextRow<T> {
     /// A row.
     Row(T),
-    /// Nothing yet.
+    /// Nothing has come within the time.
     Nothing,
-    /// The query has ended; another one may begin.
+    /// The query has ended, and another one may begin.
     End,
 }
 
-/// The values of a row in text form, in order; `None`: SQL null.
+/// The values of a row in text form, in order. `None`: SQL null.
 #[derive(Debug, Clone)]
 pub struct Values<'a> {
     reader: Reader<'a>,
@@ -46,10 +46,10 @@ impl<'a> Values<'a> {
     /// The next value.
     ///
     /// # Errors
-    /// The row has no more, or is malformed.
+    /// The row has no more values, or is malformed.
     pub fn value(&mut self) -> Result<Option<&'a [u8]>, DecodeError> {
         if self.left == 0 {
-            // One is missing: the same error as for bytes that are.
+            // A missing value is the same error as missing bytes.
             return self.reader.take(usize::MAX).map(Some);
         }
         self.left -= 1;
@@ -61,7 +61,7 @@ impl<'a> Values<'a> {
 }
 
 impl Rows {
-    /// Over this connection; rows of more than `largest` bytes are an error.
+    /// Uses this connection. A row of more than `largest` bytes is an error.
     pub fn new(mut connection: Connection, largest: usize) -> Self {
         connection.buffer.set_limit(largest);
         Self { connection, running: None, refusal: None }
@@ -76,7 +76,7 @@ impl Rows {
         self.connection.send_query(sql)
     }
 
-    /// Whether a query's rows are coming.
+    /// Whether a query is running.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -97,7 +97,7 @@ impl Rows {
                 if read.map_err(broke("reading rows"))? == 0 {
                     return Ok(NextRow::Nothing);
                 }
-                // The rest of a row that has begun comes at once.
+                // If a part of a row was received, its rest comes at once.
                 patience = patience.min(Duration::from_millis(1));
                 continue;
             };
@@ -125,10 +125,10 @@ impl Rows {
         }
     }
 
-    /// Skips the rows that are still to come, waiting at most `patience` for all of them.
+    /// Skips the remaining rows. Waits at most `patience` for all of them.
     ///
     /// # Errors
-    /// As [`Rows::next`]; nothing came for so long.
+    /// As [`Rows::next`]. Or nothing came within `patience`.
     pub fn finish(&mut self, patience: Duration) -> Result<(), Error> {
         let deadline = Instant::now() + patience;
         while self.is_running() {

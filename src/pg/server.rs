@@ -1,8 +1,7 @@
-//! Questions to a server: who it is, what state the slot is in, what the publication holds.
+//! Queries about a server's identity, a slot and a publication.
 //!
-//! In: an open [`Connection`]. Out: plain values. Decides nothing: what a state means is the caller's affair.
-//! Rows of catalogues whose columns differ between versions 14 to 19 are read as JSON, so that a column which a version lacks
-//! is simply absent.
+//! In: an open [`Connection`]. Out: plain values. This file decides nothing. Catalogs whose columns differ between the versions 14 to
+//! 19 are read as JSON, so a column that a version lacks is simply absent.
 //! Specification: PostgreSQL manual, sections 54.4, 52.20 "pg_replication_slots", 52.17 "pg_publication_tables".
 
 use super::connection::{Connection, Purpose, Row};
@@ -15,21 +14,21 @@ use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Which cluster a server belongs to.
+/// The cluster that a server belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// Made by initdb; the same on a cluster's standbys.
+    /// The identifier that initdb gave the cluster. Standbys have the same one.
     pub system_identifier: String,
-    /// Rises with each promotion.
+    /// The timeline, which rises with each promotion.
     pub timeline: u32,
-    /// The end of the WAL that the server has flushed; on a standby, of the WAL that it has received.
+    /// The end of the WAL that the server has flushed. On a standby: of the WAL that it has received.
     pub flushed: Lsn,
 }
 
-/// Asks IDENTIFY_SYSTEM, on a replication connection.
+/// Runs IDENTIFY_SYSTEM on a replication connection.
 ///
 /// # Errors
-/// The connection broke, or it is no replication connection.
+/// The connection broke, or is no replication connection.
 pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Error> {
     let rows = connection.ask("IDENTIFY_SYSTEM")?;
     let row = rows.first();
@@ -40,8 +39,8 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
     })
 }
 
-/// Which running server answers: the time of its start, to the microsecond. As long as it runs, it has one system identifier and
-/// one timeline at a time; and any role may ask, also where the system identifier is not for everybody.
+/// The time at which the server started, to the microsecond. It identifies the running server. While it runs, its system identifier
+/// does not change, and any role may query the time, unlike the system identifier.
 ///
 /// # Errors
 /// The connection broke.
@@ -50,10 +49,10 @@ pub fn started_at(connection: &mut Connection) -> Result<String, Error> {
     Ok(rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned())
 }
 
-/// Opens a connection for questions beside a stream from the server that was `started_at`.
+/// Opens a connection for queries beside a stream. `started_at`: the start of the server that the stream comes from.
 ///
 /// # Errors
-/// No connection, or it is to another server.
+/// There is no connection, or it is to another server.
 pub fn open_beside(source: &Source, purpose: Purpose, started_at: &str) -> Result<Connection, Error> {
     let mut connection = Connection::open(source, purpose)?;
     if self::started_at(&mut connection)? == started_at {
@@ -71,8 +70,8 @@ pub fn is_in_recovery(connection: &mut Connection) -> Result<bool, Error> {
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
-/// Where `timeline`, or an ancestor of it, left `ancestor`: what lies beyond belongs to other transactions now. `None` when
-/// the history does not name it.
+/// The position at which `timeline`, or an ancestor of it, left `ancestor`. Positions behind it belong to other transactions now.
+/// `None`: the history does not name `ancestor`.
 ///
 /// # Errors
 /// The connection broke, or the server does not have the history.
@@ -81,7 +80,7 @@ pub fn switch_point(connection: &mut Connection, timeline: u32, ancestor: u32) -
     Ok(history.into_iter().find(|(found, _)| *found == ancestor).map(|(_, left)| left))
 }
 
-/// The ancestors of `timeline`, and where each was left.
+/// The ancestors of `timeline`, each with the position at which it was left.
 ///
 /// # Errors
 /// The connection broke, or the server does not have the history.
@@ -90,7 +89,7 @@ pub fn history(connection: &mut Connection, timeline: u32) -> Result<Vec<(u32, L
     Ok(parse_history(rows.first().and_then(|row| row.text(1)).unwrap_or_default()))
 }
 
-/// A line of a history file: timeline, where it was left, why; separated by white space.
+/// Parses a history file. Each line has a timeline, the position at which it was left, and the reason, with white space between them.
 fn parse_history(history: &str) -> Vec<(u32, Lsn)> {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -99,48 +98,48 @@ fn parse_history(history: &str) -> Vec<(u32, Lsn)> {
     history.lines().filter_map(line).collect()
 }
 
-/// A row of `pg_replication_slots`. `None`: null, or not known to this version.
-#[allow(clippy::struct_excessive_bools, reason = "the catalogue's columns")]
+/// A row of `pg_replication_slots`. `None`: the value is null, or this version does not have the column.
+#[allow(clippy::struct_excessive_bools, reason = "the catalog's columns")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct SlotRow {
-    /// The output plugin; none for a physical slot.
+    /// The output plugin. `None`: the slot is physical.
     pub plugin: Option<String>,
-    /// Its database; none for a physical slot.
+    /// The slot's database. `None`: the slot is physical.
     pub database: Option<String>,
-    /// Goes with the session that created it.
+    /// Whether the slot ends with the session that created it.
     #[serde(default)]
     pub temporary: bool,
-    /// A walsender reads it.
+    /// Whether a walsender reads it.
     #[serde(default)]
     pub active: bool,
-    /// That walsender.
+    /// The process of that walsender.
     pub active_pid: Option<u32>,
-    /// Postgres keeps WAL from here.
+    /// The position from which Postgres keeps WAL.
     restart_lsn: Option<String>,
-    /// Everything that commits before is done.
+    /// The confirmed position.
     confirmed_flush_lsn: Option<String>,
     /// `reserved`, `extended`, `unreserved`, `lost`.
     pub wal_status: Option<String>,
-    /// Bytes of log until the slot may be lost; none without `max_slot_wal_keep_size`, and once it is lost.
+    /// The bytes of WAL until the slot may be lost. `None`: `max_slot_wal_keep_size` is not set, or the slot is lost.
     pub safe_wal_size: Option<i64>,
-    /// Sends prepared transactions (since 14).
+    /// Whether the slot sends prepared transactions (since 14).
     #[serde(default)]
     pub two_phase: bool,
-    /// Invalidated by a conflict with recovery (since 16, where it is said of every cause).
+    /// Whether the slot conflicts with recovery (since 16). Version 16 also sets it for other causes of invalidation.
     pub conflicting: Option<bool>,
-    /// Why it was invalidated (since 17).
+    /// The reason for its invalidation (since 17).
     pub invalidation_reason: Option<String>,
-    /// Kept on standbys, too (since 17).
+    /// Whether the slot is also kept on standbys (since 17).
     #[serde(default)]
     pub failover: bool,
-    /// Being copied from a primary (since 17).
+    /// Whether the slot is a copy of one on a primary (since 17).
     #[serde(default)]
     pub synced: bool,
-    /// On a standby, why the last copy of the slot was left out (since 19).
+    /// On a standby: the reason why the last copy of the slot was skipped (since 19).
     pub slotsync_skip_reason: Option<String>,
 }
 
-/// A slot, and how it stands to the server's current position.
+/// A slot, and its distance to the server's current position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
     /// Its row.
@@ -149,13 +148,13 @@ pub struct Slot {
     pub confirmed_flush_lsn: Option<Lsn>,
     /// `restart_lsn`.
     pub restart_lsn: Option<Lsn>,
-    /// Bytes of log between `confirmed_flush_lsn` and now.
+    /// The bytes of WAL between `confirmed_flush_lsn` and now.
     pub lag_bytes: Option<u64>,
-    /// Bytes of log between `restart_lsn` and now.
+    /// The bytes of WAL between `restart_lsn` and now.
     pub retained_wal_bytes: Option<u64>,
 }
 
-/// Looks the slot up; `None` when there is none of that name in the whole cluster.
+/// Looks a slot up. `None`: the cluster has no slot of that name.
 ///
 /// # Errors
 /// The connection broke.
@@ -186,19 +185,19 @@ fn parse_slot(row: &Row) -> Option<Slot> {
 }
 
 /// A row of `pg_publication`.
-#[allow(clippy::struct_excessive_bools, reason = "the catalogue's columns")]
+#[allow(clippy::struct_excessive_bools, reason = "the catalog's columns")]
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Publication {
-    /// FOR ALL TABLES.
+    /// Whether it is FOR ALL TABLES.
     pub puballtables: bool,
-    /// Carries inserts.
+    /// Whether it publishes inserts.
     pub pubinsert: bool,
-    /// Carries updates.
+    /// Whether it publishes updates.
     pub pubupdate: bool,
-    /// Carries deletes.
+    /// Whether it publishes deletes.
     #[serde(default)]
     pub pubdelete: bool,
-    /// Rows of partitions come as rows of the partitioned table (since 13).
+    /// Whether rows of partitions come as rows of the partitioned table (since 13).
     #[serde(default)]
     pub pubviaroot: bool,
 }
@@ -215,9 +214,9 @@ pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Pub
     Ok(rows.first().and_then(|row| serde_json::from_str(row.text(0)?).ok()))
 }
 
-/// The tables of a publication with their published columns, partitions as they will be announced. Generated columns are among them
-/// where they are sent, which is since 18 (`publish_generated_columns`, or a column list): `attnames` has them then and no others,
-/// where 15.0 and 15.1 have them all the same.
+/// The tables of a publication with their published columns, partitions as the server will announce them. Since version 18, generated
+/// columns are sent if `publish_generated_columns` or a column list has them, and `attnames` has exactly these. Versions 15.0 and 15.1
+/// have generated columns in `attnames` as well, but do not send them.
 ///
 /// # Errors
 /// A table is locked ([`Error::Locked`]), or the connection broke.
@@ -259,7 +258,7 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
     Ok(tables)
 }
 
-/// Returns the end of the written WAL; on a standby, of the replayed WAL.
+/// Returns the end of the written WAL. On a standby: of the replayed WAL.
 ///
 /// # Errors
 /// The connection broke.
@@ -271,24 +270,24 @@ pub fn wal_end(connection: &mut Connection) -> Result<Lsn, Error> {
     Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
 }
 
-/// A type that is not built in, as the catalogue has it.
+/// A type that is not built in, from the catalog.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct CustomType {
     /// `pg_type.oid`.
     pub oid: u32,
     /// `pg_type.typname`.
     pub typname: String,
-    /// The type under a domain; 0: it is none.
+    /// The type below a domain. 0: the type is no domain.
     pub typbasetype: u32,
-    /// The modifier that a domain gives it; -1: none.
+    /// The modifier that a domain gives the type below it. -1: none.
     pub typtypmod: i32,
-    /// The type of an array's elements; 0: it is none.
+    /// The type of an array's elements. 0: the type is no array.
     pub typelem: u32,
-    /// An enum's labels in their order.
+    /// An enum's labels, in order.
     pub labels: Option<Vec<String>>,
 }
 
-/// Lists the types that are not built in and may stand in a column: domains, enums, composite types, ranges, extensions' types, and
+/// Lists the types that are not built in and that a column may have: domains, enums, composite types, ranges, types of extensions, and
 /// arrays of these.
 ///
 /// # Errors
@@ -305,12 +304,12 @@ pub fn custom_types(connection: &mut Connection) -> Result<Vec<CustomType>, Erro
     Ok(rows.iter().filter_map(|row| serde_json::from_str(row.text(0)?).ok()).collect())
 }
 
-/// A column's constraints, as the catalogue has them.
+/// A column's constraints, from the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnConstraints {
     /// Schema, table and column.
     pub name: (String, String, String),
-    /// `NOT NULL`, of itself or of the domain that is its type, as Java's driver has it.
+    /// Whether the column or its domain is `NOT NULL`, as Java's driver reports it.
     pub not_null: bool,
     /// Its `DEFAULT`, as `pg_get_expr` writes it.
     pub default: Option<String>,
@@ -362,7 +361,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
     Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
 }
 
-/// `wal_sender_timeout`; `None` when the server never gives up.
+/// `wal_sender_timeout`. `None`: the server waits without limit.
 ///
 /// # Errors
 /// The connection broke.
@@ -371,16 +370,16 @@ pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration
     Ok((millis > 0).then(|| Duration::from_millis(millis)))
 }
 
-/// A slot that nobody reads.
+/// A slot that no walsender reads.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FreeSlot {
-    /// How long ago it was released; `None`: the server does not say, as before version 17.
+    /// How long ago it was released. `None`: the server does not know, as before version 17.
     pub released_ago: Option<Duration>,
-    /// Where the server's log ended then; `None`: it is a standby.
+    /// The end of the server's WAL at the time of the query. `None`: the server is a standby.
     pub log_end: Option<Lsn>,
 }
 
-/// The slot, if nobody reads it.
+/// The slot, if no walsender reads it.
 ///
 /// # Errors
 /// The connection broke.
@@ -398,7 +397,7 @@ pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<FreeS
     }))
 }
 
-/// `idle_replication_slot_timeout` (since version 18); `None`: no slot is invalidated for want of use.
+/// `idle_replication_slot_timeout` (since version 18). `None`: an unused slot is not invalidated.
 ///
 /// # Errors
 /// The connection broke.
@@ -407,7 +406,7 @@ pub fn idle_slot_timeout(connection: &mut Connection) -> Result<Option<Duration>
     Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
 }
 
-/// How long the server leaves what it has sent to us unacknowledged, at most; `None`: as long as its system does.
+/// How long data that the server has sent may stay unacknowledged before it ends the connection. `None`: its operating system decides.
 ///
 /// # Errors
 /// The connection broke.

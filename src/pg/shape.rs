@@ -1,37 +1,37 @@
-//! Reads a table's shape, for commands that delete or insert its rows: its columns, and the triggers and rules that fire.
+//! Reads a table's columns, triggers, rules and foreign keys, for commands that delete or insert its rows.
 //!
-//! In: an open [`Connection`] and a table's name. Out: plain values. Reads only, and decides nothing.
+//! In: an open [`Connection`] and a table's name. Out: plain values. This file only reads.
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
 use super::connection::{Connection, Row};
 use super::error::Error;
 use super::quoting::{identifier, literal};
 
-/// A table's shape.
+/// What a table is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shape {
     /// `pg_class.oid`.
     pub oid: u32,
-    /// `PARTITION BY`.
+    /// Whether it has `PARTITION BY`.
     pub partitioned: bool,
-    /// Its columns, in order.
+    /// The columns, in order.
     pub columns: Vec<ShapeColumn>,
-    /// Triggers that rows of it fire when they are inserted or deleted.
+    /// The triggers that fire when its rows are inserted or deleted.
     pub triggers: Vec<String>,
-    /// Foreign keys of other tables that point here: deleting may cascade, or fail.
+    /// The foreign keys of other tables that refer to it. So a delete may cascade, or fail.
     pub referenced_by: Vec<String>,
-    /// Its own foreign keys: inserting looks at other tables.
+    /// Its own foreign keys. An insert reads the tables that they refer to.
     pub references: Vec<String>,
-    /// Rewrite rules on inserts and deletes.
+    /// Its rewrite rules for inserts and deletes.
     pub rules: Vec<String>,
-    /// Row security hides rows from our role.
+    /// Whether row security hides rows from the connection's role.
     pub row_security: bool,
 }
 
 impl Shape {
-    /// The statement that deletes the rows of this condition and inserts them again, with the same values, in the order of those of the
-    /// columns that the table has. It fails as a whole where a row does not come back. `table`: as SQL names it. `None`: more would happen,
-    /// by triggers, rules, row security or foreign keys of other tables.
+    /// The statement that deletes the rows of this condition and inserts them again with the same values, in the order of those columns
+    /// of `order` that the table has. If a row is not inserted again, the statement fails as a whole. `table`: as SQL names it. `None`:
+    /// triggers, rules, row security or foreign keys of other tables would do more.
     pub fn publishing_again(&self, table: &str, condition: &str, order: &[&str]) -> Option<String> {
         let names = [&self.triggers, &self.referenced_by, &self.rules];
         if self.row_security || names.iter().any(|names| !names.is_empty()) {
@@ -43,7 +43,7 @@ impl Shape {
         let order = if order.is_empty() { order } else { format!(" ORDER BY {order}") };
         let own = self.columns.iter().filter(|column| !column.generated);
         let columns = list(&mut own.map(|column| column.name.as_str()));
-        // Rows of tables that inherit from it in the plain way are not its own.
+        // A table that inherits from it without being a partition has rows of its own.
         let only = if self.partitioned { "" } else { "ONLY " };
         Some(format!(
             "WITH r AS (DELETE FROM {only}{table} WHERE {condition} RETURNING *), i AS (INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM r{order} RETURNING 1) SELECT 1 / ((SELECT count(*) FROM r) = (SELECT count(*) FROM i))::int"
@@ -58,11 +58,11 @@ pub struct ShapeColumn {
     pub name: String,
     /// `pg_type.oid`.
     pub type_id: u32,
-    /// Computed from others.
+    /// Whether it is computed from other columns.
     pub generated: bool,
 }
 
-/// Looks a table up; `None` when there is no such table.
+/// Looks a table up. `None`: there is no such table.
 ///
 /// # Errors
 /// The connection broke.
@@ -79,7 +79,7 @@ pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Op
     let mut names = |sql: String| -> Result<Vec<String>, Error> {
         Ok(connection.query(&sql)?.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
     };
-    // tgtype: 4 is INSERT, 8 is DELETE.
+    // In tgtype, 4 is INSERT and 8 is DELETE.
     let triggers = names(format!(
         "SELECT tgname || ' on ' || tgrelid::regclass FROM pg_catalog.pg_trigger
           WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 12 <> 0

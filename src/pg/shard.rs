@@ -1,34 +1,35 @@
 //! Shards: relays that share the rows of a publication's tables, each with a publication and a slot of its own.
 //!
-//! In: the names of the whole, how many shards there are, a table's key and id columns. Out: the names of each shard, and as SQL the row
-//! filter that lets its rows through. Pure.
+//! In: the common names of publication and slot, the number of shards, and a table's key and id columns. Out: the names of each shard,
+//! and its row filter as SQL. Pure.
 //!
 //! # Which shard has a row
 //!
-//! The first byte of the SHA-256 of the record's key, modulo the number of shards. The hash must be immutable, since Postgres takes no
-//! other function in a row filter, and the same in each version of Postgres, since an upgrade must not move a key while rows are under
-//! way. SHA-256 is defined by a standard. Postgres' own `hashtext` may change between major versions, and `md5` is refused by
-//! servers in FIPS mode. One byte is enough for [`MOST`] shards: the largest has 6 % more keys than the mean at most.
+//! The number of a row's shard is the first byte of the SHA-256 of the record's key, modulo the number of shards. The hash must be
+//! immutable, since a row filter takes no other function. It must be the same in each version of Postgres, since an upgrade must not
+//! move a key while rows are in flight. SHA-256 is defined by a standard. Postgres' own `hashtext` may change between major versions,
+//! and `md5` is refused by servers in FIPS mode. One byte is enough for [`MOST`] shards: the largest shard has at most 6 % more keys
+//! than the mean.
 //!
-//! The key is hashed as the record has it: the bytes of its text form. So two tables whose keys have different types still put equal keys
-//! of one topic into one shard. A row without a key goes by its id, since rows without a key have no order among them. A row without
-//! either goes where the empty text goes.
+//! The hash is that of the key's bytes in the record, which are its text form. So if two tables have keys of different types, equal
+//! keys of one topic are still in one shard. For a row without a key, the id is hashed, since such rows have no order among them. A row
+//! without a key and an id counts like one with an empty key.
 //!
-//! Invariants: each row passes the filter of exactly one of the N shards; a filter is never null and raises no error, whatever the row
-//! has, since an error in it ends the walsender.
+//! Invariants: each row passes the filter of exactly one of the N shards; for no row is a filter null or an error, since an error in it
+//! ends the walsender.
 //! Specification: PostgreSQL manual, section 29.4 "Row Filters"; FIPS 180-4.
 
 use super::quoting::identifier;
 use std::fmt;
 use std::str::FromStr;
 
-/// The most shards: each walsender reads the whole WAL, so more of them only cost more.
+/// The most shards. Each walsender reads the whole WAL, so more shards only cost more.
 pub const MOST: u8 = 16;
 
-/// The length in bytes of the longest suffix that a shard's name has behind the common name: `_15_of_16`.
+/// The length in bytes of the longest suffix of a shard's name: `_15_of_16`.
 pub const SUFFIX_BYTES: usize = 9;
 
-/// The first version with row filters: 15.
+/// The first version with row filters.
 pub const SINCE: u32 = 150_000;
 
 /// A shard: one relay of N.
@@ -39,7 +40,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Shard `index` of `count`; `None`: there is no such shard, or more than [`MOST`].
+    /// Shard `index` of `count`. `None`: there is no such shard, or more than [`MOST`].
     pub const fn new(index: u8, count: u8) -> Option<Self> {
         if index < count && count <= MOST { Some(Self { count, index }) } else { None }
     }
@@ -49,28 +50,28 @@ impl Shard {
         (0..count.min(MOST)).map(move |index| Self { count, index })
     }
 
-    /// Which one it is, from 0.
+    /// The shard's number, from 0.
     pub const fn index(self) -> u8 {
         self.index
     }
 
-    /// How many there are with it.
+    /// The number of shards.
     pub const fn count(self) -> u8 {
         self.count
     }
 
-    /// Its publication or slot, of the name that the whole has. The number of shards is in it, so that while rows move from three shards
-    /// to five both may be there.
+    /// The name of the shard's publication or slot. `whole`: the common name. The name has the number of shards. So while rows move
+    /// from three shards to five, both sets can exist.
     pub fn name(self, whole: &str) -> String {
         format!("{whole}_{}_of_{}", self.index, self.count)
     }
 
-    /// The name of the whole that this publication or slot of the shard has; `None`: it is no name of this shard.
+    /// The common name, from the name of the shard's publication or slot. `None`: `name` is no name of this shard.
     pub fn whole(self, name: &str) -> Option<&str> {
         name.strip_suffix(&self.name(""))
     }
 
-    /// As SQL, whether a row is this shard's.
+    /// As SQL, whether a row is in this shard.
     pub fn filter(self, hashed: &Hashed) -> String {
         format!("pg_catalog.get_byte(pg_catalog.sha256({}), 0) % {} = {}", hashed.bytes, self.count, self.index)
     }
@@ -82,14 +83,15 @@ impl fmt::Display for Shard {
     }
 }
 
-/// That a text names no shard.
+/// The text names no shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoShard;
 
 impl FromStr for Shard {
     type Err = NoShard;
 
-    /// `I/N`; before it may stand a name with a `-`, as pods of a StatefulSet and instances of a service have: `walrelay-2/3`.
+    /// Parses `I/N`. A name with a `-` may come before it, as in the names of a StatefulSet's pods or a service's instances:
+    /// `walrelay-2/3`.
     fn from_str(text: &str) -> Result<Self, NoShard> {
         let (index, count) = text.trim().rsplit_once('/').ok_or(NoShard)?;
         let index = index.rsplit_once('-').map_or(index, |(_, index)| index);
@@ -101,7 +103,7 @@ impl FromStr for Shard {
 /// The value of a table's row that is hashed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hashed {
-    /// As SQL, of type bytea, never null.
+    /// The value as SQL, of type bytea. It is never null.
     bytes: String,
 }
 
@@ -109,8 +111,8 @@ pub struct Hashed {
 pub type ShardColumn<'a> = (&'a str, u32);
 
 impl Hashed {
-    /// The key, or where that is null the id. `None`: a row filter cannot take a key of this type as bytes. An id of such a type is left
-    /// out: rows without a key then share a shard.
+    /// The key or, if that is null, the id. `None`: a row filter cannot convert a key of this type to bytes. If the id has such a type,
+    /// it is not used, and rows without a key are all in one shard.
     pub fn new(key: Option<ShardColumn<'_>>, id: Option<ShardColumn<'_>>) -> Option<Self> {
         let key = match key {
             Some(column) => Some(bytes(column)?),
@@ -121,9 +123,9 @@ impl Hashed {
     }
 }
 
-/// As SQL, the bytes of a column's text form, or of a bytea itself. A cast through text is no function that a row filter takes, and neither
-/// is `convert_to`, so the type's own output function is called. `decode` reads a backslash as the beginning of an escape: in texts they
-/// are doubled first.
+/// As SQL, the bytes of a column's text form, or of a bytea itself. A row filter takes neither a cast to text nor `convert_to`, so this
+/// calls the type's output function. `decode` takes a backslash for the beginning of an escape, so backslashes in texts are doubled
+/// first.
 fn bytes((name, type_id): ShardColumn<'_>) -> Option<String> {
     const BYTEA: u32 = 17;
     const TEXT: u32 = 25;

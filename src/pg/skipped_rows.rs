@@ -1,11 +1,11 @@
-//! Rows that the relay has skipped, written down where `prune` reads them: what they hold is nowhere but in their table.
+//! Stores which rows the relay has skipped, for `prune`: their payload is only in their table.
 //!
-//! In: a row's id as messages show it. Out: the ids, and whether there are more. They stand as JSON in a note of the slot (see `pg::large_object_state`).
-//! Written only when a row is skipped.
+//! In: a row's id as messages show it. Out: the ids, and whether there are more. They are JSON in a note of the slot (see
+//! `pg::large_object_state`), which is written only if a row is skipped.
 //!
-//! Invariant: a row is skipped only once it is written down here, or once it is written down that rows are missing here: their
-//! number is bounded, and an id that cannot be compared is not listed. Nothing is ever taken away but by `lo_unlink`. (A role's own setting
-//! would be the more usual place; a server lets only superusers store one that it does not know.)
+//! Invariant: before a row is skipped, the note has its id, or says that it does not have all ids. Their number is limited, and an id
+//! that cannot be compared is not listed. Only `lo_unlink` removes ids. (A setting of the role would be more usual, but a server lets
+//! only superusers store settings that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::Connection;
@@ -13,29 +13,29 @@ use super::error::Error;
 use super::large_object_state::{self as state, Of};
 use serde::{Deserialize, Serialize};
 
-/// The most rows of a slot that are named.
+/// The most ids that a slot's note has.
 const MOST_ROWS: usize = 100;
 
-/// The number of an id's characters that are compared. Messages cut a longer id off.
+/// The number of an id's characters that are compared. Messages cut longer ids off.
 pub(crate) const COMPARED: usize = 64;
 
 /// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
 const LOCK: u64 = 0x6b65_7074_726f_7773;
 
-/// The rows of one slot that were skipped.
+/// The skipped rows of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SkippedRows {
-    /// The first `COMPARED` characters of each id, each once.
+    /// The first `COMPARED` characters of each id. Each id is there once.
     pub ids: Vec<String>,
-    /// Further rows were skipped that are not named.
+    /// Whether further rows were skipped whose ids are not listed.
     pub others: bool,
 }
 
 impl SkippedRows {
-    /// Adds a row. Returns whether that changes anything.
+    /// Adds a row. Returns whether that changed the list.
     fn add(&mut self, id: Option<&str>) -> bool {
-        // Messages show an id with escapes for control characters and a replacement for bytes that are no text. Such an id cannot
-        // be compared.
+        // Messages show an id with escapes for control characters, and with a replacement for bytes that are not text. Such an id
+        // cannot be compared.
         let id = id.filter(|id| !id.contains(['\\', char::REPLACEMENT_CHARACTER]));
         let id = id.map(|id| id.chars().take(COMPARED).collect::<String>());
         match id {
@@ -54,10 +54,10 @@ impl SkippedRows {
     }
 }
 
-/// The comment's prefix. The slot, a blank and the JSON follow it.
+/// The note's prefix. The slot's name, a blank and the JSON follow.
 const PREFIX: &str = "walrelay passed over: ";
 
-/// Returns the rows of `slot` that relays of any role have skipped, and the large objects in whose comments they stand.
+/// The rows of `slot` that relays of any role have skipped, and the large objects that have the notes.
 ///
 /// # Errors
 /// The connection broke.
@@ -66,19 +66,18 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
     let notes = notes(connection, slot, Of::Anybody)?;
     let places = notes.iter().map(|(place, _)| *place).collect();
     for (_, note) in notes {
-        // A note that cannot be understood may name any row.
+        // A note that cannot be parsed may have any row.
         skipped.join(note.unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
     }
     Ok((skipped, places))
 }
 
-/// Writes down that a row of `slot` with this id, as it is shown, is skipped.
+/// Notes that a row of `slot` is skipped. `id`: as messages show it.
 ///
 /// # Errors
-/// The connection broke, or the server takes no writes.
+/// The connection broke, or the server is read-only.
 pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
-    // The note has to survive a crash of the server, since the slot's position does, whatever the role's default for
-    // `synchronous_commit` is.
+    // The slot's position survives a crash of the server, so the note has to, whatever the role's `synchronous_commit` is.
     connection.query(&format!(
         "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
           WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
@@ -95,7 +94,7 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
     connection.query("COMMIT").map(drop)
 }
 
-/// Returns each large object with a note on `slot`, and the note; `None`: it cannot be understood.
+/// Each large object with a note of `slot`, and the note. `None`: the note cannot be parsed.
 fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
     let found = state::find(connection, &format!("{PREFIX}{slot} "), of)?;
     Ok(found.into_iter().map(|note| (note.place, serde_json::from_str(&note.text).ok())).collect())

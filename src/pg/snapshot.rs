@@ -1,40 +1,40 @@
-//! A snapshot as text, and which rows it sees.
+//! [`Snapshot`]: parses a snapshot's text, and decides which rows it sees.
 //!
 //! ```text
 //!  1000:1007:1002,1005     all before 1000 have ended; none from 1007 on had begun; 1002 and 1005 had not committed
 //! ```
 //!
-//! In: what `pg_current_snapshot()` says in a transaction that has imported the snapshot of a new slot. Out: a condition on a row's
+//! In: the text of `pg_current_snapshot()` in a transaction that has imported the snapshot of a new slot. Out: a condition on a row's
 //! `xmin`. Pure.
 //!
 //! # Why it is exact
 //!
-//! The snapshot that `CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT` gives is the one of the decoder itself: what it sees was committed before
-//! the slot's first position, and what it does not see is decoded from the slot. Other than the snapshot of an ordinary transaction it
-//! lists every transaction in its range that has not committed, subtransactions among them, so that the `xmin` of a row that a savepoint
-//! left is known as well.
+//! `CREATE_REPLICATION_SLOT … EXPORT_SNAPSHOT` returns the snapshot of the decoder itself. Rows that it sees were committed before the
+//! slot's first position. Rows that it does not see are decoded from the slot. Unlike the snapshot of an ordinary transaction, it lists
+//! all transactions in its range that have not committed, with their subtransactions. So the `xmin` of a row that was written after a
+//! savepoint is known, too.
 //!
-//! Its `xmax` may be below its `xmin`, other than in a snapshot that `pg_snapshot` takes as input: the decoder moves `xmin` at each record
-//! of what is running, and `xmax` only at commits, so that transactions which rolled back last stand between both. A row's transaction is
-//! compared with `xmin` first (`XidInMVCCSnapshot`): then that is the end.
+//! Its `xmax` may be below its `xmin`, which the input of `pg_snapshot` does not allow. The decoder moves `xmin` at each record of
+//! running transactions, but `xmax` only at commits. So transactions that were rolled back last are between both. A row's transaction
+//! is compared with `xmin` first (`XidInMVCCSnapshot`). If it is below, the row is seen, whatever `xmax` is.
 //!
 //! # Limits
 //!
-//! A row has the lower 32 bits of its transaction, also once it is frozen. They suffice as long as the snapshot is less than 2 billion
-//! transactions old ([`Snapshot::can_be_told`]): a row that is older than that looks as if it came from the future, and is taken as old.
-//! A row whose transaction is more than 4 billion transactions old may look like one that is newer than the snapshot.
+//! A row has the lower 32 bits of its transaction, also once it is frozen. They are enough if the snapshot is less than 2 billion
+//! transactions old ([`Snapshot::can_be_told`]). A row that is older than that looks newer than the next transaction, and so counts as
+//! old. A row whose transaction is more than 4 billion transactions old may look like one that is newer than the snapshot.
 //!
 //! Specification: PostgreSQL manual, 9.27.6 "Transaction ID and Snapshot Information Functions", table "Snapshot Components".
 
 use super::catalog;
 use std::str::FromStr;
 
-/// A snapshot; transactions have 64 bits, with their epoch.
+/// A snapshot. Its transactions have 64 bits, with their epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// All before it had ended.
+    /// All transactions before this had ended.
     xmin: u64,
-    /// None from it on had begun.
+    /// No transaction from this on had begun.
     xmax: u64,
     /// The transactions between `xmin` and `xmax` that had not committed.
     open: Vec<u64>,
@@ -61,12 +61,12 @@ impl FromStr for Snapshot {
 }
 
 impl Snapshot {
-    /// Whether the age of rows can be determined; `next`: the next transaction.
+    /// Whether the age of rows can be determined. `next`: the next transaction.
     pub fn can_be_told(&self, next: u64) -> bool {
         catalog::can_be_told(self.xmin, next)
     }
 
-    /// As SQL, whether it sees what the transaction in the column `xmin` has left, of a row that is seen now.
+    /// As SQL, whether the snapshot sees the row, by its column `xmin`.
     pub fn sees(&self) -> String {
         let before = catalog::older_than(self.xmax);
         if self.open.is_empty() {

@@ -1,7 +1,7 @@
-//! A socket to the server, without TLS, that never blocks longer than it is told.
+//! [`Socket`]: a socket to the server, without TLS. Each wait on it has a limit.
 //!
-//! In: an address. Out: bytes. The socket is non-blocking; waiting is done in one place, by poll(2), so a peer that froze in the
-//! middle of a record holds nobody up. To this machine's own addresses the receive window is small (see `window`).
+//! In: an address. Out: bytes. The socket is non-blocking, and waits only in poll(2). So a server that freezes in the middle of a TLS
+//! record does not block walrelay. On connections to this machine's own addresses, the receive window is small (see `window`).
 
 use super::source::Source;
 use super::window::{self, Trickle};
@@ -14,23 +14,23 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the peer may refuse bytes before the connection counts as dead.
+/// How long the peer may take no bytes before the connection counts as broken.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// First keepalive probe on an idle TCP connection, distance of the next, and how many stay unanswered.
+/// The silence before the first keepalive probe on a TCP connection, the time between probes, and how many may stay unanswered.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// A socket.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// With a watch on its window where that is small.
+    /// A TCP connection. The [`Trickle`] watches its receive window if that is small.
     Tcp(TcpStream, Option<Trickle>),
     Unix(UnixStream),
 }
 
 impl Socket {
     /// # Errors
-    /// Nobody answers at the address within `timeout`.
+    /// Nothing answers at the address within `timeout`.
     pub(super) fn tcp(address: &SocketAddr, timeout: Duration, source: &Source) -> io::Result<Self> {
         let (stream, trickle) = if is_near(address) {
             (connect_near(address, timeout)?, Some(Trickle::default()))
@@ -53,7 +53,7 @@ impl Socket {
     }
 
     /// # Errors
-    /// Nobody listens on the socket.
+    /// Nothing listens on the socket.
     pub(super) fn unix(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_nonblocking(true)?;
@@ -67,7 +67,7 @@ impl Socket {
         }
     }
 
-    /// The receive window where it is small, in bytes.
+    /// The receive window in bytes, if it is small.
     pub(super) fn window(&self) -> Option<usize> {
         match self {
             Self::Tcp(_, Some(_)) => Some(window::SMALL_BYTES),
@@ -103,7 +103,7 @@ impl Read for Socket {
 }
 
 impl Write for Socket {
-    /// Waits for room, at most [`SEND_TIMEOUT`].
+    /// Writes. If there is no room, waits for at most [`SEND_TIMEOUT`].
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.without_waiting().write(bytes) {
@@ -122,7 +122,7 @@ impl Write for Socket {
     }
 }
 
-/// Writes what there is room for at once.
+/// Writes only as much as there is room for at once.
 pub(super) struct WithoutWaiting<'a>(&'a mut Socket);
 
 impl Write for WithoutWaiting<'_> {
@@ -138,15 +138,15 @@ impl Write for WithoutWaiting<'_> {
     }
 }
 
-/// Whether what is sent to this address stays on this machine.
+/// Whether bytes to this address stay on this machine.
 pub(super) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Whether the address is one of this machine's own: then it is where packets to it would come from.
+/// Whether the address is one of this machine's own. It is if packets to it would come from the same address.
 fn is_near(address: &SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A datagram socket is connected without a word to anybody.
+    // To connect a datagram socket sends nothing.
     let own = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(address)?;
         socket.local_addr()
@@ -154,7 +154,7 @@ fn is_near(address: &SocketAddr) -> bool {
     address.ip().is_loopback() || own.is_ok_and(|own: SocketAddr| own.ip() == address.ip())
 }
 
-/// As [`TcpStream::connect_timeout`], with a small window from the first packet on.
+/// Connects as [`TcpStream::connect_timeout`] does, with a small window from the first packet on.
 fn connect_near(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -194,8 +194,8 @@ fn wait(socket: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> io::Re
     }
 }
 
-/// The server's one-byte answer to SSLRequest: read alone, so that nothing sent in the clear is taken for what came
-/// under TLS.
+/// Reads the server's one-byte answer to SSLRequest. It reads no further byte, so that none that was sent before TLS is taken for one
+/// that came under TLS.
 ///
 /// # Errors
 /// Nothing came in time.
@@ -211,7 +211,7 @@ pub(super) fn read_answer(socket: &mut Socket, deadline: Instant) -> io::Result<
     }
 }
 
-/// Waits until there is something to read.
+/// Waits until there are bytes to read.
 ///
 /// # Errors
 /// `TimedOut` after the deadline.
@@ -239,7 +239,7 @@ mod tests {
         let (mut peer, _) = listener.accept().unwrap();
         assert_eq!(socket.window(), Some(window::SMALL_BYTES));
         let buffer = sockopt::socket_recv_buffer_size(socket.fd()).unwrap();
-        // As a sender does that waits for its timer each time.
+        // The bytes come as from a sender that waits for its timer each time.
         for _ in 0..4 {
             std::thread::sleep(Duration::from_millis(200));
             peer.write_all(&[0; 5000]).unwrap();

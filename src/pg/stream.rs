@@ -1,7 +1,7 @@
-//! A session's bytes over a [`Socket`], plain or under TLS, and its goodbye.
+//! [`ServerStream`]: the bytes of a session over a [`Socket`], with or without TLS, and the Terminate at its end.
 //!
-//! In: a socket. Out: bytes into a [`ReadBuffer`], bytes from a slice. It never blocks longer than it is told.
-//! Under TLS a buffer stands between the socket and rustls, which would read 4 KB at a time.
+//! In: a socket. It reads bytes into a [`ReadBuffer`], and writes the bytes of a slice. Each wait has a limit. Under TLS, a buffer is
+//! between the socket and rustls, which would read 4 KB at a time.
 
 use super::frame::ReadBuffer;
 use super::socket::{Socket, is_loopback};
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many sessions this process has at servers.
+/// The number of open sessions of this process.
 static SESSIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// Waits at most `patience` until every session of this process has said goodbye. Threads that are told to end close theirs a moment
-/// later, and a process that ends before them leaves sessions that Postgres logs and counts as abandoned.
+/// Waits at most `patience` until every session of this process has ended with Terminate. Threads end their sessions a moment after
+/// they are asked to. If the process ended before them, Postgres would log and count their sessions as abandoned.
 pub fn wait_for_goodbyes(patience: Duration) {
     let deadline = Instant::now() + patience;
     while SESSIONS.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
@@ -27,15 +27,15 @@ pub fn wait_for_goodbyes(patience: Duration) {
 /// Terminate, the last message of a session.
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
-/// A connection's bytes, which says goodbye when it is dropped, so that Postgres counts and logs no session as abandoned.
+/// The bytes of a connection. It sends Terminate when it is dropped, so that Postgres does not log and count the session as abandoned.
 #[derive(Debug)]
 pub(super) struct ServerStream {
     transport: Transport,
-    /// The login is over: before that, Terminate has no place.
+    /// Whether the login has succeeded. Before that, Terminate must not be sent.
     in_session: bool,
 }
 
-/// A socket, with TLS once that has been negotiated.
+/// A socket, with TLS once that is negotiated.
 #[derive(Debug)]
 enum Transport {
     Plain(Socket),
@@ -45,7 +45,7 @@ enum Transport {
 impl Drop for ServerStream {
     fn drop(&mut self) {
         let last: &[u8] = if self.in_session { &TERMINATE } else { &[] };
-        // Whether it still arrives changes nothing for us.
+        // It does not matter whether it arrives.
         drop(match &mut self.transport {
             Transport::Plain(socket) => socket.without_waiting().write_all(last),
             Transport::Tls(tls) => tls.end(last),
@@ -65,19 +65,19 @@ impl ServerStream {
         Self { transport: Transport::Tls(Box::new(tls)), in_session: false }
     }
 
-    /// The server has let us in.
+    /// The server has accepted the login.
     pub(super) fn established(&mut self) {
         if !std::mem::replace(&mut self.in_session, true) {
             SESSIONS.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether nobody between us and the server reads along: TLS, or a Unix socket.
+    /// Whether nobody on the network can read the bytes: over TLS, or over a Unix socket.
     pub(super) fn is_private(&self) -> bool {
         matches!(self.transport, Transport::Tls(_) | Transport::Plain(Socket::Unix(_)))
     }
 
-    /// Whether others on the network can read along: TCP without TLS to a host that is not loopback.
+    /// Whether others on the network can read the bytes: over TCP without TLS, to a host that is not loopback.
     pub(super) fn is_exposed(&self) -> bool {
         match &self.transport {
             Transport::Plain(Socket::Tcp(stream, _)) => !stream.peer_addr().is_ok_and(|peer| is_loopback(peer.ip())),
@@ -85,7 +85,7 @@ impl ServerStream {
         }
     }
 
-    /// The hash of the server's certificate that ties authentication to this connection; `None` without TLS.
+    /// The hash of the server's certificate, for channel binding. `None`: there is no TLS.
     pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
         match &self.transport {
             Transport::Plain(_) => None,
@@ -93,13 +93,13 @@ impl ServerStream {
         }
     }
 
-    /// Waits at most `patience` for bytes and appends what is there; 0 when nothing came.
+    /// Waits at most `patience` for bytes, and appends them. Returns their number. 0: none came.
     ///
     /// # Errors
-    /// `UnexpectedEof` when the peer closed the connection; whatever else broke it.
+    /// `UnexpectedEof` if the peer closed the connection, else the error that broke it.
     pub(super) fn read(&mut self, buffer: &mut ReadBuffer, patience: Duration) -> io::Result<usize> {
         let room = buffer.space();
-        // Under load bytes are there already: one system call instead of two.
+        // Under load, bytes are there already, and this saves a system call.
         let mut read = self.read_now(room);
         if matches!(&read, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             if patience.is_zero() || !self.socket().wait(PollFlags::IN, patience)? {
@@ -118,14 +118,14 @@ impl ServerStream {
         }
     }
 
-    /// As [`ServerStream::read`], but nothing within the whole time is an error.
+    /// As [`ServerStream::read`], but it is an error if nothing came before the deadline.
     ///
     /// # Errors
     /// `TimedOut`, or as [`ServerStream::read`].
     pub(super) fn read_some(&mut self, buffer: &mut ReadBuffer, deadline: Instant) -> io::Result<()> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            // Also while bytes come: a peer that sends without end is not waited for without end.
+            // The deadline also counts while bytes come: the peer may send without end.
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -135,7 +135,7 @@ impl ServerStream {
         }
     }
 
-    /// The receive window where it is small, in bytes.
+    /// The receive window in bytes, if it is small.
     pub(super) fn window(&self) -> Option<usize> {
         self.socket().window()
     }
@@ -143,7 +143,7 @@ impl ServerStream {
     /// Writes all of `bytes`.
     ///
     /// # Errors
-    /// The connection broke, or the peer took nothing for half a minute.
+    /// The connection broke, or the peer took no bytes for half a minute.
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.transport {
             Transport::Plain(socket) => socket.write_all(bytes),

@@ -1,4 +1,4 @@
-//! TLS to the server, as libpq's `sslmode` has it, with rustls.
+//! TLS to the server, by the rules of libpq's `sslmode`, with rustls.
 //!
 //! | `sslmode` | encrypted | certificate's chain checked | host name checked |
 //! |---|---|---|---|
@@ -8,8 +8,7 @@
 //! | `verify-ca` | yes | yes | no |
 //! | `verify-full` | yes | yes | yes |
 //!
-//! A certificate that is its own authority, and one whose name stands in its subject alone, are taken as libpq takes them: see
-//! [`certificate`].
+//! As libpq does, it accepts a certificate that signed itself, and one whose host name is only in its subject: see [`certificate`].
 //!
 //! Specification: PostgreSQL manual, section 33.19 "SSL Support"; RFC 5929, section 4, for the channel binding.
 
@@ -29,7 +28,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use x509_cert::der::Decode;
 
-/// Cipher text read in one go, in bytes.
+/// The bytes that one read of cipher text takes.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// An encrypted connection.
@@ -40,10 +39,10 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Shakes hands over `socket`.
+    /// Performs the TLS handshake over `socket`.
     ///
     /// # Errors
-    /// A certificate file is unusable, the server's certificate is refused, or the connection broke.
+    /// A certificate file cannot be used, the server's certificate is refused, or the connection broke.
     pub(super) fn connect(
         socket: Socket,
         source: &Source,
@@ -80,14 +79,14 @@ impl Tls {
         self.send()
     }
 
-    /// The hash of the server's certificate that ties authentication to this connection (`tls-server-end-point`).
+    /// The hash of the server's certificate, for channel binding (`tls-server-end-point`).
     pub(super) fn channel_binding(&self) -> Option<Vec<u8>> {
         let der = self.session.peer_certificates()?.first()?;
         let certificate = x509_cert::Certificate::from_der(der).ok()?;
         end_point_hash(&certificate.signature_algorithm.oid.to_string(), der)
     }
 
-    /// Fills `room` as far as what has been received goes; `WouldBlock` when nothing is there.
+    /// Copies the decrypted bytes that were received into `room`. `WouldBlock`: there are none.
     pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         loop {
@@ -107,7 +106,7 @@ impl Tls {
         }
     }
 
-    /// Writes all of `bytes`. The session takes 64 KiB of plain text at a time, until that has gone out.
+    /// Writes all of `bytes`. The session takes 64 KiB of plain text at a time, and sends them before it takes more.
     pub(super) fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -121,8 +120,8 @@ impl Tls {
         Ok(())
     }
 
-    /// Sends `last` and the end of the session, as far as they go without waiting: without that end Postgres takes a closed
-    /// connection for a broken one, and logs it.
+    /// Sends `last` and the end of the TLS session, as far as that is possible without a wait. Without this end, Postgres takes the
+    /// closed connection for a broken one, and logs it.
     pub(super) fn end(&mut self, last: &[u8]) -> io::Result<()> {
         self.session.writer().write_all(last)?;
         self.session.send_close_notify();
@@ -142,7 +141,7 @@ impl Tls {
         }
         self.session.read_tls(&mut self.incoming)?;
         let processed = self.session.process_new_packets();
-        // An alert that says why we refuse should still reach the server.
+        // The alert with the reason of the refusal should still reach the server.
         self.send()?;
         processed.map(drop).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
@@ -155,7 +154,7 @@ impl Tls {
     }
 }
 
-/// The alert by which a peer refuses our certificate, or that we have none, if that is what went wrong.
+/// The TLS alert by which the peer refused the client certificate, or its absence. `None`: the error has another cause.
 pub(super) fn refusal(error: &io::Error) -> Option<String> {
     use rustls::AlertDescription as Alert;
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
@@ -176,18 +175,19 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
     is_of_certificates.then(|| error.to_string())
 }
 
-/// RFC 5929: the hash is the signature's, MD5 and SHA-1 being replaced by SHA-256. `None`: no rule for that signature.
+/// The hash of the certificate by RFC 5929: the hash function of its signature, with SHA-256 in the place of MD5 and SHA-1. `None`:
+/// there is no rule for the signature.
 fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_oid {
-        // md5, sha1 and sha256 with RSA, ECDSA with SHA-1 and SHA-256
+        // These are MD5, SHA-1 and SHA-256 with RSA, and SHA-1 and SHA-256 with ECDSA.
         "1.2.840.113549.1.1.4"
         | "1.2.840.113549.1.1.5"
         | "1.2.840.113549.1.1.11"
         | "1.2.840.10045.4.1"
         | "1.2.840.10045.4.3.2" => Sha256::digest(der).to_vec(),
-        // SHA-384 with RSA and ECDSA
+        // These are SHA-384 with RSA and ECDSA.
         "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => Sha384::digest(der).to_vec(),
-        // SHA-512 with RSA and ECDSA
+        // These are SHA-512 with RSA and ECDSA.
         "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => Sha512::digest(der).to_vec(),
         _ => return None,
     })
@@ -221,11 +221,11 @@ fn verifier(source: &Source, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn S
     Ok(Arc::new(Verifier { roots, name_too: verification == Verification::ChainAndName, algorithms }))
 }
 
-/// Whom to trust.
+/// The trusted certificates.
 #[derive(Debug)]
 struct Roots {
     authorities: RootCertStore,
-    /// The certificates of a file: a server may show one of them itself.
+    /// The certificates of a file. The server may show one of these itself.
     given: Vec<CertificateDer<'static>>,
 }
 
@@ -246,7 +246,7 @@ impl Roots {
         Ok(Self { authorities, given })
     }
 
-    /// Whether the server's certificate is, byte for byte, one that the user trusts, and nobody else's work.
+    /// Whether the server's certificate is, byte for byte, one that the user trusts, and signed itself.
     fn name_themselves(&self, end_entity: &CertificateDer<'_>) -> bool {
         self.given.iter().any(|given| given == end_entity) && certificate::is_its_own_authority(end_entity)
     }
@@ -270,10 +270,10 @@ fn unusable(what: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> 
     Error::File { what, path: path.display().to_string(), reason: reason.to_string() }
 }
 
-/// Checks what `sslmode` says, and always that the peer holds the certificate's key.
+/// Checks the server's certificate as `sslmode` requires. It always checks that the server has the certificate's key.
 #[derive(Debug)]
 struct Verifier {
-    /// `None`: the chain is not checked.
+    /// The trusted certificates. `None`: the chain is not checked.
     roots: Option<Roots>,
     name_too: bool,
     algorithms: WebPkiSupportedAlgorithms,

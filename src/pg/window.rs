@@ -1,14 +1,15 @@
-//! The receive window of a connection to a server on this machine: small, and wide where that stands in the way.
+//! Makes the receive window of a connection to a server on this machine small, and wide again if that causes delays.
 //!
-//! A walsender sends each row by itself. While the window is open each goes through the whole of TCP at once, at its cost; with the
-//! window shut rows gather in its socket and leave together once we read. Measured side by side: 4.4 to 4.9 CPU-microseconds a row
-//! of the walsender's against 6.2 to 7.3, and a rate of 1.2 to 1.5 times. `TCP_WINDOW_CLAMP` instead of a small buffer gave
-//! that in some runs only: the kernel forgets the clamp when it measures how much of a packet is overhead. To another machine a
-//! small window would bound the rate by the round trip, so it is left to the kernel there.
+//! A walsender sends each row by itself. If the window is open, each row costs a pass through TCP. If it is closed, rows gather in the
+//! walsender's socket, and leave together once the relay reads. In measurements side by side, a row cost the walsender 4.4 to 4.9
+//! microseconds of CPU instead of 6.2 to 7.3, and the rate was 1.2 to 1.5 times as high. With `TCP_WINDOW_CLAMP` instead of a small
+//! buffer, that was so only in some runs, since the kernel forgets the clamp when it measures the overhead of packets. On a connection
+//! to another machine, the kernel decides on the window: a small one would limit the rate by the round trip.
 //!
-//! The price: in a buffer that is fixed, the window is what the kernel thinks fits, and that may fall below half of the widest it
-//! has ever offered. The sender then thinks no window worth a packet, and sends one each 200 ms, when its timer for closed windows
-//! is over (RFC 9293, 3.8.6.2.1), indefinitely. Seen after a reader had rested, at 115 kB/s. [`Trickle`] notices, and [`widen`] ends it.
+//! There is a disadvantage. In a buffer of a fixed size, the kernel may offer a window below half of the widest one that it ever
+//! offered. The sender then finds no window worth a packet. It sends only one packet each 200 ms, by its timer for closed windows (RFC
+//! 9293, 3.8.6.2.1), without end. This was seen after the reader had paused, at 115 kB/s. [`Trickle`] detects it, and [`widen`] ends
+//! it.
 
 use rustix::net::sockopt;
 use std::io;
@@ -17,20 +18,21 @@ use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Receive buffer, in bytes; the kernel doubles it, and offers half of that as the window.
+/// The receive buffer in bytes. The kernel doubles it, and offers half of that as the window.
 pub(super) const SMALL_BYTES: usize = 32 * 1024;
 
-/// Buffer and window once a small one has stood in the way.
+/// The buffer and the window after a small one has caused delays.
 const WIDE_BYTES: u32 = 1024 * 1024;
 
-/// So long after the one before, and so large, comes what a sender's timer sends. Linux' timer has 200 ms at least.
+/// A packet by the sender's timer comes at least so long after the one before. Linux' timer has at least 200 ms.
 const TIMER: Duration = Duration::from_millis(150);
 const LEAST_BYTES: usize = 4096;
 
-/// So many in a row are no chance. A table with such a row each 200 ms looks alike, and loses nothing but the small window.
+/// So many such packets in a row are no coincidence. A table with such a row each 200 ms looks alike, and then only loses the small
+/// window.
 const ENOUGH: u32 = 3;
 
-/// Watches how bytes come, for a sender that waits for its timer each time.
+/// Watches when bytes come, to detect a sender that waits for its timer each time.
 #[derive(Debug, Default)]
 pub(super) struct Trickle {
     last: Option<Instant>,
@@ -38,7 +40,7 @@ pub(super) struct Trickle {
 }
 
 impl Trickle {
-    /// So many bytes were there at that time; whether the window is to be widened.
+    /// So many bytes were received at that time. Returns whether the window has to be widened.
     pub(super) fn came(&mut self, bytes: usize, now: Instant) -> bool {
         let waited = self.last.replace(now).is_some_and(|last| now.saturating_duration_since(last) >= TIMER);
         self.in_a_row = if waited && bytes >= LEAST_BYTES { self.in_a_row + 1 } else { 0 };
@@ -46,18 +48,18 @@ impl Trickle {
     }
 }
 
-/// Makes the window small. Only before the connection is made: set later, it stalled.
+/// Makes the window small. This has to happen before the connection is made: set later, it stalled.
 pub(super) fn narrow(socket: &impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_recv_buffer_size(socket, SMALL_BYTES)?)
 }
 
-/// Makes the window wide, for as long as the connection lasts.
+/// Makes the window wide until the connection ends.
 pub(super) fn widen(socket: &impl AsFd) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size(socket, WIDE_BYTES as usize)?;
     clamp(socket, WIDE_BYTES)
 }
 
-/// The bound that the kernel has put on the window by the buffer that was there first (tcp(7)).
+/// Raises the limit of the window, which the kernel derived from the first buffer (tcp(7)).
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "rustix has no such option")]
 fn clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
@@ -76,7 +78,7 @@ fn clamp(_: &impl AsFd, _: u32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Bytes, and milliseconds after the ones before; how many it takes until the window is widened.
+    /// Feeds bytes, each with the milliseconds since the ones before. Returns how many it takes until the window is widened.
     fn takes(came: impl IntoIterator<Item = (usize, u64)>) -> Option<usize> {
         let (mut trickle, mut now) = (Trickle::default(), Instant::now());
         came.into_iter().position(|(bytes, after)| {
@@ -98,7 +100,7 @@ mod tests {
         assert_eq!(takes(pairs), None, "what comes right behind was not waited for");
     }
 
-    /// The buffer and the bound of the window, in bytes.
+    /// The size of the buffer and the limit of the window, in bytes.
     #[cfg(target_os = "linux")]
     #[allow(unsafe_code, reason = "rustix has no such option")]
     fn sizes(socket: &std::net::TcpStream) -> (usize, u32) {

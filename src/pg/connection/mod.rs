@@ -1,10 +1,9 @@
-//! One connection to a Postgres server: start-up and simple queries. `copy_both` turns it into the copy that carries a slot's stream.
+//! [`Connection`]: one connection to a Postgres server, with its start-up and simple queries.
 //!
-//! In: a [`Source`] and the connection's [`Purpose`]. Out: rows of text. Blocking, bounded by the connect timeout for start-up and
-//! by [`QUERY_TIMEOUT`] for a query. The same client serves the stream and, over connections of
-//! their own, the questions around it, so that what a check sees is what a run gets. Extended queries, COPY of data and notifications are not here.
-//! Results that are too large to be held are read by `rows`.
-//! The login is in `login`.
+//! In: a [`Source`] and the connection's [`Purpose`]. Out: rows of text. Calls block, for at most the connect timeout at start-up and
+//! [`QUERY_TIMEOUT`] for a query. The login is in `login`. `copy_both` turns a connection into the stream of a slot, and `rows` reads
+//! results that are too large for memory. The relay and `check` use the same client, so `check` sees what `run` will get. There are no
+//! extended queries, no COPY of data and no notifications.
 //! Specification: PostgreSQL manual, sections 54.2 "Message Flow", 54.4.
 
 use super::error::{Error, Recovery, ServerError, sqlstate};
@@ -20,21 +19,22 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// The default time to reach one address and log in. libpq's default is no limit; a relay that hangs there would report nothing.
+/// The default time to connect to one address and log in. libpq's default is no limit, but a relay that hangs there would report
+/// nothing.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bound on an ordinary query.
+/// The time that an ordinary query may take.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Largest message outside the stream, and largest result of a query, in bytes: the latest rows of an outbox table that `check` reads,
-/// or the columns of some ten thousand tables.
+/// The largest message outside the stream, and the largest result of a query, in bytes. This is enough for the latest rows of an outbox
+/// table, which `check` reads, and for the columns of some ten thousand tables.
 const LARGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
-/// Largest message of a log-in, and largest result of a question about one thing, in bytes: a comment is the longest of them.
+/// The largest message of a login, and the largest result of a query about one thing, in bytes. The longest of these is a comment.
 const SMALL_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Settings on which the text form of values depends. A database's and a role's defaults reach a walsender as well; settings in the
-/// start-up packet take precedence over them.
+/// Settings that decide on the text form of values. The defaults of a database and a role also count for walsenders, but settings in
+/// the start-up packet take precedence.
 const PINNED: [(&str, &str); 6] = [
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
@@ -44,8 +44,8 @@ const PINNED: [(&str, &str); 6] = [
     ("bytea_output", "hex"),
 ];
 
-/// The encoding of a database that has none: its texts are bytes. A server that is asked for UTF-8 checks them, sends none that is
-/// something else, and so would not get past such a row.
+/// The encoding of a database without an encoding, whose texts are any bytes. A server that is asked for UTF-8 checks texts. At a row
+/// with other bytes, it would stop for good.
 const NO_ENCODING: &str = "SQL_ASCII";
 
 /// The purpose of a connection.
@@ -53,7 +53,7 @@ const NO_ENCODING: &str = "SQL_ASCII";
 pub enum Purpose {
     /// Ordinary queries.
     Control,
-    /// A walsender: replication commands, and simple queries too.
+    /// Replication commands, and simple queries.
     Replication,
 }
 
@@ -64,7 +64,7 @@ pub struct Connection {
     pub(super) buffer: ReadBuffer,
     pub(super) host: String,
     backend_pid: u32,
-    /// The database has [`NO_ENCODING`].
+    /// Whether the database has [`NO_ENCODING`].
     is_without_encoding: bool,
 }
 
@@ -73,17 +73,17 @@ pub struct Connection {
 pub struct Row(Vec<Option<String>>);
 
 impl Row {
-    /// The column at `index`, from 0; `None` for SQL null and for a column that is not there.
+    /// The column at `index`, from 0. `None`: SQL null, or there is no such column.
     pub fn text(&self, index: usize) -> Option<&str> {
         self.0.get(index)?.as_deref()
     }
 
-    /// As [`Row::text`], parsed; `None` also when it does not parse.
+    /// As [`Row::text`], parsed. `None` also if the text cannot be parsed.
     pub fn parse<T: std::str::FromStr>(&self, index: usize) -> Option<T> {
         self.text(index)?.parse().ok()
     }
 
-    /// Its size in memory, in bytes.
+    /// Its bytes in memory.
     fn bytes(&self) -> usize {
         let values: usize = self.0.iter().map(|value| size_of_val(value) + value.as_ref().map_or(0, String::len)).sum();
         size_of::<Self>() + values
@@ -96,11 +96,11 @@ impl Row {
 }
 
 impl Connection {
-    /// Connects to the first host of `source` that answers and fits `target_session_attrs`. Everything that `source` was read from is
-    /// read again before.
+    /// Connects to the first host of `source` that answers and fits `target_session_attrs`. The files and programs of `source` are read
+    /// again before.
     ///
     /// # Errors
-    /// The last host's failure; at once where another host would not help (authentication, certificates).
+    /// The last host's failure. If another host would not help (authentication, certificates), the first one's.
     pub fn open(source: &Source, purpose: Purpose) -> Result<Self, Error> {
         let open = || {
             let source = source.renewed().map_err(|error| Error::Source(Box::new(error)))?;
@@ -128,7 +128,7 @@ impl Connection {
         match opened {
             Err(error) if source.sslmode == SslMode::Prefer && may_go_without_tls(&error, host) => {
                 tracing::debug!(%error, "continuing without TLS, as sslmode=prefer allows");
-                // The error of the attempt with TLS says more than the error of the attempt without it.
+                // The error with TLS says more than the error without TLS.
                 Self::open_host_as(source, host, purpose, SslMode::Disable).map_err(|_| error)
             }
             opened => opened,
@@ -148,8 +148,8 @@ impl Connection {
         }
     }
 
-    /// With TLS 1.3 a server looks at our certificate when the handshake is over for us: its refusal is the answer to the start-up
-    /// packet, or comes before that is sent, which then fails.
+    /// The error if the server has refused the client certificate. With TLS 1.3, a server checks it after the client has ended its
+    /// handshake. So the refusal comes as the answer to the start-up packet, or before that is sent, which then fails.
     fn certificate_refused(&mut self, error: &Error, deadline: Instant) -> Option<Error> {
         let Error::Io { source, .. } = error else { return None };
         let refusal = tls::refusal(source).or_else(|| {
@@ -160,7 +160,7 @@ impl Connection {
         Some(Error::Tls { host: self.host.clone(), reason: format!("the server refuses our certificate: {refusal}") })
     }
 
-    /// Returns the connection if `target_session_attrs` allows it.
+    /// Returns the connection if it is as `target_session_attrs` requires.
     fn accepted(mut self, source: &Source) -> Result<Self, Error> {
         let wanted = source.target_session_attrs;
         if matches!(wanted, TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby) {
@@ -179,12 +179,12 @@ impl Connection {
         if fits { Ok(self) } else { Err(Error::WrongSession { hosts: self.host, wanted }) }
     }
 
-    /// Host and port that are tried first, for messages.
+    /// The host and port that are tried first, for messages.
     pub fn first_host(source: &Source) -> String {
         source.hosts.first().map_or_else(String::new, host_name)
     }
 
-    /// Whether others on the network can read along: TCP without TLS to a host that is not loopback.
+    /// Whether others on the network can read the bytes: over TCP without TLS, to a host that is not loopback.
     pub fn is_exposed(&self) -> bool {
         self.stream.is_exposed()
     }
@@ -194,20 +194,20 @@ impl Connection {
         &self.host
     }
 
-    /// The server process that serves this connection.
+    /// The process id of the server process.
     pub fn backend_pid(&self) -> u32 {
         self.backend_pid
     }
 
-    /// Runs a simple query; the rows of its last statement that gave any.
+    /// Runs a simple query. Returns the rows of its last statement that returned any.
     ///
     /// # Errors
-    /// The server refuses it (the connection stays usable), or the connection broke.
+    /// The server refuses the query (the connection can still be used), or the connection broke.
     pub fn query(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
         self.query_within(sql, QUERY_TIMEOUT)
     }
 
-    /// As [`Connection::query`], waiting at most `patience`.
+    /// As [`Connection::query`], but waits at most `patience`.
     ///
     /// # Errors
     /// As there.
@@ -216,7 +216,7 @@ impl Connection {
         self.answer(sql, Instant::now() + patience, LARGEST_ANSWER_BYTES)
     }
 
-    /// As [`Connection::query`], for a question about one thing: the server's answer may have no more than `SMALL_ANSWER_BYTES`.
+    /// As [`Connection::query`], for a query about one thing: its result may have at most `SMALL_ANSWER_BYTES`.
     ///
     /// # Errors
     /// As there.
@@ -231,7 +231,7 @@ impl Connection {
         self.stream.write_all(&message).map_err(broke("sending a query"))
     }
 
-    /// The rows that come until `deadline`, of `most` bytes in all.
+    /// The rows that come before `deadline`, of at most `most` bytes.
     fn answer(&mut self, sql: &str, deadline: Instant, most: usize) -> Result<Vec<Row>, Error> {
         let (mut rows, mut refusal, mut left) = (Vec::new(), None, most);
         loop {
@@ -256,7 +256,7 @@ impl Connection {
         }
     }
 
-    /// The next message that is not merely informative.
+    /// The next message that is not only informative.
     pub(super) fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
         loop {
             while let Some(frame) = self.buffer.frame().map_err(not_a_row)? {
@@ -264,7 +264,7 @@ impl Connection {
                 self.buffer.consume(length);
                 match owned.tag {
                     b'S' => self.note_parameter(&owned.body)?,
-                    // NotificationResponse
+                    // This is a NotificationResponse.
                     b'A' => {}
                     b'N' => tracing::debug!(notice = %server_error(&owned.body)?, "server notice"),
                     _ => return Ok(owned),
@@ -298,7 +298,7 @@ impl Connection {
         Ok(())
     }
 
-    /// ParameterStatus.
+    /// Takes a ParameterStatus.
     fn note_parameter(&mut self, body: &[u8]) -> Result<(), DecodeError> {
         let mut reader = Reader::new("ParameterStatus", body);
         if reader.bytes()? == b"server_encoding" {
@@ -325,7 +325,7 @@ impl Connection {
     }
 }
 
-/// Outside a stream no message is large, so such a length is malformed.
+/// The error for a frame with such a length. Outside a stream no message is large, so the length is malformed.
 fn not_a_row(error: FrameError) -> FrameError {
     match error {
         FrameError::TooLarge { tag, length, .. } => {
@@ -356,14 +356,14 @@ fn host_name(host: &Host) -> String {
 fn connect_timeout(source: &Source) -> Duration {
     match source.connect_timeout {
         None => CONNECT_TIMEOUT,
-        // libpq: no limit.
+        // With libpq, 0 means no limit.
         Some(Duration::ZERO) => Duration::from_hours(24),
         Some(timeout) => timeout,
     }
 }
 
-/// Returns a socket to the first address that answers, and the deadline for the login. As with libpq, each address has the whole
-/// timeout: a silent one takes nothing from the next.
+/// Returns a socket to the first address that answers, and the deadline of the login. As in libpq, each address has the whole timeout,
+/// so a silent address does not shorten the time of the next one.
 fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     let timeout = connect_timeout(source);
     let addresses: Vec<SocketAddr> = match host {
@@ -382,13 +382,13 @@ fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     Err(failure)
 }
 
-/// Whether libpq would try once more without TLS: the handshake failed, or the server's rules let nobody in that way.
+/// Whether libpq would try again without TLS: the handshake failed, or the server refuses the login by `pg_hba.conf`.
 fn may_go_without_tls(error: &Error, host: &Host) -> bool {
     matches!(host, Host::Tcp { .. })
         && (matches!(error, Error::Tls { .. }) || error.code() == Some(sqlstate::INVALID_AUTHORIZATION))
 }
 
-/// Negotiates TLS as `sslmode` says. Never on a Unix socket, as libpq.
+/// Negotiates TLS as `sslmode` requires. As in libpq, there is no TLS on a Unix socket.
 fn encrypt(
     mut socket: Socket,
     source: &Source,
@@ -408,7 +408,7 @@ fn encrypt(
         b'S' => Tls::connect(socket, source, host_name, name, deadline).map(ServerStream::tls),
         b'N' if source.sslmode == SslMode::Prefer => Ok(ServerStream::plain(socket)),
         b'N' => Err(Error::Tls { host: name.to_owned(), reason: "the server does not do TLS (ssl = off)".to_owned() }),
-        // An ErrorResponse, which nobody has vouched for yet: its text is not shown, as with libpq.
+        // This is an ErrorResponse. The server's identity is not proven yet, so its text is not shown, as in libpq.
         b'E' => {
             let source = io::Error::other("it has no room for another connection now");
             Err(Error::Connect { host: name.to_owned(), source })
@@ -458,7 +458,7 @@ pub fn server_error(body: &[u8]) -> Result<ServerError, DecodeError> {
     }
 }
 
-/// The first line's beginning of a statement, for messages.
+/// The beginning of a statement's first line, for messages.
 pub(super) fn shortened(sql: &str) -> String {
     let words = sql.split_whitespace().collect::<Vec<_>>().join(" ");
     match words.char_indices().nth(80) {

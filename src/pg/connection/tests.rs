@@ -1,4 +1,4 @@
-//! Connections to servers that say one thing each.
+//! Tests connections to servers that send a single answer.
 
 use super::super::copy_both::PluginOptions;
 use super::super::source::Environment;
@@ -55,7 +55,7 @@ fn a_server_without_room_for_a_connection_is_waited_for() {
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
-        // What a postmaster says that cannot fork.
+        // A postmaster that cannot fork sends this.
         io::Write::write_all(&mut stream, b"Ecould not fork new process for connection\n\0").unwrap();
     });
     let text = format!("postgres://u:p@127.0.0.1:{port}/d");
@@ -65,8 +65,8 @@ fn a_server_without_room_for_a_connection_is_waited_for() {
     server.join().unwrap();
 }
 
-/// A server that lets everybody in, and answers each query with this message again and again, for as long as it is heard and no longer
-/// than a test may take.
+/// A server that accepts every login. It answers each query with this message again and again, as long as the client reads, but not
+/// longer than a test may take.
 fn chatterbox(tag: u8, body: &'static [u8]) -> (Source, std::thread::JoinHandle<()>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();

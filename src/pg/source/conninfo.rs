@@ -1,7 +1,7 @@
-//! A connection string of keywords, taken apart.
+//! Parses a connection string of keywords.
 //!
-//! In: `host=db dbname='my shop' …`. Out: pairs, without any judgement of keywords or values.
-//! Invariant: no error quotes a piece of the string, since a password with a space in it spills into what follows.
+//! In: `host=db dbname='my shop' …`. Out: pairs. Neither keywords nor values are checked.
+//! Invariant: no error quotes a part of the string, since the part after a space may belong to a password.
 //! Specification: PostgreSQL manual, section 32.1.1.1 "Keyword/Value Connection Strings".
 
 use std::iter::{Enumerate, Peekable};
@@ -10,7 +10,7 @@ use std::str::Chars;
 use super::error::SourceProblem;
 use super::keywords::{Pair, is_known};
 
-/// Takes the string apart.
+/// Parses the string.
 pub(super) fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let mut cursor = Cursor { characters: text.chars().enumerate().peekable(), length: text.chars().count() };
     let mut pairs = Vec::<Pair>::new();
@@ -22,7 +22,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
         let keyword = cursor.keyword()?;
         let is_quoted = cursor.peek() == Some('\'');
         let value = cursor.value()?;
-        // As .NET writes them: the password would be a piece of a name, which messages show.
+        // This is the syntax of .NET. The password would be a part of a value, which messages show.
         if !is_quoted && keyword != "password" && has_another(&value) {
             return Err(cursor.malformed("another keyword follows a semicolon: separate keywords by spaces"));
         }
@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     }
 }
 
-/// Whether a keyword and its value stand behind a semicolon in it.
+/// Whether the value has a semicolon, followed by another keyword and its value.
 fn has_another(value: &str) -> bool {
     let is_one =
         |piece: &str| piece.split_once('=').is_some_and(|(keyword, _)| is_known(&keyword.to_ascii_lowercase()));
@@ -40,7 +40,7 @@ fn has_another(value: &str) -> bool {
 
 struct Cursor<'a> {
     characters: Peekable<Enumerate<Chars<'a>>>,
-    /// In characters.
+    /// The number of characters.
     length: usize,
 }
 
@@ -83,7 +83,7 @@ impl Cursor<'_> {
         }
         let mut value = String::new();
         while let Some((_, character)) = self.characters.next_if(|(_, c)| !c.is_ascii_whitespace()) {
-            // A backslash at the very end stands for nothing, as in libpq.
+            // As in libpq, a backslash at the very end is ignored.
             value.extend(if character == '\\' { self.next() } else { Some(character) });
         }
         Ok(value)

@@ -1,31 +1,31 @@
 //! The process's environment: variables, home directory, user name, the server's usual socket directory.
 //!
-//! In: the process, once, through [`Environment::of_process`]; tests write their own. Out: plain data.
-//! Nobody else reads a variable or asks who is running, so that what was typed and what surrounds it decide everything.
+//! In: the process, once, through [`Environment::of_process`]; tests write their own. Out: plain data. No other code reads a variable
+//! or the user's name, so arguments and [`Environment`] decide everything.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where Linux packages of Postgres put its sockets.
+/// The directory in which Linux packages of Postgres create their sockets.
 const SOCKET_DIR: &str = "/var/run/postgresql";
 
-/// The surroundings that settings are read in. No `Debug`: variables hold passwords.
+/// The environment of the process. It has no `Debug`, since variables may hold passwords.
 #[derive(Clone, Default)]
 pub struct Environment {
-    /// Environment variables. One that is empty counts as not set.
+    /// The variables. An empty one counts as not set.
     pub variables: BTreeMap<String, String>,
-    /// The home directory, in which libpq's files are looked for; `None`: there are none.
+    /// The home directory, which may have libpq's files. `None`: there is none.
     pub home: Option<PathBuf>,
-    /// The operating system's user name, the default Postgres user.
+    /// The operating system's user name. It is the default user at Postgres.
     pub user: Option<String>,
-    /// The directory of the server's Unix sockets, if it exists: the default host.
+    /// The directory of the server's Unix sockets, which is the default host. `None`: it does not exist.
     pub socket_dir: Option<PathBuf>,
 }
 
 impl Environment {
-    /// That of this process. Bytes of variables that are not UTF-8 are replaced.
+    /// The environment of this process. In variables, bytes that are not UTF-8 are replaced.
     pub fn of_process() -> Self {
         let variables = env::vars_os()
             .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -40,12 +40,12 @@ impl Environment {
         }
     }
 
-    /// The value of a variable; `None` when it is not set or empty.
+    /// The value of a variable. `None`: it is not set, or empty.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// A file below the home directory.
+    /// The path of a file in the home directory.
     pub(super) fn in_home(&self, file: &str) -> Option<PathBuf> {
         self.home.as_ref().map(|home| home.join(file))
     }
@@ -59,7 +59,7 @@ struct Account {
 }
 
 impl Account {
-    /// Looks in `/etc/passwd` alone: other directories of users are behind a C library's call. `$USER` and `$HOME` stand in.
+    /// Reads `/etc/passwd` only, since other directories of users need a C library. `$USER` and `$HOME` are used instead.
     fn of_effective_user() -> Self {
         let id = rustix::process::geteuid().as_raw();
         fs::read_to_string("/etc/passwd").ok().and_then(|text| Self::find(&text, id)).unwrap_or_default()

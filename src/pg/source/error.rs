@@ -1,7 +1,7 @@
 //! Errors in a source's settings, and the hints that fix them.
 //!
-//! Invariant: no text here holds a password, or a piece of a connection string that might be one. What cannot be determined
-//! from a password is described by its place, never quoted. What is quoted is one line, and cut.
+//! Invariant: no text here has a password, or a part of a connection string that might be one. A part that might be a password is
+//! described by its position and not quoted. A quoted part is shortened, and has one line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::given::{shown, shown_path};
 use crate::secret::SecretError;
 
-/// Where a part of the source came from, for messages.
+/// The origin of a part of the source, for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SourcePlace {
     /// The connection URI or keyword string itself.
@@ -18,9 +18,9 @@ pub enum SourcePlace {
     Service(String),
     /// An environment variable, such as `PGSSLMODE`.
     Variable(&'static str),
-    /// A setting of walrelay's own, such as `--source-password-file`.
+    /// A setting of walrelay, such as `--source-password-file`.
     Setting(&'static str),
-    /// Nowhere: it is the default.
+    /// The default.
     Default,
 }
 
@@ -35,124 +35,124 @@ impl fmt::Display for SourcePlace {
     }
 }
 
-/// A source whose settings are wrong: what, and where it stands.
+/// A wrong setting of a source, and its origin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct SourceError {
-    /// Where it stands.
+    /// The origin of the setting.
     pub place: SourcePlace,
-    /// The problem.
+    /// What is wrong with it.
     pub problem: SourceProblem,
 }
 
 impl SourceError {
-    /// What to type instead; `None` when the error says it all.
+    /// What to type instead. `None`: the error's text is enough.
     pub fn hint(&self) -> Option<String> {
         self.problem.hint()
     }
 }
 
-/// A problem of a source's settings.
+/// What is wrong with a source's setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceProblem {
     /// An empty connection string.
     #[error("the connection string is empty")]
     Empty,
-    /// A URI of something else.
+    /// A URI with another scheme.
     #[error("the scheme \"{}\" is not one of Postgres: expected postgres:// or postgresql://", shown(.0.as_bytes()))]
     UnknownScheme(String),
-    /// Neither a URI, nor keywords, nor a database's name.
+    /// A text that is no URI, no keywords and no database name.
     #[error("this is neither a connection URI, nor a string of keywords, nor a database's name")]
     Unrecognized,
-    /// The URI's syntax.
+    /// The syntax of the URI is wrong.
     #[error("the connection URI is malformed: {0}")]
     MalformedUri(&'static str),
-    /// A character that ends the user's name or the password early.
+    /// The user's name or the password has a character that ends it early.
     #[error("the connection URI has an @ that does not end the user's name and password")]
     UnescapedAt,
-    /// The keyword string's syntax; `at` counts characters from 1.
+    /// The syntax of the keyword string is wrong.
     #[error("the connection string is malformed at character {at}: {what}")]
     MalformedKeywords {
-        /// The character, counted from 1.
+        /// The index of the character, from 1.
         at: usize,
         /// The missing part.
         what: &'static str,
     },
-    /// A keyword that libpq does not know either. `None`: not quoted, it may be a piece of a password.
+    /// A keyword that libpq does not know either.
     #[error("{} is not a connection keyword", keyword.as_ref().map_or_else(|| "a word after the password".to_owned(), |k| format!("\"{}\"", shown(k.as_bytes()))))]
     UnknownKeyword {
-        /// As it was written.
+        /// The keyword. `None`: it is not quoted, since it may be a part of a password.
         keyword: Option<String>,
         /// The keyword that was probably meant.
         nearest: Option<&'static str>,
     },
-    /// A keyword of libpq which cannot be honoured, and must not be ignored.
+    /// A keyword of libpq that walrelay does not support, and must not ignore.
     #[error("{keyword} is not supported: {reason}")]
     Unsupported {
-        /// libpq's name of it.
+        /// libpq's name for it.
         keyword: &'static str,
         /// Why ignoring it would be wrong.
         reason: &'static str,
     },
-    /// A value that its keyword does not take.
+    /// A value that the keyword does not allow.
     #[error("{keyword} \"{}\" is not valid: expected {expected}", shown(value.as_bytes()))]
     Value {
-        /// libpq's name of it.
+        /// libpq's name for it.
         keyword: &'static str,
-        /// As it was written.
+        /// The value.
         value: String,
         /// The valid values.
         expected: &'static str,
         /// The valid value that was probably meant.
         nearest: Option<&'static str>,
     },
-    /// A character that ends texts in C. The value is not quoted: it may be the password.
+    /// A value with a NUL, which ends texts in C. The value is not quoted, since it may be the password.
     #[error("{keyword} holds the character NUL, which no value of libpq's may")]
     Nul {
-        /// libpq's name of it.
+        /// libpq's name for it.
         keyword: &'static str,
     },
-    /// A host's name with characters that no host has. Not quoted: a password may have slipped into it.
+    /// A host name with characters that host names do not have. It is not quoted, since a part of it may be a password.
     #[error("the host's name contains a character that no host name has (one of @ ; = ? # \\ or a space)")]
     HostName,
-    /// Lists of different lengths.
+    /// The lists of hosts and ports have different lengths.
     #[error("{ports} ports for {hosts} hosts: give one for all, or one for each")]
     PortCount {
-        /// Hosts given.
+        /// The number of hosts.
         hosts: usize,
-        /// Ports given.
+        /// The number of ports.
         ports: usize,
     },
-    /// `host` and `hostaddr` lists of different lengths.
+    /// The lists of `host` and `hostaddr` have different lengths.
     #[error("{addresses} addresses in hostaddr for {hosts} hosts: give one for each")]
     AddressCount {
-        /// Hosts given.
+        /// The number of hosts.
         hosts: usize,
-        /// Addresses given.
+        /// The number of addresses.
         addresses: usize,
     },
-    /// Nobody to log in as.
+    /// No user is given.
     #[error("there is no user to log in as: the operating system has no name for this process' user")]
     NoUser,
-    /// A service that no service file has.
+    /// No service file has the service.
     #[error("service \"{}\" is not defined", shown(service.as_bytes()))]
     ServiceNotFound {
         /// The service.
         service: String,
-        /// Where it was looked for.
+        /// The files that were read.
         files: Vec<PathBuf>,
     },
-    /// A service file's syntax.
+    /// The syntax of a service file is wrong.
     #[error("{}, line {line}: {what}", shown_path(path))]
     ServiceFile {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// The line, from 1.
         line: usize,
-        /// The problem.
+        /// What is wrong with it.
         what: String,
     },
-    /// A secret that is not to be had.
+    /// A secret cannot be read.
     #[error(transparent)]
     Secret(Box<SecretError>),
     /// A file that cannot be read.
@@ -165,28 +165,28 @@ pub enum SourceProblem {
         /// The operating system's reason.
         reason: String,
     },
-    /// `sslrootcert=system` with a mode that does not verify the host's name.
+    /// `sslrootcert=system` is set, but the mode does not check the host's name.
     #[error(
         "sslmode \"{sslmode}\" is too weak with sslrootcert=system: anybody can get a certificate from a public authority"
     )]
     WeakWithSystemRoots {
-        /// The mode given.
+        /// The mode.
         sslmode: &'static str,
     },
-    /// A verifying mode without anything to verify against.
+    /// The mode checks the server's certificate, but there is no root certificate.
     #[error("sslmode {sslmode} needs a root certificate, and {} does not exist", looked.as_ref().map_or_else(|| "~/.postgresql/root.crt".into(), |p| shown_path(p)))]
     NoRootCertificate {
-        /// The mode given.
+        /// The mode.
         sslmode: &'static str,
-        /// Where one was looked for.
+        /// The path where one was expected.
         looked: Option<PathBuf>,
     },
-    /// A client certificate without its key.
+    /// A client certificate is set without its key.
     #[error("the client certificate {} has no key: {} does not exist", shown_path(certificate), looked.as_ref().map_or_else(|| "~/.postgresql/postgresql.key".into(), |p| shown_path(p)))]
     NoClientKey {
         /// The certificate.
         certificate: PathBuf,
-        /// Where its key was looked for.
+        /// The path where its key was expected.
         looked: Option<PathBuf>,
     },
 }

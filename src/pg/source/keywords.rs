@@ -1,8 +1,8 @@
-//! libpq's connection keywords: which are honoured, which may be ignored, which are refused.
+//! libpq's connection keywords: which ones walrelay uses, ignores or refuses.
 //!
-//! In: pairs of a connection string or service file, and `PG*` variables. Out: [`Parameters`], known keywords with their
-//! values and places. What the values mean is judged in [`super`].
-//! Invariant: a keyword is ignored only where ignoring it loses no protection and changes no record; else it is refused.
+//! In: pairs of a connection string or service file, and `PG*` variables. Out: [`Parameters`]: known keywords, each with its value and
+//! origin. [`super`] interprets the values.
+//! Invariant: a keyword is ignored only if that loses no protection and changes no record. Else it is refused.
 //! Specification: PostgreSQL manual, sections 32.1.2 "Parameter Key Words" and 32.15 "Environment Variables".
 
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use super::environment::Environment;
 use super::error::{SourceError, SourcePlace, SourceProblem};
 use crate::given::nearest;
 
-/// A keyword and its value as they stand in a connection string. No `Debug`: it may be the password.
+/// A keyword and its value, from a connection string. It has no `Debug`, since the value may be the password.
 pub(super) struct Pair {
     pub(super) keyword: String,
     pub(super) value: String,
-    /// Whether a message may quote the keyword; not when it may be a piece of a password.
+    /// Whether a message may quote the keyword. It may not if the keyword may be a part of a password.
     pub(super) quotable: bool,
 }
 
@@ -25,16 +25,16 @@ impl Pair {
     }
 }
 
-/// The treatment of a keyword.
+/// What walrelay does with a keyword.
 #[derive(Clone, Copy)]
 enum Standing {
-    /// Honoured.
+    /// It uses the value.
     Used,
-    /// Taken and ignored: it changes nothing here.
+    /// It ignores the keyword, which has no effect here.
     Ignored,
-    /// Taken with the values that ask for nothing; refused with others, for the reason.
+    /// It accepts the keyword with these values, which have no effect. It refuses other values, for this reason.
     Only(&'static [&'static str], &'static str),
-    /// Refused with any value but an empty one.
+    /// It refuses all values but the empty one.
     Refused(&'static str),
 }
 
@@ -55,7 +55,7 @@ const NO_OAUTH: &str = "there is no OAuth flow here: --source-password-command C
 const NO_CRL: &str = "revocation lists are not checked";
 const NO_KEYS: &str = "SCRAM keys are not taken: give the password";
 
-/// Every keyword of libpq 18 and of releases before it, in the manual's order; an empty variable: there is none.
+/// Every keyword of libpq 18 and of earlier versions, in the manual's order. An empty variable means that there is none.
 static KEYWORDS: [Keyword; 52] = [
     keyword("host", "PGHOST", Used),
     keyword("hostaddr", "PGHOSTADDR", Used),
@@ -67,7 +67,7 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("require_auth", "PGREQUIREAUTH", Refused("how the server asks for the password is not restricted")),
     keyword("channel_binding", "PGCHANNELBINDING", Used),
     keyword("connect_timeout", "PGCONNECT_TIMEOUT", Used),
-    // The session's encoding is pinned to UTF-8.
+    // The session's encoding is always UTF-8.
     keyword("client_encoding", "PGCLIENTENCODING", Ignored),
     keyword("options", "PGOPTIONS", Used),
     keyword("application_name", "PGAPPNAME", Used),
@@ -77,7 +77,7 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("keepalives_interval", "", Used),
     keyword("keepalives_count", "", Used),
     keyword("tcp_user_timeout", "", Used),
-    // walrelay asks for replication where it needs it.
+    // walrelay requests replication itself.
     keyword("replication", "", Ignored),
     keyword("gssencmode", "PGGSSENCMODE", Only(&["disable", "prefer"], NO_GSS)),
     keyword("sslmode", "PGSSLMODE", Used),
@@ -87,7 +87,7 @@ static KEYWORDS: [Keyword; 52] = [
         "PGSSLNEGOTIATION",
         Only(&["postgres"], "TLS is always negotiated as sslnegotiation=postgres does"),
     ),
-    // Servers have not compressed since Postgres 14.
+    // Servers do not compress since Postgres 14.
     keyword("sslcompression", "PGSSLCOMPRESSION", Ignored),
     keyword("sslcert", "PGSSLCERT", Used),
     keyword("sslkey", "PGSSLKEY", Used),
@@ -117,10 +117,10 @@ static KEYWORDS: [Keyword; 52] = [
         "PGSSLMAXPROTOCOLVERSION",
         Only(&["TLSv1.3"], "the highest TLS version is always 1.3"),
     ),
-    // A lowest version of the protocol that every server speaks.
+    // Every server speaks this lowest version of the protocol.
     keyword("min_protocol_version", "PGMINPROTOCOLVERSION", Only(&["3.0"], "version 3.0 of the protocol is spoken")),
     keyword("max_protocol_version", "PGMAXPROTOCOLVERSION", Ignored),
-    // GSSAPI is never used, so that its settings have nothing to change.
+    // walrelay does not use GSSAPI, so its settings have no effect.
     keyword("krbsrvname", "PGKRBSRVNAME", Ignored),
     keyword("gsslib", "PGGSSLIB", Ignored),
     keyword("gssdelegation", "PGGSSDELEGATION", Ignored),
@@ -129,7 +129,7 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("service", "PGSERVICE", Used),
     keyword("servicefile", "PGSERVICEFILE", Used),
     keyword("target_session_attrs", "PGTARGETSESSIONATTRS", Used),
-    // One connection has nothing to balance: hosts are tried in the order given.
+    // walrelay has one connection, and tries hosts in the given order.
     keyword("load_balance_hosts", "PGLOADBALANCEHOSTS", Ignored),
     keyword("oauth_issuer", "", Refused(NO_OAUTH)),
     keyword("oauth_client_id", "", Refused(NO_OAUTH)),
@@ -137,20 +137,20 @@ static KEYWORDS: [Keyword; 52] = [
     keyword("oauth_scope", "", Refused(NO_OAUTH)),
 ];
 
-/// A value, and where it stands.
+/// A value and its origin.
 pub(super) struct Parameter {
     pub(super) value: String,
     pub(super) place: SourcePlace,
 }
 
-/// The values of keywords that were given, each from the first place that has it.
+/// The values of the given keywords. Each is from the first origin that has it.
 #[derive(Default)]
 pub(super) struct Parameters {
     values: BTreeMap<&'static str, Parameter>,
 }
 
 impl Parameters {
-    /// Adds pairs from one place; within it the last of equal keywords counts, before it what was added earlier.
+    /// Adds the pairs of one origin. If a keyword repeats, its last value counts. Values that were added before take precedence.
     pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &SourcePlace) -> Result<(), SourceError> {
         let mut added = BTreeMap::new();
         for pair in pairs {
@@ -166,7 +166,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Adds what `PG*` variables say of keywords that are not given yet.
+    /// Adds the `PG*` variables of keywords that are not given yet.
     pub(super) fn add_variables(&mut self, environment: &Environment) -> Result<(), SourceError> {
         let mut found = Vec::new();
         for keyword in KEYWORDS.iter().filter(|keyword| !self.values.contains_key(keyword.name)) {
@@ -177,17 +177,17 @@ impl Parameters {
         found.into_iter().try_for_each(|(pair, place)| self.add(vec![pair], &place))
     }
 
-    /// The value of a keyword; an empty one counts as not given.
+    /// The value of a keyword. An empty value counts as not given.
     pub(super) fn get(&self, name: &'static str) -> Option<&str> {
         self.values.get(name).map(|parameter| parameter.value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Where a keyword's value stands.
+    /// The origin of a keyword's value.
     pub(super) fn place(&self, name: &'static str) -> SourcePlace {
         self.values.get(name).map_or(SourcePlace::Default, |parameter| parameter.place.clone())
     }
 
-    /// An error about a keyword's value.
+    /// The error for a keyword's value.
     pub(super) fn error(&self, name: &'static str, problem: SourceProblem) -> SourceError {
         SourceError { place: self.place(name), problem }
     }
@@ -207,7 +207,7 @@ fn known(pair: &Pair) -> Result<&'static Keyword, SourceProblem> {
 
 fn admit(keyword: &Keyword, value: &str) -> Result<(), SourceProblem> {
     match keyword.standing {
-        // Texts end there in the protocol, and what follows would be read as another parameter.
+        // In the protocol a NUL ends a text, and the rest would be read as another parameter.
         _ if value.contains('\0') => Err(SourceProblem::Nul { keyword: keyword.name }),
         Used | Ignored => Ok(()),
         Only(harmless, _) if value.is_empty() || harmless.contains(&value) => Ok(()),

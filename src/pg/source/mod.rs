@@ -1,8 +1,8 @@
-//! Where the rows come from: a server, a database, a user, and how much of TLS to insist on.
+//! [`Source`]: the server, database, user and TLS settings of the connection to Postgres.
 //!
 //! In: a connection URI or keyword string as `psql` takes it, and the [`Environment`] (`PG*` variables, `~/.pgpass`,
-//! `~/.pg_service.conf`, certificates in `~/.postgresql`). Out: a [`Source`] with every default filled in.
-//! It connects to nothing, and looks no host up.
+//! `~/.pg_service.conf`, certificates in `~/.postgresql`). Out: a [`Source`] with all defaults. This folder makes no connection, and
+//! resolves no host name.
 //!
 //! ```text
 //!  URI or keywords ──┐
@@ -10,7 +10,7 @@
 //!  PG* variables ────┘                                                      ▲ password file, certificates' files
 //! ```
 //!
-//! All of it may change while the program runs: [`Source::renewed`] reads it again, and each connection asks for that.
+//! Files and variables may change while the program runs. So each new connection calls [`Source::renewed`], which reads them again.
 //!
 //! Invariant: no password shows in `Debug`, `Display` or an error.
 //! Specification: PostgreSQL manual, sections 32.1 and 32.15 to 32.19.
@@ -36,16 +36,16 @@ use crate::secret::{Secret, SecretError};
 pub use environment::Environment;
 pub use error::{SourceError, SourcePlace, SourceProblem};
 
-/// A server, a database on it, and whom to log in as.
+/// The servers, the database, and the user.
 #[derive(Debug, Clone)]
 pub struct Source {
-    /// The hosts to try, in this order; at least one.
+    /// The hosts, in the order in which they are tried. There is at least one.
     pub hosts: Vec<Host>,
-    /// Whom to log in as.
+    /// The user.
     pub user: String,
     /// The database.
     pub dbname: String,
-    /// Whether to use TLS. Unix sockets never do.
+    /// Whether to use TLS. A Unix socket never has TLS.
     pub sslmode: SslMode,
     /// The certificates against which the server's certificate is verified.
     pub sslrootcert: RootCert,
@@ -53,30 +53,30 @@ pub struct Source {
     pub client_certificate: Option<ClientCertificate>,
     /// Whether SCRAM must bind to the TLS connection.
     pub channel_binding: ChannelBinding,
-    /// How long one host may take to answer; `None`: not given, zero: no limit.
+    /// How long one host may take to answer. `None`: not given. Zero: no limit.
     pub connect_timeout: Option<Duration>,
     /// Which servers are accepted.
     pub target_session_attrs: TargetSessionAttrs,
     /// Command-line options for the session (`-c name=value`).
     pub options: Option<String>,
-    /// The session's `application_name`; `None` if it is not given.
+    /// The session's `application_name`. `None`: not given.
     pub application_name: Option<String>,
     /// TCP keepalives.
     pub keepalives: Keepalives,
-    /// How long sent data may stay unacknowledged by the peer's TCP; `None`: the operating system's default.
+    /// How long sent data may stay unacknowledged by TCP. `None`: the operating system decides.
     pub tcp_user_timeout: Option<Duration>,
     password: Option<SecretString>,
-    /// From the password file, for each of `hosts`.
+    /// The password file's entry for each of `hosts`.
     file_passwords: Vec<Option<SecretString>>,
     origin: SourceOrigin,
 }
 
-/// Where a source's settings stand, to be read again.
+/// Where a source's settings come from, to read them again.
 #[derive(Clone, Default)]
 struct SourceOrigin {
     /// The connection string.
     text: Option<Secret>,
-    /// The password setting, which takes precedence over any password in the connection string and elsewhere.
+    /// The setting for the password alone. It takes precedence over all other passwords.
     password: Option<PasswordSetting>,
     environment: Environment,
 }
@@ -90,28 +90,28 @@ impl fmt::Debug for SourceOrigin {
     }
 }
 
-/// A setting of its own for the password.
+/// The setting for the password alone.
 #[derive(Debug, Clone)]
 pub struct PasswordSetting {
     /// Its flag, for messages.
     pub name: &'static str,
-    /// Where the password stands.
+    /// The place of the password.
     pub secret: Secret,
 }
 
 /// One server's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Host {
-    /// Over TCP.
+    /// A TCP connection.
     Tcp {
-        /// A host's name or IP address: what its certificate is to show.
+        /// A host name or an IP address. The server's certificate has to have it.
         name: String,
         /// 1 to 65535.
         port: u16,
-        /// Where to connect without looking `name` up (`hostaddr`).
+        /// The address to connect to, if `name` must not be resolved (`hostaddr`).
         address: Option<IpAddr>,
     },
-    /// Over a Unix socket, `<dir>/.s.PGSQL.<port>`.
+    /// A Unix socket, `<dir>/.s.PGSQL.<port>`.
     Unix {
         /// The socket's directory.
         dir: PathBuf,
@@ -120,23 +120,23 @@ pub enum Host {
     },
 }
 
-/// How much of TLS to insist on; see [`Source::verification`] for what is verified.
+/// Whether to use TLS. [`Source::verification`] says which checks it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SslMode {
-    /// None.
+    /// No TLS.
     Disable,
-    /// TLS if the server has it, else none. `allow` is taken for this: both are content with either.
+    /// TLS if the server has it, else no TLS. `allow` means the same here.
     Prefer,
-    /// TLS.
+    /// TLS is required.
     Require,
-    /// TLS, and a certificate of a trusted authority.
+    /// TLS is required, with a certificate of a trusted authority.
     VerifyCa,
-    /// TLS, and a certificate of a trusted authority in the host's name.
+    /// TLS is required, with a certificate of a trusted authority for the host's name.
     VerifyFull,
 }
 
 impl SslMode {
-    /// libpq's name of it.
+    /// libpq's name for it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Disable => "disable",
@@ -151,22 +151,22 @@ impl SslMode {
 /// The certificates against which the server's certificate is verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RootCert {
-    /// Nothing: no file was named, and `~/.postgresql/root.crt` does not exist.
+    /// None. No file was named, and `~/.postgresql/root.crt` does not exist.
     None,
-    /// A file of certificates in PEM, which existed when settings were read.
+    /// A file of certificates in PEM. It existed when settings were read.
     File(PathBuf),
-    /// The operating system's trusted roots.
+    /// The operating system's trusted certificates.
     System,
 }
 
 /// The checks of the server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verification {
-    /// Nothing.
+    /// No check.
     None,
-    /// That a trusted authority signed it.
+    /// A trusted authority must have signed it.
     Chain,
-    /// That, and that it is the host's.
+    /// A trusted authority must have signed it, and it must have the host's name.
     ChainAndName,
 }
 
@@ -182,11 +182,11 @@ pub struct ClientCertificate {
 /// Whether SCRAM must bind to the TLS connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelBinding {
-    /// It must not.
+    /// It must not bind.
     Disable,
-    /// It does where the server offers it.
+    /// It binds if the server offers that.
     Prefer,
-    /// It must, or the login fails.
+    /// It must bind, or the login fails.
     Require,
 }
 
@@ -199,15 +199,15 @@ pub enum TargetSessionAttrs {
     ReadWrite,
     /// Sessions may not write.
     ReadOnly,
-    /// Not in recovery.
+    /// The server is not in recovery.
     Primary,
-    /// In recovery.
+    /// The server is in recovery.
     Standby,
-    /// In recovery if there is one, else any.
+    /// A server in recovery if there is one, else any server.
     PreferStandby,
 }
 
-/// The word that a user types for it.
+/// Writes the word that a user types.
 impl fmt::Display for TargetSessionAttrs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = resolve::SESSION_ATTRS.iter().find(|(_, attrs)| attrs == self);
@@ -215,44 +215,44 @@ impl fmt::Display for TargetSessionAttrs {
     }
 }
 
-/// TCP keepalives; `None` is the caller's default.
+/// TCP keepalives. `None`: the caller's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalives {
-    /// Whether there are any.
+    /// Whether there are keepalives.
     pub enabled: bool,
-    /// Silence before the first.
+    /// The silence before the first probe.
     pub idle: Option<Duration>,
-    /// Time between them.
+    /// The time between probes.
     pub interval: Option<Duration>,
-    /// How many may stay unanswered.
+    /// How many probes may stay unanswered.
     pub count: Option<u32>,
 }
 
-/// A source, and what came up on the way to it.
+/// A source, and remarks about its settings.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     /// The source.
     pub source: Source,
-    /// Warnings for the operator: a password file that is not used.
+    /// Warnings for the operator, such as that a password file is not used.
     pub warnings: Vec<String>,
-    /// Whether the connection string itself holds the password.
+    /// Whether the connection string itself has the password.
     pub password_in_text: bool,
 }
 
 impl Source {
-    /// Reads a connection string (`None`: all is left to the environment) and fills in what it leaves out.
+    /// Parses a connection string (`None`: only the environment counts), and fills in what it leaves out.
     ///
     /// # Errors
-    /// Syntax, an unknown or unsupported keyword, a value that is not valid, a named file that does not exist.
+    /// The syntax is wrong, a keyword is unknown or not supported, a value is invalid, or a named file does not exist.
     pub fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
         Self::resolve_from(text.map(|text| Secret::Text(text.into())), None, environment)
     }
 
-    /// As [`Source::resolve`], with a connection string that may stand in a file, and a password that may stand anywhere. That one is
-    /// not read yet: to run a program is a connection's affair.
+    /// As [`Source::resolve`], but the connection string may be in a file, and the password may be in a file or come from a program.
+    /// The password is not read yet, since each connection reads it.
     ///
     /// # Errors
-    /// As there; the file cannot be read.
+    /// As [`Source::resolve`]. Or the file cannot be read.
     pub fn resolve_from(
         text: Option<Secret>,
         password: Option<PasswordSetting>,
@@ -261,7 +261,7 @@ impl Source {
         let read =
             text.as_ref().map(|text| text.read().map_err(|error| unreadable(SourcePlace::Text, error))).transpose()?;
         let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
-        // A connection string out of a file does not show in a list of processes.
+        // A connection string from a file does not show in a list of processes.
         resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
         resolved.source.origin = SourceOrigin { text, password, environment: environment.clone() };
         Ok(resolved)
@@ -270,7 +270,7 @@ impl Source {
     /// Reads the source again: files, programs, and the files that these name.
     ///
     /// # Errors
-    /// As [`Source::resolve_from`]; the password is not to be had.
+    /// As [`Source::resolve_from`]. Or the password cannot be read.
     pub fn renewed(&self) -> Result<Self, SourceError> {
         let SourceOrigin { text, password, environment } = self.origin.clone();
         let given = password.as_ref().map(|PasswordSetting { name, secret }| {
@@ -283,13 +283,13 @@ impl Source {
         Ok(source)
     }
 
-    /// The server does not take the password: it is not to be used again where it was kept for a moment. Whether it was, so that
-    /// there may be another one now.
+    /// The server has refused the password, so a stored copy must not be used again. Returns whether there was such a copy: then
+    /// another attempt may get a new password.
     pub fn password_refused(&self) -> bool {
         self.origin.password.as_ref().is_some_and(|setting| setting.secret.refused())
     }
 
-    /// The password for one of `hosts`: the one given, else the password file's.
+    /// The password for one of `hosts`: the given one, or else that of the password file.
     pub fn password_for(&self, host: &Host) -> Option<&SecretString> {
         let from_file =
             || self.hosts.iter().position(|h| h == host).and_then(|at| self.file_passwords.get(at)?.as_ref());
@@ -298,8 +298,8 @@ impl Source {
 
     /// Returns the checks of the server's certificate.
     ///
-    /// As in libpq, `prefer` and `require` with a root certificate's file verify as `verify-ca` does: a user with such a
-    /// file means it to be used. (`prefer` then goes on without TLS when verification fails.)
+    /// As in libpq, `prefer` and `require` with a file of root certificates check the chain as `verify-ca` does: a user with such a
+    /// file wants it to be used. (If that check fails, `prefer` connects without TLS.)
     pub fn verification(&self) -> Verification {
         match (self.sslmode, &self.sslrootcert) {
             (SslMode::VerifyFull, _) => Verification::ChainAndName,
@@ -314,7 +314,7 @@ fn unreadable(place: SourcePlace, error: SecretError) -> SourceError {
 }
 
 impl Source {
-    /// Hosts and database, without who logs in: `db1:5432,db2:5432/shop`.
+    /// The hosts and the database, without the user: `db1:5432,db2:5432/shop`.
     pub fn place(&self) -> String {
         let hosts = self.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         format!("{hosts}/{}", self.dbname)
@@ -322,7 +322,7 @@ impl Source {
 }
 
 impl fmt::Display for Source {
-    /// `shop as app at db1:5432, db2:5432`.
+    /// Writes `shop as app at db1:5432, db2:5432`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hosts = self.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         write!(f, "{} as {} at {hosts}", self.dbname, self.user)

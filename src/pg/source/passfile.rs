@@ -1,7 +1,7 @@
-//! The password file, `~/.pgpass`.
+//! Reads the password file, `~/.pgpass`.
 //!
-//! In: the file's text, and whom to log in to. Out: the password of the first line that matches.
-//! Invariant: a file that others may read is not used, as in libpq, and said so.
+//! In: the file's text, a host, a database and a user. Out: the password of the first line that matches.
+//! Invariant: as in libpq, a file that others may read is not used, and a warning says so.
 //! Specification: PostgreSQL manual, section 32.16 "The Password File".
 
 use std::fs;
@@ -13,10 +13,10 @@ use secrecy::SecretString;
 use super::Host;
 use crate::given::shown_path;
 
-/// Where libpq's own build has the server's sockets; a host there is `localhost` in the file.
+/// The socket directories of libpq's own builds. In the file, a host with such a directory is `localhost`.
 const DEFAULT_SOCKET_DIRS: [&str; 3] = ["/var/run/postgresql", "/run/postgresql", "/tmp"];
 
-/// A password file's text, or the reason why it is not used.
+/// Reads the file. The error is the reason why the file is not used.
 pub(super) fn read(path: &Path, named: bool) -> Result<String, Option<String>> {
     let unused = |why: &str| Some(format!("password file {} is not used: {why}", shown_path(path)));
     let metadata = fs::metadata(path).map_err(|error| unused(&error.to_string()).filter(|_| named))?;
@@ -29,14 +29,14 @@ pub(super) fn read(path: &Path, named: bool) -> Result<String, Option<String>> {
     fs::read_to_string(path).map_err(|error| unused(&error.to_string()))
 }
 
-/// The password for a user of a database on a host: that of the first line that matches. None stands there: there is none.
+/// The password for a user, a database and a host, from the first line that matches. `None`: no line matches, or the line has none.
 pub(super) fn find(file: &str, host: &Host, dbname: &str, user: &str) -> Option<SecretString> {
     let (name, port) = match host {
         Host::Tcp { name, port, .. } => (name.clone(), port),
         Host::Unix { dir, port } => (socket_host(dir), port),
     };
     let wanted = [name.as_str(), &port.to_string(), dbname, user];
-    // No password may hold NUL: see `SourceProblem::Nul`.
+    // A password has no NUL: see `SourceProblem::Nul`.
     let lines = file.lines().filter(|line| !line.starts_with('#') && !line.contains('\0'));
     let mut lines = lines.map(|line| line.trim_end_matches('\r'));
     lines.find_map(|line| wanted.into_iter().try_fold(line, behind)).and_then(password)
@@ -47,8 +47,8 @@ fn socket_host(dir: &Path) -> String {
     if default { "localhost".to_owned() } else { dir.display().to_string() }
 }
 
-/// Returns the rest of `line` behind its first field, if that field matches. A backslash escapes the next character. A colon that
-/// `wanted` has at the same place needs no backslash.
+/// The rest of `line` after its first field, if that field matches. A backslash escapes the next character. A colon that `wanted` has
+/// at the same place needs no backslash.
 fn behind<'l>(line: &'l str, wanted: &str) -> Option<&'l str> {
     if let Some(rest) = line.strip_prefix("*:") {
         return Some(rest);
@@ -64,7 +64,7 @@ fn behind<'l>(line: &'l str, wanted: &str) -> Option<&'l str> {
     rest.as_str().strip_prefix(':')
 }
 
-/// The last field, up to a colon. A backslash at its end is part of it.
+/// The last field, up to a colon. A backslash at its end is a part of it.
 fn password(field: &str) -> Option<SecretString> {
     let mut characters = field.chars();
     let mut password = String::with_capacity(field.len());

@@ -1,7 +1,7 @@
-//! From a connection string and its surroundings to a [`Source`].
+//! Makes a [`Source`] of a connection string and the environment.
 //!
-//! In: the string, the [`Environment`], the files that either names. Out: every field filled in, or what is wrong and where.
-//! Invariant: as libpq, the string comes before its service, the service before variables, variables before defaults.
+//! In: the string, the [`Environment`], and the files that these name. Out: a source with all fields, or the error and its origin.
+//! Invariant: as in libpq, the string takes precedence over its service, the service over variables, and variables over defaults.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use super::{
 use crate::given::nearest;
 use crate::secret::Secret;
 
-/// Postgres' port where none is given.
+/// Postgres' default port.
 const DEFAULT_PORT: u16 = 5432;
 
 /// See [`Source::resolve`].
@@ -33,13 +33,14 @@ pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<R
     Ok(Resolved { source, warnings, password_in_text })
 }
 
-/// A connection string, whichever of its forms it has.
+/// Parses a connection string in any of its forms.
 fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let text = text.trim();
     if text.is_empty() {
         return Err(SourceProblem::Empty);
     }
-    // A word and a colon begin no keyword string. Read as one, `jdbc:…://app:secret@…?ssl=true` would show its password as a keyword.
+    // A word and a colon cannot begin a keyword string. If they did, `jdbc:…://app:secret@…?ssl=true` would show its password as a
+    // keyword.
     if let Some((scheme, after)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
         return match (scheme.to_ascii_lowercase().as_str(), after.strip_prefix("//")) {
             ("postgres" | "postgresql", Some(after)) => uri::parse(after),
@@ -55,13 +56,13 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
 }
 
-/// A bare database name, as `psql -d` takes it; not what looks like a host or a login.
+/// Parses a database name, as `psql -d` takes it. A text that may be a host or a user is refused.
 fn database_name(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let odd = |c: char| c.is_whitespace() || ":/@?;,".contains(c);
     if text.contains(odd) { Err(SourceProblem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }
 }
 
-/// All places together, in libpq's order: the string, its service, the variables.
+/// Collects all origins in libpq's order: the string, its service, the variables.
 fn gather(pairs: Vec<Pair>, environment: &Environment) -> Result<Parameters, SourceError> {
     let mut parameters = Parameters::default();
     parameters.add(pairs, &SourcePlace::Text)?;
@@ -111,7 +112,7 @@ fn assemble(reader: &KeywordReader<'_>, warnings: &mut Vec<String>) -> Result<So
     })
 }
 
-/// Names of an enum's values, and what they are.
+/// The names of an enum's values, each with the value.
 type Values<T> = [(&'static str, T)];
 
 const SSL_MODES: [(&str, SslMode); 6] = [
@@ -135,7 +136,7 @@ pub(super) const SESSION_ATTRS: [(&str, TargetSessionAttrs); 6] = [
     ("prefer-standby", TargetSessionAttrs::PreferStandby),
 ];
 
-/// Returns the values that a keyword of [`Values`] may have, for messages.
+/// The valid values of a keyword of [`Values`], for messages.
 fn expected(keyword: &'static str) -> &'static str {
     match keyword {
         "sslmode" => "disable, prefer, require, verify-ca or verify-full",
@@ -170,7 +171,7 @@ impl KeywordReader<'_> {
         Err(self.parameters.error(keyword, problem))
     }
 
-    /// A whole number from 0; negative ones count as 0, as in libpq.
+    /// A whole number from 0. As in libpq, a negative one counts as 0.
     fn integer(&self, keyword: &'static str) -> Result<Option<u64>, SourceError> {
         let Some(given) = self.parameters.get(keyword) else { return Ok(None) };
         match given.trim().parse::<i32>() {
@@ -193,7 +194,8 @@ impl KeywordReader<'_> {
         })
     }
 
-    /// Of `PGPASSWORD` alone an absolute path after an `@` is a file: to libpq it is a password, and nobody has one like that.
+    /// The password. In `PGPASSWORD`, an `@` with an absolute path after it names a file. For libpq that would be a password, but
+    /// nobody has such a password.
     fn password(&self) -> Result<Option<SecretString>, SourceError> {
         let Some(given) = self.parameters.get("password") else { return Ok(None) };
         let place = self.parameters.place("password");
@@ -226,7 +228,7 @@ impl KeywordReader<'_> {
         hosts.map(|((name, address), port)| self.host(name, address, port)).collect()
     }
 
-    /// One for all, or one for each; an empty one is 5432.
+    /// The ports: one for all hosts, or one for each. An empty one is 5432.
     fn ports(&self, count: usize) -> Result<Vec<u16>, SourceError> {
         let given = self.parameters.get("port").unwrap_or("");
         let ports = given.split(',').map(|port| self.port(port.trim())).collect::<Result<Vec<_>, _>>()?;
@@ -265,7 +267,7 @@ impl KeywordReader<'_> {
         })
     }
 
-    /// `prefer`, but with the operating system's roots `verify-full`, and nothing weaker.
+    /// The mode. The default is `prefer`. With the operating system's certificates, it is `verify-full`, and a weaker mode is refused.
     fn sslmode(&self) -> Result<SslMode, SourceError> {
         let system = self.parameters.get("sslrootcert") == Some("system");
         let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
@@ -277,7 +279,7 @@ impl KeywordReader<'_> {
         Ok(sslmode)
     }
 
-    /// A file that is named must exist (libpq would go on without verification where the mode allows it).
+    /// The root certificates. A file that is named must exist. (libpq would go on without the check if the mode allows it.)
     fn root_certificate(&self, sslmode: SslMode) -> Result<RootCert, SourceError> {
         if let Some(named) = self.parameters.get("sslrootcert") {
             return match named {
@@ -307,7 +309,7 @@ impl KeywordReader<'_> {
         Err(self.parameters.error("sslcert", SourceProblem::NoClientKey { certificate, looked }))
     }
 
-    /// The file named, which must exist, or the default one in the home directory, if it does.
+    /// The file that is named, which must exist, or else the default one in the home directory, if that exists.
     fn file(&self, keyword: &'static str, default: &str) -> Result<Option<PathBuf>, SourceError> {
         match self.parameters.get(keyword) {
             Some(named) => self.existing(keyword, named).map(Some),

@@ -1,6 +1,6 @@
-//! The connection service file, `~/.pg_service.conf`.
+//! Reads the connection service file, `~/.pg_service.conf`.
 //!
-//! In: a service's name. Out: the pairs of its section, of a keyword that stands there twice the first.
+//! In: a service's name. Out: the pairs of its section. If a keyword repeats, the first one counts.
 //! Specification: PostgreSQL manual, section 32.17 "The Connection Service File".
 
 use std::fs;
@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::error::SourceProblem;
 use super::keywords::Pair;
 
-/// Finds the service: in `named` alone if a file is named, else in the user's and then the system's file.
+/// Finds the service: in the file `named`, or else in the user's and then in the system's file.
 pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, SourceProblem> {
     let files = candidates(named, environment);
     for path in &files {
@@ -39,7 +39,7 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
             if found.is_some() {
                 break;
             }
-            // Text behind the bracket does not count.
+            // The text after the bracket is ignored.
             inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
             found = inside.then(Vec::new);
         } else if let (true, Some(pairs)) = (inside, found.as_mut()) {

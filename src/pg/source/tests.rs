@@ -1,4 +1,4 @@
-//! Sources as users write them: what they mean, and what is said when they mean nothing.
+//! Tests sources as users write them: their meaning, and the errors of wrong ones.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use secrecy::ExposeSecret;
 
 use super::*;
 
-/// A user `me` without a home, and no sockets.
+/// An environment with a user `me`, without a home directory and sockets.
 fn bare() -> Environment {
     Environment { user: Some("me".into()), ..Environment::default() }
 }
@@ -293,7 +293,7 @@ fn without_any_name_for_the_user_it_is_asked_for() {
 
 const SECRET: &str = "hunter2hunter2";
 
-/// All that a source, or its error, could ever show.
+/// All texts that a source or its error could show.
 fn everything_shown(text: &str) -> String {
     match Source::resolve(Some(text), &bare()) {
         Ok(resolved) => format!("{resolved:?} {}", resolved.source),
@@ -319,7 +319,7 @@ proptest! {
         scheme in "(postgres|postgresql|postgresql\\+psycopg2|mysql|jdbc:postgresql)",
         end in "(@db|@db/shop|@db:5432/shop\\?sslmode=x|/shop|)",
     ) {
-        // Without an @ after it, and with an @ or a slash before it, it is a host's or a database's name to anybody.
+        // Without an `@` after it, and with an `@` or a slash before it, the text is the name of a host or a database.
         prop_assume!(end.contains('@') || !before.contains(['@', '/']));
         let shown = everything_shown(&format!("{scheme}://app:{before}{SECRET}{after}{end}"));
         prop_assert!(!shown.contains(SECRET), "{shown}");

@@ -1,23 +1,23 @@
-//! A connection URI, taken apart into keywords and values.
+//! Parses a connection URI into keywords and values.
 //!
-//! In: what follows `postgres://`: `user:password@host:port,host:port/dbname?keyword=value&…`. Out: pairs in libpq's
-//! keywords, percent-decoded, without any judgement of keywords or values.
+//! In: the text after `postgres://`: `user:password@host:port,host:port/dbname?keyword=value&…`. Out: pairs in libpq's keywords,
+//! percent-decoded. Neither keywords nor values are checked.
 //!
-//! Invariant: no error quotes a piece of the URI, and a password with an unescaped `@` or `/` in it never ends up in a pair
-//! that messages or logs may show: such a URI is refused, where libpq would take the pieces for a host or a database.
+//! Invariant: no error quotes a part of the URI, and no pair that messages or logs may show has a part of a password. So if a password
+//! has an unescaped `@` or `/`, the URI is refused. libpq would take the parts for a host or a database.
 //! Specification: PostgreSQL manual, section 32.1.1.2 "Connection URIs".
 
 use super::error::SourceProblem;
 use super::keywords::Pair;
 use crate::given::percent_decoded;
 
-/// Keywords whose values are free text, and so may have an unescaped `@`.
+/// Keywords whose values are free texts, and so may have an unescaped `@`.
 const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];
 
 const BAD_PORT: SourceProblem = SourceProblem::MalformedUri("what follows a host's colon is not a port number");
 const BAD_IPV6: SourceProblem = SourceProblem::MalformedUri("an IPv6 address must be in brackets, as in [::1]:5432");
 
-/// Takes the URI apart.
+/// Parses the URI.
 pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, SourceProblem> {
     let (user_info, rest) = split_user_info(after_scheme);
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -34,7 +34,7 @@ pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, SourceProblem> {
     Ok(pairs)
 }
 
-/// An `@` ends user name and password when no slash stands before it.
+/// Splits at the `@` after user name and password, if no slash comes before it.
 fn split_user_info(after_scheme: &str) -> (&str, &str) {
     match after_scheme.split_once('@') {
         Some((user_info, rest)) if !user_info.contains('/') => (user_info, rest),
@@ -47,7 +47,7 @@ fn user_and_password(user_info: &str) -> Result<Vec<Pair>, SourceProblem> {
     Ok([pair("user", user)?, pair("password", password)?].into_iter().flatten().collect())
 }
 
-/// Several hosts become lists with commas, as libpq's keywords have them.
+/// Several hosts become lists with commas, as in libpq's keywords.
 fn hosts_and_ports(authority: &str) -> Result<Vec<Pair>, SourceProblem> {
     let items = authority.split(',').map(host_and_port).collect::<Result<Vec<_>, _>>()?;
     let hosts = items.iter().map(|(host, _)| *host).collect::<Vec<_>>().join(",");
@@ -64,7 +64,7 @@ fn host_and_port(item: &str) -> Result<(&str, &str), SourceProblem> {
         }
         None => item.split_once(':').unwrap_or((item, "")),
     };
-    // Checked here and not with the other values, whose errors quote: without a host, this is the password.
+    // The port is checked here, and not with the other values, whose errors quote them: without a host, this text is the password.
     if !port.is_empty() && port.parse::<u16>().is_err() {
         return Err(BAD_PORT);
     }
@@ -82,7 +82,7 @@ fn parameter(parameter: &str) -> Result<Pair, SourceProblem> {
         return Err(SourceProblem::MalformedUri("a parameter after the ? has more than one ="));
     }
     let (keyword, value) = (percent_decode(keyword)?, percent_decode(value)?);
-    // JDBC writes `ssl=true`; libpq accepts it for users of JDBC.
+    // JDBC writes `ssl=true`, and libpq accepts it.
     if keyword == "ssl" && value == "true" {
         return Ok(Pair::new("sslmode", "require"));
     }
