@@ -1,6 +1,7 @@
-//! Types that hold figures: moments, counters by label, latencies.
+//! The types of the figures: moments, counters by label, latencies.
 //!
-//! Each is updated through a shared reference and read at any time. Invariant: as that of [`Metrics`](super::Metrics).
+//! Each is updated through a shared reference, and can be read at any time.
+//! Invariant: the same as that of [`Metrics`](super::Metrics).
 
 use prometheus_client::metrics::histogram::{Histogram, NativeHistogramConfig};
 use std::collections::{BTreeMap, HashMap};
@@ -8,27 +9,27 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Topics with a series of their own; the others share one, so that a template over a column with many values cannot
-/// grow the metrics without bound.
+/// The most topics with a series of their own. The others share one series, so that a topic from a column with many values does not let
+/// the metrics grow without limit.
 pub(super) const MAX_TOPICS: usize = 100;
 
-/// The label, and the place in the table, of the topics beyond [`MAX_TOPICS`].
+/// The label of the topics beyond [`MAX_TOPICS`], and their place in the table.
 pub(super) const OTHER: &str = "other";
 
-/// Values of a label such as `reason` that are distinguished; they come from closed sets, so this is a safety net.
+/// The most values of a label such as `reason`. The values come from closed sets, so this limit is only a safeguard.
 pub(super) const MAX_LABELS: usize = 64;
 
-/// Upper bounds of the latency histogram, in milliseconds: the 1-2.5-5 row from what a broker on the same machine takes
-/// to what is an outage.
+/// The upper bounds of the latency histogram in milliseconds, in steps of 1, 2.5 and 5. The lowest is for a broker on the same machine,
+/// and the highest for an outage.
 pub(super) const LATENCY_BOUNDS_MILLIS: [u64; 15] =
     [1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000];
 
-/// A poisoned mutex still holds a whole value: every critical section is one assignment or one copy.
+/// Locks the mutex, even if it is poisoned. Each critical section is one assignment or one copy, so the value is whole.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A moment, in nanoseconds since the start; [`Stamp::NEVER`] when there is none.
+/// A moment, in nanoseconds since the start. [`Stamp::NEVER`]: there is none.
 #[derive(Debug)]
 pub(super) struct Stamp(AtomicU64);
 
@@ -56,12 +57,12 @@ impl Stamp {
     }
 }
 
-/// Records acknowledged by topic. A topic keeps its place for the life of the process.
+/// The acknowledged records by topic. A topic keeps its index as long as the process runs.
 #[derive(Debug)]
 pub(super) struct TopicCounters {
-    /// At most [`MAX_TOPICS`], each with its place.
+    /// The index of each topic. There are at most [`MAX_TOPICS`].
     places: Mutex<HashMap<String, u16>>,
-    /// By place; the last one counts the others.
+    /// The count of each index. The last one is that of the other topics.
     acknowledged: [AtomicU64; MAX_TOPICS + 1],
 }
 
@@ -76,7 +77,7 @@ impl TopicCounters {
     const OTHER_PLACE: u16 = MAX_TOPICS as u16;
 
     pub(super) fn intern(&self, name: &str) -> u16 {
-        // A topic of that name counts with the others: two series may not have the same labels.
+        // A topic with this name counts as one of the others, since two series must not have the same labels.
         if name == OTHER {
             return Self::OTHER_PLACE;
         }
@@ -104,7 +105,7 @@ impl TopicCounters {
         self.acknowledged.iter().map(|counter| counter.load(Relaxed)).sum()
     }
 
-    /// Each topic with its count, by name; the others only when there are any.
+    /// The count of each topic, by name. The other topics are there only if they have a count.
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
         let mut places = lock(&self.places).clone();
         if self.count(Self::OTHER_PLACE) > 0 {
@@ -118,7 +119,7 @@ impl TopicCounters {
     }
 }
 
-/// Rare counts by a label from a closed set.
+/// Counts by a label from a closed set. They change rarely.
 #[derive(Debug, Default)]
 pub(super) struct Tally(Mutex<BTreeMap<String, u64>>);
 
@@ -139,18 +140,18 @@ impl Tally {
     }
 }
 
-/// Latencies up to it, in seconds, count as zero in native buckets: 2^-20.
+/// In native buckets, latencies up to this count as zero: 2^-20 seconds.
 const ZERO_THRESHOLD: f64 = 1.0 / 1_048_576.0;
 
-/// The schema of native buckets: the upper bound of each is 2^(1/8) times that of the one below, so that any quantile is known to within 9 %.
+/// The schema of native buckets. The upper bound of a bucket is 2^(1/8) times that of the one below, so any quantile is exact to 9 %.
 const SCHEMA: i8 = 3;
 
-/// Latencies by [`LATENCY_BOUNDS_MILLIS`], here for [`Latencies`] and in the histogram for scrapers, which has native buckets besides.
+/// Latencies: by [`LATENCY_BOUNDS_MILLIS`] for [`Latencies`], and for scrapers in a histogram, which also has native buckets.
 #[derive(Debug)]
 pub(super) struct Latency {
-    /// Latencies above the bound before and up to this one; the last has no bound.
+    /// The number of latencies above the bound before and up to this one. The last bucket has no bound.
     buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
-    /// In seconds.
+    /// The same latencies in seconds.
     pub(super) histogram: Histogram,
 }
 
@@ -171,7 +172,7 @@ impl Latency {
         self.histogram.observe(latency.as_secs_f64());
     }
 
-    /// Observations up to each bound, in the bounds' order; the last counts all.
+    /// The number of latencies up to each bound, in order. The last is the number of all.
     pub(super) fn now(&self) -> Latencies {
         let mut sum = 0;
         Latencies(self.buckets.each_ref().map(|bucket| {
@@ -185,12 +186,12 @@ impl Latency {
     }
 }
 
-/// How many transactions were delivered within each of the bounds in milliseconds, and how many in all.
+/// The number of transactions that were delivered within each bound in milliseconds, and the number of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Latencies([u64; LATENCY_BOUNDS_MILLIS.len() + 1]);
 
 impl Latencies {
-    /// The observations that came after `earlier`.
+    /// The latencies since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let mut counts = self.0;
@@ -200,15 +201,15 @@ impl Latencies {
         Self(counts)
     }
 
-    /// Whether the latency that `share` (0 to 1) of them did not exceed is above the largest bound, so that no more is known of it.
+    /// Whether the quantile `share` (0 to 1) is above the largest bound. Its value is then not known.
     #[allow(clippy::cast_precision_loss, reason = "as in the estimate")]
     pub fn is_above_bounds(self, share: f64) -> bool {
         let [.., within, all] = self.0;
         all > 0 && (within as f64) < share * all as f64
     }
 
-    /// The latency that `share` (0 to 1) of them did not exceed, as Prometheus' `histogram_quantile` estimates it: evenly
-    /// spread in their bucket, and the largest bound for what is above it. `None` when there are none.
+    /// The quantile `share` (0 to 1) as Prometheus' `histogram_quantile` estimates it: latencies are spread evenly in their bucket. If
+    /// it is above the largest bound, it is that bound. `None`: there are no latencies.
     #[allow(clippy::cast_precision_loss, reason = "an estimate, for people")]
     pub fn quantile(self, share: f64) -> Option<Duration> {
         let all = self.0.last().copied().filter(|&all| all > 0)?;

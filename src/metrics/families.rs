@@ -1,7 +1,7 @@
-//! Every metric: its name, kind, label and meaning, and where its samples come from.
+//! [`FAMILIES`]: the name, kind, label and meaning of each metric, and how its samples are taken.
 //!
-//! In: the figures at a moment. Out: samples, in whichever format is asked for. [`FAMILIES`] is the one place that knows what
-//! there is: `/metrics` and the manual's table are both written from it. It does not know the formats.
+//! In: the figures at a moment. Out: samples. Both `/metrics` and the manual's table are made from [`FAMILIES`], and no other code has
+//! a list of metrics. This file does not know the formats.
 
 use super::cells::lock;
 use super::process::Figures;
@@ -17,10 +17,10 @@ use std::time::Duration;
 /// The values of `pg_replication_slots.wal_status`.
 pub const WAL_STATUSES: [&str; 4] = ["reserved", "extended", "unreserved", "lost"];
 
-/// The `peer` that is no destination.
+/// The value of `peer` for Postgres. Other values are destinations.
 const POSTGRES: &str = "postgres";
 
-/// The values that one answer to a scrape is made from.
+/// The values for one answer to a scrape.
 #[derive(Debug)]
 pub(super) struct Scrape {
     pub(super) metrics: Arc<Metrics>,
@@ -33,14 +33,14 @@ impl Scrape {
         lock(&self.metrics.slot_figures).clone()
     }
 
-    /// An alert compares this with a minute, so before the first acknowledgement it counts from the start: a relay that
-    /// never got one has to trip it, too.
+    /// The time since the last acknowledgement. Before the first one, it is the time since the start, so that an alert on it also fires
+    /// for a relay without any.
     fn since_last_ack(&self) -> Duration {
         let now = self.moment.instant;
         self.metrics.age(&self.metrics.last_ack, now).unwrap_or_else(|| self.metrics.since_start(now))
     }
 
-    /// Since 1970, to the millisecond: the two clocks of a moment are read one after the other.
+    /// The time since 1970, exact to a millisecond: the two clocks of a moment are read one after the other.
     fn last_ack_time(&self) -> Option<Duration> {
         let age = self.metrics.age(&self.metrics.last_ack, self.moment.instant)?;
         let now = Duration::from_micros(u64::try_from(self.moment.unix_micros).unwrap_or(0));
@@ -52,14 +52,14 @@ impl Scrape {
 /// Writes the samples of one metric.
 type Write = fn(&Scrape, &mut Samples<'_>) -> fmt::Result;
 
-/// A metric: what it is called, what it means, and how its samples are taken.
+/// A metric: its name, its meaning, and how its samples are taken.
 pub struct Family {
-    /// A counter's without `_total`.
+    /// The name. A counter's name is without `_total`.
     pub(super) name: &'static str,
     pub(super) kind: MetricType,
-    /// The label that distinguishes its samples, beside the slot. A histogram's buckets have `le` as well.
+    /// The label whose values distinguish its samples. All samples also have the label `slot`, and a histogram's buckets have `le`.
     pub label: Option<&'static str>,
-    /// One line, without quotes and backslashes.
+    /// The description: one line, without quotes and backslashes.
     pub help: &'static str,
     pub(super) samples: Write,
 }
@@ -73,7 +73,7 @@ impl Family {
         Self { name, kind: MetricType::Gauge, label: None, help, samples }
     }
 
-    /// With a sample for each value of `label`.
+    /// Gives it a sample for each value of `label`.
     const fn by(self, label: &'static str) -> Self {
         Self { label: Some(label), ..self }
     }
@@ -83,19 +83,19 @@ impl Family {
         self.kind.as_str()
     }
 
-    /// The name of what is written: a counter's with `_total`.
+    /// The name of its samples. For a counter, it ends in `_total`.
     pub fn sample_name(&self) -> String {
         format!("{}{}", self.name, if self.kind == MetricType::Counter { "_total" } else { "" })
     }
 
-    /// The unit, if it has one, and the name before it: OpenMetrics wants the unit to be the end of the name.
+    /// The name without the unit, and the unit, if it has one. In OpenMetrics, a name must end in its unit.
     pub fn unit(&self) -> (&'static str, Option<Unit>) {
         let before = |unit: Unit| Some((self.name.strip_suffix(unit.as_str())?.strip_suffix('_')?, Some(unit)));
         [Unit::Seconds, Unit::Bytes].into_iter().find_map(before).unwrap_or((self.name, None))
     }
 }
 
-/// Every metric, in the order in which they are written.
+/// All metrics, in the order in which they are written.
 pub const FAMILIES: &[Family] = &[
     Family::counter("walrelay_events", "Records acknowledged by the destination.", |scrape, out| {
         out.tally(scrape.metrics.topics.counts())

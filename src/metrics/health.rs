@@ -1,30 +1,28 @@
-//! `/livez` and `/readyz`: the two questions of an orchestrator, as functions of the figures and the time.
+//! Computes the answers of `/livez` and `/readyz` from the figures and the time.
 //!
-//! Live means that restarting would not help: the loop turns. Ready means that what is committed now would arrive: the
-//! slot is read, the server hears from us, and records in flight are being acknowledged. Only traffic keeps it ready; a
-//! connection that is merely open does not.
+//! The relay is live if its loop turns: a restart would not help. It is ready if a row that is committed now would arrive: it reads the
+//! slot, sends status updates, and its records in flight are being acknowledged. An open connection alone does not make it ready.
 
 use super::cells::lock;
 use super::{Metrics, State};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A loop that has not turned for this long hangs. It waits for at most a second at a time.
+/// If the loop has not turned for so long, it hangs. It never waits for more than a second.
 const TURN_WITHIN: Duration = Duration::from_secs(10);
 
-/// While Postgres is being reached it does not turn: each host may take its connect timeout (10 s by default), each question
-/// up to 30 s. A restart would not help against silence.
+/// The same limit while the relay connects to Postgres. Each host may take its connect timeout (10 s by default), and each query up to
+/// 30 s. A restart would not make the server answer.
 const CONNECTED_WITHIN: Duration = Duration::from_mins(2);
 
-/// A status update is due each second; three are missing after this.
+/// If the last status update is older than this, three of them are missing, since one is due each second.
 const STATUS_WITHIN: Duration = Duration::from_secs(3);
 
 impl Metrics {
-    /// Whether the main loop turns. A relay that has stopped for good, and stays up to say why, has no loop that could
-    /// hang: it is live.
+    /// Whether the loop turns. A relay that has stopped for good has no loop any more. It stays up to report why, and counts as live.
     ///
     /// # Errors
-    /// For how long it has not turned.
+    /// The time for which the loop has not turned.
     pub fn live(&self, now: Instant) -> Result<(), String> {
         let within = match self.state() {
             State::Stopped => return Ok(()),
@@ -38,7 +36,7 @@ impl Metrics {
         Ok(())
     }
 
-    /// Whether what is committed now would arrive.
+    /// Whether a row that is committed now would arrive.
     ///
     /// # Errors
     /// The reason why it might not, for people.
@@ -50,12 +48,12 @@ impl Metrics {
 
     fn streaming(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
-        // In state `careful` rows flow, if slowly: records that are not acknowledged show as such.
+        // In state `careful`, rows are published slowly. If records are not acknowledged, the checks below show that.
         let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
         if is_silent || matches!(state, State::Streaming | State::Careful) {
             return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
         }
-        // An obstacle says most, and what waits for its acknowledgement more than a problem that may be over.
+        // An obstacle tells most. Unacknowledged records tell more than an error that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
         let obstacle = lock(&self.blocked_on).clone().or_else(waits);
         let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.words().to_owned());
@@ -77,7 +75,7 @@ impl Metrics {
         let within = |age: Option<Duration>| age.is_some_and(|age| age <= patience);
         let records = self.in_flight_records.load(Relaxed);
         let oldest = self.age(&self.oldest_in_flight, now);
-        // Records that have just left after an idle hour have not had the time to be acknowledged.
+        // Records that were sent just now, after an idle hour, could not be acknowledged yet.
         if records == 0 || within(self.age(&self.last_ack, now)) || oldest.is_none_or(|age| age <= patience) {
             return Ok(());
         }
@@ -93,7 +91,7 @@ impl Metrics {
 mod tests {
     use super::*;
 
-    /// A relay that streams at second 100, and that second.
+    /// A relay that streams at second 100, and that moment.
     fn streaming() -> (Metrics, Instant) {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start);

@@ -1,11 +1,11 @@
-//! `Metrics`: what an operator sees of one relay.
+//! [`Metrics`]: the figures of one relay, for operators.
 //!
-//! In: what the loop saw, in one call per batch. Out: the figures, as metrics (`render`), as JSON (`status`), and as
-//! the two questions that an orchestrator asks (`health`).
-//! Invariant: telling never waits for reading. What comes per batch goes into an atomic; only texts, rare counts and a
-//! transaction's latency take a mutex, and nobody holds one for longer than a copy. Figures are read one by one: a scrape may see a record as
-//! acknowledged and still in flight.
-//! It decides nothing, and it reads no clock: times come as [`Instant`] and are kept as nanoseconds since the start.
+//! In: the loop's figures, by one call for each batch. Out: the figures as metrics (`render`) and as JSON (`status`), and whether the
+//! relay is live and ready (`health`).
+//! Invariant: the loop never waits for a reader. A figure that changes with each batch is an atomic. Only texts, rare counts and the
+//! latency of a transaction have a mutex, which is locked only for one copy. Figures are read one by one, so in a scrape a record may
+//! be acknowledged and still in flight. This folder decides nothing, and reads no clock. Times come as [`Instant`], and are stored as
+//! nanoseconds since the start.
 
 mod cells;
 mod families;
@@ -36,24 +36,24 @@ use unpublished::Unpublished;
 /// The relay's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Postgres is being reached.
+    /// The relay connects to Postgres.
     Connecting,
     /// Another process reads the slot, or has done so within the last second. The relay waits as a standby.
     WaitingForSlot,
-    /// Rows flow.
+    /// The relay reads the slot, and the destination takes records.
     Streaming,
-    /// One record in flight at a time, to find the one that was refused.
+    /// The relay has one record in flight at a time, to find the one that was refused.
     Careful,
-    /// The destination takes nothing now.
+    /// The destination takes no records now.
     Blocked,
-    /// Asked to stop: waiting for acknowledgements.
+    /// The relay was asked to stop, and waits for acknowledgements.
     Stopping,
     /// The relay has stopped for good. The process may stay up to report why.
     Stopped,
 }
 
 impl State {
-    /// All of them, each at the place of its discriminant.
+    /// All states, each at the index of its discriminant.
     pub const ALL: [Self; 7] = [
         Self::Connecting,
         Self::WaitingForSlot,
@@ -64,7 +64,7 @@ impl State {
         Self::Stopped,
     ];
 
-    /// Its name in `/status` and in the label `state`.
+    /// The name in `/status`, and the value of the label `state`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connecting => "connecting",
@@ -94,37 +94,37 @@ impl State {
 /// The other end of a connection that was lost and opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// The replication connection.
+    /// Postgres, by the replication connection.
     Postgres,
-    /// The sink's client.
+    /// The destination, by the sink's client.
     Destination,
 }
 
-/// Figures about the slot from `pg_replication_slots`; `None` is unknown.
+/// The figures of `pg_replication_slots` about the slot. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotFigures {
-    /// From `confirmed_flush_lsn` to the server's current WAL position.
+    /// The bytes of WAL between `confirmed_flush_lsn` and the server's current position.
     pub lag_bytes: Option<u64>,
-    /// From `restart_lsn` to the server's current WAL position: what the slot keeps on disk.
+    /// The bytes of WAL between `restart_lsn` and the server's current position. The slot keeps these on disk.
     pub retained_wal_bytes: Option<u64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
     pub wal_status: Option<String>,
-    /// Bytes that may still be written before the slot may be lost; unknown without `max_slot_wal_keep_size`.
+    /// The bytes that may be written before the slot may be lost. Not known if `max_slot_wal_keep_size` is not set.
     pub safe_wal_bytes: Option<u64>,
-    /// A walsender reads the slot, ours or another relay's.
+    /// Whether a walsender reads the slot, for this relay or another one.
     pub active: Option<bool>,
-    /// Where the server's WAL ended.
+    /// The end of the server's WAL.
     pub wal_end: Option<WalEnd>,
 }
 
-/// The figures of one relay. Shared by reference; every method takes `&self`.
+/// The figures of one relay. They are shared, so every method takes `&self`.
 #[derive(Debug)]
 pub struct Metrics {
     slot: String,
     publication: String,
-    /// The destination's label, and its title.
+    /// The destination's label and title.
     destination: (&'static str, &'static str),
-    /// The moment from which every [`Stamp`] counts.
+    /// The start, from which every [`Stamp`] counts.
     start: Instant,
     state: AtomicU8,
     turned: Stamp,
@@ -132,12 +132,12 @@ pub struct Metrics {
     confirmed: AtomicU64,
     in_flight_records: AtomicU64,
     in_flight_bytes: AtomicU64,
-    /// The number of the destination's producers; 0: it has none.
+    /// The number of the destination's producers. 0: it has none.
     producers: AtomicU8,
     oldest_in_flight: Stamp,
-    /// Microseconds since 1970; `i64::MIN` when every transaction received is acknowledged.
+    /// Microseconds since 1970. `i64::MIN`: all received transactions are acknowledged.
     oldest_commit: AtomicI64,
-    /// The latest that `oldest_commit` has ever been.
+    /// The highest value that `oldest_commit` has had.
     stream_time: AtomicI64,
     unpublished: Mutex<Unpublished>,
     topics: TopicCounters,
@@ -152,10 +152,10 @@ pub struct Metrics {
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     publication_gap: Mutex<Option<String>>,
-    /// The fix for the problem for which the relay has stopped.
+    /// The fix for the error that stopped the relay.
     hint: Mutex<Option<Remedy>>,
     blocked_on: Mutex<Option<String>>,
-    /// The relay is blocked only because nothing is acknowledged.
+    /// Whether the relay is blocked only because nothing is acknowledged.
     only_silent: AtomicBool,
     unready_after: Duration,
     slot_figures: Mutex<SlotFigures>,
@@ -163,11 +163,11 @@ pub struct Metrics {
     reads_from: Mutex<Option<String>>,
 }
 
-/// With records in flight, one acknowledgement has to come within this, unless changed.
+/// The default of [`Metrics::with_unready_after`].
 const UNREADY_AFTER: Duration = Duration::from_secs(30);
 
 impl Metrics {
-    /// Figures before anything happened: state `connecting`, all figures zero or unknown.
+    /// The figures before anything has happened. The state is `connecting`.
     pub fn new(slot: &str, publication: &str, now: Instant) -> Self {
         Self {
             slot: slot.to_owned(),
@@ -207,24 +207,24 @@ impl Metrics {
         }
     }
 
-    /// With the destination's label and its title for people.
+    /// Sets the destination's label, and its title for people.
     #[must_use]
     pub fn with_destination(self, label: &'static str, title: &'static str) -> Self {
         Self { destination: (label, title), ..self }
     }
 
-    /// The destination, for people.
+    /// The destination's title.
     pub fn destination(&self) -> &'static str {
         self.destination.1
     }
 
-    /// With another time for an acknowledgement than 30 s, after which the relay is not ready.
+    /// Sets how long the relay stays ready while records are in flight and none is acknowledged. The default is 30 s.
     #[must_use]
     pub fn with_unready_after(self, unready_after: Duration) -> Self {
         Self { unready_after, ..self }
     }
 
-    /// The time that one acknowledgement may take before the relay is not ready.
+    /// How long the relay stays ready while records are in flight and none is acknowledged.
     pub fn unready_after(&self) -> Duration {
         self.unready_after
     }
@@ -235,24 +235,24 @@ impl Metrics {
         self.only_silent.store(false, Relaxed);
     }
 
-    /// The relay streams, and nothing is acknowledged. The state is blocked; the relay stays ready for [`Metrics::unready_after`].
+    /// Sets the state `blocked` for a relay that streams while nothing is acknowledged. It stays ready for [`Metrics::unready_after`].
     pub fn set_silent(&self) {
         self.state.store(State::Blocked as u8, Relaxed);
         self.only_silent.store(true, Relaxed);
     }
 
-    /// The relay's state, as it was set last.
+    /// The relay's state.
     pub fn state(&self) -> State {
         let place = usize::from(self.state.load(Relaxed));
         State::ALL.get(place).copied().unwrap_or(State::Connecting)
     }
 
-    /// The main loop turned once more, whatever the state.
+    /// The loop has turned. It calls this in any state.
     pub fn turned(&self, now: Instant) {
         self.turned.set(self.since_start(now));
     }
 
-    /// The last position received from the server, and the one confirmed to it.
+    /// Sets the last position that was received from the server, and the one that was confirmed to it.
     pub fn positions(&self, received: Lsn, confirmed: Lsn) {
         self.received.store(received.bytes(), Relaxed);
         self.confirmed.store(confirmed.bytes(), Relaxed);
@@ -264,7 +264,7 @@ impl Metrics {
         self.in_flight_bytes.store(bytes, Relaxed);
     }
 
-    /// How many clients of the destination share the partitions.
+    /// Sets the number of the destination's producers. `None`: it has none.
     pub fn set_producers(&self, producers: Option<u8>) {
         self.producers.store(producers.unwrap_or_default(), Relaxed);
     }
@@ -273,7 +273,7 @@ impl Metrics {
         Some(u64::from(self.producers.load(Relaxed))).filter(|producers| *producers > 0)
     }
 
-    /// Sets when the oldest record in flight was enqueued; `None` if there is none.
+    /// Sets when the oldest record in flight was enqueued. `None`: none is in flight.
     pub fn oldest_in_flight(&self, enqueued: Option<Instant>) {
         match enqueued {
             Some(at) => self.oldest_in_flight.set(self.since_start(at)),
@@ -281,31 +281,32 @@ impl Metrics {
         }
     }
 
-    /// When the oldest transaction that is received and not acknowledged was committed; `None` when there is none.
+    /// Sets when the oldest transaction was committed that is received and not acknowledged. `None`: there is none.
     pub fn oldest_commit(&self, commit_time: Option<PgTime>) {
         let micros = commit_time.map_or(i64::MIN, PgTime::unix_micros);
         self.oldest_commit.store(micros, Relaxed);
         self.stream_time.fetch_max(micros, Relaxed);
     }
 
-    /// The place of a topic in the table, for [`Metrics::acknowledged`]. Takes a lock: to be kept, not to be asked per row.
+    /// Returns a topic's index for [`Metrics::acknowledged`]. This takes a lock, so the caller should keep the index.
     pub fn topic(&self, name: &str) -> u16 {
         self.topics.intern(name)
     }
 
-    /// `records` of one topic were acknowledged, with `bytes` of key and value.
+    /// The destination has acknowledged `records` records of one topic. `bytes`: their bytes of key and value.
     pub fn acknowledged(&self, topic: u16, records: u64, bytes: u64, now: Instant) {
         self.topics.add(topic, records);
         self.event_bytes.fetch_add(bytes, Relaxed);
         self.last_ack.set(self.since_start(now));
     }
 
-    /// The last record of a transaction was acknowledged, `latency` after the transaction's commit.
+    /// A transaction's last record was acknowledged, at the time `latency` after the commit.
     pub fn transaction_delivered(&self, latency: Duration) {
         self.latency.observe(latency);
     }
 
-    /// Makes these reasons appear with 0: an alert on an increase does not see a series that begins with 1.
+    /// Shows the counters of these reasons for bad rows from the start, at zero. An alert on an increase does not see a series that
+    /// begins at 1.
     pub fn expect_bad_rows(&self, reasons: impl IntoIterator<Item = &'static str>) {
         reasons.into_iter().for_each(|reason| self.bad_rows.add(reason, 0));
     }
@@ -335,7 +336,7 @@ impl Metrics {
         self.publish_failures.add(reason, n);
     }
 
-    /// A connection was lost and opened again.
+    /// A lost connection was opened again.
     pub fn reconnect(&self, peer: Peer) {
         let counter = match peer {
             Peer::Postgres => &self.postgres_reconnects,
@@ -344,22 +345,22 @@ impl Metrics {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// A status update left for the server.
+    /// The relay has sent a status update.
     pub fn status_sent(&self, now: Instant) {
         self.status_sent.set(self.since_start(now));
     }
 
-    /// The last problem, for people; `None` when it is over.
+    /// Sets the last error, for people. `None`: it is over.
     pub fn last_error(&self, text: Option<String>) {
         *lock(&self.last_error) = text;
     }
 
-    /// Sets the reason for which rows are in no slot although the relay streams, for people; `None` if there is none.
+    /// Sets why some rows are in no slot although the relay streams, for people. `None`: all rows are in a slot.
     pub fn publication_gap(&self, text: Option<String>) {
         *lock(&self.publication_gap) = text;
     }
 
-    /// Sets the reason for which the relay has stopped for good, for people, and the fix.
+    /// Sets why the relay has stopped for good, for people, and the fix.
     pub fn stopped(&self, text: String, hint: Option<Remedy>) {
         self.last_error(Some(text));
         *lock(&self.hint) = hint;
@@ -367,12 +368,12 @@ impl Metrics {
         self.set_state(State::Stopped);
     }
 
-    /// The fix for the problem for which the relay has stopped.
+    /// The fix for the error that stopped the relay.
     pub fn hint(&self) -> Option<Remedy> {
         lock(&self.hint).clone()
     }
 
-    /// Sets the reason why the relay waits, for people: something that it cannot fix itself. `None` if nothing blocks it.
+    /// Sets why the relay waits, for people, if it cannot fix the cause itself. `None`: it does not wait.
     pub fn blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
     }
@@ -380,60 +381,60 @@ impl Metrics {
     /// Sets the server's figures about the slot.
     pub fn slot_figures(&self, figures: SlotFigures) {
         if let Some(end) = figures.wal_end {
-            // The slot's own position also counts what another relay has confirmed.
+            // The slot's own position may be that of another relay.
             let of_slot = Lsn::new(end.position.bytes().saturating_sub(figures.lag_bytes.unwrap_or(u64::MAX)));
             lock(&self.unpublished).wal_ends(end, self.confirmed().max(of_slot));
         }
         *lock(&self.slot_figures) = figures;
     }
 
-    /// The server could not be asked about the slot: nothing is known of it now. Better none than old figures.
+    /// The query for the slot failed, so its figures are not known now. Old figures would mislead.
     pub fn slot_look_failed(&self) {
         self.slot_look_failures.fetch_add(1, Relaxed);
         self.slot_figures(SlotFigures::default());
     }
 
-    /// The running server that the stream comes from, identified by this text; `None`: there is no stream.
+    /// Sets the running server that the stream comes from, by a text that identifies it. `None`: there is no stream.
     pub fn reads_from(&self, server: Option<String>) {
         *lock(&self.reads_from) = server;
     }
 
-    /// The server that [`Metrics::reads_from`] set last.
+    /// The server that [`Metrics::reads_from`] has set.
     pub fn server(&self) -> Option<String> {
         lock(&self.reads_from).clone()
     }
 
-    /// The position confirmed last.
+    /// The position that was confirmed last.
     pub fn confirmed(&self) -> Lsn {
         Lsn::new(self.confirmed.load(Relaxed))
     }
 
-    /// Bytes of key and value acknowledged since the start.
+    /// The bytes of key and value that were acknowledged since the start.
     pub fn event_bytes_total(&self) -> u64 {
         self.event_bytes.load(Relaxed)
     }
 
-    /// Records acknowledged since the start.
+    /// The number of records that were acknowledged since the start.
     pub fn events_total(&self) -> u64 {
         self.topics.total()
     }
 
-    /// Records acknowledged since the start by topic; those beyond the hundredth as `other`.
+    /// The number of records that were acknowledged since the start, by topic. Topics beyond the hundredth count as `other`.
     pub fn topic_totals(&self) -> BTreeMap<String, u64> {
         self.topics.counts()
     }
 
-    /// Rows that were not published since the start, by reason.
+    /// The number of rows that were not published since the start, by reason.
     pub fn bad_row_totals(&self) -> BTreeMap<String, u64> {
         self.bad_rows.counts()
     }
 
-    /// Returns the records that are enqueued and not acknowledged, and their bytes of key and value.
+    /// The number of records that are enqueued and not acknowledged, and their bytes of key and value.
     pub fn in_flight_now(&self) -> (u64, u64) {
         (self.in_flight_records.load(Relaxed), self.in_flight_bytes.load(Relaxed))
     }
 
-    /// Transactions delivered since the start by latency, for [`Latencies::since`].
+    /// The latencies of the transactions that were delivered since the start, for [`Latencies::since`].
     pub fn latencies(&self) -> Latencies {
         self.latency.now()
     }
@@ -447,18 +448,18 @@ impl Metrics {
         at.saturating_duration_since(self.start)
     }
 
-    /// How long ago `stamp` was set; `None` when it is not set.
+    /// The time since `stamp` was set. `None`: it is not set.
     fn age(&self, stamp: &Stamp, now: Instant) -> Option<Duration> {
         Some(self.since_start(now).saturating_sub(stamp.get()?))
     }
 
-    /// The problem to show: the obstacle if there is one, else the last error, else the gap in the publication.
+    /// The problem to show: the obstacle if there is one, or else the last error, or else the gap in the publication.
     pub fn problem(&self) -> Option<String> {
         let first = |text: &Mutex<Option<String>>| lock(text).clone();
         first(&self.blocked_on).or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
     }
 
-    /// The problem and its fix, if that is known, as one text.
+    /// The problem and its fix, as one text.
     pub fn problem_with_hint(&self) -> Option<String> {
         let text = self.problem()?;
         Some(self.hint().map_or_else(|| text.clone(), |hint| format!("{text}; hint: {hint}")))

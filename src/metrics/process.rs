@@ -1,28 +1,28 @@
 //! Reads the kernel's figures about this process, for the `process_*` metrics that every exporter has.
 //!
-//! In: `/proc`. Out: figures, each unknown where the kernel does not tell (there is no `/proc` outside Linux).
+//! In: `/proc`. Out: figures. A figure is not known if the kernel does not have it. Outside Linux, there is no `/proc`.
 //! Specification: proc(5), "/proc/pid/stat" and "/proc/stat".
 
 use std::fs;
 use std::time::Duration;
 
-/// The process at one moment; `None` is unknown.
+/// The figures of the process at one moment. `None`: not known.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Figures {
-    /// User and system time.
+    /// The user and system time.
     pub(super) cpu: Option<Duration>,
-    /// Since 1970.
+    /// The start, since 1970.
     pub(super) started: Option<Duration>,
     pub(super) resident_bytes: Option<u64>,
     pub(super) virtual_bytes: Option<u64>,
     pub(super) threads: Option<u64>,
     pub(super) open_fds: Option<u64>,
-    /// `None` also when there is no limit.
+    /// `None` also if there is no limit.
     pub(super) max_fds: Option<u64>,
 }
 
 impl Figures {
-    /// Reads them now.
+    /// Reads the figures.
     pub(super) fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let boot = fs::read_to_string("/proc/stat").unwrap_or_default();
@@ -62,20 +62,20 @@ impl Units {
     }
 }
 
-/// Field `number` of `/proc/pid/stat` as the manual counts them: from 1. The second, the command's name, may hold blanks
-/// and parentheses, so counting begins behind its end.
+/// Field `number` of `/proc/pid/stat` as the manual counts them: from 1. The second field, the command's name, may have blanks and
+/// parentheses, so the count starts after it.
 fn field(stat: &str, number: usize) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_ascii_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-/// When the machine started, since 1970.
+/// The time when the machine started, since 1970.
 fn boot_time(stat: &str) -> Option<Duration> {
     let seconds = stat.lines().find_map(|line| line.strip_prefix("btime "))?;
     Some(Duration::from_secs(seconds.trim().parse().ok()?))
 }
 
-/// Open descriptors, without the one that counting opens.
+/// The number of open descriptors, without the one that this function opens.
 fn open_fds() -> Option<u64> {
     let count = fs::read_dir("/proc/self/fd").ok()?.count();
     u64::try_from(count).ok()?.checked_sub(1)

@@ -1,11 +1,11 @@
-//! `/metrics`: the figures as Prometheus text 0.0.4, as OpenMetrics text 1.0, or as Prometheus' messages.
+//! Writes `/metrics`, as Prometheus text 0.0.4, OpenMetrics text 1.0, or Prometheus' protobuf messages.
 //!
-//! In: the figures and a moment. Out: one answer. `prometheus-client` writes all formats, from [`FAMILIES`], so they cannot disagree.
+//! In: the figures and a moment. Out: one answer. `prometheus-client` writes all formats from [`FAMILIES`].
 //!
-//! The texts differ in little: OpenMetrics names a counter's family without `_total`, says units, writes a histogram's sum before its buckets
-//! and their whole bounds as `1.0`, not `1`, and ends with `# EOF`. `walrelay_state` and `walrelay_build_info` are gauges in both, not
-//! OpenMetrics' own kinds for such things, so that a series keeps its identity when a scraper changes the format it asks for.
-//! Prometheus' messages alone have native buckets of latencies.
+//! The two texts differ in a few things. In OpenMetrics, a counter's family is named without `_total`, there are units, a histogram's
+//! sum comes before its buckets, whole bounds are `1.0` and not `1`, and the text ends with `# EOF`. `walrelay_state` and
+//! `walrelay_build_info` are gauges in both texts, although OpenMetrics has other kinds for them. So a series stays the same if a
+//! scraper changes the format. Only the messages have native buckets of latencies.
 //!
 //! Specifications: Prometheus manual, "Exposition formats"; "OpenMetrics 1.0".
 
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// A format for metrics.
+/// A format of `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// One for people as well.
+    /// A text, which people can read.
     Text(Text),
-    /// Prometheus' messages, for native histograms.
+    /// Prometheus' protobuf messages, for native histograms.
     Protobuf,
 }
 
@@ -41,7 +41,7 @@ pub enum Text {
 }
 
 impl Format {
-    /// The `Content-Type` that announces it.
+    /// The `Content-Type` of the format.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Text(Text::Prometheus) => "text/plain; version=0.0.4; charset=utf-8",
@@ -54,13 +54,13 @@ impl Format {
 }
 
 impl Metrics {
-    /// All metrics at `moment`, and the process's own as they are now.
+    /// All metrics at `moment`, with those of the process.
     pub fn render(self: &Arc<Self>, format: Format, moment: Moment) -> Vec<u8> {
         write(format, Scrape { metrics: Arc::clone(self), moment, process: Figures::read() })
     }
 
-    /// Age of the oldest transaction that is received and not acknowledged; zero when there is none, and when the
-    /// server's clock is ahead of ours.
+    /// The age of the oldest transaction that is received and not acknowledged. Zero if there is none, or if the server's clock is
+    /// ahead of this machine's.
     pub fn lag(&self, moment: Moment) -> Duration {
         let lag_micros = match self.oldest_commit.load(Relaxed) {
             i64::MIN => 0,
@@ -69,7 +69,7 @@ impl Metrics {
         Duration::from_micros(u64::try_from(lag_micros).unwrap_or(0))
     }
 
-    /// Age of the oldest committed row that may be unpublished, received or not; `None` when that is not known.
+    /// The age of the oldest committed row that may be unpublished, received or not. `None`: not known.
     pub fn oldest_unpublished(&self, moment: Moment) -> Option<Duration> {
         let known = |micros: i64| (micros != i64::MIN).then_some(micros);
         let (commit, stream_time) = (self.oldest_commit.load(Relaxed), self.stream_time.load(Relaxed));
@@ -117,7 +117,7 @@ mod tests {
     use std::path::Path;
     use std::time::Instant;
 
-    /// Second 100 of a relay, with every figure set.
+    /// A relay at second 100 with all figures set.
     fn busy() -> (Arc<Metrics>, Moment) {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start).with_destination("kafka", "Kafka");
@@ -147,7 +147,7 @@ mod tests {
         (Arc::new(metrics), Moment { instant, unix_micros: commit.unix_micros() + 1_250_000 })
     }
 
-    /// As a process's whose figures are all known.
+    /// The scrape of a process whose figures are all known.
     fn scrape(metrics: &Arc<Metrics>, moment: Moment) -> Scrape {
         let process = Figures {
             cpu: Some(Duration::from_millis(1_230)),
@@ -171,7 +171,7 @@ mod tests {
         prometheus_protobuf::encode(&registry).unwrap()
     }
 
-    /// Prints the protobuf messages as lines for people.
+    /// Writes the protobuf messages as lines for people.
     fn listed(families: &[MetricFamily]) -> String {
         let mut text = String::new();
         for family in families {
@@ -201,7 +201,7 @@ mod tests {
         text
     }
 
-    /// All metrics in each format are what `tests/golden/metrics` says; `WALRELAY_BLESS=1` writes it, for the review.
+    /// Compares all metrics in each format with `tests/golden/metrics`. `WALRELAY_BLESS=1` writes that file instead.
     #[test]
     fn every_format_says_what_was_reviewed() {
         let (metrics, moment) = busy();

@@ -1,6 +1,6 @@
 //! The samples of one metric, and the moment for which they are taken.
 //!
-//! In: values. Out: samples with their labels, in the format whose encoder stands behind. It knows no metric.
+//! In: values. Out: samples with their labels, in the format of the encoder. This file knows no metric.
 
 use prometheus_client::encoding::{EncodeMetric as _, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -8,32 +8,31 @@ use prometheus_client::metrics::histogram::Histogram;
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// One moment on both clocks: ages of what happened here are taken from the one that never jumps, ages of what happened
-/// in Postgres from the wall's.
+/// One moment on two clocks. The monotonic one is for the ages of events in this process. The wall clock is for the ages of events in
+/// Postgres.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// Monotonic.
+    /// The monotonic clock.
     pub instant: Instant,
-    /// Microseconds since 1970.
+    /// The wall clock, in microseconds since 1970.
     pub unix_micros: i64,
 }
 
 impl Moment {
-    /// This moment.
+    /// The present moment.
     pub fn now() -> Self {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { instant: Instant::now(), unix_micros: i64::try_from(wall.as_micros()).unwrap_or(i64::MAX) }
     }
 }
 
-/// Where the samples of one family are written. Those of walrelay itself carry the label `slot`, those of the process do
-/// not, as with every exporter.
+/// Takes the samples of one metric. Samples of walrelay have the label `slot`. Samples of the process do not, as usual.
 pub(super) struct Samples<'a> {
     encoder: MetricEncoder<'a>,
-    /// The family's name.
+    /// The metric's name.
     name: &'a str,
     kind: MetricType,
-    /// The label beside the slot.
+    /// The label besides `slot`.
     label: Option<&'a str>,
     slot: &'a str,
 }
@@ -48,17 +47,17 @@ impl<'a> Samples<'a> {
         Self { encoder, name, kind, label, slot }
     }
 
-    /// The family's only sample.
+    /// Writes the metric's only sample.
     pub(super) fn single(&mut self, value: impl Into<Number>) -> fmt::Result {
         self.sample(None, value.into())
     }
 
-    /// The family's only sample, if its value is known.
+    /// Writes the metric's only sample if its value is known.
     pub(super) fn known(&mut self, value: Option<impl Into<Number>>) -> fmt::Result {
         value.map_or(Ok(()), |value| self.single(value))
     }
 
-    /// One sample among several.
+    /// Writes one of several samples.
     pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) -> fmt::Result {
         self.sample(Some(label), value.into())
     }
@@ -67,7 +66,7 @@ impl<'a> Samples<'a> {
         counts.into_iter().try_for_each(|(label, count)| self.labelled(&label, count))
     }
 
-    /// 1 for the choice that holds, 0 for the others.
+    /// Writes 1 for the choice `holds`, and 0 for the others.
     pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) -> fmt::Result {
         choices.into_iter().try_for_each(|choice| self.labelled(choice, u64::from(choice == holds)))
     }
@@ -89,7 +88,7 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// A sample's value.
+/// The value of a sample.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
     Whole(u64),
@@ -103,7 +102,7 @@ impl From<u64> for Number {
 }
 
 impl From<Duration> for Number {
-    /// In seconds.
+    /// Seconds.
     fn from(value: Duration) -> Self {
         Self::Real(value.as_secs_f64())
     }

@@ -1,6 +1,6 @@
-//! `/status`: the figures of one moment, for programs that want a few of them without a metrics parser.
+//! Writes `/status`: a few figures in JSON, for programs without a parser for metrics.
 //!
-//! The names of the fields are the keys of the JSON; they are part of the interface.
+//! The names of the fields of [`Status`] are the keys of the JSON. They are a part of the interface.
 
 use super::Metrics;
 use super::cells::lock;
@@ -18,23 +18,23 @@ pub struct Status {
     pub publication: String,
     /// [`State::name`](super::State::name).
     pub state: &'static str,
-    /// Confirmed to the server, in Postgres' text form; `0/0` before the first.
+    /// The position that was confirmed to the server, in Postgres' text form. `0/0` before the first one.
     pub confirmed_lsn: String,
-    /// Received from the server, likewise.
+    /// The position that was received from the server, in the same form.
     pub received_lsn: String,
-    /// From the slot's confirmed position to the server's end of WAL; `None` when not known.
+    /// The bytes of WAL between the slot's confirmed position and the server's current one. `None`: not known.
     pub lag_bytes: Option<u64>,
-    /// Records handed over and not acknowledged.
+    /// The number of records that are enqueued and not acknowledged.
     pub in_flight_records: u64,
     /// Their bytes of key and value.
     pub in_flight_bytes: u64,
-    /// Records acknowledged since the start.
+    /// The number of records that were acknowledged since the start.
     pub events_total: u64,
-    /// Seconds since the last acknowledgement; `None` when there was none.
+    /// Seconds since the last acknowledgement. `None`: there was none.
     pub last_ack_seconds: Option<f64>,
-    /// The obstacle or the last problem, for people, with what fixes it.
+    /// The obstacle or the last error, for people, with the fix.
     pub last_error: Option<String>,
-    /// The fix alone; `None` if it is not known.
+    /// The fix alone. `None`: it is not known.
     pub hint: Option<String>,
     /// Seconds since the start.
     pub uptime_seconds: f64,
@@ -66,14 +66,14 @@ impl Metrics {
 
     /// [`Metrics::status`] as one JSON object, with a line break after it.
     pub fn status_json(&self, now: Instant) -> String {
-        // Strings, integers and finite numbers: there is nothing in it that JSON cannot say.
+        // Strings, integers and finite numbers always have a JSON form.
         let mut json = serde_json::to_string_pretty(&self.status(now)).unwrap_or_default();
         json.push('\n');
         json
     }
 }
 
-/// Seconds with three decimals: what follows is noise to a reader.
+/// Seconds with three decimals. More would be noise for a reader.
 fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1000.0).round() / 1000.0
 }

@@ -1,40 +1,38 @@
-//! How long committed rows wait, also those that Postgres has not sent.
+//! Computes how long committed rows have waited, including those that Postgres has not sent.
 //!
-//! In: where the server's WAL ended at known moments, which position is confirmed, and the commit time of the oldest
-//! transaction in flight. Out: the age of the oldest committed row that may be unpublished.
+//! In: the end of the server's WAL at some moments, the confirmed position, and the commit time of the oldest transaction in flight.
+//! Out: the age of the oldest committed row that may be unpublished.
 //!
-//! Every row committed before a moment is below the position at which the WAL ended then. So, once that position is
-//! confirmed, every row committed before that moment is published. The commit time of the oldest transaction in flight says
-//! the same: what was committed before it is published.
-//! Invariant: the age is never too low by more than the distance of two looks at the server. It may be too high while none
-//! of the unconfirmed WAL belongs to the outbox.
-//! It asks no server and reads no clock.
+//! All rows that were committed before a moment are before the end of the WAL at that moment. So once that position is confirmed, all
+//! of these rows are published. All rows that were committed before the oldest transaction in flight are published, too.
+//! Invariant: the age may be too low by at most the time between two queries of the server. It may be too high if the unconfirmed WAL
+//! has no rows of the outbox. This file queries no server and reads no clock.
 
 use crate::lsn::Lsn;
 use std::time::Duration;
 
-/// Where the server's WAL ended, and when.
+/// The end of the server's WAL at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalEnd {
-    /// The end of WAL.
+    /// The position of the end.
     pub position: Lsn,
-    /// A moment at which it was not beyond that, in microseconds since 1970.
+    /// A moment at which the WAL did not end behind that position, in microseconds since 1970.
     pub unix_micros: i64,
 }
 
-/// Figures about rows that wait to be published.
+/// The figures about rows that wait to be published.
 #[derive(Debug, Default)]
 pub(super) struct Unpublished {
-    /// Every row that was committed before this is published; microseconds since 1970.
+    /// All rows that were committed before this are published. Microseconds since 1970.
     published_until: Option<i64>,
-    /// The oldest end of WAL that was not confirmed when it was looked at last.
+    /// The oldest known end of the WAL that was not confirmed yet.
     oldest: Option<WalEnd>,
-    /// The newest one, confirmed or not.
+    /// The newest known end of the WAL.
     newest: Option<WalEnd>,
 }
 
 impl Unpublished {
-    /// A look at the server.
+    /// The server was queried.
     pub(super) fn wal_ends(&mut self, end: WalEnd, confirmed: Lsn) {
         self.settle(confirmed);
         self.oldest.get_or_insert(end);
@@ -42,8 +40,8 @@ impl Unpublished {
         self.settle(confirmed);
     }
 
-    /// The age of the oldest committed row that may be unpublished: zero when there is none, `None` when that is not known.
-    /// `oldest_commit` is of the transactions in flight, `stream_time` the latest of those that there ever was.
+    /// The age of the oldest committed row that may be unpublished. Zero: there is none. `None`: not known. `oldest_commit`: the commit
+    /// time of the oldest transaction in flight. `stream_time`: the latest that it has ever been.
     pub(super) fn age(
         &mut self,
         confirmed: Lsn,
@@ -55,7 +53,7 @@ impl Unpublished {
         let since = match (oldest_commit, self.newest) {
             (Some(commit), _) => Some(commit),
             (None, Some(_)) if self.oldest.is_none() => Some(unix_micros),
-            // A clock may have been put back since a transaction was committed.
+            // The clock may have been set back since a transaction was committed.
             (None, Some(_)) => self.published_until.max(stream_time.filter(|time| *time <= unix_micros)),
             (None, None) => None,
         }?;
@@ -84,7 +82,7 @@ mod tests {
         WalEnd { position: Lsn::new(position), unix_micros: second * SECOND }
     }
 
-    /// The age in seconds.
+    /// Computes the age in seconds.
     #[track_caller]
     fn age(
         known: &mut Unpublished,
