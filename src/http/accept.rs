@@ -1,7 +1,8 @@
-//! Which metrics format a scraper wants: `Accept`, read for the formats that there are.
+//! Chooses the format of `/metrics` by the header `Accept`.
 //!
-//! Messages are given to those who name them and like no text better: scrapers that take native histograms. OpenMetrics is given to those who name it, in a version that is served here, and prefer it to plain text or like both
-//! the same. Everyone else gets Prometheus text, also those who accept neither: a wrong header should not cost a scrape.
+//! Prometheus' messages are for scrapers that name them and prefer no text to them: those that take native histograms. OpenMetrics is
+//! for scrapers that name it in a supported version, and do not prefer plain text to it. All others get Prometheus text, even if they
+//! accept neither, so that a wrong header does not stop their scrapes.
 //! Specification: RFC 9110, section 12.5.1.
 
 use crate::metrics::{Format, Text};
@@ -33,11 +34,11 @@ pub(super) fn format<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
 /// One media range of `Accept`.
 struct Range<'a> {
     kind: &'a str,
-    /// No version asked for, or 1.0.0.
+    /// Whether it has no version, or the version 1.0.0.
     version_served: bool,
-    /// Thousandths, 0 to 1000.
+    /// The weight in thousandths, 0 to 1000.
     weight: u32,
-    /// Families of Prometheus' messages, and each behind its length.
+    /// Whether it names the families of Prometheus' messages, and whether it wants the length before each.
     message: (bool, bool),
 }
 
@@ -67,7 +68,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// A weight such as `0.75`; what is none counts as 0.
+/// Parses a weight such as `0.75`. An invalid one counts as 0.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1 before")]
 fn thousandths(text: &str) -> u32 {
     text.parse::<f64>().map_or(0, |weight| (weight.clamp(0.0, 1.0) * 1000.0) as u32)

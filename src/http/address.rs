@@ -1,15 +1,15 @@
-//! Where to serve HTTP, as it is given.
+//! [`HttpAddress`]: the address of the HTTP server, as the user gives it.
 //!
-//! In: a text. Out: a host and a port. Whether the host exists shows when it is looked up.
+//! In: a text. Out: a host and a port. The host is not resolved here.
 
 use std::fmt;
 
-/// Where to serve HTTP.
+/// The address of the HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAddress {
-    /// A name or an IP address, without brackets; `None`: every address.
+    /// A name or an IP address, without brackets. `None`: all addresses of the machine.
     pub host: Option<String>,
-    /// 0: any free port.
+    /// The port. 0: any free port.
     pub port: u16,
 }
 
@@ -20,7 +20,7 @@ impl Default for HttpAddress {
 }
 
 impl HttpAddress {
-    /// Reads `host:port`, `:port`, `[v6]:port`. `None`: it is no address.
+    /// Parses `host:port`, `:port`, `[v6]:port`. `None`: the text is no address.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.trim().rsplit_once(':')?;
         let port = port.parse().ok().filter(|_| port.bytes().all(|byte| byte.is_ascii_digit()))?;
@@ -32,7 +32,7 @@ impl HttpAddress {
         Some(Self { host: (!host.is_empty()).then(|| host.to_owned()), port })
     }
 
-    /// Where a client on the same machine finds it: an address that stands for every one is asked at loopback.
+    /// The address for a client on the same machine. For all addresses, that is loopback.
     pub fn local(&self) -> (&str, u16) {
         match self.host.as_deref() {
             None | Some("0.0.0.0" | "*") => ("127.0.0.1", self.port),
@@ -41,7 +41,7 @@ impl HttpAddress {
         }
     }
 
-    /// Where a client on this machine finds it, `host:port`.
+    /// The address for a client on this machine, as `host:port`.
     pub(crate) fn of_this_machine(&self) -> String {
         let (host, port) = self.local();
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -57,7 +57,7 @@ impl fmt::Display for HttpAddress {
     }
 }
 
-/// The address that was probably meant: a port alone, or a URL.
+/// The address that was probably meant by a port alone, or by a URL.
 pub(crate) fn nearest_http(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     if text.parse::<u16>().is_ok() {

@@ -1,10 +1,10 @@
-//! Serves connections, and ends one of them when there is no place for another.
+//! Serves connections. If there are too many, ends one of them.
 //!
 //! In: accepted sockets, an answer for a request. Out: one answer for each connection.
 //! Invariants: at most [`HttpLimits::connections`] are open. A client has [`HttpLimits::head`] to send the head of its request, and
-//! [`HttpLimits::life`] until it has read the answer. When all places are taken, a new connection ends the oldest one that has not sent its head;
-//! if each has, the oldest of all. So clients that send nothing, or half a request, cannot keep a probe out.
-//! It knows nothing about paths.
+//! [`HttpLimits::life`] until it has read the answer. If the limit is reached, a new connection ends the oldest one that has not sent
+//! its head, or if all have sent it, the oldest of all. So clients that send nothing, or half a request, cannot keep an orchestrator's
+//! probe out. This file does not know paths.
 
 use super::{HttpLimits, MAX_HEAD_BYTES, Reply};
 use hyper::Request;
@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// The rank in which connections are ended: whether the request's head has come, then the connection's number.
+/// The order in which connections are ended: first those whose head has not come, then by the connection's number.
 type ConnectionRank = (bool, u64);
 
 /// The connections of all listeners.
@@ -33,7 +33,7 @@ pub(super) struct Connections {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// Connections accepted so far.
+    /// The number of connections accepted so far.
     accepted: u64,
     tasks: BTreeMap<ConnectionRank, AbortHandle>,
 }
@@ -43,7 +43,7 @@ impl Connections {
         Self { limits, free: Arc::new(Semaphore::new(limits.connections)), open: Mutex::default() }
     }
 
-    /// Serves `stream` in a task of `tasks`, as soon as there is a place for it.
+    /// Serves `stream` in a task of `tasks`, once a connection may be added.
     pub(super) async fn add<A>(self: &Arc<Self>, stream: TcpStream, answer: A, tasks: &mut JoinSet<()>)
     where
         A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
@@ -89,7 +89,7 @@ impl Connections {
     }
 }
 
-/// One connection, whose place is free again once it is dropped.
+/// One connection. It counts until it is dropped.
 struct ServedConnection {
     of: Arc<Connections>,
     number: u64,
@@ -97,7 +97,7 @@ struct ServedConnection {
 }
 
 impl ServedConnection {
-    /// One request, one answer.
+    /// Reads one request, and sends one answer.
     async fn converse<A>(self, stream: TcpStream, answer: A)
     where
         A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,

@@ -1,51 +1,51 @@
-//! The last 15 minutes, as a page shows them: looks at the figures, taken by the control thread and kept for a while.
+//! [`History`]: the last 15 minutes of the figures, for the page.
 //!
-//! In: a look each [`LOOK_EVERY`]. Out: rates, latencies, the points of a chart, topics by rate, the last problems. It asks
-//! nothing of the relay's thread: every look reads the same counters as a scrape.
-//! Invariant: what is kept is bounded: [`POINTS`] points, [`TOPIC_LOOKS`] looks at the topics' counters (of which the metrics
-//! keep at most 101), [`PROBLEMS`] problems.
+//! In: a reading of the figures each [`LOOK_EVERY`], by the control thread. Out: rates, latencies, the points of a chart, topics by
+//! rate, the last problems. A reading takes the same counters as a scrape, so the relay's thread does not wait for it.
+//! Invariant: the size is limited to [`POINTS`] points, [`TOPIC_LOOKS`] readings of the topics' counters (which are at most 101), and
+//! [`PROBLEMS`] problems.
 
 use crate::metrics::{Latencies, Metrics, Moment, State};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How often the figures are looked at.
+/// The time between two readings.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// All looks within this time become one point of the chart.
+/// All readings within this time become one point of the chart.
 const POINT_EVERY: Duration = Duration::from_secs(5);
 
-/// The length of time that the chart shows.
+/// The time that the chart shows.
 pub(super) const SPAN: Duration = Duration::from_mins(15);
 
-/// One point more than [`SPAN`] has, since rates lie between two.
+/// The most points: one more than [`SPAN`] has, since a rate is between two of them.
 const POINTS: usize = 181;
 
-/// The span over which current rates and latencies are computed.
+/// The time for which current rates and latencies are computed.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// One look more than [`WINDOW`] has spans of [`POINT_EVERY`].
+/// The most readings of topics: one more than [`WINDOW`] has spans of [`POINT_EVERY`].
 const TOPIC_LOOKS: usize = 13;
 
 /// The page's text for a relay that is blocked without a known reason.
 const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
 
-/// How many different problems are remembered.
+/// The most problems that are stored. Each text counts once.
 const PROBLEMS: usize = 8;
 
-/// The relay's condition, as the page's colour shows it.
+/// The relay's condition, which the page shows by a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mood {
-    /// Rows flow, or would.
+    /// Rows are published, or would be if there were any.
     Good,
-    /// It will pass by itself.
+    /// The relay waits for something that passes by itself.
     Wait,
-    /// Rows do not flow.
+    /// Rows are not published.
     Bad,
 }
 
 impl Mood {
-    /// Returns the condition of a relay that is in this state, and ready or not.
+    /// The condition of a relay in this state.
     pub(super) fn of(state: State, ready: bool) -> Self {
         match (state, ready) {
             (State::Streaming, true) => Self::Good,
@@ -54,7 +54,7 @@ impl Mood {
         }
     }
 
-    /// Its name in style sheets.
+    /// The name in style sheets.
     pub(super) const fn class(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -64,7 +64,7 @@ impl Mood {
     }
 }
 
-/// The counters at one moment, and the worst of what was seen since the point before.
+/// The counters at one moment, and the worst values since the point before.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     at: Instant,
@@ -75,70 +75,70 @@ struct Look {
     mood: Mood,
 }
 
-/// One point of the chart, for a span of [`POINT_EVERY`].
+/// One point of the chart, which covers [`POINT_EVERY`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
-    /// How long ago it ended.
+    /// The time since its end.
     pub(super) age: Duration,
-    /// Records acknowledged a second.
+    /// The records that were acknowledged in a second.
     pub(super) rate: f64,
-    /// The 99th percentile of what was delivered; `None` when nothing was.
+    /// The 99th percentile of the latencies. `None`: no transaction was delivered.
     pub(super) latency: Option<Duration>,
-    /// The true value is larger, and no more is known.
+    /// Whether the true latency is larger, by an unknown amount.
     pub(super) latency_is_larger: bool,
-    /// The largest value seen.
+    /// The largest lag.
     pub(super) lag: Duration,
-    /// The largest seen, in records.
+    /// The most records in flight.
     pub(super) in_flight: u64,
-    /// The worst condition seen.
+    /// The worst condition.
     pub(super) mood: Mood,
 }
 
-/// A topic's rate and total.
+/// The rate and the total of a topic.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct TopicRate {
     /// Its name.
     pub(super) name: String,
-    /// Records acknowledged a second, over the last minute.
+    /// The records that were acknowledged in a second, over the last minute.
     pub(super) rate: f64,
-    /// Records acknowledged since the start.
+    /// The number of records that were acknowledged since the start.
     pub(super) total: u64,
 }
 
 /// A problem of the relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NotedProblem {
-    /// When it was noticed, or noticed once more after another one.
+    /// When it was noticed first, or noticed again after another problem.
     pub(super) at: Instant,
-    /// For people.
+    /// The text for people.
     pub(super) text: String,
-    /// The relay's state when the problem was noticed.
+    /// The relay's state at that time.
     pub(super) state: State,
-    /// It is about rows that were not published, while the others were.
+    /// Whether it is about some rows that were not published, while others were.
     pub(super) is_of_rows: bool,
 }
 
 /// The last 15 minutes.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Oldest first, [`POINT_EVERY`] apart.
+    /// The points, oldest first, [`POINT_EVERY`] apart.
     points: VecDeque<Look>,
-    /// The last look, with the worst since the last point.
+    /// The last reading, with the worst values since the last point.
     last: Option<Look>,
-    /// Oldest first, [`POINT_EVERY`] apart.
+    /// The counters of topics, oldest first, [`POINT_EVERY`] apart.
     topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
-    /// The counters of the last look, if that is not a point of the chart.
+    /// The counters of the last reading, if it is not a point of the chart.
     last_topics: Option<(Instant, BTreeMap<String, u64>)>,
-    /// The problems, each text once, the latest at the end.
+    /// The problems. Each text is there once. The latest is at the end.
     problems: VecDeque<NotedProblem>,
-    /// The text that the last look found.
+    /// The problem of the last reading.
     standing: Option<String>,
-    /// Rows that the last look found not published.
+    /// The number of rows that were not published, at the last reading.
     bad_rows: u64,
 }
 
 impl History {
-    /// Looks at the figures.
+    /// Reads the figures.
     pub(super) fn look(&mut self, metrics: &Metrics, now: Moment) {
         let state = metrics.state();
         let look = Look {
@@ -150,13 +150,13 @@ impl History {
             mood: Mood::of(state, metrics.ready(now.instant).is_ok()),
         };
         self.fold(look, || metrics.topic_totals());
-        // A destination that only falls silent names no problem.
+        // If a destination is only silent, it reports no problem.
         let silent = || (state == State::Blocked).then(|| SILENT.to_owned());
         self.notice(metrics.problem().or_else(silent), state, now.instant);
         self.count_bad_rows(&metrics.bad_row_totals(), state, now.instant);
     }
 
-    /// Rows that are put aside or left out stop nothing: the page shows how many.
+    /// Notes a problem for rows that became dead letters or were skipped. They stop nothing, so the page only shows their number.
     fn count_bad_rows(&mut self, totals: &BTreeMap<String, u64>, state: State, now: Instant) {
         let all = totals.values().sum();
         if std::mem::replace(&mut self.bad_rows, all) >= all {
@@ -195,13 +195,13 @@ impl History {
             && state != State::Streaming
             && let Some(problem) = self.problems.iter_mut().rfind(|problem| !problem.is_of_rows)
         {
-            // The relay's state may change a moment after the problem is noticed.
+            // The relay's state may change a moment after the problem.
             problem.state = state;
         }
         self.standing = text;
     }
 
-    /// Records acknowledged a second over the last minute; `None` before there are two looks.
+    /// The records that were acknowledged in a second, over the last minute. `None`: there are no two readings yet.
     pub(super) fn rate(&self) -> Option<f64> {
         let (from, to) = self.last_minute()?;
         per_second(from.events, to.events, from.at, to.at)
@@ -218,7 +218,7 @@ impl History {
         Some((from, to))
     }
 
-    /// The chart's points, oldest first; the last one is still to be filled.
+    /// The chart's points, oldest first. The last one is not complete yet.
     pub(super) fn points(&self, now: Instant) -> impl Iterator<Item = Point> {
         let ends = self.points.iter().skip(1).chain(&self.last);
         self.points.iter().zip(ends).filter_map(move |(from, to)| {
@@ -235,7 +235,7 @@ impl History {
         })
     }
 
-    /// Every topic, the busiest of the last minute first.
+    /// All topics. The busiest of the last minute come first.
     pub(super) fn topics(&self) -> Vec<TopicRate> {
         let Some((to, totals)) = self.last_topics.as_ref().or_else(|| self.topics.back()) else { return Vec::new() };
         let is_of_the_minute = |(at, _): &&(Instant, _)| to.saturating_duration_since(*at) <= WINDOW;
@@ -255,7 +255,7 @@ impl History {
         topics
     }
 
-    /// The last problems, the newest first.
+    /// The last problems, newest first.
     pub(super) fn problems(&self) -> impl Iterator<Item = &NotedProblem> {
         self.problems.iter().rev()
     }
@@ -268,7 +268,7 @@ fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, most: usize) {
     queue.push_back(item);
 }
 
-/// `None` when no time has passed.
+/// The rate in a second. `None`: no time has passed.
 #[allow(clippy::cast_precision_loss, reason = "shown to people")]
 fn per_second(first: u64, last: u64, from: Instant, to: Instant) -> Option<f64> {
     let seconds = to.saturating_duration_since(from).as_secs_f64();
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::pgoutput::PgTime;
 
-    /// A relay that streams, looked at each second; `each` is told the second before.
+    /// The history of a relay that streams, with a reading each second. `each` is called before each reading, with the second.
     fn watched(seconds: u64, mut each: impl FnMut(&Metrics, u64)) -> (History, Instant) {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "p", start);

@@ -1,8 +1,8 @@
-//! Whether a request on a loopback listener was meant for this machine.
+//! Decides whether a request on a loopback listener was meant for this machine.
 //!
-//! In: a request. Out: yes, or an answer that refuses it.
-//! A website can let its name point to 127.0.0.1 after its page was loaded (DNS rebinding): the browser then lets the page read what this
-//! listener answers. The request names the website in `Host`, which is no name of this machine.
+//! In: a request. Out: whether to answer it, and the answer that refuses it. After its page was loaded, a website can change its name's
+//! address to 127.0.0.1 (DNS rebinding). The browser then lets the page read the answers of this listener. But such a request has the
+//! website's name in `Host`.
 //! Specification: RFC 9110, 7.2 and 15.5.20.
 
 use super::{Reply, plain};
@@ -10,15 +10,15 @@ use hyper::header::HOST;
 use hyper::{Request, StatusCode};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Whether `Host`, and the request's own address if it has one, are `localhost` or IP literals. A request of HTTP/1.0 may have no `Host`, and
-/// no browser sends such a request.
+/// Whether `Host` is `localhost` or an IP literal, and also the request's own address if it has one. A request of HTTP/1.0 may have no
+/// `Host`. No browser sends such a request.
 pub(super) fn is_of_this_machine<B>(request: &Request<B>) -> bool {
     let mut hosts = request.headers().get_all(HOST).iter();
     let are_hosts = hosts.all(|value| value.to_str().is_ok_and(|text| is_local(without_port(text))));
     are_hosts && request.uri().host().is_none_or(is_local)
 }
 
-/// The answer to every other request.
+/// The answer to all other requests.
 pub(super) fn refusal() -> Reply {
     plain(StatusCode::MISDIRECTED_REQUEST, "this listener is on loopback: use localhost or an IP address in the URL\n")
 }

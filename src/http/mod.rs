@@ -1,12 +1,11 @@
-//! HTTP: metrics, health and a small page, for people and machines that look at a running relay.
+//! The HTTP server: metrics, health and a small page about a running relay.
 //!
-//! In: addresses, the figures. Out: `/`, `/metrics`, `/livez` (also `/healthz`), `/readyz`, `/status`. It changes nothing
-//! and reads no request body.
-//! Invariant: a client costs little and not for long. A connection carries one request, whose head is bounded in bytes and time, and it ends
-//! after [`HttpLimits::life`]. Clients that are slow on purpose cannot keep others out: `connections.rs` says which connection ends when all
-//! places are taken.
-//! A listener on loopback answers only requests for this machine, so that no website can read it through a browser: `host.rs`.
-//! It runs on the control thread's runtime, so the relay thread never waits for it.
+//! In: addresses, the figures. Out: `/`, `/metrics`, `/livez` (also `/healthz`), `/readyz`, `/status`. The server changes nothing, and
+//! reads no request body.
+//! Invariant: the cost of a client is limited. A connection has one request, whose head is limited in bytes and time, and the
+//! connection ends after [`HttpLimits::life`]. Clients that are slow on purpose cannot keep others out: `connections.rs` decides which
+//! connection is ended. A listener on loopback answers only requests for this machine, so that no website can read it through a
+//! browser: `host.rs`. The server runs on the control thread, so the relay thread never waits for it.
 //! Specification: RFC 9110, RFC 9112.
 
 mod accept;
@@ -36,35 +35,35 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Connections that the kernel keeps waiting.
+/// The most connections that wait in the kernel.
 const BACKLOG: u32 = 128;
 
-/// Largest request head, in bytes.
+/// The largest head of a request, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// Pause after an accept that failed for want of descriptors or memory: trying at once would only burn the CPU.
+/// The pause after an accept that failed because there were no descriptors or no memory. Without it, the attempts would use the CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long requests under way may take once the server is asked to stop.
+/// How long open requests may take after the server was asked to stop.
 const STOP_GRACE: Duration = Duration::from_millis(200);
 
-/// Where to listen.
+/// The addresses to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// At each of these; a port of 0 is chosen by the kernel.
+    /// These addresses. If a port is 0, the kernel chooses one.
     These(Vec<SocketAddr>),
-    /// At this port of every address of the machine, IPv4 and IPv6.
+    /// This port of all addresses of the machine, IPv4 and IPv6.
     Every(u16),
 }
 
-/// Limits on the connections and time that clients may take.
+/// Limits on clients.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
-    /// Connections served at a time.
+    /// The most connections at a time.
     pub connections: usize,
-    /// From accepting a connection to the end of the request's head.
+    /// The time from accepting a connection to the end of the request's head.
     pub head: Duration,
-    /// From accepting a connection to its end.
+    /// The time from accepting a connection to its end.
     pub life: Duration,
 }
 
@@ -74,17 +73,17 @@ impl Default for HttpLimits {
     }
 }
 
-/// The address cannot be listened at.
+/// The server cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for HTTP at {address}: choose another port with --http :PORT, or turn it off with --http off")]
 pub struct BindError {
-    /// The address that was refused.
+    /// The address.
     pub address: SocketAddr,
     /// The system's reason.
     pub source: io::Error,
 }
 
-/// A server whose ports are bound and that does not serve yet, so that a taken port shows before anything else begins.
+/// A server that has bound its ports, and does not serve yet. So a port that is in use is reported before anything else begins.
 #[derive(Debug)]
 pub struct Server {
     listeners: Vec<TcpListener>,
@@ -93,11 +92,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds to `address`. Of several, those that this machine does not have are left out (`localhost` names an IPv6
-    /// address also where there is none), as long as one is left.
+    /// Binds to `address`. If it has several addresses, those that this machine does not have are left out, but at least one must be
+    /// left. (`localhost` has an IPv6 address even on machines without IPv6.)
     ///
     /// # Errors
-    /// An address is taken or not allowed, or none exists here.
+    /// An address is in use or not allowed, or this machine has none of them.
     pub fn bind(address: &Address, limits: HttpLimits) -> Result<Self, BindError> {
         let listeners = match address {
             Address::These(addresses) => listen_at_these(addresses)?,
@@ -107,12 +106,12 @@ impl Server {
         Ok(Self { listeners, addresses, limits })
     }
 
-    /// Where it listens, with the ports that the kernel chose.
+    /// The addresses, with the ports that the kernel chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Answers requests until `stop` is done.
+    /// Answers requests until `stop` ends.
     pub async fn serve(self, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) {
         let site = Arc::new(Site::new(metrics));
         let connections = Arc::new(Connections::new(self.limits));
@@ -122,7 +121,7 @@ impl Server {
         }
         acceptors.spawn(watch(site));
         stop.await;
-        // Dropping the acceptors drops the requests with them: those under way get a moment to end.
+        // To drop the acceptors drops their requests, too. So open requests get a moment to end.
         let _whether_all_ended = timeout(STOP_GRACE, connections.all_ended()).await;
     }
 }
@@ -143,7 +142,7 @@ fn listen_at_these(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, BindErr
     }
 }
 
-/// One socket for both families, or one for IPv4 where the kernel has no IPv6.
+/// One socket for IPv4 and IPv6, or one for IPv4 if the kernel has no IPv6.
 fn listen_everywhere(port: u16) -> Result<TcpListener, BindError> {
     listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).or_else(|reason| {
         let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -162,7 +161,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Whether this machine lacks the address, or its whole family.
+/// Whether this machine does not have the address, or its family.
 fn not_here(error: &io::Error) -> bool {
     let no_family = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
@@ -202,7 +201,7 @@ async fn watch(site: Arc<Site>) {
 
 type Reply = Response<Full<Bytes>>;
 
-/// The data that answers are made from.
+/// What answers are made from.
 #[derive(Debug)]
 struct Site {
     metrics: Arc<Metrics>,
@@ -233,7 +232,7 @@ impl Site {
         }
     }
 
-    /// All of its figures are of one look, so that none exceeds its own chart.
+    /// All figures are from one reading, so the present ones fit the chart.
     fn page(&self, now: Moment) -> Reply {
         self.look(now);
         let text = page::render(&self.metrics, &self.history(), now);

@@ -1,4 +1,4 @@
-//! The server as clients see it: over a socket, byte for byte.
+//! Tests the server as clients see it: over a socket, byte for byte.
 
 use super::*;
 use crate::metrics::State;
@@ -8,10 +8,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// No test waits for it.
+/// A limit that no test reaches.
 const LONG: Duration = Duration::from_mins(1);
 
-/// A server on a thread of its own, as in the program. Stops when dropped.
+/// A server on its own thread, as in the program. It stops when it is dropped.
 struct Running {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -34,7 +34,7 @@ impl Running {
         Self { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
     }
 
-    /// A relay that streams.
+    /// A server for a relay that streams.
     fn healthy() -> Self {
         let now = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", now);
@@ -50,7 +50,7 @@ impl Running {
         client
     }
 
-    /// Sends `request` and reads until the server closes.
+    /// Sends `request`, and reads until the server closes the connection.
     fn raw(&self, request: &str) -> String {
         let mut client = self.connect();
         client.write_all(request.as_bytes()).unwrap();
@@ -141,7 +141,7 @@ fn an_oversized_head_is_refused() {
     let server = Running::healthy();
     let mut client = server.connect();
     let request = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nX-Long: {}\r\n\r\n", "a".repeat(1 << 20));
-    // The server hangs up without reading the rest, so either side of the conversation may break off.
+    // The server closes the connection without reading the rest, so the write may fail, too.
     let sent = client.write_all(request.as_bytes());
     let mut answer = Vec::new();
     let read = client.read_to_end(&mut answer);
@@ -177,7 +177,7 @@ fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
     let mut silent = server.connect();
     let mut half = server.connect();
     half.write_all(b"GET /livez HTTP/1.1\r\nHost:").unwrap();
-    // Both places are taken: this one is answered only if the others are cut.
+    // Both places are in use, so this request is answered only if the server ends another connection.
     check(&server.get("/livez"), "200", &[]);
     is_cut(&mut silent);
     is_cut(&mut half);
@@ -185,7 +185,7 @@ fn a_client_that_stalls_is_cut_and_gives_its_place_back() {
 
 #[track_caller]
 fn is_cut(client: &mut Client) {
-    // The end, or a reset: both say that the server has let go. A timeout would say that it has not.
+    // The end or a reset: the server has closed the connection. A timeout would mean that it has not.
     match client.read(&mut [0; 1]) {
         Ok(0) => {}
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
@@ -211,7 +211,7 @@ fn the_oldest_connection_without_a_head_goes_when_there_is_no_place() {
     for half in &mut halves {
         half.write_all(b"GET /livez HTTP/1.1\r\n").unwrap();
     }
-    // Each takes one place, and gives it back.
+    // Each connection takes a place, and frees it.
     for _ in 0..5 {
         check(&server.get("/livez"), "200", &[]);
     }
@@ -238,7 +238,7 @@ fn half_sent_requests_that_are_opened_again_and_again_keep_no_probe_out() {
         };
         let mut clients: Vec<Client> = Vec::new();
         while matches!(stopped.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty)) {
-            // A client that was cut comes back.
+            // A client whose connection was ended connects again.
             clients.retain_mut(
                 |client| matches!(client.read(&mut [0; 1]), Err(e) if e.kind() == io::ErrorKind::WouldBlock),
             );

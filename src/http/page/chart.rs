@@ -1,7 +1,7 @@
-//! Small charts of the last 15 minutes, as SVG: a line over time, and a strip of how things stood.
+//! Draws small charts of the last 15 minutes, as SVG: a line, and a strip of conditions.
 //!
-//! In: values with their ages. Out: one `svg` element, without text in it (it is stretched to its place) and with a label
-//! that says the same in words. Its colours come from the page's style sheet.
+//! In: values with their ages. Out: one `svg` element. It has no text, since it is stretched, but a label that describes it in words.
+//! Its colours come from the page's style sheet.
 
 use super::super::history::{Mood, SPAN};
 use super::words::Text;
@@ -11,10 +11,10 @@ use std::time::Duration;
 const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 60.0;
 
-/// Points further apart than this are not joined.
+/// If two points are further apart, no line joins them.
 const GAP: Duration = Duration::from_secs(12);
 
-/// A line over the last 15 minutes. A value of `None` is a gap; `least` is the smallest value that reaches the top.
+/// Draws a line over the last 15 minutes. `None` is a gap. `least`: the top of the chart is at least this value.
 pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) -> String {
     let top = values.iter().filter_map(|(_, value)| *value).fold(least, f64::max);
     let (mut strokes, mut areas) = (String::new(), String::new());
@@ -26,7 +26,7 @@ pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) 
             append(&mut path, &format!("L{x:.1} {y:.1}"));
         }
         if run.len() == 1 {
-            // A point alone: with round ends a line of no length is a dot.
+            // This point has no neighbours. With round ends, a line of no length is a dot.
             path.push_str("h0.1");
         }
         append(&mut strokes, &path);
@@ -39,7 +39,7 @@ pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) 
     )
 }
 
-/// How things stood, as a strip of colours.
+/// Draws the conditions as a strip of colours.
 pub(super) fn strip(moods: &[(Duration, Mood)]) -> String {
     let mut bars = String::new();
     let mut rest = moods;
@@ -49,7 +49,7 @@ pub(super) fn strip(moods: &[(Duration, Mood)]) -> String {
         let from = run.first().map_or(0.0, |(age, _)| x(*age + Duration::from_secs(5)));
         let to = run.last().map_or(0.0, |(age, _)| x(*age));
         let (y, height) = match mood {
-            // Not by colour alone: what is worse is higher.
+            // For readers who do not see colours, a worse condition is higher.
             Mood::Good => (6, 4),
             Mood::Wait => (3, 7),
             Mood::Bad => (0, 10),
@@ -75,7 +75,7 @@ pub(super) fn strip(moods: &[(Duration, Mood)]) -> String {
     )
 }
 
-/// Runs of values without a gap.
+/// Splits the values at gaps.
 fn runs(values: &[(Duration, Option<f64>)]) -> Vec<Vec<(Duration, f64)>> {
     let mut runs: Vec<Vec<(Duration, f64)>> = Vec::new();
     let mut joined = false;
@@ -95,7 +95,7 @@ fn runs(values: &[(Duration, Option<f64>)]) -> Vec<Vec<(Duration, f64)>> {
     runs
 }
 
-/// Right is now.
+/// The x coordinate of an age. Now is on the right.
 fn x(age: Duration) -> f64 {
     WIDTH - age.min(SPAN).as_secs_f64() / SPAN.as_secs_f64() * WIDTH
 }

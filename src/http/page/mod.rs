@@ -1,9 +1,8 @@
-//! The page on `/`: one look at a relay, for a person.
+//! Writes the page on `/`, which shows one relay.
 //!
-//! In: the figures and their last 15 minutes. Out: HTML that needs nothing else. Everything in it is drawn here; its script
-//! only takes over a fresh copy every two seconds, and without it the page loads itself again.
-//! Whatever comes from outside (names, errors) is escaped; style and script are named by their hash, so that nothing else
-//! would be heeded.
+//! In: the figures and their last 15 minutes. Out: HTML that needs no other files. All of the page is written here. Its script only
+//! loads a new copy every two seconds; without the script, the page reloads itself. Texts from outside (names, errors) are escaped. The
+//! policy names style and script by their hash, so the browser uses no others.
 
 mod chart;
 mod words;
@@ -18,10 +17,10 @@ use words::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Topics that are shown.
+/// The most topics that are shown.
 const TOPICS: usize = 10;
 
-/// The `Content-Security-Policy` under which the page works: its own style, its own script, its own address.
+/// The `Content-Security-Policy` of the page. It allows the page's own style, script and address.
 pub(super) fn policy() -> String {
     format!(
         "default-src 'none'; style-src '{}'; script-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
@@ -31,7 +30,7 @@ pub(super) fn policy() -> String {
     )
 }
 
-/// As a policy names an inline element's content.
+/// The form in which a policy names an inline element.
 fn hash(content: &str) -> String {
     let mut quoted = Vec::new();
     crate::outbox::push_base64(&mut quoted, &Sha256::digest(content));
@@ -62,7 +61,7 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
     )
 }
 
-/// The data that the page is made from.
+/// What the page is made from.
 struct View<'a> {
     metrics: &'a Metrics,
     history: &'a History,
@@ -104,9 +103,9 @@ impl View<'_> {
         )
     }
 
-    /// Why no rows flow, and what to do; empty while they do.
+    /// Why no rows are published, and what to do. Empty: they are published.
     fn reason(&self) -> String {
-        // A destination that is silent blocks the relay before it makes it unready.
+        // If a destination is silent, the relay is blocked before it is not ready.
         let reason = match (self.state, self.metrics.ready(self.now.instant), self.metrics.problem()) {
             (State::Streaming | State::Careful, Ok(()), _) => return String::new(),
             (State::Streaming, Err(not_ready), _) => format!("Not ready: {not_ready}."),
@@ -130,7 +129,7 @@ impl View<'_> {
         format!("<li><span class=\"quiet\">{age} ago</span>{told}</li>\n")
     }
 
-    /// A problem, and what to do about it: the hint of a relay that stopped for it, or what its state wants; HTML.
+    /// A problem and what to do, as HTML. The advice is the hint of a relay that has stopped, or else depends on the state.
     fn told(&self, problem: &str, state: State) -> String {
         let hint = match self.metrics.hint().filter(|_| state == State::Stopped) {
             Some(hint) => hint_with_commands(&hint),
@@ -282,12 +281,12 @@ impl View<'_> {
 
 const UNKNOWN: &str = "not known yet";
 
-/// In place of a figure.
+/// The text for a missing figure.
 const NOTHING: &str = "–";
 
 const AXIS: &str = "<p class=\"axis\" aria-hidden=\"true\"><span>15 min ago</span><span>now</span></p>\n";
 
-/// One figure, and how it was.
+/// One figure, and its chart.
 struct Tile {
     name: &'static str,
     figure: String,
@@ -319,15 +318,15 @@ fn topic_row(topic: &TopicRate, top: f64) -> String {
     )
 }
 
-/// A latency, of which may be known only that it is larger.
+/// A latency. `is_larger`: the true one is larger, by an unknown amount.
 fn at_least(latency: Duration, is_larger: bool) -> String {
     let age = ShownSeconds(latency.as_secs_f64());
     if is_larger { format!("more than {age}") } else { age.to_string() }
 }
 
-/// A hint; each command in it on a line of its own, with a button that the script fills with life.
+/// A hint. Each command in it has its own line, with a button that the script makes work.
 fn hint_with_commands(hint: &Remedy) -> String {
-    // Between commands, what joined them in a sentence is left out.
+    // The words that join two commands in a sentence are left out.
     let words = |text: &str| match text.trim().trim_start_matches([';', ',', '.']).trim_start() {
         "" => String::new(),
         text => format!("<p class=\"quiet\">{}</p>\n", Text(text)),
@@ -343,11 +342,11 @@ fn hint_with_commands(hint: &Remedy) -> String {
     hint.parts().iter().map(part).collect()
 }
 
-/// Advice on rows that were not published.
+/// The advice for rows that were not published.
 const ROWS_ADVICE: &str = "The log names each of them. <code>walrelay dead-letters</code> lists those that are in the dead-letter topic, \
                            and with <code>--replay</code> publishes them once the cause is fixed.";
 
-/// Advice for a problem that the relay has in this state, as HTML.
+/// The advice for a problem in this state, as HTML.
 fn advice(state: State, destination: &str) -> String {
     let text = match state {
         State::Connecting => {
@@ -502,14 +501,14 @@ mod tests {
     #[test]
     fn only_the_pages_own_style_and_script_are_heeded() {
         let policy = policy();
-        // Of the empty text, as `openssl dgst -sha256 -binary | base64` has it.
+        // This is the hash of the empty text, from `openssl dgst -sha256 -binary | base64`.
         assert_eq!(hash(""), "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=");
         assert!(!policy.contains("unsafe"), "{policy}");
         let page = page(&Metrics::new("orders", "p", Instant::now()));
         assert!(
             page.contains(&format!("<style>{STYLE}</style>")) && page.contains(&format!("<script>{SCRIPT}</script>"))
         );
-        // Attributes would need what the policy does not give.
+        // The policy does not allow such attributes.
         assert!(!page.contains(" style=\"") && !page.contains(" onclick="), "{page}");
         assert!(!page.contains("src=\"") && !page.contains("href=\"http"), "{page}");
     }

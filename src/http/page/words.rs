@@ -1,9 +1,9 @@
-//! Figures and texts as people read them in HTML.
+//! Writes figures and texts for people, as HTML.
 
 use crate::given::units::number;
 use std::fmt::{self, Write as _};
 
-/// Text in HTML, between tags and in attributes.
+/// A text in HTML, between tags or in an attribute.
 pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl fmt::Display for Text<'_> {
@@ -23,7 +23,7 @@ fn escape(character: char, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
-/// A name in HTML that may break between its parts: after a dot or its like, and before a capital. A phone is narrower than many topics.
+/// A name in HTML that may break after a dot or a similar character, and before a capital: many topics are wider than a phone.
 pub(super) struct BreakableName<'a>(pub(super) &'a str);
 
 impl fmt::Display for BreakableName<'_> {
@@ -45,7 +45,7 @@ impl fmt::Display for BreakableName<'_> {
     }
 }
 
-/// Seconds, in the unit that a person would choose.
+/// Seconds, in a unit that people would choose.
 pub(super) struct ShownSeconds(pub(super) f64);
 
 impl fmt::Display for ShownSeconds {
@@ -63,14 +63,14 @@ impl fmt::Display for ShownSeconds {
     }
 }
 
-/// Bytes, likewise.
+/// Bytes, in a unit that people would choose.
 pub(super) struct Size(pub(super) u64);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
         match UNITS.iter().find(|(bytes, _)| self.0 >= *bytes) {
-            // Tenths in whole numbers: exact, however large.
+            // Tenths are computed in whole numbers, which is exact for any size.
             Some((bytes, unit)) => write!(f, "{}.{} {unit}", self.0 / bytes, self.0 % bytes * 10 / bytes),
             None => write!(f, "{} bytes", self.0),
         }
@@ -86,7 +86,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// Something a second: one decimal as long as it says anything.
+/// A rate in a second, with one decimal if it is small.
 pub(super) struct PerSecond(pub(super) f64);
 
 impl fmt::Display for PerSecond {
