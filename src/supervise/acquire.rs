@@ -1,8 +1,7 @@
 //! Connects, checks the cluster, publication, tables and slot, and takes the slot.
 //!
-//! In: settings, and what the relay knows. Out: a stream that begins where it should, or why there is none. What is found on
-//! *each* acquisition: the cluster and its timeline, publication, tables, the slot's state and position; any may have changed
-//! since the last.
+//! In: settings, and the relay's positions. Out: a stream from the right position, or why there is none. *Each* acquisition reads the
+//! cluster and its timeline, the publication, the tables, and the slot's state and position, since each of them may have changed.
 
 use super::StreamTarget;
 use super::error::RunError;
@@ -23,36 +22,36 @@ use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WA
 use crate::sink::{Reach, Sink};
 use std::time::Duration;
 
-/// The time between two attempts at a slot that another process reads: a standby takes over this soon.
+/// The time between two attempts at a slot that another process reads. A standby takes over within this time.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
 
-/// A waiting relay asks its destination for so long whether it is reachable.
+/// How long a waiting relay asks its destination whether it is reachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The time between two looks whether a shard may be read yet: each look opens two connections.
+/// The time between two queries whether a shard may be read yet. Each query opens two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 
-/// After so many attempts, a slot in use counts as another relay's. Before, its reader may be left over from an earlier connection
-/// of ours.
+/// After so many attempts, the reader of a slot in use counts as another relay. Before that, it may be a walsender of this relay's
+/// earlier connection.
 const LEFT_OVER: u32 = 10;
 
-/// A stream, and the facts that belong to it.
+/// A stream, with its slot.
 #[derive(Debug)]
 pub struct Acquired<U> {
     /// The stream that the slot sends.
     pub stream: U,
-    /// How long the server waits for a silent client; `None`: it never gives up.
+    /// How long the server waits for a silent client. `None`: without limit.
     pub wal_sender_timeout: Option<Duration>,
-    /// The slot's confirmed position, read after it was ours.
+    /// The slot's confirmed position, read after this relay has taken the slot.
     pub confirmed: Lsn,
-    /// The slot, which is ours while the stream is open. `None`: nobody else can take it.
+    /// The slot, which is this relay's while the stream is open. `None`: no other relay can take it.
     pub slot: Option<HeldSlot>,
 }
 
 /// Why there is no stream.
 #[derive(Debug)]
 pub enum NotAcquired {
-    /// The stop was asked for while waiting.
+    /// The relay was asked to stop while it waited.
     Stopped,
     /// This attempt failed.
     Failed(RunError),
@@ -64,34 +63,34 @@ impl<E: Into<RunError>> From<E> for NotAcquired {
     }
 }
 
-/// The knowledge about the server, kept across connections.
+/// What is known of the server. It is kept across connections.
 #[derive(Debug, Default)]
 pub(super) struct KnownServer {
-    /// The cluster that this process began with.
+    /// The cluster of this process's first connection.
     pub(super) system: Option<SystemIdentity>,
     /// The running server that the replication connection reaches: see [`server::started_at`].
     started_at: String,
-    /// It was a standby when the last attempt began.
+    /// Whether it was a standby when the last attempt began.
     was_standby: bool,
-    /// How long the server leaves a free slot as it is.
+    /// How long a slot may be unused before the server invalidates it.
     pub(super) idle_slot_timeout: Option<Duration>,
-    /// The slot was seen.
+    /// Whether the slot was found once.
     slot_seen: bool,
-    /// The identity of the slot, as it was seen last.
+    /// The slot when it was last seen.
     slot_identity: SlotIdentity,
-    /// The roles of the tables' columns, as they were logged last.
+    /// The roles of the tables' columns that were logged last.
     readings: Vec<TableReading>,
-    /// The publication's tables, as the last look found them. It stands in while a lock keeps the server from listing them again.
+    /// The publication's tables when they were last read. They are used if a lock keeps the server from listing them again.
     listed: Option<Vec<PublishedTable>>,
 }
 
 impl KnownServer {
-    /// A connection for questions, to the server that the replication connection reaches.
+    /// Opens a connection for queries, to the server that the replication connection reaches.
     fn beside(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
         server::open_beside(&target.source, purpose, &self.started_at)
     }
 
-    /// Logs the roles of the tables' columns, whenever they have changed.
+    /// Logs the roles of the tables' columns if they have changed.
     fn tell_readings(&mut self, readings: &[TableReading]) {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
             let columns: Vec<String> =
@@ -140,9 +139,9 @@ pub(super) fn acquire(
     }
 }
 
-/// Whether a slot that was read before cannot be had since a standby answers: before its promotion it has no such slot, a copy that is
-/// not its own yet, or cannot decode at all. `was_standby`: it was one when it refused, and may have been promoted since. Then the next
-/// attempt tells.
+/// Whether a slot that was read before is missing because a standby answers. Before its promotion, a standby has no such slot, or has
+/// it as a copy that is not complete, or cannot decode at all. `was_standby`: the server was a standby when it refused. It may have
+/// been promoted since, and then the next attempt succeeds.
 fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -> bool {
     let refused = matches!(error, RunError::Postgres(error) if error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials());
     let by_standby = refused || matches!(error, RunError::NoSlot { .. });
@@ -150,8 +149,8 @@ fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -
     by_standby && (was_standby || in_recovery().unwrap_or(false))
 }
 
-/// Tries once to take the slot. `None`: relays of another set of shards may still publish earlier rows, so that this shard must not
-/// be read yet.
+/// Tries once to take the slot. `None`: relays of another set of shards may still publish earlier rows, so this shard must not be read
+/// yet.
 fn take(
     target: &StreamTarget,
     known: &mut KnownServer,
@@ -168,8 +167,8 @@ fn take(
     }
     known.started_at = started_at;
     metrics.reads_from(Some(known.started_at.clone()));
-    // No question about publication or tables goes over the replication connection: what a backend has looked up stays in its
-    // caches, and decoding would read rows of the past with the tables' present shape, or take them for unpublished.
+    // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
+    // earlier rows with the tables' present columns, or leave these rows out.
     let mut control = known.beside(target, Purpose::Control)?;
     check_wal_level(&mut control)?;
     let mark = catalog::publication_mark(&mut control, &target.publication)?;
@@ -204,19 +203,19 @@ fn take(
     } else {
         let (confirmed, reader) = confirmed_position(target, known, (witness(relay, true), Some(own)))?;
         let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
-        // Behind a pooler the number that our connection was given is not the server's.
+        // Behind a pooler, this connection's process id is not the server's.
         let walsender = reader.unwrap_or(own);
         (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
     };
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
 
-/// Returns the relay's knowledge of the slot. `watching`: the relay has looked at the slot all the time.
+/// What the relay knows of the slot. `watching`: the relay has looked at the slot all the time.
 fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
     Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
 }
 
-/// Checks that the server belongs to the same cluster as before, and returns the end of its WAL.
+/// Checks that the server belongs to the same cluster as before. Returns the end of its WAL.
 fn identify(
     connection: &mut Connection,
     known: &mut KnownServer,
@@ -243,8 +242,8 @@ fn identify(
     Ok(flushed)
 }
 
-/// A table that cannot be mapped ends the run, at once where no row from before can come: the WAL goes up to `flushed`, and all of
-/// it up to `from` is done with. Rows from before may have come in while it had another shape: these are let through first.
+/// Ends the run because of a table that cannot be mapped. If no earlier row can come, the run ends at once: the WAL ends at `flushed`,
+/// and all of it up to `from` is handled. Earlier rows may come with other columns of the table, so they are published first.
 fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Outbox) -> Result<(), RunError> {
     match unmappable {
         Some(error) if from >= flushed || error.is_for_all_rows() => Err(RunError::Unmappable(Box::new(error))),
@@ -256,7 +255,7 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
     }
 }
 
-/// Tells the relay the slot's identity, if progress is stored beside the records. It is asked for once the slot is ours, since a
+/// Gives the relay the slot's identity, if progress is stored beside the records. This is queried after the slot was taken, since a
 /// standby may have waited for long.
 fn tell_identity(
     target: &StreamTarget,
@@ -285,9 +284,9 @@ fn tell_identity(
     Ok(())
 }
 
-/// Checks that the WAL does not end before what it has sent already, as that of an older copy of the cluster does. Asked for a
-/// position that it has not reached, a server skips everything up to there without a word. A standby may have to catch up
-/// again after a restart.
+/// Checks that the WAL does not end before the position that the server has sent already. In an older copy of the cluster it does. If a
+/// server is asked to start from a later position than its own, it silently skips everything up to there. A standby may have to replay
+/// WAL again after a restart.
 fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Result<(), RunError> {
     if flushed >= seen || server::is_in_recovery(connection)? {
         return Ok(());
@@ -303,7 +302,7 @@ fn follow_timeline(
 ) -> Result<Lsn, RunError> {
     let switch_point = match server::switch_point(connection, now, before)? {
         Some(lsn) => lsn,
-        // The server's timeline did not branch off ours: our positions mean nothing there.
+        // The server's timeline did not branch off ours, so our positions mean nothing there.
         None => Lsn::ZERO,
     };
     tracing::warn!(
@@ -316,7 +315,7 @@ fn follow_timeline(
 
 fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
     let server = catalog::server(connection)?;
-    // A server that does not report its wal_level is not refused for it.
+    // If a server does not report its wal_level, it is not refused.
     if server.decodes() || server.wal_level.is_empty() {
         return Ok(());
     }
@@ -329,7 +328,7 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Checks that the slot can be read, and compares it with the last sighting before the relay waits for it.
+/// Checks that the slot can be read, and compares it with the last sighting. This comes before the relay waits for the slot.
 fn look_at_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
@@ -342,7 +341,7 @@ fn look_at_slot(connection: &mut Connection, target: &StreamTarget, known: &mut 
     Ok(())
 }
 
-/// Whether the slot is one that walrelay may have made for `database`: slots are the whole cluster's.
+/// Checks that walrelay may have created the slot for `database`. All databases of a cluster share their slots.
 pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     let owned = || name.to_owned();
     match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
@@ -356,7 +355,7 @@ pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(),
     }
 }
 
-/// Whether the slot can be read by a relay on `database`.
+/// Checks that a relay on `database` can read the slot.
 pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     check_owner(name, database, slot)?;
     let row = &slot.row;
@@ -374,8 +373,8 @@ pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), 
     Ok(())
 }
 
-/// Why the slot can no longer be read, in the words of the newest column that the version has. 16 says `conflicting` of every slot that
-/// it has invalidated; one whose log is gone has lost its `restart_lsn` with it.
+/// Why the slot cannot be read any more, by the newest column that the version has. Version 16 sets `conflicting` for every invalidated
+/// slot. If its WAL was removed, it has no `restart_lsn` either.
 fn invalidation(slot: &Slot) -> Option<String> {
     let row = &slot.row;
     let in_conflict = row.conflicting.unwrap_or(false) && slot.restart_lsn.is_some();
@@ -385,7 +384,7 @@ fn invalidation(slot: &Slot) -> Option<String> {
         .or_else(|| (row.wal_status.as_deref() == Some("lost")).then(|| "wal_status = lost".to_owned()))
 }
 
-/// Starts the stream; while another process reads the slot, waits for it.
+/// Starts the stream. If another process reads the slot, waits for it.
 fn start(
     mut connection: Connection,
     slot: &str,
@@ -413,7 +412,7 @@ fn start(
         if error.code() != Some(sqlstate::OBJECT_IN_USE) {
             return Err(error.into());
         }
-        // Another relay publishes the earlier rows. The table's problem should show now, and not only once that relay is gone.
+        // Another relay publishes the earlier rows. But the table's problem is reported now, and not only when that relay has ended.
         if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
             return Err(RunError::Unmappable(Box::new(error.clone())).into());
         }
@@ -428,14 +427,14 @@ fn start(
             && !relay.may_stop()
             && !matches!(relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
         {
-            // A relay that cannot publish either leaves the slot to others.
+            // A relay that cannot publish leaves the slot to others.
             idle(relay, SLOT_RETRY)?;
         }
         if relay.may_stop() {
             return Err(NotAcquired::Stopped);
         }
         connection = *back;
-        // Right before the next attempt, so that little can happen in between. System views alone: see `take`.
+        // This comes right before the next attempt, so that little can happen between. It queries only system views: see `take`.
         if target.temporary_slot.is_none() {
             let (stands_at, reader) =
                 known.slot_identity.look(&mut connection, target, (witness(relay, true), None))?;
@@ -444,7 +443,7 @@ fn start(
     }
 }
 
-/// The slot will be read from where it `stands_at`; `reader` reads it now.
+/// The relay will read the slot from its position `stands_at`. `reader` reads the slot now.
 fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: Option<u32>) -> Result<(), RunError> {
     if relay.is_held_by_another(reader) {
         restart_after_takeover(relay, "another relay holds the slot", None::<()>)?;
@@ -453,7 +452,7 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: 
     Ok(())
 }
 
-/// The facts about a slot that was just taken, from which [`HeldSlot`] is made.
+/// What is known of a slot that was just taken. [`HeldSlot`] is made of it.
 struct TakenSlot {
     released: Option<Duration>,
     sends_from: Duration,
@@ -463,17 +462,17 @@ struct TakenSlot {
 /// A slot that nobody reads.
 #[derive(Default)]
 struct Free {
-    /// The slot's last release, if the server reports it.
+    /// When the slot was last released, if the server reports it.
     released: Option<Duration>,
-    /// Until when a relay that takes it waits: a second after its release, or, where the server does not say when that was, after another
-    /// relay was last seen to hold it. `None`: it does not wait, since we held the slot until a moment ago, the destination fences, or
-    /// nothing is known of another relay.
+    /// The relay has to wait until then if it takes the slot: for a second after the release, or if the server does not report that,
+    /// after another relay was last seen to read the slot. `None`: it need not wait, since it held the slot itself until now, or the
+    /// destination fences, or no other relay is known.
     waits_until: Option<Duration>,
-    /// The end of the server's WAL then.
+    /// The end of the server's WAL at that time.
     log_end: Option<Lsn>,
 }
 
-/// Returns the facts about a slot that nobody reads. `held`: when another relay was last seen to hold it.
+/// What is known of a slot that nobody reads. `held`: when another relay was last seen to read it.
 fn released(
     connection: &mut Connection,
     slot: &str,
@@ -484,7 +483,7 @@ fn released(
         return Ok(Free::default());
     }
     let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
-    // The clock is read after the answer, so the slot was released at this moment or before.
+    // The clock is read after the answer, so the slot was released at this time or before.
     let now = relay.clock().since_boot();
     let released = released_ago.map(|ago| now.saturating_sub(ago));
     let is_ours = held.is_none() && relay.held_just_now(now, released);
@@ -492,7 +491,7 @@ fn released(
     Ok(Free { released, waits_until, log_end })
 }
 
-/// The slot's position, read once nobody else can move it, nor drop it.
+/// The slot's position. It is read when no other relay can move or drop the slot.
 fn confirmed_position(
     target: &StreamTarget,
     known: &mut KnownServer,
@@ -500,15 +499,15 @@ fn confirmed_position(
 ) -> Result<(Lsn, Option<u32>), RunError> {
     let mut control = known.beside(target, Purpose::Control)?;
     let (confirmed, reader) = known.slot_identity.look(&mut control, target, witness)?;
-    // 0/0 is Postgres' word for "none".
+    // In Postgres, 0/0 means that there is no position.
     if confirmed == Lsn::ZERO {
         return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });
     }
     Ok((confirmed, reader))
 }
 
-/// Explains the error of a walsender that misses the publication: it is gone, or it did not exist yet at the slot's position in the
-/// WAL. `None` if it is neither, or the server cannot be asked.
+/// Explains the error of a walsender that does not find the publication: it was dropped, or it did not exist at the slot's position in
+/// the WAL. `None`: it is neither, or the server cannot be queried.
 pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error: &Error) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;
@@ -523,7 +522,7 @@ pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error
     })
 }
 
-/// The slot, opened for its use alone: nothing of what it sends is read, and nothing is confirmed.
+/// Takes the slot only so that the server counts it as used. Nothing that it sends is read or confirmed.
 ///
 /// # Errors
 /// It cannot be taken.
@@ -533,10 +532,10 @@ pub(super) fn use_slot(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> 
     connection.start_replication(&target.slot, lsn, &options, target.max_row).map_err(|(_, error)| error)
 }
 
-/// Whether the slot has confirmed `lsn`, as a control connection sees it.
+/// Whether the slot has confirmed `lsn`, queried over a control connection.
 ///
 /// # Errors
-/// The server cannot be asked.
+/// The server cannot be queried.
 pub(super) fn has_confirmed(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<bool, Error> {
     let mut control = known.beside(target, Purpose::Control)?;
     Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))

@@ -1,42 +1,44 @@
-//! The pause before the next attempt: longer each time, different for two relays, at most 5 s. Also the time for which wrong
-//! credentials are tried again.
+//! [`Backoff`]: the pause before the next attempt. It is longer each time, differs between two relays, and is at most 5 s.
+//!
+//! This file also has the limits of a server's silence ([`Silence`]), and of the time in which wrong credentials are tried again
+//! ([`CredentialsWait`]).
 
 use crate::secret::CREDENTIALS_WITHIN;
 use std::time::{Duration, Instant};
 
-/// First pause.
+/// The first pause.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// Longest pause while the peer refuses at once, as a server that restarts does: it should not wait long for us.
+/// The longest pause if the peer refuses at once. A server that restarts does so, and should be connected to soon.
 const LONGEST_REFUSED: Duration = Duration::from_millis(1500);
 
-/// Longest pause.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// A connection that held for so long has worked, whether or not there was anything to do.
+/// A connection that lasted for so long has worked, even if there was nothing to do.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The allowed silence is doubled at most so often: 60 s become about an hour.
+/// The most times that the allowed silence is doubled: 60 s become about an hour.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// The allowed silence of a server that never gives up by itself (`wal_sender_timeout = 0`). TCP would notice only after a quarter
-/// of an hour that the other end of a connection is gone. A living server answers when it is asked.
+/// The allowed silence of a server without a limit of its own (`wal_sender_timeout = 0`). TCP alone would notice a broken connection
+/// only after a quarter of an hour. A working server answers when the relay asks it.
 const WITHOUT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How long a server may be silent in a stream. Up to version 15 a walsender says nothing and hears nothing while it decodes changes of which
-/// it sends none, such as those of a large materialized view, and after a new connection it decodes the same again.
+/// How long a server may be silent in a stream. Up to version 15, a walsender neither sends nor reads while it decodes changes of which
+/// it sends none, such as those of a large materialized view. After a new connection it decodes the same changes again.
 #[derive(Debug, Default)]
 pub(super) struct Silence {
     doublings: u32,
 }
 
 impl Silence {
-    /// Returns the silence that the next stream's server is allowed.
+    /// The silence that the server of the next stream is allowed.
     pub(super) fn allowed(&self, wal_sender_timeout: Option<Duration>) -> Duration {
         wal_sender_timeout.unwrap_or(WITHOUT_TIMEOUT).saturating_mul(1 << self.doublings)
     }
 
-    /// A stream has ended, because the server was silent or otherwise; `moved`: the position advanced meanwhile.
+    /// A stream has ended. `silent`: because the server was silent. `moved`: the position advanced in the stream.
     pub(super) fn ended(&mut self, silent: bool, moved: bool) {
         if moved {
             self.doublings = 0;
@@ -46,34 +48,34 @@ impl Silence {
     }
 }
 
-/// How long credentials have been wrong.
+/// How long the credentials have been wrong.
 #[derive(Debug, Default)]
 pub(super) struct CredentialsWait {
     since: Option<Instant>,
 }
 
 impl CredentialsWait {
-    /// They have been wrong since then.
+    /// Starts at this time.
     #[cfg(test)]
     pub(super) fn since(since: Instant) -> Self {
         Self { since: Some(since) }
     }
 
-    /// The server refused the credentials (again). Returns whether to go on trying.
+    /// The server refused the credentials again. Returns whether to try again.
     pub(super) fn is_left(&mut self, now: Instant) -> bool {
         now.saturating_duration_since(*self.since.get_or_insert(now)) < CREDENTIALS_WITHIN
     }
 }
 
-/// Doubles from 100 ms.
+/// The pauses, which double from 100 ms.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
-    /// The next pause. `dice` is any number: a quarter of the pause, up or down, is decided by it. `refused`: the peer said
-    /// no at once, instead of being silent.
+    /// The next pause. `dice` is any number, by which the pause is up to a quarter longer or shorter. `refused`: the peer refused at
+    /// once, and was not silent.
     pub(super) fn next(&mut self, refused: bool, dice: u64) -> Duration {
         let longest = if refused { LONGEST_REFUSED } else { LONGEST };
         let pause = FIRST.saturating_mul(1 << self.attempts.min(16)).min(longest * 4 / 5);
@@ -82,8 +84,8 @@ impl Backoff {
         (pause * permille / 1000).min(longest)
     }
 
-    /// A stream has ended that held for `lasted`; `moved`: the position advanced meanwhile. If it worked, the next failure is
-    /// a first one. One that fails each time as soon as it stands is not: neither server shall be stormed.
+    /// A stream has ended that lasted for `lasted`. `moved`: the position advanced in it. If it worked, the next failure counts as the
+    /// first one. If each stream fails as soon as it is open, the pauses grow, so that neither server is flooded.
     pub(super) fn ended(&mut self, lasted: Duration, moved: bool) {
         if moved || lasted >= STEADY {
             self.attempts = 0;

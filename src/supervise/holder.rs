@@ -1,8 +1,8 @@
-//! Asks the server who holds the slot, on a thread of its own: see [`relay::HeldSlot`](crate::relay::HeldSlot).
+//! Queries who holds the slot, on a thread of its own: see [`relay::HeldSlot`](crate::relay::HeldSlot).
 //!
-//! In: when to ask. Out: answers, each with the moment of its question. The connection is in replication mode, to the same running server:
-//! an idle one does not hold up the server's shutdown, as an idle plain one does. It takes a walsender of `max_wal_senders` while it is
-//! open, and it is closed a few seconds after the last question.
+//! In: requests. Out: answers, each with the time of its query. The connection is to the same running server, in replication mode:
+//! other than an ordinary one, it does not delay the server's shutdown while it is idle. While it is open, it counts for
+//! `max_wal_senders`. It is closed a few seconds after the last query.
 
 use super::StreamTarget;
 use crate::lsn::Lsn;
@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// The longest time for one answer: a later one proves nothing any more.
+/// The longest time for an answer. A later answer proves nothing.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The number of questions that follow one request.
+/// The number of queries after one request.
 const BURST: u32 = 8;
 
-/// The connection is closed this long after the last question.
+/// The time after the last query at which the connection is closed.
 const KEPT: Duration = Duration::from_secs(5);
 
 /// The most answers that wait to be read.
 const MOST_ANSWERS: usize = 256;
 
-/// The relay's end.
+/// The relay's side.
 #[derive(Debug)]
 pub(super) struct SlotHolder {
     questions: SyncSender<()>,
@@ -33,10 +33,10 @@ pub(super) struct SlotHolder {
 }
 
 impl SlotHolder {
-    /// For the slot of `target`, on the server that was `started_at`.
+    /// Starts the thread, for the slot of `target` on the server that was `started_at`.
     ///
     /// # Errors
-    /// The operating system gives no thread.
+    /// The operating system cannot start a thread.
     pub(super) fn start(target: &StreamTarget, started_at: &str) -> Result<Self, Error> {
         let ((questions, asked), (answering, answers)) = (sync_channel(1), sync_channel(MOST_ANSWERS));
         let (target, started_at) = (target.clone(), started_at.to_owned());
@@ -49,7 +49,7 @@ impl SlotHolder {
 
 impl AskHolder for SlotHolder {
     fn ask(&mut self, _now: Duration) {
-        // If the channel is full, a question is about to be asked.
+        // If the channel is full, a query is about to be sent anyway.
         let _asked = self.questions.try_send(()).is_ok();
     }
 
@@ -58,7 +58,7 @@ impl AskHolder for SlotHolder {
     }
 }
 
-/// The thread's end.
+/// The thread's side.
 struct Asking {
     target: StreamTarget,
     started_at: String,
@@ -112,12 +112,13 @@ impl Asking {
     }
 }
 
-/// If the relay reads no answers for a minute, newer ones are dropped. The oldest ones stay, which prove nothing any more.
+/// Sends an answer. If the relay reads no answers for a minute, newer ones are dropped. The oldest ones remain, and they prove nothing
+/// any more.
 fn tell(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
     let _full = answering.try_send(answer).is_err();
 }
 
-/// Returns the slot's holder as far as a failure shows it.
+/// The slot's holder, as far as an error shows it.
 fn said_by(error: &Error) -> Option<Holder> {
     if matches!(error, Error::OtherServer { .. }) {
         return Some(Holder::Unknown);

@@ -1,7 +1,7 @@
-//! Keeps a stream going: connects, reconnects, starts over, and knows when to give up.
+//! [`Supervisor`]: connects, reconnects, starts over, and decides when the run ends.
 //!
-//! In: where to read from, a relay, a stop flag. Out: nothing after a graceful shutdown, else why the run ended. Touches no row.
-//! Invariant: an outage, of either side and however long, ends nothing; only what an operator must decide does.
+//! In: a server, a relay, a stop flag. Out: nothing after a graceful shutdown, else why the run ended. This file handles no rows.
+//! Invariant: no outage ends the run, however long it takes. Only an error on which an operator has to decide does.
 
 mod acquire;
 mod advice;
@@ -36,33 +36,33 @@ use backoff::{Backoff, CredentialsWait, Silence};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time for the server to end the copy on a graceful shutdown. After it, the relay asks for the confirmed position in another
-/// way.
+/// How long the server may take to end the copy at a graceful shutdown. After that, the relay queries the confirmed position over
+/// another connection.
 const FINISH: Duration = Duration::from_millis(300);
 
-/// The time for that question if nobody asked for the stop. Otherwise `--shutdown-timeout` bounds it.
+/// How long that query may take, if nobody asked for the stop. Else `--shutdown-timeout` limits it.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The time between two such questions.
+/// The time between two such queries.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
 
-/// The most looks at the publication for one row's table: one tells whether the table is published, one in which form its values
-/// come.
+/// The most times that the publication is read again because of one row. One read shows whether its table is published, and another one
+/// the form of its values.
 const LOOKS_FOR_ONE_ROW: u32 = 5;
 
-/// The replication connection stays closed for so long if a topic is missing for long, or the sink cannot be taken over.
+/// How long the replication connection stays closed if a topic is missing for long, or if the sink cannot be taken over.
 const BLOCKED_LOOK: Duration = Duration::from_secs(5);
 
-/// The part of the server's idle_replication_slot_timeout after which a free slot is used.
+/// A free slot is used after this part of the server's idle_replication_slot_timeout.
 const USED_EACH: u32 = 4;
 
-/// The time between two looks whether the slot is free, while records are in flight.
+/// The time between two queries whether the slot is free, while records are in flight.
 const KEPT_LOOK: Duration = Duration::from_millis(10);
 
-/// The time between two looks at the sink, while the connection is closed because the sink acknowledges nothing.
+/// The time between two checks of the sink, while the connection is closed because nothing is acknowledged.
 const STALLED_LOOK: Duration = Duration::from_millis(500);
 
-/// The server, publication and slot that are read.
+/// The server, publication and slot to read.
 #[derive(Debug, Clone)]
 pub struct StreamTarget {
     /// The server and database.
@@ -71,44 +71,44 @@ pub struct StreamTarget {
     pub publication: String,
     /// The slot.
     pub slot: String,
-    /// The shard to which publication and slot belong; `None`: there are no shards.
+    /// The shard of this publication and slot. `None`: there are no shards.
     pub shard: Option<Shard>,
-    /// The tables to publish; empty: all.
+    /// The tables to publish. Empty: all.
     pub tables: Vec<TableName>,
-    /// Where no table is named: only what is captured.
+    /// The tables to publish if `tables` is empty.
     pub patterns: TablePatterns,
     /// Whether logical messages are read as well.
     pub messages: bool,
     /// The largest change, in bytes.
     pub max_row: usize,
-    /// The name of a temporary slot to read instead. Nothing is confirmed then.
+    /// The temporary slot to read instead. Nothing is confirmed then.
     pub temporary_slot: Option<String>,
-    /// The slot at this position is read though nothing proves that it is the one that was read before.
+    /// If the slot is at this position, it is read although nothing proves that it is the one that was read before.
     pub accept_slot_at: Option<Lsn>,
 }
 
-/// Keeps one slot's stream going.
+/// Keeps the stream of one slot running.
 pub struct Supervisor<V, S, C> {
     server: V,
     relay: Relay<S, C>,
     metrics: Arc<Metrics>,
     backoff: Backoff,
     silence: Silence,
-    /// Of a relay that has streamed: how long credentials may be wrong, or the server may refuse it. `None`: it has not.
+    /// How much longer the server may refuse the credentials or other things. `None`: the relay has not streamed yet.
     credentials_wait: Option<CredentialsWait>,
-    /// Gives any number: pauses differ by it.
+    /// Returns random numbers, by which pauses differ.
     dice: Dice,
-    /// The row for whose sake the publication was looked at again last, and how often.
+    /// The row because of which the publication was read again last, and how often.
     looked_for: Option<(Position, u32)>,
-    /// The last connection ended since the progress that is kept beside the records is ahead of its server.
+    /// Whether the last connection ended because the progress beside the records was ahead of the server.
     was_behind: bool,
 }
 
-/// Gives any number.
+/// Returns random numbers.
 type Dice = Box<dyn FnMut() -> u64 + Send>;
 
 impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
-    /// A supervisor that has not yet connected.
+    /// A supervisor without a connection.
     pub fn new(server: V, relay: Relay<S, C>, metrics: Arc<Metrics>) -> Self {
         Self {
             server,
@@ -123,7 +123,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// With pauses that differ by these numbers.
+    /// Sets the source of random numbers.
     #[must_use]
     pub fn with_dice(self, dice: Dice) -> Self {
         Self { dice, ..self }
@@ -139,10 +139,10 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         &mut self.server
     }
 
-    /// Runs until the stop is asked for.
+    /// Runs until a stop is requested.
     ///
     /// # Errors
-    /// What a restart or an operator must fix.
+    /// An error that a restart or an operator has to fix.
     pub fn run(&mut self) -> Result<(), RunError> {
         let outcome = loop {
             if let Some(outcome) = self.connection() {
@@ -154,7 +154,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         outcome.map_err(|error| self.server.advised(self.relay.outbox_mut(), error))
     }
 
-    /// One connection, from its beginning to its end and what follows from that; `None` to go on with the next.
+    /// Runs one connection from beginning to end. `None`: the next one may follow.
     pub fn connection(&mut self) -> Option<Result<(), RunError>> {
         if self.relay.may_stop() {
             return Some(self.stop_without_stream());
@@ -170,9 +170,9 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// Whether what came in the way of a stream is to be waited out. What does not speak as a server does is, once one did: a
-    /// new connection is all that a restart would bring. Credentials that were right once may be about to be replaced; and whatever else
-    /// a server refuses that let the relay stream before may be about to be allowed again.
+    /// Whether the run goes on after this error. If the server sent invalid messages after it once was a working server, a new
+    /// connection helps as much as a restart would. If credentials were right once, somebody may be replacing them. If the server let
+    /// the relay stream before, somebody may be about to allow again what it refuses now.
     fn passes(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
@@ -185,7 +185,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// Streams until that ends; `None` to go on with the next connection.
+    /// Streams until the stream ends. `None`: the next connection may follow.
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
         if slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot, confirmed)) {
@@ -210,7 +210,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.backoff.ended(lasted, moved);
         self.silence.ended(matches!(ended, StreamEnd::Disconnected(pg::Error::Silent { .. })), moved);
         if !first && matches!(ended, StreamEnd::ProgressMismatch(ProgressMismatch::Standby)) {
-            // It was the primary that was read before: whichever server is promoted is waited for.
+            // The primary was read before, so the relay waits until a server is promoted.
             let refusal = RunError::OnStandby.to_string();
             return self.ended(StreamEnd::Disconnected(pg::Error::NotPromoted { refusal }), stream);
         }
@@ -219,8 +219,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::ProgressMismatch(ProgressMismatch::OlderCopy { .. } | ProgressMismatch::EarlierTimeline { .. })
         );
         if is_behind && !std::mem::replace(&mut self.was_behind, is_behind) {
-            // The server's positions are from when the slot was taken, and may be old by the time when the destination answers:
-            // another relay may have published since, from this server or from the one that was promoted.
+            // The server's positions were read when the slot was taken. They may be old by the time when the destination answers. Since
+            // then, another relay may have published rows, from this server or from a promoted one.
             let why = "what was published is ahead of the server as it was";
             return restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err);
         }
@@ -262,7 +262,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
             StreamEnd::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
             StreamEnd::BadRow(row) => {
-                // The slot shall stand right before it.
+                // The slot's position shall be right before the row.
                 self.finish_anyway(stream);
                 Some(Err(row.into()))
             }
@@ -289,7 +289,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// The next connection looks at the publication, unless as many as are enough have done so for the sake of the same row.
+    /// Lets the next connection read the publication, unless it was read often enough because of the same row.
     fn look_again(&mut self, position: Position, reason: &str) -> Result<(), RunError> {
         let before = self.looked_for.filter(|(row, _)| *row == position).map_or(0, |(_, looks)| looks);
         self.looked_for = Some((position, before + 1));
@@ -313,15 +313,15 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// The slot is free of us. What is in flight stays: it is asked who takes the slot.
+    /// Closes the stream, so that the slot is free. The records in flight stay, and the relay asks who takes the slot.
     fn close_stream(&mut self, stream: V::Stream) {
         drop(stream);
         self.relay.stream_ended();
     }
 
-    /// The sink begins again with nothing, and so does the next stream. In this order: as long as the connection is open, no other relay
-    /// can publish, so the sink is closed first; and the position is kept until the connection is closed, since with nothing in flight
-    /// a keepalive would be confirmed beyond it.
+    /// Recreates the sink, and closes the stream. The order is important. While the connection is open, no other relay can publish, so
+    /// the sink is closed first. The position is kept until the connection is closed: with nothing in flight, a keepalive would be
+    /// confirmed that is too far.
     fn release(&mut self, stream: Option<V::Stream>) -> Result<(), RunError> {
         self.relay.close_sink();
         if let Some(stream) = stream {
@@ -330,7 +330,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         start_over(&mut self.relay)
     }
 
-    /// The end: what is in flight does not leave once the slot is free.
+    /// Closes the stream at the end of the run. Records in flight must not be sent once the slot is free.
     fn close(&mut self, stream: V::Stream) {
         self.end_sink();
         self.close_stream(stream);
@@ -343,13 +343,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// Ends the copy, and sees that the server has heard the last status update.
+    /// Ends the copy, and checks that the server has read the last status update.
     fn finish(&mut self, mut stream: V::Stream) -> Result<(), RunError> {
         if self.server.finish(&mut stream, FINISH) {
             return Ok(());
         }
-        // In the middle of a large transaction a walsender reads nothing while we read all it sends. It does once its socket
-        // is full: so stop reading, keep the connection, and ask the slot.
+        // In the middle of a large transaction, a walsender reads nothing while the relay reads all that it sends. It reads once its
+        // socket is full. So the relay stops reading, keeps the connection, and queries the slot.
         let (lsn, since) = (self.relay.flush_lsn(), self.relay.clock().now());
         loop {
             let asked_for = self.relay.stop_requested();
@@ -363,7 +363,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
     }
 
-    /// As [`Supervisor::finish`], where something else is the reason to end.
+    /// As [`Supervisor::finish`], if the run ends for another reason.
     fn finish_anyway(&mut self, stream: V::Stream) {
         self.end_sink();
         if let Err(error) = self.finish(stream) {
@@ -408,14 +408,15 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
         self.metrics.last_error(Some(text));
         self.metrics.set_state(State::Connecting);
-        // A server that answers at once is connected to at once; one that does not is not waited for with records in flight.
+        // If a server answers at once, the relay connects at once. If it does not, the relay does not wait for it with records in
+        // flight.
         while self.relay.awaits_sink() && !self.relay.is_slot_free() && !self.relay.may_stop() {
             self.idle(KEPT_LOOK)?;
         }
         self.idle(pause)
     }
 
-    /// The server is free of us until the sink has moved.
+    /// Waits with a closed connection until the sink acknowledges records again.
     fn wait_for_sink(&mut self) -> Result<(), RunError> {
         let waiting = self.relay.in_flight();
         tracing::warn!(
@@ -425,8 +426,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         );
         self.metrics.set_state(State::Blocked);
         if !self.relay.awaits_sink() {
-            // A topic is waited for, and only a row tells which; or the sink itself, which is taken over only with the slot in
-            // hand: look again now and then.
+            // A missing topic is known only by its row, and a sink can be taken over only with the slot. So the relay tries again from
+            // time to time.
             return self.idle(BLOCKED_LOOK);
         }
         let mut used = self.relay.clock().now();
@@ -441,7 +442,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         Ok(())
     }
 
-    /// Postgres must not invalidate the slot while the sink is away.
+    /// Uses the slot, so that Postgres does not invalidate it while the sink is unavailable.
     fn use_slot(&mut self) {
         match self.server.use_slot(self.relay.flush_lsn()) {
             Ok(walsender) => walsender.into_iter().for_each(|walsender| self.relay.also_held(walsender)),
@@ -462,7 +463,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.release(stream)
     }
 
-    /// Nothing failed, so nothing is said to have.
+    /// Starts over without an error: nothing failed, so nothing is reported.
     fn start_over_for(&mut self, why: Why, stream: Option<V::Stream>) -> Result<(), RunError> {
         match why {
             Why::WholeFirst => {
@@ -481,7 +482,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     fn start_over_later(&mut self, stream: Option<V::Stream>) -> Result<(), RunError> {
         self.metrics.set_state(State::Blocked);
         let pause = self.backoff.next(false, (self.dice)());
-        // The old producer's reports are of no interest any more.
+        // The reports of the old producer are not needed any more.
         self.release(stream)?;
         self.idle(pause)
     }
@@ -506,7 +507,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
         StreamEnd::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
         StreamEnd::SinkFailed(_) | StreamEnd::StartOver(_) => start_over(relay),
         StreamEnd::BadRow(row) => Err(row.into()),
-        // These come from a stream alone.
+        // Only a stream ends like this.
         StreamEnd::Stopped
         | StreamEnd::StopTimedOut { .. }
         | StreamEnd::Disconnected(_)
@@ -520,7 +521,7 @@ fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Resul
     }
 }
 
-/// Begins again with nothing, as [`Supervisor::release`], where another relay may have published since.
+/// Starts over as [`Supervisor::release`] does, but another relay may have published rows since.
 fn restart_after_takeover<S: Sink, C: Clock, U>(
     relay: &mut Relay<S, C>,
     why: &str,
@@ -538,7 +539,7 @@ fn restart_after_takeover<S: Sink, C: Clock, U>(
     relay.taken_over().map_err(RunError::Sink)
 }
 
-/// An error with its causes, in one line.
+/// An error and its causes, in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -550,7 +551,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Any number.
+/// A random number.
 fn any_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()

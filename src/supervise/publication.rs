@@ -1,7 +1,7 @@
-//! The publication's tables, as they are at each connection: that they are what is asked for, and what the outbox has to know of them.
+//! Reads the publication's tables at each connection, checks them, and gives them to the outbox.
 //!
-//! In: a control connection, what to read, what the last look found. Out: the outbox told of its tables, or why no stream can begin. It
-//! takes no slot and touches no row.
+//! In: a control connection, the target, and the tables that were read last. Out: an outbox that knows its tables, or why no stream can
+//! begin. This file takes no slot and handles no rows.
 
 use super::StreamTarget;
 use super::error::RunError;
@@ -11,8 +11,8 @@ use crate::pg::server;
 use crate::pg::{Connection, Error, Purpose, sqlstate};
 use crate::pgoutput::PublishedTable;
 
-/// As [`look_at_publication`], at `flushed`. Where a lock prevents that, what the last look found counts, as of its own position. It
-/// does not if the stream has announced a table that it lacks: then the lock is waited for.
+/// As [`look_at_publication`], at `flushed`. If a lock prevents that, the tables that were read last count, at the position of that
+/// read. But if the stream has announced a table that is not among them, the relay waits for the lock.
 pub(super) fn look_again(
     control: &mut Connection,
     target: &StreamTarget,
@@ -42,8 +42,8 @@ pub(super) fn look_again(
     }
 }
 
-/// Finds the present name of `table`, by the ids of its rows' tables `before` and `now`. It may be a table that has rows, or one of
-/// which such a table is a partition. `None`: it was not renamed.
+/// The present name of `table`, by the ids of the tables `before` and `now`. It may be a table with rows, or a partitioned table above
+/// it. `None`: it was not renamed.
 fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable]) -> Option<TableName> {
     let names = |table: &PublishedTable| -> Vec<(String, String)> {
         std::iter::once(table.relation.full_name()).chain(table.ancestors.iter().cloned()).collect()
@@ -59,7 +59,7 @@ fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable])
     found.next()
 }
 
-/// As [`look_at_publication`], where a table that cannot be mapped now ends it.
+/// As [`look_at_publication`], but a table that cannot be mapped now is an error.
 pub(crate) fn look_at_tables(
     connection: &mut Connection,
     target: &StreamTarget,
@@ -69,11 +69,11 @@ pub(crate) fn look_at_tables(
     unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
 }
 
-/// Why no start would succeed now, as far as the publication is concerned. An open stream does not show it: the server sends no more rows
-/// of a table that was removed, and continues.
+/// Why no start would succeed now because of the publication. An open stream does not show it: if a table was removed, the server only
+/// sends no more of its rows.
 ///
 /// # Errors
-/// The server cannot be asked.
+/// The server cannot be queried.
 pub(crate) fn unpublished(connection: &mut Connection, target: &StreamTarget) -> Result<Option<RunError>, Error> {
     match published(connection, target) {
         Ok(_) => Ok(None),
@@ -82,7 +82,7 @@ pub(crate) fn unpublished(connection: &mut Connection, target: &StreamTarget) ->
     }
 }
 
-/// The publication's tables, once they are what is asked for.
+/// The publication's tables, if they are those that the settings want.
 fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<PublishedTable>, RunError> {
     let publication = target.publication.clone();
     let missing =
@@ -92,7 +92,7 @@ fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<P
         Some(found) if !found.pubinsert => return Err(RunError::NoInserts { publication }),
         Some(_) => {}
     }
-    // Between the two questions it may have been dropped.
+    // The publication may have been dropped between the two queries.
     let tables = server::published_tables(connection, &publication).map_err(|error| match error.code() {
         Some(sqlstate::UNDEFINED_OBJECT) => missing(),
         _ => error.into(),
@@ -107,8 +107,8 @@ fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<P
     Ok(tables)
 }
 
-/// Sees that the publication carries what is asked for, and tells the outbox of its tables, as they are at position `at`. The tables;
-/// whether values should come in binary form; and what is wrong with a table as it is now.
+/// Checks that the publication has the tables that the settings want, and gives them to the outbox, as read at position `at`. Returns
+/// the tables, whether values should come in binary form, and the error of a table as it is now.
 fn look_at_publication(
     connection: &mut Connection,
     target: &StreamTarget,
@@ -134,7 +134,7 @@ fn look_at_publication(
     Ok((tables, binary, unmappable))
 }
 
-/// Tells the outbox of the publication's tables. Whether values should come in binary form; and what is wrong with a table.
+/// Gives the publication's tables to the outbox. Returns whether values should come in binary form, and the error of a table.
 fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<PlanError>) {
     match outbox.published(tables) {
         Ok(binary) => (binary, None),

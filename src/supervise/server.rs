@@ -1,7 +1,7 @@
-//! The server that is read, as the supervisor needs it.
+//! [`Server`]: the server to read, as the supervisor needs it.
 //!
-//! In: a relay, whose positions say where to begin. Out: a stream of a slot that is ours, and what the server says of that slot.
-//! Postgres is one implementer, the simulation's server the other: so what is decided between two streams runs in both.
+//! In: a relay, whose positions are where the stream begins. Out: a stream of the slot, and facts about the slot. Postgres implements
+//! it, and so does the simulation's server. So the supervisor's decisions between two streams are the same in both.
 
 use super::StreamTarget;
 use super::acquire::{self, Acquired, KnownServer, NotAcquired};
@@ -17,15 +17,15 @@ use crate::relay::{Clock, Relay};
 use crate::sink::Sink;
 use std::time::Duration;
 
-/// How long the end of a stream may take that was opened for the slot's use alone.
+/// How long a stream may take to end that was opened only to use the slot.
 const USED_WITHIN: Duration = Duration::from_millis(300);
 
-/// A server with a slot that is read.
+/// A server with the slot to read.
 pub trait Server {
-    /// The stream that the slot sends.
+    /// The stream of the slot.
     type Stream: Upstream;
 
-    /// Takes the slot, once everything is as it must be.
+    /// Takes the slot, if all is as it must be.
     ///
     /// # Errors
     /// There is no stream.
@@ -35,41 +35,41 @@ pub trait Server {
         metrics: &Metrics,
     ) -> Result<Acquired<Self::Stream>, NotAcquired>;
 
-    /// The slot is being read from here on, by the relay's account.
+    /// The relay has begun to read the slot from `from`.
     fn streams(&mut self, stream: &Self::Stream, from: Lsn);
 
-    /// Ends the copy; whether the server thereby has heard all that was sent.
+    /// Ends the copy. Returns whether the server has then read all that was sent.
     fn finish(&mut self, stream: &mut Self::Stream, within: Duration) -> bool;
 
-    /// How long a slot may be free before the server invalidates it; `None`: as long as it is.
+    /// How long a slot may be free before the server invalidates it. `None`: without limit.
     fn idle_slot_timeout(&self) -> Option<Duration> {
         None
     }
 
-    /// Takes the free slot and gives it back at once, so that the server does not count it as idle. The walsender that held it.
+    /// Takes the free slot and releases it at once, so that the server does not count it as idle. Returns the walsender that held it.
     ///
     /// # Errors
-    /// It cannot be taken.
+    /// The slot cannot be taken.
     fn use_slot(&mut self, _lsn: Lsn) -> Result<Option<u32>, Error> {
         Ok(None)
     }
 
-    /// Whether the slot has confirmed `lsn`, asked over another connection.
+    /// Whether the slot has confirmed `lsn`, queried over another connection.
     ///
     /// # Errors
-    /// The server cannot be asked.
+    /// The server cannot be queried.
     fn has_confirmed(&mut self, lsn: Lsn) -> Result<bool, Error>;
 
-    /// The cluster's identifier; `None` before it was reached.
+    /// The cluster's identifier. `None`: the server was not reached yet.
     fn system(&self) -> Option<&str>;
 
     /// Explains an error of the stream by the state of the publication.
     fn publication_gone(&mut self, error: &Error) -> Option<RunError>;
 
-    /// Returns the fix for this error of a server that was never reached, if the error would also come tomorrow.
+    /// The fix for this error of a server that was never reached, if the error would not pass by itself.
     fn remedy(&self, error: &Error) -> Option<&'static str>;
 
-    /// Adds a fix to the error that ends the run, from a look at the server.
+    /// Adds a fix to the error that ends the run, by queries of the server.
     fn advised(&self, _outbox: &Outbox, error: RunError) -> RunError {
         error
     }
@@ -83,7 +83,7 @@ pub struct PgServer {
 }
 
 impl PgServer {
-    /// One that has not been reached yet.
+    /// A server that was not reached yet.
     pub fn new(target: StreamTarget) -> Self {
         Self { target, known: KnownServer::default() }
     }

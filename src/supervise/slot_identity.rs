@@ -1,11 +1,13 @@
-//! Whether the slot is still the one that this process saw: asked before the slot is taken, while it is waited for, and once it is ours.
+//! Checks that the slot is still the one that this process saw: before it takes the slot, while it waits for it, and after it has taken
+//! it.
 //!
-//! In: a connection, what was seen last, how far the relay has read. Out: where the slot is, or why nothing may be read from it.
-//! Invariant: a slot that is ahead of what was read is read on only where something proves that it is the same slot
-//! ([`instance`]), or where the operator has named its position. A process that begins has seen nothing: for it the setup marker speaks.
+//! In: a connection, the last sighting, the position up to which the relay has read. Out: the slot's position, or why it must not be
+//! read.
+//! Invariant: if a slot is ahead of the relay's position, it is read only with a proof that it is the same slot ([`instance`]), or if
+//! the operator has named its position. A new process has no sighting, and uses the setup marker.
 //!
-//! The first look comes before the slot is taken: a relay that takes it, finds it new and leaves would look to the next one as a
-//! relay that has worked.
+//! The first check comes before the slot is taken. If a relay took it, found that it is new and released it, the next relay would take
+//! this one for a relay that has published rows.
 
 use super::StreamTarget;
 use super::error::RunError;
@@ -13,14 +15,14 @@ use crate::lsn::Lsn;
 use crate::pg::instance::{self, Agreement, Sighting, Witness};
 use crate::pg::{Connection, catalog, identifier, literal, marker};
 
-/// The slot, as it was seen last.
+/// The slot when it was last seen.
 #[derive(Debug, Default)]
 pub(super) struct SlotIdentity {
     last: Option<Sighting>,
 }
 
 impl SlotIdentity {
-    /// Looks at the slot, which walsender `own` holds for us. Where it is, and which walsender holds it.
+    /// Reads the slot, which this relay's walsender `own` may hold. Returns its position, and the walsender that holds it.
     pub(super) fn look(
         &mut self,
         connection: &mut Connection,
@@ -41,12 +43,13 @@ impl SlotIdentity {
         Ok((confirmed, reader))
     }
 
-    /// Whether somebody has read the slot, as it was seen last; `comment`: of its publication.
+    /// Whether a relay has read the slot. `comment`: that of the publication.
     pub(super) fn was_read(&self, comment: Option<&str>, slot: &str) -> bool {
         self.last.as_ref().is_some_and(|seen| seen.was_read(marker::anchor(comment, slot).as_ref()))
     }
 
-    /// The timeline was left at `switch_point`. What a relay that `has_read` nothing saw on the old one does not bind it.
+    /// The server has left the timeline at `switch_point`. If the relay `has_read` nothing, its sightings on the old timeline do not
+    /// count.
     pub(super) fn timeline_left_at(&mut self, switch_point: Lsn, has_read: bool) {
         self.last = self.last.take().filter(|_| has_read).map(|last| last.before(switch_point));
     }
@@ -70,7 +73,7 @@ fn compare(target: &StreamTarget, last: &Sighting, now: &Sighting, witness: Witn
     Err(RunError::SlotUnproven { slot: target.slot.clone(), read, confirmed })
 }
 
-/// Sees that the slot is the one that the setup marker is for. While another relay reads the slot, that one has seen to it.
+/// Checks that the slot fits the setup marker. If another relay reads the slot, that relay has checked it.
 fn check_marker(connection: &mut Connection, target: &StreamTarget, now: &Sighting) -> Result<(), RunError> {
     let (publication, slot) = (&target.publication, &target.slot);
     let mark = catalog::publication_mark(connection, publication)?;
@@ -83,13 +86,13 @@ fn check_marker(connection: &mut Connection, target: &StreamTarget, now: &Sighti
         confirmed = %now.confirmed.unwrap_or_default(),
         "--accept-slot-at: resuming there; the setup marker no longer says since when the slot carries every row"
     );
-    // Nobody could tell from the slot, once it has been read, that this marker was another one's: prune would trust it.
+    // Once the slot was read, nobody could tell that this marker was another slot's, and prune would trust it.
     let text = marker::set(marker::removed(mark.comment.as_deref(), slot).as_deref(), slot);
     connection.query(&format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&text)))?;
     Ok(())
 }
 
-/// Whether the slot may be the one that the marker in `comment` is for.
+/// Whether the slot may be the one of the marker in `comment`.
 pub(crate) fn agrees(publication: &str, slot: &str, comment: Option<&str>, now: &Sighting) -> Result<(), RunError> {
     let anchor = marker::anchor(comment, slot).filter(|_| now.reader.is_none());
     match anchor {

@@ -1,4 +1,4 @@
-//! What the supervisor waits out, and what ends it.
+//! Tests which errors the supervisor waits out, and which ones end the run.
 
 use super::*;
 use crate::outbox::{Mapping, Outbox};
