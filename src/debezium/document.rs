@@ -41,7 +41,7 @@ pub(super) struct Job {
     pub(super) has_worker: bool,
     /// Debezium Server's own keys: `debezium.sink.type` and the like.
     pub(super) server: Keys,
-    /// Where Debezium Server's expressions look a name up.
+    /// The places in which Debezium Server's expressions look names up.
     pub(super) places: Places,
 }
 
@@ -75,7 +75,7 @@ impl Document {
         Ok(if connector { Self::Connector(keys) } else { Self::Worker(keys) })
     }
 
-    /// Reads the file of one profile, whose keys count only while that is active.
+    /// Reads the file of one profile. Its keys count only if the profile is active.
     pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, DebeziumError> {
         let mut keys = Keys::default();
         for (key, value) in variables(file, bytes)?.iter() {
@@ -86,14 +86,14 @@ impl Document {
     }
 }
 
-/// Keys of Quarkus or of Debezium Server, which may be written with underscores in the place of dots.
+/// Whether the key is one of Quarkus or of Debezium Server. Such a key may have underscores in the place of dots.
 fn is_of_server(key: &str) -> bool {
     let name = key.strip_prefix('%').and_then(|rest| rest.split_once('.')).map_or(key, |(_, name)| name);
     let name = name.replace('_', ".").to_ascii_lowercase();
     name.starts_with("debezium.") || name.starts_with("quarkus.")
 }
 
-/// A file of names and values without a kind, such as `.env`.
+/// Reads a file of names and values, such as `.env`.
 pub(super) fn variables(file: &Path, bytes: &[u8]) -> Result<Keys, DebeziumError> {
     Ok(keys(file, properties_of(file, &properties::decode(bytes))?))
 }
@@ -121,7 +121,7 @@ fn origin(file: &Path, line: usize, name: &str) -> Origin {
     Origin::Translated(Box::new(Foreign { name: name.to_owned(), place: Some((file.to_owned(), line)) }))
 }
 
-/// A connector as `POST /connectors` takes it, or its configuration alone.
+/// Reads a connector as `POST /connectors` takes it, or its configuration alone.
 fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
     let parsed = serde_json::from_str::<Json>(text)
         .map_err(|error| syntax(file, error.line(), format!("this is not JSON: {error}")))?;
@@ -153,7 +153,7 @@ fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
     Ok(keys)
 }
 
-/// Returns the line on which a key stands first; 1 if it is written with escapes.
+/// The line on which a key comes first. 1 if the key is written with escapes.
 fn line_of(text: &str, key: &str) -> usize {
     let quoted = format!("\"{key}\"");
     let at = text.find(&quoted).unwrap_or(0);
@@ -179,7 +179,7 @@ fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
 
 impl Job {
     /// Merges documents. A later file's key takes precedence over an earlier file's. `places`: the places in which Debezium Server
-    /// looks.
+    /// looks keys up.
     pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, DebeziumError> {
         let (mut is_server, mut connector, mut worker) = (false, None::<Keys>, None::<Keys>);
         for document in documents {
@@ -220,7 +220,7 @@ impl Job {
         Self { platform: Platform::Connect, connector, producer, worker, has_worker, server, places }
     }
 
-    /// Takes Debezium Server's prefixes off. A key with a more specific prefix takes precedence.
+    /// Removes Debezium Server's prefixes. A key with a more specific prefix takes precedence.
     fn of_server(places: Places) -> Result<Self, DebeziumError> {
         let mut server = places.keys()?;
         let producer = server.take_below("debezium.sink.kafka.producer.");

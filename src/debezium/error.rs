@@ -1,11 +1,11 @@
-//! Errors in the files of a Debezium configuration that show before their keys are looked at.
+//! Errors in the files of a Debezium configuration that are found before their keys are translated.
 //!
-//! Invariant: no text here holds a value: any may be a secret.
+//! Invariant: no text here has a value, since it may be a secret.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Files that cannot be understood.
+/// The files cannot be read or understood.
 #[derive(Debug, thiserror::Error)]
 pub enum DebeziumError {
     /// A file cannot be read.
@@ -29,17 +29,17 @@ pub enum DebeziumError {
     /// The files are not one Debezium configuration.
     #[error("--from-debezium: {message}")]
     Together {
-        /// Why not.
+        /// The reason.
         message: String,
-        /// The text to write instead.
+        /// What to write instead.
         hint: &'static str,
     },
-    /// Keys that cannot be carried over.
+    /// Some keys cannot be carried over.
     #[error("{}", counted(problems))]
     Problems {
-        /// Each with its key, its place and what it would do.
+        /// The problems, each with its key, the key's place, and its effect.
         problems: Vec<String>,
-        /// Whether `--accept-differences` would let them all pass.
+        /// Whether `--accept-differences` would allow all of them.
         acceptable: bool,
     },
 }
@@ -52,7 +52,7 @@ fn counted(problems: &[String]) -> String {
 }
 
 impl DebeziumError {
-    /// The change that fixes it.
+    /// The change that fixes the error.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Together { hint, .. } => Some((*hint).to_owned()),

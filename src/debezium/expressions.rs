@@ -1,8 +1,8 @@
-//! `${…}` in values.
+//! Resolves `${…}` in values.
 //!
-//! In: a value, and what surrounds it. Out: the value that the Debezium configuration saw. Kafka Connect's config providers `env`, `file`
-//! and `dir` are asked, under whatever name the worker gives them; in Debezium Server's files also `${NAME}` and
-//! `${NAME:default}` of Quarkus, and `$$` and `\$` are one `$`. Reads files that values name; contacts nothing.
+//! In: a value, and its environment. Out: the value that Debezium would see. Kafka Connect's config providers `env`, `file` and `dir`
+//! are supported, under the names that the worker gives them. Debezium Server's files may also have `${NAME}` and `${NAME:default}` of
+//! Quarkus, and there `$$` and `\$` stand for one `$`. This file reads files that values name, and contacts nobody.
 //! Specification: Kafka's `ConfigTransformer` and `config.provider` package, SmallRye Config's "Property Expressions".
 
 use std::cell::Cell;
@@ -19,13 +19,13 @@ use crate::pg::source::Environment;
 /// The deepest nesting of expressions.
 const DEEPEST: usize = 16;
 
-/// The most expressions that one value may ask for, including those in other values that they name.
+/// The most expressions in one value, including those in other values that they name.
 const MOST: usize = 10_000;
 
-/// The longest value that expressions may give, in bytes.
+/// The longest value that expressions may have, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// The reason for which an expression has no value. It never holds a value.
+/// The reason why an expression has no value. It has no value of a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unresolved {
     #[error("{0} is neither a variable nor a key of the file, and has no default")]
@@ -44,21 +44,21 @@ pub(super) enum Unresolved {
     TooMuch,
 }
 
-/// The environment in which expressions in values are resolved.
+/// What is needed to resolve expressions.
 pub(super) struct Surroundings<'a> {
     platform: Platform,
     environment: &'a Environment,
-    /// Where Debezium Server looks `${other.key}` up.
+    /// The places in which Debezium Server looks `${other.key}` up.
     places: &'a Places,
-    /// Names of config providers, and the last part of their classes' names.
+    /// The names of config providers, each with the last part of its class's name.
     providers: BTreeMap<String, String>,
-    /// Whether Debezium Server's engine asks them, too: `config.providers` is there. Quarkus has looked at the value before.
+    /// Whether Debezium Server's engine uses the providers, too: `config.providers` is set. Quarkus has resolved the value before.
     asks: bool,
-    /// Expressions that the present value may still ask for.
+    /// How many more expressions the present value may have.
     left: Cell<usize>,
 }
 
-/// The providers that a worker (or a connector's `config.providers.*`) names.
+/// The providers that a worker (or the `config.providers.*` of a connector) names.
 fn providers(keys: &[&Keys]) -> BTreeMap<String, String> {
     let mut providers =
         [("env", "EnvVarConfigProvider"), ("file", "FileConfigProvider"), ("dir", "DirectoryConfigProvider")]
@@ -87,7 +87,7 @@ impl<'a> Surroundings<'a> {
         Self { platform, environment, places, providers: providers(keys), asks, left: Cell::new(MOST) }
     }
 
-    /// The value with its expressions resolved.
+    /// The value without expressions.
     pub(super) fn resolve(&self, text: &str) -> Result<String, Unresolved> {
         self.left.set(MOST);
         match self.platform {
@@ -97,7 +97,7 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// Kafka Connect looks at `${provider:…}` alone; `${name}` is no expression.
+    /// Resolves `${provider:…}`, the only expression in Kafka Connect. `${name}` is none there.
     fn connect(&self, text: &str) -> Result<String, Unresolved> {
         let mut out = String::new();
         let mut rest = text;
@@ -142,15 +142,14 @@ impl<'a> Surroundings<'a> {
         Ok(out)
     }
 
-    /// Counts one more expression: a few that name one another could ask for more than there is time or memory for.
+    /// Counts one more expression. A few that name each other could need more time or memory than there is.
     fn count(&self, made: &str) -> Result<(), Unresolved> {
         let left = self.left.get().checked_sub(1).filter(|_| made.len() <= LONGEST).ok_or(Unresolved::TooMuch)?;
         self.left.set(left);
         Ok(())
     }
 
-    /// Resolves the text between `${` and `}`. Quarkus asks no config provider: it takes the name that a provider would be asked
-    /// for as a default.
+    /// Resolves the text between `${` and `}`. Quarkus has no config providers: it takes `provider:…` for a name with a default.
     fn expression(&self, inside: &str, depth: usize) -> Result<String, Unresolved> {
         if let Some((handler, _)) = inside.split_once("::") {
             return Err(Unresolved::Provider(handler.to_owned()));
@@ -164,7 +163,7 @@ impl<'a> Surroundings<'a> {
         }
     }
 
-    /// `[PATH:]KEY` of a config provider.
+    /// Resolves `[PATH:]KEY` by a config provider.
     fn provided(&self, provider: &str, reference: &str) -> Result<String, Unresolved> {
         let (path, key) = reference.split_once(':').unwrap_or(("", reference));
         match self.providers.get(provider).map(String::as_str) {
@@ -184,7 +183,7 @@ fn from_file(path: &str, key: &str) -> Result<String, Unresolved> {
     entries.into_iter().rev().find(|entry| entry.key == key).map(|entry| entry.value).ok_or_else(no_key)
 }
 
-/// Reads a file of a mounted secret. A newline that an editor leaves at its end is not part of the secret.
+/// Reads a file of a mounted secret. A newline at its end is not part of the secret.
 fn from_directory(path: &str, key: &str) -> Result<String, Unresolved> {
     let bytes = read(&Path::new(path).join(key))?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
@@ -195,14 +194,14 @@ fn read(path: &Path) -> Result<Vec<u8>, Unresolved> {
     fs::read(path).map_err(|error| Unresolved::File { path: path.display().to_string(), reason: error.to_string() })
 }
 
-/// Splits a text at its first `${…}`: the text before it, inside it, and behind it.
+/// Splits a text at its first `${…}`: the text before it, inside it, and after it.
 fn first_expression(text: &str) -> Option<(&str, &str, &str)> {
     let (before, behind) = text.split_once("${")?;
     let (inside, after) = behind.split_once('}')?;
     Some((before, inside, after))
 }
 
-/// Splits a text that begins with `{`: the text up to the `}` that closes it, and the text behind that.
+/// Splits a text that begins with `{`: the text up to the closing `}`, and the text after it.
 fn matching(text: &str) -> Option<(&str, &str)> {
     let mut depth = 0_usize;
     for (at, character) in text.char_indices() {

@@ -1,19 +1,19 @@
-//! `sasl.jaas.config`.
+//! Parses `sasl.jaas.config`.
 //!
 //! In: one entry of a JAAS configuration, `com.example.LoginModule required name="value" …;`. Out: the module and its options.
 //! Specification: `javax.security.auth.login.Configuration`, Kafka's "Security" documentation.
 
 use std::collections::BTreeMap;
 
-/// A login module with its options. No `Debug`: one is a password.
+/// A login module with its options. It has no `Debug`, since an option is a password.
 #[derive(PartialEq, Eq)]
 pub(super) struct Jaas {
-    /// The class, without its package.
+    /// The name of the class, without its package.
     pub(super) module: String,
     pub(super) options: BTreeMap<String, String>,
 }
 
-/// Reads one entry; `None` if the text is not one.
+/// Parses one entry. `None`: the text is not one.
 pub(super) fn parse(text: &str) -> Option<Jaas> {
     let text = text.trim();
     let mut rest = text.strip_suffix(';').unwrap_or(text).trim_end();

@@ -1,10 +1,10 @@
-//! Keys with their values and places, and which of them have been looked at.
+//! [`Keys`]: keys with their values and origins. A translated key is removed.
 
 use std::collections::BTreeMap;
 
 use crate::given::Origin;
 
-/// A key's value and its origin. No `Debug`: it may be a secret.
+/// A key's value and its origin. It has no `Debug`, since the value may be a secret.
 #[derive(Clone)]
 pub(super) struct KeyValue {
     pub(super) text: String,
@@ -12,7 +12,7 @@ pub(super) struct KeyValue {
 }
 
 impl KeyValue {
-    /// `true` and `false` in any case, as Java reads them; anything else is false there, and `None` here.
+    /// `true` or `false` in any case. `None`: another text, which Java takes for false.
     pub(super) fn boolean(&self) -> Option<bool> {
         match self.text.trim().to_ascii_lowercase().as_str() {
             "true" => Some(true),
@@ -22,12 +22,12 @@ impl KeyValue {
     }
 }
 
-/// A set of keys. The translation of a key takes it out, so keys that are left at the end have no counterpart.
+/// A set of keys. The translation removes each key that it handles, so the keys that are left have no counterpart.
 #[derive(Clone, Default)]
 pub(super) struct Keys(BTreeMap<String, KeyValue>);
 
 impl Keys {
-    /// A later value of a key takes an earlier one's place.
+    /// Inserts a key. If it is there already, the new value replaces the old one.
     pub(super) fn insert(&mut self, key: String, value: KeyValue) {
         self.0.insert(key, value);
     }
@@ -40,12 +40,12 @@ impl Keys {
         self.0.remove(key)
     }
 
-    /// Takes a key whose empty value means that it is not given.
+    /// Removes a key. An empty value counts as not given.
     pub(super) fn take_filled(&mut self, key: &str) -> Option<KeyValue> {
         self.take(key).filter(|value| !value.text.trim().is_empty())
     }
 
-    /// Takes all that begin with `prefix`, which is left out of their names.
+    /// Removes all keys that begin with `prefix`. The result has them without it.
     pub(super) fn take_below(&mut self, prefix: &str) -> Self {
         let below = self.0.keys().filter(|key| key.starts_with(prefix)).cloned().collect::<Vec<_>>();
         let mut taken = Self::default();
@@ -57,7 +57,7 @@ impl Keys {
         taken
     }
 
-    /// Merges `over` into these keys. Where both have a key, the value from `over` counts.
+    /// Merges `over` into these keys. If both have a key, the value of `over` counts.
     pub(super) fn overlaid(mut self, over: Self) -> Self {
         self.0.extend(over.0);
         self

@@ -1,14 +1,15 @@
-//! A Debezium configuration read as walrelay's settings.
+//! Translates a Debezium configuration into walrelay's settings.
 //!
 //! ```text
 //!  files ──document, places──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
 //!                                                                                   └─report─► what `check` prints
 //! ```
 //!
-//! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's
-//! properties, variables, `.env`. Out: a [`Translation`]: settings by the names of flags, what has no flag ([`Connect`]), and a note for each
-//! key that was not carried over. Reads files that are named, and those of active profiles beside them; contacts nothing.
-//! Invariants: every key is either carried over or in a note; no secret is in a note or in what is printed; a note is one line.
+//! In: Debezium Server's `application.properties`, a Kafka Connect connector's JSON or properties, a Connect worker's properties,
+//! variables, `.env`. Out: a [`Translation`]: settings by the names of flags, settings without flags ([`Connect`]), and a note for each
+//! key that was not carried over. This folder reads the files that the user names, and those of active profiles beside them. It
+//! contacts nobody.
+//! Invariants: every key is either carried over or in a note. No note and no printed text has a secret. A note is one line.
 
 mod document;
 mod error;
@@ -40,7 +41,7 @@ use document::{Document, Job};
 use keys::Keys;
 use places::Places;
 
-/// A Debezium configuration, translated to walrelay's settings. No `Debug`: values may be secrets.
+/// A Debezium configuration, translated to walrelay's settings. It has no `Debug`, since values may be secrets.
 pub struct Translation {
     /// Settings by the names of flags.
     pub settings: BTreeMap<&'static str, Setting>,
@@ -48,35 +49,35 @@ pub struct Translation {
     pub properties: BTreeMap<String, Setting>,
     /// The conversion of keys, values and headers.
     pub connect: Connect,
-    /// The tables that are captured; empty: all.
+    /// The tables that are captured. Empty: all.
     pub tables: TablePatterns,
-    /// Notes on keys that have no counterpart, and on differences that the user should know.
+    /// Notes on keys without a counterpart, and on differences that the user should know.
     pub notes: Vec<Note>,
     /// The program that ran the Debezium configuration.
     pub platform: Platform,
 }
 
-/// A setting's values, and where they come from.
+/// A setting's values, and their origin.
 #[derive(Clone)]
 pub struct Setting {
     /// One value, or several for a list.
     pub values: Vec<String>,
     /// Whether it is a list.
     pub is_list: bool,
-    /// The value as messages may show it; `None` if it is a secret.
+    /// The values for messages. `None`: they are secret.
     pub shown: Option<Vec<String>>,
-    /// The key that gave it.
+    /// The key from which the setting comes.
     pub origin: Origin,
 }
 
-/// A note on a key that has no counterpart.
+/// A note on a key without a counterpart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     /// The note's severity.
     pub severity: Severity,
-    /// The key with its place.
+    /// The key and its place.
     pub origin: String,
-    /// The key's effect in Debezium, and walrelay's behaviour instead.
+    /// The key's effect in Debezium, and what walrelay does instead.
     pub text: String,
 }
 
@@ -85,18 +86,18 @@ pub struct Note {
 pub enum Severity {
     /// Nothing is lost without the key.
     NotNeeded,
-    /// No record differs, but something else may.
+    /// The records are the same, but something else may differ.
     Warning,
-    /// A record would differ: an error unless differences are accepted.
+    /// A record would differ. This is an error unless `--accept-differences` is set.
     Differs,
-    /// walrelay cannot run with it: always an error.
+    /// walrelay cannot run with the key. This is always an error.
     Refused,
 }
 
-/// Reads `files` together, and those of Quarkus' active profiles that lie beside them.
+/// Reads `files` together, and the files of Quarkus' active profiles beside them.
 ///
 /// # Errors
-/// A file cannot be read or understood, or they are not one configuration. What a key asks for is in the notes instead: see
+/// A file cannot be read or understood, or the files are not one configuration. Problems of single keys are in the notes instead: see
 /// [`Translation::verdict`].
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
@@ -104,8 +105,8 @@ pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation,
     Ok(translate::translate(Job::assemble(documents, places)?, environment))
 }
 
-/// Returns the places in which Debezium Server looks: none if no file is Debezium Server's. Adds files of active profiles to
-/// `documents`.
+/// Returns the places in which Debezium Server looks keys up. There are none if no file is Debezium Server's. Adds files of active
+/// profiles to `documents`.
 fn places(
     files: &[PathBuf],
     documents: &mut Vec<Document>,
@@ -143,7 +144,8 @@ fn places(
     Ok(Places::new(keys(documents), dot_env, environment))
 }
 
-/// The `.env` of Debezium Server's working directory, which holds the folder `config`; else that of walrelay's.
+/// The `.env` of Debezium Server's working directory, which has the folder `config`. If there is none, that of
+/// walrelay's working directory.
 fn dot_env(files: &[PathBuf]) -> Option<PathBuf> {
     let folders = files.iter().filter_map(|file| file.parent());
     let above = folders.filter(|folder| folder.ends_with("config")).filter_map(Path::parent);
@@ -155,30 +157,30 @@ fn bytes(file: &Path) -> Result<Vec<u8>, DebeziumError> {
 }
 
 impl Translation {
-    /// A setting's values, and where they come from.
+    /// A setting's values, and their origin.
     pub fn setting(&self, name: &str) -> Option<(&Vec<String>, &Origin)> {
         self.settings.get(name).map(|setting| (&setting.values, &setting.origin))
     }
 
-    /// Returns librdkafka's properties likewise, with their names.
+    /// librdkafka's properties: name, values and origin.
     pub fn properties(&self) -> impl Iterator<Item = (&String, &Vec<String>, &Origin)> {
         self.properties.iter().map(|(name, setting)| (name, &setting.values, &setting.origin))
     }
 
-    /// Returns the conversion of keys, values and headers; with `accept` even if records differ.
+    /// The conversion of keys, values and headers. `accept`: it is returned even if records differ.
     pub fn connect(&self, accept: bool) -> Connect {
         Connect { alike_envelopes: self.connect.alike_envelopes && !accept, ..self.connect.clone() }
     }
 
-    /// Returns the tables that are captured.
+    /// The tables that are captured.
     pub fn tables(&self) -> &TablePatterns {
         &self.tables
     }
 
-    /// Whether walrelay may run with the configuration; with `accept` even if records differ.
+    /// Whether walrelay may run with the configuration. `accept`: it may even if records differ.
     ///
     /// # Errors
-    /// A note says that it may not.
+    /// A note forbids it.
     pub fn verdict(&self, accept: bool) -> Result<(), DebeziumError> {
         let least = if accept { Severity::Refused } else { Severity::Differs };
         let standing = self.notes.iter().filter(|note| note.severity >= least).collect::<Vec<_>>();
@@ -189,7 +191,7 @@ impl Translation {
         Err(DebeziumError::Problems { problems: standing.into_iter().map(ToString::to_string).collect(), acceptable })
     }
 
-    /// Returns a line to log for each note that matters.
+    /// A line to log for each note that matters.
     pub fn warnings(&self) -> Vec<String> {
         let matters = |note: &&Note| note.severity > Severity::NotNeeded;
         self.notes.iter().filter(matters).map(|note| format!("--from-debezium: {note}")).collect()
@@ -197,7 +199,7 @@ impl Translation {
 }
 
 impl Note {
-    /// The longest text, in characters: a longer one quotes a long value.
+    /// The most characters of a text. A longer one quotes a long value, and is cut.
     const LONGEST: usize = 600;
 
     fn new(severity: Severity, origin: String, text: &str) -> Self {

@@ -1,4 +1,4 @@
-//! In the place of `debezium` in a build without that feature: no file is read.
+//! Replaces `debezium` in a build without that feature. It reads no files.
 
 use std::path::PathBuf;
 
@@ -7,11 +7,11 @@ use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 
-/// A Debezium configuration's translation. It has no values in a build without the feature.
+/// A Debezium configuration's translation. In a build without the feature, it has no values.
 #[derive(Debug)]
 pub enum Translation {}
 
-/// Why there is none.
+/// The reason why there is no translation.
 #[derive(Debug, thiserror::Error)]
 #[error("--from-debezium: this walrelay was built without the feature \"debezium\"")]
 pub struct DebeziumError;
@@ -32,35 +32,35 @@ impl DebeziumError {
 }
 
 impl Translation {
-    /// A setting's values, and where they come from.
+    /// A setting's values, and their origin.
     pub fn setting(&self, _: &str) -> Option<(&Vec<String>, &Origin)> {
         match *self {}
     }
 
-    /// As the function of the same name in a build with the feature.
+    /// librdkafka's properties.
     pub fn properties(&self) -> std::iter::Empty<(&String, &Vec<String>, &Origin)> {
         match *self {}
     }
 
-    /// How keys, values and headers are made.
+    /// The conversion of keys, values and headers.
     pub fn connect(&self, _: bool) -> Connect {
         match *self {}
     }
 
-    /// Which tables are captured.
+    /// The tables that are captured.
     pub fn tables(&self) -> &TablePatterns {
         match *self {}
     }
 
-    /// Whether it may run.
+    /// Whether walrelay may run with the configuration.
     ///
     /// # Errors
-    /// A note says that it may not.
+    /// A note forbids it.
     pub fn verdict(&self, _: bool) -> Result<(), DebeziumError> {
         match *self {}
     }
 
-    /// As the function of the same name in a build with the feature.
+    /// A line to log for each note that matters.
     pub fn warnings(&self) -> Vec<String> {
         match *self {}
     }

@@ -1,13 +1,13 @@
-//! The places in which Debezium Server finds its keys, and which of them counts.
+//! [`Places`]: the places in which Debezium Server finds its keys, and which of them takes precedence.
 //!
 //! ```text
 //!  variables ──► .env in the working directory ──► application-PROFILE.properties ──► application.properties
 //! ```
 //!
-//! In: the keys of each place. Out: the keys as Debezium Server sees them. The first place that has a key counts, and in each place
-//! a key of an active profile before the same key without one. Variables stand for keys in whatever case, with an underscore for
-//! each other character.
-//! Invariant: two spellings of one key with different values are an error: which of them counts depends on Java's hashes.
+//! In: the keys of each place. Out: the keys as Debezium Server sees them. The first place that has a key counts. In each place, a key
+//! of an active profile takes precedence over the same key without one. A variable stands for a key in any case, with an underscore in
+//! the place of each character that is no letter or digit.
+//! Invariant: if two spellings of one key have different values, that is an error, since Java's hashes decide which of them counts.
 //! Specification: Debezium Server's `DebeziumServer.configToProperties`; SmallRye Config's `EnvConfigSource`,
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
 
@@ -26,17 +26,18 @@ pub(super) struct Places {
 
 struct KeyPlace {
     keys: Keys,
-    /// The keys are names of variables.
+    /// Whether the keys are names of variables.
     is_of_variables: bool,
 }
 
-/// Prefixes of the keys that Debezium Server also takes with underscores in the place of dots.
+/// The prefixes of keys that Debezium Server also takes with underscores in the place of dots.
 const IN_ANY_FORM: [&str; 4] = ["debezium.source.", "debezium.format.", "debezium.transforms.", "debezium.predicates."];
 
-/// Keys below those that it looks up with their dots alone.
+/// Keys with one of these prefixes that Debezium Server takes only with dots.
 const WITH_DOTS: [&str; 3] = ["debezium.format.key", "debezium.format.value", "debezium.format.header"];
 
-/// Prefixes of variables that stand for keys. `DEBEZIUM_VERSION` and the like are no keys: the image of Debezium Server sets them.
+/// The prefixes of variables that stand for keys. `DEBEZIUM_VERSION` and the like are no keys, since the image of Debezium Server sets
+/// them.
 const OF_VARIABLES: [&str; 7] = [
     "debezium.source.",
     "debezium.sink.",
@@ -47,11 +48,11 @@ const OF_VARIABLES: [&str; 7] = [
     "smallrye.config.loc",
 ];
 
-/// Variables whose options Java reads.
+/// Variables from which Java reads options.
 const JAVA_OPTIONS: [&str; 4] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "DEBEZIUM_OPTS"];
 
 impl Places {
-    /// `files`: the keys of all files together; `dot_env`: those of `.env`.
+    /// `files`: the keys of all files together. `dot_env`: the keys of `.env`.
     pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
         let mut variables = Keys::default();
         for (name, text) in &environment.variables {
@@ -67,7 +68,7 @@ impl Places {
         places
     }
 
-    /// Active profiles, the strongest last. An empty list of profiles is one, too.
+    /// The active profiles. Later ones take precedence. An empty list of profiles counts as one profile.
     pub(super) fn profiles(&self) -> &[String] {
         &self.profiles
     }
@@ -79,7 +80,7 @@ impl Places {
         given.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The value that counts.
+    /// The value of a key, from the first place that has it.
     pub(super) fn find(&self, name: &str) -> Option<&KeyValue> {
         self.places.iter().find_map(|place| {
             let of_profiles = self.profiles.iter().rev().find_map(|profile| place.find(&format!("%{profile}.{name}")));
@@ -87,7 +88,7 @@ impl Places {
         })
     }
 
-    /// All keys by the names that Debezium Server gives them.
+    /// All keys, by the names that Debezium Server uses.
     ///
     /// # Errors
     /// Two spellings of one key have different values.
@@ -109,7 +110,7 @@ impl Places {
         Ok(keys)
     }
 
-    /// The names of all keys: those in the files, and those that variables stand for.
+    /// The names of all keys: those in files, and those for which variables stand.
     fn names(&self) -> Vec<String> {
         let of = |is_of_variables| self.places.iter().filter(move |place| place.is_of_variables == is_of_variables);
         let mut names = of(false)
@@ -122,7 +123,7 @@ impl Places {
         names
     }
 
-    /// Returns the name without its profile; `None` if that profile is not active.
+    /// The name without its profile. `None`: the profile is not active.
     fn without_profile(&self, name: &str) -> Option<String> {
         let Some((profile, rest)) = name.strip_prefix('%').and_then(|rest| rest.split_once('.')) else {
             return Some(name.to_owned());
@@ -130,7 +131,8 @@ impl Places {
         self.profiles.iter().any(|active| active == profile).then(|| rest.to_owned())
     }
 
-    /// The names of keys that a variable gives, its own and one with dots, unless a file has the key in mixed case.
+    /// The names of the keys for which a variable stands: its own name, and one with dots. If a file has the key in mixed case, there
+    /// are none.
     fn of_variable(&self, name: &str, value: &KeyValue, of_files: &[String]) -> Vec<String> {
         let is_option = |word: &str| {
             ["debezium", "quarkus", "smallrye", "mp"].iter().any(|of| word.starts_with(&format!("-D{of}.")))
@@ -159,7 +161,7 @@ fn is_in_any_form(dotted: &str) -> bool {
     IN_ANY_FORM.iter().any(|prefix| dotted.starts_with(prefix)) && !WITH_DOTS.contains(&dotted)
 }
 
-/// Debezium Server's profile if the user sets none.
+/// Debezium Server's profile, if the user sets none.
 const DEFAULT_PROFILE: &str = "prod";
 
 impl KeyPlace {
@@ -177,7 +179,7 @@ impl KeyPlace {
     }
 }
 
-/// `DEBEZIUM_SOURCE_SLOT_NAME` is `debezium.source.slot.name`.
+/// The key of a variable: `DEBEZIUM_SOURCE_SLOT_NAME` is `debezium.source.slot.name`.
 fn dotted(name: &str) -> String {
     name.replace('_', ".").to_ascii_lowercase()
 }
@@ -186,7 +188,7 @@ fn underscored(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
 }
 
-/// Reduces a key's name to the form that all names have in common for which one variable may stand.
+/// The common form of all names for which one variable may stand.
 fn plain(name: &str) -> String {
     underscored(name).to_ascii_lowercase()
 }

@@ -1,24 +1,24 @@
-//! Java's `.properties` files.
+//! Parses Java's `.properties` files.
 //!
-//! In: a file's bytes. Out: its entries in their order, with their lines. A key that is written twice comes twice.
-//! Bytes that are not UTF-8 are Latin-1, as Java had it.
+//! In: a file's bytes. Out: its entries in their order, with their lines. If a key repeats, both entries are there. If the bytes are
+//! not UTF-8, they count as Latin-1, as in earlier versions of Java.
 //! Specification: `java.util.Properties.load`.
 
 use std::str::Chars;
 
-/// One entry. No `Debug`: it may be a secret.
+/// One entry. It has no `Debug`, since it may be a secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct PropertyEntry {
     pub(super) key: String,
     pub(super) value: String,
-    /// Its first line, from 1.
+    /// The first line of the entry, from 1.
     pub(super) line: usize,
 }
 
-/// A `\u` that four hex digits do not follow.
+/// A `\u` without four hex digits after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BadEscape {
-    /// The entry's first line, from 1.
+    /// The first line of the entry, from 1.
     pub(super) line: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<PropertyEntry>, BadEscape> {
     logical_lines(text).into_iter().map(|(line, text)| entry(&text, line)).collect()
 }
 
-/// Lines that a backslash at the end joins, without comments and blank ones.
+/// The logical lines: a backslash at the end of a line joins it with the next one. Comments and blank lines are left out.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::<(usize, String)>::new();
     let mut continues = false;
@@ -58,7 +58,7 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Ends of lines are `\n`, `\r` and `\r\n`.
+/// Splits the text at `\n`, `\r` and `\r\n`.
 fn natural_lines(text: &str) -> Vec<&str> {
     text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r')).collect()
 }
@@ -67,7 +67,7 @@ const fn is_blank(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\x0C')
 }
 
-/// The key ends at the first `=`, `:` or blank that no backslash stands before.
+/// Splits a line into key and value. The key ends at the first `=`, `:` or blank without a backslash before it.
 fn entry(line: &str, number: usize) -> Result<PropertyEntry, BadEscape> {
     let mut escaped = false;
     let end = line.find(|character| {
@@ -82,7 +82,7 @@ fn entry(line: &str, number: usize) -> Result<PropertyEntry, BadEscape> {
     Ok(PropertyEntry { key: unescaped(key)?, value: unescaped(value)?, line: number })
 }
 
-/// `None`: a `\u` is not well-formed.
+/// Resolves escapes. `None`: a `\u` is not well-formed.
 fn unescape(text: &str) -> Option<String> {
     let mut units = Vec::<u16>::new();
     let mut rest = text.chars();
@@ -107,7 +107,7 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf16(&units).ok()
 }
 
-/// Four hex digits.
+/// Reads four hex digits.
 fn unicode(rest: &mut Chars<'_>) -> Option<u16> {
     let digits = rest.by_ref().take(4).collect::<String>();
     (digits.len() == 4 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))

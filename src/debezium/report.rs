@@ -1,7 +1,7 @@
-//! A translation for people.
+//! Writes a translation for people.
 //!
-//! In: a [`Translation`] and the files that it was read from. Out: text, with no secret in it: the settings as flags, the same
-//! as TOML, and each key that was not carried over with what it would do.
+//! In: a [`Translation`] and the files that it was read from. Out: a text without secrets. It has the settings as flags and as TOML,
+//! and each key that was not carried over, with its effect.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use super::{Platform, Setting, Severity, Translation};
 use crate::outbox::connect::{Connect, Converter};
 
 impl Translation {
-    /// The whole report. `accept`: differences are accepted.
+    /// The whole report. `accept`: `--accept-differences` is set.
     pub fn report(&self, files: &[PathBuf], accept: bool) -> String {
         let platform = match self.platform {
             Platform::Server => "Debezium Server",
@@ -114,7 +114,7 @@ impl Translation {
     }
 }
 
-/// A value that begins with a hyphen is one only behind an equals sign.
+/// A flag and its value. A value that begins with a hyphen needs an equals sign before it.
 fn flag(name: &str, value: &str) -> String {
     let between = if value.starts_with('-') { '=' } else { ' ' };
     format!("  --{name}{between}{}", for_shell(value))
@@ -128,7 +128,7 @@ fn place(setting: &Setting) -> String {
     setting.origin.to_string()
 }
 
-/// Joins lines: each has its text and then, behind a `#` in a common column, its origin.
+/// Aligns lines: each has its text, and in a common column a `#` and its origin.
 fn aligned(lines: &[(String, String)]) -> String {
     const WIDEST: usize = 60;
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= WIDEST).max().unwrap_or(0);
@@ -141,7 +141,7 @@ fn aligned(lines: &[(String, String)]) -> String {
     })
 }
 
-/// In single quotes unless it is plain.
+/// Puts a text into single quotes, unless it is plain.
 fn for_shell(text: &str) -> String {
     let plain =
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:,=@+%".contains(&byte));

@@ -1,9 +1,9 @@
-//! Every key that Debezium 3.6.3, its router, Kafka's producer and converters declare, and what becomes of it here.
+//! Tests that each key which Debezium 3.6.3, its router, Kafka's producer or the converters declare is handled.
 //!
-//! In: `declared.txt`, which `walrelay-dev conformance-debezium --write` takes down from the jars; `sorted.tsv`: who declares a
-//! key, its name, a value that asks for something, and its sort. The sort is what the translation makes of the value:
-//! `mapped` a setting, `nothing` a confirmation that nothing is lost, `reported` a warning or a difference, `refused`.
-//! `WALRELAY_BLESS=1` rewrites the file, with the values that are there.
+//! In: `declared.txt`, which `walrelay-dev conformance-debezium --write` writes from the jars, and `sorted.tsv`. A line of `sorted.tsv`
+//! has the class that declares a key, the key's name, a value with an effect, and a sort. The sort is the result of the translation:
+//! `mapped` for a setting, `nothing` if nothing is lost, `reported` for a warning or a difference, and `refused`. `WALRELAY_BLESS=1`
+//! writes the sorts again, and keeps the values.
 
 use super::tests::{CONNECTOR, SERVER, server, translated};
 use super::{Note, Severity, Translation};
@@ -12,7 +12,7 @@ const DECLARED: &str = include_str!("declared.txt");
 const SORTED: &str = include_str!("sorted.tsv");
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/debezium/sorted.tsv");
 
-/// The value of a key that has none yet.
+/// The value for a key that is not in `sorted.tsv` yet.
 const ANY: &str = "1";
 
 /// `(who, key)` of a declared line.
@@ -26,7 +26,7 @@ fn sample(who: &str, key: &str) -> &'static str {
     row.and_then(|row| row.get(2).copied()).unwrap_or(ANY)
 }
 
-/// A configuration with the key, the same without it, and the key as the notes name it.
+/// The translation of a configuration with the key, and without it; and the key as notes name it.
 fn with_and_without(who: &str, key: &str, value: &str) -> (Translation, Translation, String) {
     const CLASS: &str = "org.apache.kafka.connect";
     let connect = |members: &str| translated(&[&format!("{{{CONNECTOR}{members}}}")]);
@@ -45,7 +45,7 @@ fn with_and_without(who: &str, key: &str, value: &str) -> (Translation, Translat
         "string" => below(&format!("{CLASS}.storage.StringConverter"), key),
         "binary" => below("io.debezium.converters.BinaryDataConverter", key),
         "engine" if key == "transforms" => {
-            // The Server has a key of its own for them, which counts more.
+            // Debezium Server has a key of its own for them, which takes precedence.
             let without = SERVER.replace("debezium.transforms=outbox\n", "");
             let key = format!("debezium.source.{key}");
             (translated(&[&format!("{without}{key}={value}\n")]), translated(&[&without]), key)
@@ -58,7 +58,7 @@ fn with_and_without(who: &str, key: &str, value: &str) -> (Translation, Translat
     }
 }
 
-/// Renders a translation as text, without its notes.
+/// Writes a translation as text, without its notes.
 fn made(translation: &Translation) -> String {
     let settings = translation.settings.iter().map(|(name, setting)| format!("{name}={:?}", setting.values));
     let properties = translation.properties.iter().map(|(name, setting)| format!("{name}={:?}", setting.values));

@@ -1,4 +1,4 @@
-//! What turns columns into bytes.
+//! Tests the settings that turn columns into bytes.
 
 use super::*;
 use crate::outbox::connect::{BinaryMode, Converter, DecimalMode, Expand, IntervalMode, Json, TimePrecision};

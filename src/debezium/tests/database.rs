@@ -1,4 +1,4 @@
-//! Where the rows come from: database, slot, tables, columns.
+//! Tests the settings for database, slot, tables and columns.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which files are a configuration, and what their keys and expressions mean.
+//! Tests which files are a configuration, and what their keys and expressions mean.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Old configurations as their users have them: what they mean here, and what is said of the rest. A file for each subject; here are
-//! the configurations, and how a test asks.
+//! Tests the translation of configurations as users have them, with one file for each subject. This file has the configurations, and
+//! functions for all tests.
 
 mod converters;
 mod database;
@@ -11,7 +11,7 @@ mod router;
 
 use super::*;
 
-/// A configuration that has nothing to complain of.
+/// A configuration that gives no notes.
 pub(super) const SERVER: &str = "\
 debezium.sink.type=kafka
 debezium.sink.kafka.producer.bootstrap.servers=k:9092
@@ -27,7 +27,7 @@ debezium.transforms=outbox
 debezium.transforms.outbox.type=io.debezium.transforms.outbox.EventRouter
 ";
 
-/// The same for Kafka Connect, as members of an object.
+/// The same for Kafka Connect: the members of an object.
 pub(super) const CONNECTOR: &str = r#"
 "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
 "plugin.name": "pgoutput",
@@ -58,20 +58,20 @@ pub(super) fn translated(files: &[&str]) -> Translation {
     read_all(files, &[]).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The configuration of Debezium Server with further lines.
+/// Translates the configuration of Debezium Server, with further lines.
 #[track_caller]
 pub(super) fn server(lines: &str) -> Translation {
     translated(&[&format!("{SERVER}{lines}\n")])
 }
 
-/// The connector with further members.
+/// Translates the configuration of the connector, with further members.
 #[track_caller]
 fn connect(members: &str) -> Translation {
     let comma = if members.is_empty() { "" } else { "," };
     translated(&[&format!("{{{CONNECTOR}{comma}{members}}}")])
 }
 
-/// Values of a setting, with blanks between them.
+/// The values of a setting, with blanks between them.
 fn setting(translation: &Translation, name: &str) -> Option<String> {
     translation.settings.get(name).map(|setting| setting.values.join(" "))
 }
@@ -80,7 +80,7 @@ fn property(translation: &Translation, name: &str) -> Option<String> {
     translation.properties.get(name).map(|setting| setting.values.join(" "))
 }
 
-/// Notes on a key, as severity and text.
+/// The notes on a key: severity and text.
 fn notes(translation: &Translation, key: &str) -> Vec<(Severity, String)> {
     let on = |note: &&Note| note.origin.split(" (").next() == Some(key);
     translation.notes.iter().filter(on).map(|note| (note.severity, note.text.clone())).collect()
@@ -92,7 +92,7 @@ fn noted(translation: &Translation, key: &str, severity: Severity, part: &str) {
     assert!(found.iter().any(|(s, text)| *s == severity && text.contains(part)), "{key}: {found:?}");
 }
 
-/// One option of the router, and the setting that it becomes.
+/// Checks one option of the router, and the setting that it becomes.
 #[track_caller]
 fn router(option: &str, value: &str, name: &str, expected: &str) {
     let members = serde_json::json!({ format!("transforms.outbox.{option}"): value }).to_string();
@@ -101,7 +101,7 @@ fn router(option: &str, value: &str, name: &str, expected: &str) {
     assert!(translation.verdict(false).is_ok(), "{option}={value}: {:?}", translation.notes);
 }
 
-/// One key of the connector, and what is said of it.
+/// Checks the note on one key of the connector.
 #[track_caller]
 fn of_key(key: &str, value: &str, severity: Severity, part: &str) {
     let translation = server(&format!("debezium.source.{key}={value}"));

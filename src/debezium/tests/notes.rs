@@ -1,4 +1,4 @@
-//! What is said of keys that are not carried over, and the report.
+//! Tests the notes on keys that are not carried over, and the report.
 
 use super::*;
 
@@ -69,7 +69,7 @@ fn what_changes_records_is_a_difference() {
     of_key("skipped.operations", "t", Severity::NotNeeded, "anyway");
 }
 
-/// Keys whose effect shows in schemas alone, with a value that has one.
+/// Keys that have an effect only on schemas, each with a value that has one.
 const OF_SCHEMAS: [(&str, &str); 5] = [
     ("column.propagate.source.type", ".*"),
     ("datatype.propagate.source.type", ".*"),

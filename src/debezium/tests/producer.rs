@@ -1,4 +1,4 @@
-//! The producer's properties, and the sink.
+//! Tests the producer's properties, and the sink.
 
 use super::*;
 
@@ -88,7 +88,7 @@ fn numbers_that_only_java_takes_become_the_nearest() {
         assert_eq!(property(&translation, ours).as_deref(), Some(near), "{java}");
         noted(&translation, &key, Severity::Warning, near);
     }
-    // Java does not take it either.
+    // Java refuses this value, too.
     let below = server("debezium.sink.kafka.producer.linger.ms=-5");
     assert_eq!(property(&below, "linger.ms").as_deref(), Some("-5"));
     let empty = server("debezium.sink.kafka.producer.linger.ms=");

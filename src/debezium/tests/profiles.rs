@@ -1,4 +1,4 @@
-//! Quarkus' profiles, and variables in the place of keys.
+//! Tests Quarkus' profiles, and variables that stand for keys.
 
 use std::fs;
 
@@ -152,7 +152,7 @@ fn places_that_are_not_read_are_told() {
     of("JAVA_OPTS", "-Xmx1g").verdict(false).unwrap();
 }
 
-/// A folder as Debezium Server has it, with further files.
+/// A folder of Debezium Server, with further files.
 fn folder(lines: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config/application.properties");

@@ -1,4 +1,4 @@
-//! The router's options.
+//! Tests the router's options.
 
 use super::*;
 
@@ -75,7 +75,7 @@ fn dollars_of_debezium_servers_files_are_doubled() {
         let translation = server(&format!("{key}={replacement}"));
         assert_eq!(setting(&translation, "topic").as_deref(), Some("{route}.x"), "{replacement}");
     }
-    // Debezium Server does not start.
+    // Debezium Server would not start.
     noted(&server(&format!("{key}=${{routedByValue}}.x")), key, Severity::Refused, "routedByValue is neither");
 }
 

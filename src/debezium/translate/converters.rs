@@ -7,7 +7,7 @@ use crate::debezium::keys::{KeyValue, Keys};
 use crate::debezium::{Note, Severity};
 use crate::outbox::connect::{Converter, Json};
 
-/// A place that a converter serves.
+/// A part of the record that a converter makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordPart {
     Key,
@@ -25,7 +25,7 @@ impl RecordPart {
     }
 }
 
-/// Debezium Server's formats, and the converters behind them.
+/// Debezium Server's formats, each with its converter.
 const FORMATS: [(&str, &str); 5] =
     [("json", JSON), ("jsonbytearray", JSON), ("simplestring", TEXT), ("binary", BINARY), ("clientprovided", "")];
 
@@ -33,7 +33,7 @@ const TEXT: &str = "org.apache.kafka.connect.storage.StringConverter";
 const JSON: &str = "org.apache.kafka.connect.json.JsonConverter";
 const SIMPLE: &str = "org.apache.kafka.connect.storage.SimpleHeaderConverter";
 const BINARY: &str = "io.debezium.converters.BinaryDataConverter";
-/// Of bytes alone.
+/// Converters that take only bytes.
 const BYTES: [&str; 3] =
     [BINARY, "org.apache.kafka.connect.converters.ByteArrayConverter", "io.debezium.converters.ByteBufferConverter"];
 
@@ -54,7 +54,7 @@ impl Translator {
         self.server_headers();
     }
 
-    /// Debezium's format, or a class that is named beside it.
+    /// The converter of Debezium's format, or a class that is named beside it.
     fn server_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let name = part.name();
         let mut options = self.job.connector.take_below(&format!("{name}.converter."));
@@ -78,7 +78,7 @@ impl Translator {
         self.converter(part, &class, Some(&format), options)
     }
 
-    /// The connector's own, else the worker's; options belong to the file that names the class.
+    /// The connector's converter, or else the worker's. Options count only in the file that names the class.
     fn connect_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let key = format!("{}.converter", part.name());
         let (own, options) = (self.job.connector.take_filled(&key), self.job.connector.take_below(&format!("{key}.")));
@@ -142,7 +142,8 @@ impl Translator {
         converter
     }
 
-    /// The class with its package, without which Kafka Connect takes it, too. One of the same name in another package is another one.
+    /// The class with its package. Kafka Connect also takes the class without it. A class of the same name in another package is
+    /// another class.
     fn whole_class<'c>(&self, class: &'c str) -> &'c str {
         let fits = |whole: &&&'static str| {
             let last = whole.rsplit('.').next().unwrap_or_default();
@@ -162,7 +163,7 @@ impl Translator {
                 return None;
             }
         }
-        // Shared options of all three converters may stand beside it.
+        // An option that all three converters share may be beside it.
         options.take("schemas.enable");
         options.take("decimal.format");
         Some(Converter::Text)
@@ -196,7 +197,7 @@ impl Translator {
         class.and_then(|class| self.converter(part, &class.text, Some(&class), inner))
     }
 
-    /// An expanded payload is a Java structure: only JSON has a form for it that can be had here.
+    /// Checks an expanded payload. It is a Java structure, for which only JSON has a form that walrelay can write.
     fn expanded_value(&mut self) {
         if self.out.connect.expand.is_none() {
             return;
@@ -213,7 +214,7 @@ impl Translator {
         self.refuse_missing("table.expand.json.payload", text);
     }
 
-    /// With the switch, the first row is another one.
+    /// Notes that the names of envelopes may differ: after the migration, another row is the first one.
     fn envelope_names(&mut self) {
         let mut converter = &self.out.connect.value;
         while let Converter::Bytes { other: Some(other) } = converter {

@@ -1,4 +1,4 @@
-//! Where the rows come from: `database.*`, slot, publication, tables.
+//! Translates where rows come from: `database.*`, slot, publication, tables.
 
 use super::Translator;
 use crate::debezium::keys::KeyValue;
@@ -6,7 +6,7 @@ use crate::debezium::{Setting, Severity};
 use crate::given::{Foreign, Origin};
 use crate::outbox::{List, TablePatterns};
 
-/// Debezium's names of what libpq calls otherwise, and whether it is shown.
+/// Debezium's keys with libpq's keywords for them, and whether the value may be shown.
 const PARTS: [(&str, &str); 9] = [
     ("database.hostname", "host"),
     ("database.port", "port"),
@@ -20,7 +20,7 @@ const PARTS: [(&str, &str); 9] = [
 ];
 
 impl Translator {
-    /// One connection string; what it leaves out is asked from the environment, as ever.
+    /// Makes one connection string. As always, the environment fills in what it leaves out.
     pub(super) fn database(&mut self) {
         let mut parts = Vec::new();
         for (key, keyword) in PARTS {
@@ -59,7 +59,7 @@ impl Translator {
         for (keyword, value) in parts {
             let text = value.text.trim().to_ascii_lowercase();
             match *keyword {
-                // Debezium takes them in any case.
+                // Debezium takes these values in any case.
                 "sslmode" if SSL_MODES.contains(&text.as_str()) => value.text = text,
                 "sslmode" => self.refuse(value, format!("\"{text}\" is none of {}", SSL_MODES.join(", "))),
                 "port" if text.parse::<u16>().is_ok_and(|port| port > 0) => value.text = text,
@@ -92,7 +92,7 @@ impl Translator {
         let publication = connector.take_filled("publication.name");
         let drop = connector.take("slot.drop.on.stop");
         match class {
-            // Kafka Connect takes short names of its plugins' classes, too.
+            // Kafka Connect also takes short names of its plugins' classes.
             Some(class) if ["PostgresConnector", "Postgres"].contains(&last_part(&class.text)) => {
                 self.not_needed(&class, "the same job");
             }
@@ -118,7 +118,7 @@ impl Translator {
         }
     }
 
-    /// A name, or Debezium's default.
+    /// Sets a name: the given one, or Debezium's default.
     fn named(&mut self, setting: &'static str, given: Option<KeyValue>, default: &str) {
         match given {
             Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
@@ -126,7 +126,7 @@ impl Translator {
         }
     }
 
-    /// One plain name per entry becomes `--table`; anything else stays a list of expressions.
+    /// If every entry is one plain name, they become `--table`. Else the list of expressions stays.
     pub(super) fn tables(&mut self) {
         let lists = [
             ("schema.include.list", List::IncludeSchemas),
@@ -169,7 +169,7 @@ const NO_PGOUTPUT: &str = "the slot must be one of the plugin pgoutput: set plug
 
 const SSL_MODES: [&str; 6] = ["disable", "allow", "prefer", "require", "verify-ca", "verify-full"];
 
-/// The place of what all these keys give together.
+/// The origin of a setting that comes from several keys.
 fn of_all(first: &Origin) -> Origin {
     match first {
         Origin::Translated(key) => {
@@ -184,7 +184,7 @@ fn origin_of(parts: &[(&str, KeyValue)], keyword: &str) -> Option<Origin> {
     parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())
 }
 
-/// Of a class's name.
+/// The last part of a class's name.
 fn last_part(class: &str) -> &str {
     class.trim().rsplit('.').next().unwrap_or_default()
 }
@@ -194,13 +194,13 @@ fn is_der(file: &str) -> bool {
     [".pk8", ".der"].iter().any(|ending| file.ends_with(ending))
 }
 
-/// As libpq's keyword strings want it.
+/// Quotes a text as libpq's keyword strings need it.
 fn quoted(text: &str) -> String {
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte));
     if plain { text.to_owned() } else { format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'")) }
 }
 
-/// Names without any sign of an expression but the dot.
+/// The names of a list that has no sign of an expression but the dot. `None`: it has other signs.
 fn plain_names(list: &str) -> Option<Vec<String>> {
     let names = list.split(',').map(|name| name.trim().replace(r"\.", "."));
     let plain = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.".contains(&byte));

@@ -1,19 +1,19 @@
-//! The keys that have no counterpart, as data: what they would do, and what is done instead.
+//! A table of the keys without a counterpart: their effect, and what walrelay does instead.
 //!
-//! A name that ends with a dot stands for all that begin with it; the longest that fits counts.
+//! A name that ends with a dot stands for all keys that begin with it. If several names fit a key, the longest one counts.
 //! Specification: Debezium's PostgreSQL connector and Server, Kafka Connect's worker properties.
 
 use crate::debezium::Severity::{self, Differs, NotNeeded, Warning};
 
-/// When a note is made.
+/// When a note on the key is made.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
     Always,
-    /// Unless its value is false, none or empty.
+    /// If its value is not false, none or empty.
     On,
-    /// Unless its value is true.
+    /// If its value is not true.
     Off,
-    /// Where a JsonConverter writes schemas, unless its value is false, none or empty: else it shows nowhere.
+    /// If a JsonConverter writes schemas, and its value is not false, none or empty. Without schemas it has no effect.
     InSchemas,
 }
 
@@ -36,14 +36,14 @@ const JAVA_PROPERTIES: &str =
 const NAMES: &str = "the router names topics without it";
 const SCHEMA: &str = "it changes the schemas that a JsonConverter writes, with keys their partitions: set schemas.enable=false, or leave it out";
 
-/// Keys of one kind, by what is said of them.
+/// The keys of one kind, by their notes.
 pub(super) struct Left {
-    /// Nothing is lost without them, whatever their values are: the reason, and their names.
+    /// Keys without which nothing is lost, for any value: the reason, and their names.
     not_needed: &'static [(&'static str, &'static [&'static str])],
     others: &'static [(&'static str, When, Severity, &'static str)],
 }
 
-/// The connector's.
+/// The keys of the connector.
 pub(super) const CONNECTOR: Left = Left {
     not_needed: &[
         (
@@ -176,7 +176,7 @@ pub(super) const CONNECTOR: Left = Left {
     ],
 };
 
-/// Debezium Server's.
+/// The keys of Debezium Server.
 pub(super) const SERVER: Left = Left {
     not_needed: &[
         (PACE, &["debezium.sink.kafka."]),
@@ -207,7 +207,7 @@ pub(super) const SERVER: Left = Left {
 };
 
 impl Left {
-    /// Returns the note for a key, and when it applies. If several names fit, the longest one's counts.
+    /// The note for a key, and when it is made. If several names fit, the longest one counts.
     pub(super) fn find(&self, key: &str) -> Option<(When, Severity, &'static str)> {
         let fits = |name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
         let not_needed = self.not_needed.iter().flat_map(|(text, names)| names.iter().map(move |name| (*name, *text)));
@@ -216,7 +216,7 @@ impl Left {
         fitting.max_by_key(|(name, ..)| name.len()).map(|(_, when, severity, text)| (when, severity, text))
     }
 
-    /// Whole names.
+    /// The names that do not end with a dot.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         let not_needed = self.not_needed.iter().flat_map(|(_, names)| names.iter().copied());
         not_needed.chain(self.others.iter().map(|(name, ..)| *name)).filter(|name| !name.ends_with('.'))

@@ -1,7 +1,7 @@
-//! Keys into settings.
+//! Translates keys into settings.
 //!
-//! In: a [`Job`]. Out: a [`Translation`]. Each part takes the keys that it understands; what is left over at the end is
-//! looked up among those that are known to have no counterpart, and else named as unknown.
+//! In: a [`Job`]. Out: a [`Translation`]. Each file of this folder removes the keys that it handles. The keys that are left get a note:
+//! known keys without a counterpart by the table in `left`, and others as unknown.
 
 mod converters;
 mod database;
@@ -50,14 +50,14 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
     translator.out
 }
 
-/// A configuration on its way.
+/// A configuration that is being translated.
 struct Translator {
     job: Job,
     out: Translation,
 }
 
 impl Translator {
-    /// Replaces every `${…}`. A key whose value cannot be had is taken out and noted.
+    /// Replaces every `${…}`. If a key's value cannot be resolved, the key is removed and noted.
     fn resolve(&mut self, environment: &Environment) {
         let asks = self.job.connector.get("config.providers").is_some();
         let Job { platform, connector, producer, worker, server, places, .. } = &mut self.job;
@@ -88,14 +88,14 @@ impl Translator {
         self.note(Severity::NotNeeded, &value.origin, text);
     }
 
-    /// A key, if it is there, whose value is as good as none.
+    /// Notes that a key, if it is set, has no effect.
     fn asks_nothing(&mut self, value: Option<KeyValue>) {
         if let Some(value) = value {
             self.not_needed(&value, "it asks for nothing");
         }
     }
 
-    /// A key, if it is there, that another one makes void.
+    /// Notes that a key, if it is set, has no effect because of another key.
     fn overruled(&mut self, value: Option<KeyValue>, by: &str) {
         if let Some(value) = value {
             self.not_needed(&value, format!("{by} counts more"));
@@ -114,12 +114,12 @@ impl Translator {
         self.note(Severity::Refused, &value.origin, text);
     }
 
-    /// A key that is missing altogether.
+    /// Refuses the configuration since a key is missing.
     fn refuse_missing(&mut self, key: &str, text: &str) {
         self.out.notes.push(Note::new(Severity::Refused, key.to_owned(), text));
     }
 
-    /// A setting with one value, which is no secret.
+    /// Sets a setting that has one value, which is no secret.
     fn set(&mut self, name: &'static str, text: impl Into<String>, origin: &Origin) {
         let text = text.into();
         let shown = Some(vec![text.clone()]);
@@ -134,7 +134,7 @@ impl Translator {
         }
     }
 
-    /// A property of librdkafka. Of two keys for one property the later one counts.
+    /// Sets a property of librdkafka. If two keys set it, the later one counts.
     fn property(&mut self, name: &str, text: impl Into<String>, origin: &Origin) {
         let text = text.into();
         let shown = (!is_secret(name)).then(|| vec![text.clone()]);
@@ -145,7 +145,7 @@ impl Translator {
         }
     }
 
-    /// Reads a value that has to be one of `words`, in upper or lower case; another one is refused.
+    /// Reads a value that has to be one of `words`, in upper or lower case. Another value is refused.
     fn one_of<T: Copy>(&mut self, value: &KeyValue, words: &[(&str, T)]) -> Option<T> {
         let text = value.text.trim();
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meant)| *meant);

@@ -1,4 +1,4 @@
-//! How Debezium reads columns, before a converter sees them.
+//! Translates how Debezium reads columns, before a converter gets them.
 
 use super::Translator;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, TimePrecision};

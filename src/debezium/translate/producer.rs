@@ -1,4 +1,4 @@
-//! The Kafka producer's properties, in librdkafka's names.
+//! Translates the Kafka producer's properties into librdkafka's.
 //!
 //! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
 
@@ -9,14 +9,14 @@ use crate::debezium::jaas::{self, Jaas};
 use crate::debezium::keys::KeyValue;
 use crate::debezium::{Note, Severity};
 
-/// The treatment of one property of Java's producer.
+/// What is done with a property of Java's producer.
 #[derive(Clone, Copy)]
 enum PropertyAction {
-    /// librdkafka has the same under this name.
+    /// librdkafka has the same property under this name.
     Becomes(&'static str),
     /// Nothing is lost without it, for this reason.
     NotNeeded(&'static str),
-    /// Records stay the same, but this is lost.
+    /// Records stay the same, but this effect is lost.
     Lost(&'static str),
 }
 
@@ -29,7 +29,7 @@ const METRICS: &str = "walrelay has its own metrics";
 const OIDC: &str = "Java's way to a token: -X sasl.oauthbearer.* has librdkafka's";
 const TLS: &str = "a setting of Java's TLS; OpenSSL's default counts";
 
-/// Java's names. One that ends with a dot stands for all that begin with it.
+/// Java's names. A name that ends with a dot stands for all that begin with it.
 const PROPERTIES: [(&str, PropertyAction); 71] = [
     ("acks", NotNeeded(FIXED)),
     ("enable.idempotence", NotNeeded(FIXED)),
@@ -110,20 +110,20 @@ const PROPERTIES: [(&str, PropertyAction); 71] = [
     ("value.converter.", NotNeeded("the producer does not look at converters")),
 ];
 
-/// Numbers: Java's name, the least that Java takes, and what librdkafka takes.
+/// Properties with numbers: Java's name, Java's least value, and librdkafka's range.
 const NUMBERS: [(&str, i64, RangeInclusive<i64>); 16] = [
     ("linger.ms", 0, 0..=900_000),
     ("batch.size", 0, 1..=2_147_483_647),
     ("max.request.size", 0, 1_000..=1_000_000_000),
     ("request.timeout.ms", 0, 1..=900_000),
-    // Java's -1 leaves the size to the system, as librdkafka's 0 does.
+    // In Java, -1 leaves the size to the operating system. In librdkafka, that is 0.
     ("send.buffer.bytes", -1, 0..=100_000_000),
     ("receive.buffer.bytes", -1, 0..=100_000_000),
     ("retry.backoff.ms", 0, 1..=300_000),
     ("retry.backoff.max.ms", 0, 1..=300_000),
     ("reconnect.backoff.ms", 0, 0..=3_600_000),
     ("reconnect.backoff.max.ms", 0, 0..=3_600_000),
-    // Below 0 it is never in Java, as with librdkafka's 0.
+    // In Java, a value below 0 means never. In librdkafka, that is 0.
     ("connections.max.idle.ms", i64::MIN, 0..=2_147_483_647),
     ("metadata.max.age.ms", 0, 1..=3_600_000),
     ("socket.connection.setup.timeout.ms", i64::MIN, 1_000..=2_147_483_647),
@@ -132,7 +132,7 @@ const NUMBERS: [(&str, i64, RangeInclusive<i64>); 16] = [
     ("compression.zstd.level", -131_072, 1..=12),
 ];
 
-/// Mechanisms that are built in.
+/// The mechanisms that librdkafka has.
 const MECHANISMS: [&str; 4] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"];
 
 const NO_OTHER: &str = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are built in";
@@ -177,7 +177,7 @@ impl Translator {
         }
     }
 
-    /// A number that Java takes and librdkafka does not becomes the nearest that it takes.
+    /// Sets librdkafka's property. If Java takes a number and librdkafka does not, it becomes the nearest one that librdkafka takes.
     fn becomes(&mut self, key: &str, name: &str, value: &KeyValue) {
         let text = value.text.trim();
         if text.is_empty() && self.is_server() {
@@ -192,7 +192,7 @@ impl Translator {
         self.warn(value, format!("librdkafka takes {} to {}, so that {near} counts", taken.start(), taken.end()));
     }
 
-    /// A level counts for the codec that it names.
+    /// Translates levels of compression. A level counts only for its codec.
     fn levels(&mut self) {
         let codec = self.job.producer.get("compression.type").map(|codec| codec.text.trim().to_ascii_lowercase());
         for other in ["gzip", "lz4", "zstd"].into_iter().filter(|other| codec.as_deref() != Some(other)) {
@@ -202,7 +202,8 @@ impl Translator {
         }
     }
 
-    /// As Java has it: the longest pause is the first one where that alone is given, and bounds it otherwise.
+    /// Translates the pauses between connection attempts. As in Java, if only the first pause is given, it is also the longest one.
+    /// Else the longest one is the limit.
     fn reconnects(&mut self) {
         let (first, longest) = ("reconnect.backoff.ms", "reconnect.backoff.max.ms");
         let producer = &mut self.job.producer;
@@ -240,7 +241,7 @@ impl Translator {
         }
     }
 
-    /// They get what the converter made; these two leave it as it is.
+    /// Checks the serializers. They get the converter's bytes, and these two do not change them.
     fn serializers(&mut self) {
         for key in ["key.serializer", "value.serializer"] {
             let Some(class) = self.job.producer.take_filled(key) else { continue };
@@ -281,7 +282,7 @@ impl Translator {
         self.kerberos(mechanism.as_ref());
     }
 
-    /// Java's names of them are in capitals, and nothing else.
+    /// Translates the mechanism. In Java, the names are only in capitals.
     fn mechanism(&mut self, named: &KeyValue) {
         let text = named.text.trim();
         if MECHANISMS.contains(&text) {
@@ -293,7 +294,7 @@ impl Translator {
         }
     }
 
-    /// Java's producer logs in by Kerberos (GSSAPI) if no mechanism is named.
+    /// Refuses Kerberos (GSSAPI), which Java's producer uses if no mechanism is named.
     fn kerberos(&mut self, mechanism: Option<&KeyValue>) {
         let protocol = self.sasl_protocol().filter(|_| mechanism.is_none());
         if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {
@@ -303,7 +304,7 @@ impl Translator {
         }
     }
 
-    /// `security.protocol`, if it asks for SASL.
+    /// `security.protocol`, if its value means SASL.
     fn sasl_protocol(&self) -> Option<KeyValue> {
         let protocol = self.job.producer.get("security.protocol").cloned();
         protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"))
@@ -324,7 +325,7 @@ impl Translator {
                 .as_slice(),
                 Some("OAUTHBEARER"),
             ),
-            // Not named: where the entry is malformed, it may be a piece of the password.
+            // It is not named: if the entry is malformed, it may be a part of the password.
             _ => return self.refuse(config, NO_MODULE),
         };
         for (option, property) in names {
@@ -338,7 +339,7 @@ impl Translator {
             (true, _) => {}
         }
         for option in jaas.options.keys() {
-            // Not named unless it is known: what follows a quote within the password looks like one.
+            // It is named only if it is known: after a quote within the password, a part of that looks like an option.
             match OPTIONS.iter().find(|known| *known == option) {
                 Some(known) => self.warn(config, format!("its option {known} is not carried over")),
                 None => self.warn(config, "an option of it is not carried over"),

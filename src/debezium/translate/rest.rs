@@ -1,4 +1,4 @@
-//! Keys that have no counterpart: what they would do, and what is done instead.
+//! Makes notes on the keys without a counterpart.
 //!
 //! Specification: Debezium's PostgreSQL connector and Server, Kafka Connect's worker properties.
 
@@ -11,7 +11,7 @@ use crate::debezium::document::Job;
 use crate::debezium::keys::{KeyValue, Keys};
 use crate::given::nearest;
 
-/// Values that change nothing, of keys of all kinds: Debezium's defaults among them.
+/// Values without an effect, for keys of all kinds. Debezium's defaults are among them.
 const NOTHING: [&str; 8] = [
     "",
     "0",
@@ -24,7 +24,7 @@ const NOTHING: [&str; 8] = [
 ];
 
 impl Translator {
-    /// Names what is left over.
+    /// Makes a note on each key that is left.
     pub(super) fn rest(&mut self) {
         self.sink();
         self.inserts();
@@ -62,7 +62,7 @@ impl Translator {
         }
     }
 
-    /// `skipped.operations=c` would publish nothing at all.
+    /// Refuses `skipped.operations=c`, which would publish nothing.
     fn inserts(&mut self) {
         if !self.skips("c") {
             return;
@@ -72,7 +72,7 @@ impl Translator {
         }
     }
 
-    /// Whether changes of that kind do not come to the router.
+    /// Whether changes of that kind do not reach the router.
     pub(super) fn skips(&self, operation: &str) -> bool {
         let skipped = self.job.connector.get("skipped.operations");
         skipped.is_some_and(|skipped| {
@@ -80,7 +80,7 @@ impl Translator {
         })
     }
 
-    /// Without a list of prefixes Debezium takes all of them.
+    /// Makes a note on logical messages. Without a list of prefixes, Debezium takes all of them.
     fn messages(&mut self) {
         if self.job.connector.iter().any(|(key, _)| key.starts_with("message.prefix.")) {
             return;
@@ -88,7 +88,8 @@ impl Translator {
         self.out.notes.push(Note::new(Warning, "logical messages".to_owned(), MESSAGES));
     }
 
-    /// Kafka Connect writes what a connector has read between two commits of its offsets in one transaction, if its worker says so.
+    /// Makes a note on transactions. If its worker is set up for it, Kafka Connect writes in one transaction all that a connector has
+    /// read between two commits of its offsets.
     fn transactions(&mut self) {
         let asked = |keys: &mut Keys, key: &str, word: &str| {
             let is_asked = keys.get(key).is_some_and(|value| value.text.trim().eq_ignore_ascii_case(word));
@@ -138,7 +139,7 @@ impl Translator {
         );
     }
 
-    /// A worker's other settings are its clients' and its cluster's. TLS among them looks like the producer's.
+    /// Makes notes on a worker's other settings, which are for its clients and its cluster. Those for TLS look like the producer's.
     fn worker(&mut self) {
         let worker = std::mem::take(&mut self.job.worker);
         for (key, value) in worker.iter() {
@@ -153,7 +154,7 @@ impl Translator {
 
 const MESSAGES: &str = "Debezium writes each pg_logical_emit_message to the topic PREFIX.message; walrelay publishes those that --message-prefix names, as rows of an outbox (message.prefix.exclude.list=.* says that there are none)";
 
-/// Keys that are carried over, to find what a misspelt one was meant as.
+/// Keys that are carried over, to find the one that a misspelt key was meant to be.
 const KNOWN: [&str; 16] = [
     "database.hostname",
     "database.port",

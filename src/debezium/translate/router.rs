@@ -1,4 +1,4 @@
-//! The outbox `EventRouter`'s options.
+//! Translates the options of the outbox `EventRouter`.
 //!
 //! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
 
@@ -17,7 +17,7 @@ const SHORT: &str = "EventRouter";
 const DEFAULT_REGEX: &str = "(?<routedByValue>.*)";
 const DEFAULT_REPLACEMENT: &str = "outbox.event.${routedByValue}";
 
-/// Columns by the router's options, with their defaults and settings.
+/// The router's options that name a column, with their defaults and settings.
 const COLUMNS: [(&str, &str, &str); 4] = [
     ("table.field.event.id", "id", "id-column"),
     ("table.field.event.key", "aggregateid", "key-column"),
@@ -25,7 +25,7 @@ const COLUMNS: [(&str, &str, &str); 4] = [
     ("route.by.field", "aggregatetype", "route-column"),
 ];
 
-/// Every option that is known, to find the one that a misspelt one was meant as.
+/// All known options, to find the one that a misspelt option was meant to be.
 const OPTIONS: [&str; 15] = [
     "table.field.event.id",
     "table.field.event.key",
@@ -44,7 +44,7 @@ const OPTIONS: [&str; 15] = [
     "route.tombstone.on.empty.payload",
 ];
 
-/// Where an additional column goes.
+/// The part of the record that an additional column goes to.
 #[derive(Clone, Copy)]
 enum Placement {
     Header,
@@ -133,7 +133,7 @@ impl Translator {
         }
     }
 
-    /// Named one by one: by the names that are found else, a table might have others.
+    /// Translates columns. Each is named, since walrelay tries other names than Debezium.
     fn columns(&mut self, options: &mut Keys) {
         let default = Origin::foreign("the router's default");
         for (key, column, setting) in COLUMNS {
@@ -158,11 +158,11 @@ impl Translator {
         }
     }
 
-    /// The usual forms as a template, which reads better; others as they are.
+    /// Translates the route. The usual expressions become a template, which is easier to read. Others stay as they are.
     fn route(&mut self, options: &mut Keys) {
         let regex = options.take("route.topic.regex");
         if let Some(empty) = regex.as_ref().filter(|value| value.text.is_empty()) {
-            // It matches no route: each is its own topic.
+            // The expression matches no route, so each route is its own topic.
             let origin = empty.origin.clone();
             self.overruled(options.take("route.topic.replacement"), "an empty route.topic.regex");
             return self.set("topic", "{route}", &origin);
@@ -206,7 +206,7 @@ impl Translator {
         self.missing_columns(options);
         let Some(list) = options.take_filled("table.fields.additional.placement") else { return };
         let (mut headers, mut envelope) = (Vec::new(), Vec::new());
-        // Java's split leaves empty parts at the end out.
+        // Java's split leaves out empty parts at the end.
         for item in list.text.trim_end_matches(',').split(',').map(str::trim) {
             let Some((placement, column, alias)) = self.placement(&list, item) else { continue };
             let pair = format!("{alias}={column}");
@@ -226,7 +226,7 @@ impl Translator {
         self.set_list("envelope", envelope, &list.origin);
     }
 
-    /// `COLUMN:PLACEMENT` or `COLUMN:PLACEMENT:ALIAS`.
+    /// Parses `COLUMN:PLACEMENT` or `COLUMN:PLACEMENT:ALIAS`.
     fn placement<'i>(&mut self, list: &KeyValue, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
         let parts = item.split(':').map(str::trim).collect::<Vec<_>>();
         let (column, placement, alias) = match parts.as_slice() {
@@ -316,7 +316,7 @@ const EXPANDED: &str = "a payload is expanded as Java 19 and later does it, from
                         known at the start: an older Java writes some doubles in another way, and the members of unlike objects in \
                         one array may come in another order";
 
-/// `prefix.{route}.suffix`, when the expressions say no more than that.
+/// `prefix.{route}.suffix`. `None`: the expressions do more than that.
 fn template(regex: &str, replacement: &str) -> Option<String> {
     if ![DEFAULT_REGEX, "(.*)"].contains(&regex) {
         return None;
@@ -324,7 +324,7 @@ fn template(regex: &str, replacement: &str) -> Option<String> {
     let group = if regex == DEFAULT_REGEX && replacement.contains("${") { "${routedByValue}" } else { "$1" };
     let (prefix, suffix) = replacement.split_once(group)?;
     let literal = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
-    // A digit behind `$1` may be part of the group's number.
+    // A digit after `$1` may be a part of the group's number.
     let ambiguous = group == "$1" && suffix.starts_with(|c: char| c.is_ascii_digit());
     (literal(prefix) && literal(suffix) && !ambiguous).then(|| format!("{prefix}{{route}}{suffix}"))
 }

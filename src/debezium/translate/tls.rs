@@ -1,12 +1,12 @@
-//! The producer's `ssl.*`.
+//! Translates the producer's `ssl.*`.
 //!
-//! Java keeps certificates in stores of its own formats; librdkafka reads PEM, and PKCS#12 for the client's own key.
+//! Java has certificates in stores with formats of its own. librdkafka reads PEM, and for the client's key also PKCS#12.
 //! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
 
 use super::Translator;
 use crate::debezium::keys::KeyValue;
 
-/// A store's format.
+/// The format of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     Pem,
@@ -14,7 +14,7 @@ enum Format {
     Jks,
 }
 
-/// By its declared type, else by its name: Java opens both of its formats as `JKS`.
+/// The format by its declared type, or else by its name. As `JKS`, Java opens both of its formats.
 fn format(kind: Option<&KeyValue>, file: &str) -> Format {
     let file = file.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
@@ -94,7 +94,7 @@ impl Translator {
         let file = location.text.trim();
         match format(kind, file) {
             Format::Pem => {
-                // Java keeps key and chain in one file; OpenSSL finds each in it.
+                // In Java, one file has the key and its chain. OpenSSL finds both in it.
                 self.property("ssl.certificate.location", file, &location.origin);
                 self.property("ssl.key.location", file, &location.origin);
             }
