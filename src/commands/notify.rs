@@ -71,7 +71,7 @@ impl Notifier {
 
     /// One message: the state, and the watchdog's food while the loop turns.
     fn sign(&self, metrics: &Metrics, now: Instant) -> String {
-        let words = metrics.state().words();
+        let words = metrics.state().sentence();
         let reason = metrics.ready(now).err().map(|reason| format!(" {}", reason.replace('\n', " ")));
         let status = format!("STATUS={words}{}", reason.unwrap_or_default());
         match (self.watchdog, metrics.live(now)) {

@@ -1,16 +1,16 @@
 //! [`History`]: the last 15 minutes of the figures, for the page.
 //!
-//! In: a reading of the figures each [`LOOK_EVERY`], by the control thread. Out: rates, latencies, the points of a chart, topics by
+//! In: a reading of the figures each [`READ_EVERY`], by the control thread. Out: rates, latencies, the points of a chart, topics by
 //! rate, the last problems. A reading takes the same counters as a scrape, so the relay's thread does not wait for it.
-//! Invariant: the size is limited to [`POINTS`] points, [`TOPIC_LOOKS`] readings of the topics' counters (which are at most 101), and
-//! [`PROBLEMS`] problems.
+//! Invariant: the size is limited to [`POINTS`] points, [`TOPIC_READINGS`] readings of the topics' counters (which are at most 101),
+//! and [`PROBLEMS`] problems.
 
 use crate::metrics::{Latencies, Metrics, Moment, State};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// The time between two readings.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+pub(super) const READ_EVERY: Duration = Duration::from_secs(1);
 
 /// All readings within this time become one point of the chart.
 const POINT_EVERY: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ const POINTS: usize = 181;
 const WINDOW: Duration = Duration::from_mins(1);
 
 /// The most readings of topics: one more than [`WINDOW`] has spans of [`POINT_EVERY`].
-const TOPIC_LOOKS: usize = 13;
+const TOPIC_READINGS: usize = 13;
 
 /// The page's text for a relay that is blocked without a known reason.
 const SILENT: &str = "The destination acknowledges nothing, and gives no reason.";
@@ -35,7 +35,7 @@ const PROBLEMS: usize = 8;
 
 /// The relay's condition, which the page shows by a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Mood {
+pub(super) enum Condition {
     /// Rows are published, or would be if there were any.
     Good,
     /// The relay waits for something that passes by itself.
@@ -44,7 +44,7 @@ pub(super) enum Mood {
     Bad,
 }
 
-impl Mood {
+impl Condition {
     /// The condition of a relay in this state.
     pub(super) fn of(state: State, ready: bool) -> Self {
         match (state, ready) {
@@ -66,13 +66,13 @@ impl Mood {
 
 /// The counters at one moment, and the worst values since the point before.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Reading {
     at: Instant,
     events: u64,
     latencies: Latencies,
     lag: Duration,
     in_flight: u64,
-    mood: Mood,
+    condition: Condition,
 }
 
 /// One point of the chart, which covers [`POINT_EVERY`].
@@ -91,7 +91,7 @@ pub(super) struct Point {
     /// The most records in flight.
     pub(super) in_flight: u64,
     /// The worst condition.
-    pub(super) mood: Mood,
+    pub(super) condition: Condition,
 }
 
 /// The rate and the total of a topic.
@@ -122,9 +122,9 @@ pub(super) struct NotedProblem {
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// The points, oldest first, [`POINT_EVERY`] apart.
-    points: VecDeque<Look>,
+    points: VecDeque<Reading>,
     /// The last reading, with the worst values since the last point.
-    last: Option<Look>,
+    last: Option<Reading>,
     /// The counters of topics, oldest first, [`POINT_EVERY`] apart.
     topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
     /// The counters of the last reading, if it is not a point of the chart.
@@ -132,24 +132,24 @@ pub(super) struct History {
     /// The problems. Each text is there once. The latest is at the end.
     problems: VecDeque<NotedProblem>,
     /// The problem of the last reading.
-    standing: Option<String>,
+    current_problem: Option<String>,
     /// The number of rows that were not published, at the last reading.
     bad_rows: u64,
 }
 
 impl History {
     /// Reads the figures.
-    pub(super) fn look(&mut self, metrics: &Metrics, now: Moment) {
+    pub(super) fn read(&mut self, metrics: &Metrics, now: Moment) {
         let state = metrics.state();
-        let look = Look {
+        let reading = Reading {
             at: now.instant,
             events: metrics.events_total(),
             latencies: metrics.latencies(),
             lag: metrics.lag(now),
             in_flight: metrics.in_flight_now().0,
-            mood: Mood::of(state, metrics.ready(now.instant).is_ok()),
+            condition: Condition::of(state, metrics.ready(now.instant).is_ok()),
         };
-        self.fold(look, || metrics.topic_totals());
+        self.fold(reading, || metrics.topic_totals());
         // If a destination is only silent, it reports no problem.
         let silent = || (state == State::Blocked).then(|| SILENT.to_owned());
         self.notice(metrics.problem().or_else(silent), state, now.instant);
@@ -170,24 +170,24 @@ impl History {
         push_bounded(&mut self.problems, NotedProblem { at: now, text, state, is_of_rows: true }, PROBLEMS);
     }
 
-    fn fold(&mut self, mut look: Look, topics: impl FnOnce() -> BTreeMap<String, u64>) {
+    fn fold(&mut self, mut reading: Reading, topics: impl FnOnce() -> BTreeMap<String, u64>) {
         if let Some(last) = self.last {
-            look.lag = look.lag.max(last.lag);
-            look.in_flight = look.in_flight.max(last.in_flight);
-            look.mood = look.mood.max(last.mood);
+            reading.lag = reading.lag.max(last.lag);
+            reading.in_flight = reading.in_flight.max(last.in_flight);
+            reading.condition = reading.condition.max(last.condition);
         }
-        let due = self.points.back().is_none_or(|point| look.at.saturating_duration_since(point.at) >= POINT_EVERY);
+        let due = self.points.back().is_none_or(|point| reading.at.saturating_duration_since(point.at) >= POINT_EVERY);
         if !due {
-            (self.last, self.last_topics) = (Some(look), Some((look.at, topics())));
+            (self.last, self.last_topics) = (Some(reading), Some((reading.at, topics())));
             return;
         }
         (self.last, self.last_topics) = (None, None);
-        push_bounded(&mut self.points, look, POINTS);
-        push_bounded(&mut self.topics, (look.at, topics()), TOPIC_LOOKS);
+        push_bounded(&mut self.points, reading, POINTS);
+        push_bounded(&mut self.topics, (reading.at, topics()), TOPIC_READINGS);
     }
 
     fn notice(&mut self, text: Option<String>, state: State, now: Instant) {
-        if let Some(text) = text.clone().filter(|_| text != self.standing) {
+        if let Some(text) = text.clone().filter(|_| text != self.current_problem) {
             self.problems.retain(|problem| problem.text != text);
             let problem = NotedProblem { at: now, text, state, is_of_rows: false };
             push_bounded(&mut self.problems, problem, PROBLEMS);
@@ -198,7 +198,7 @@ impl History {
             // The relay's state may change a moment after the problem.
             problem.state = state;
         }
-        self.standing = text;
+        self.current_problem = text;
     }
 
     /// The records that were acknowledged in a second, over the last minute. `None`: there are no two readings yet.
@@ -212,7 +212,7 @@ impl History {
         self.last_minute().map_or_else(Latencies::default, |(from, to)| to.latencies.since(from.latencies))
     }
 
-    fn last_minute(&self) -> Option<(&Look, &Look)> {
+    fn last_minute(&self) -> Option<(&Reading, &Reading)> {
         let to = self.last.as_ref().or_else(|| self.points.back())?;
         let from = self.points.iter().find(|point| to.at.saturating_duration_since(point.at) <= WINDOW)?;
         Some((from, to))
@@ -230,7 +230,7 @@ impl History {
                 latency_is_larger: latencies.is_above_bounds(0.99),
                 lag: to.lag,
                 in_flight: to.in_flight,
-                mood: to.mood,
+                condition: to.condition,
             })
         })
     }
@@ -290,7 +290,7 @@ mod tests {
             let instant = start + Duration::from_secs(second);
             metrics.status_sent(instant);
             each(&metrics, second);
-            history.look(&metrics, Moment { instant, unix_micros: 0 });
+            history.read(&metrics, Moment { instant, unix_micros: 0 });
         }
         (history, start + Duration::from_secs(seconds))
     }
@@ -313,7 +313,7 @@ mod tests {
         let (history, now) = watched(2_000, |metrics, second| metrics.last_error(Some(second.to_string())));
         assert_eq!(
             (history.points.len(), history.topics.len(), history.problems.len()),
-            (POINTS, TOPIC_LOOKS, PROBLEMS)
+            (POINTS, TOPIC_READINGS, PROBLEMS)
         );
         assert_eq!(history.points(now).count(), POINTS - 1);
         assert!(history.points(now).all(|point| point.age <= SPAN));
@@ -331,8 +331,11 @@ mod tests {
         });
         let points: Vec<Point> = history.points(now).collect();
         assert_eq!(points.len(), 2);
-        assert_eq!((points[0].in_flight, points[0].mood, points[0].latency), (1, Mood::Good, None));
-        assert_eq!((points[1].in_flight, points[1].mood, points[1].lag), (900, Mood::Bad, Duration::from_secs(3)));
+        assert_eq!((points[0].in_flight, points[0].condition, points[0].latency), (1, Condition::Good, None));
+        assert_eq!(
+            (points[1].in_flight, points[1].condition, points[1].lag),
+            (900, Condition::Bad, Duration::from_secs(3))
+        );
         assert!((25..=50).contains(&points[1].latency.unwrap().as_millis()));
         assert!((25..=50).contains(&history.latencies().quantile(0.5).unwrap().as_millis()));
     }

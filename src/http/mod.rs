@@ -194,8 +194,8 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>, connections: Arc<Con
 
 async fn watch(site: Arc<Site>) {
     loop {
-        site.look(Moment::now());
-        sleep(history::LOOK_EVERY).await;
+        site.read(Moment::now());
+        sleep(history::READ_EVERY).await;
     }
 }
 
@@ -234,7 +234,7 @@ impl Site {
 
     /// All figures are from one reading, so the present ones fit the chart.
     fn page(&self, now: Moment) -> Reply {
-        self.look(now);
+        self.read(now);
         let text = page::render(&self.metrics, &self.history(), now);
         let mut page = response(StatusCode::OK, "text/html; charset=utf-8", text);
         if let Some(policy) = &self.policy {
@@ -248,8 +248,8 @@ impl Site {
         response(StatusCode::OK, format.content_type(), self.metrics.render(format, now))
     }
 
-    fn look(&self, now: Moment) {
-        self.history().look(&self.metrics, now);
+    fn read(&self, now: Moment) {
+        self.history().read(&self.metrics, now);
     }
 
     fn history(&self) -> MutexGuard<'_, History> {

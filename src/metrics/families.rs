@@ -4,7 +4,7 @@
 //! a list of metrics. This file does not know the formats.
 
 use super::cells::lock;
-use super::process::Figures;
+use super::process::ProcessFigures;
 use super::samples::{Moment, Samples};
 use super::{Metrics, SlotFigures, State};
 use prometheus_client::metrics::MetricType;
@@ -25,7 +25,7 @@ const POSTGRES: &str = "postgres";
 pub(super) struct Scrape {
     pub(super) metrics: Arc<Metrics>,
     pub(super) moment: Moment,
-    pub(super) process: Figures,
+    pub(super) process: ProcessFigures,
 }
 
 impl Scrape {

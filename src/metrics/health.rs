@@ -56,7 +56,7 @@ impl Metrics {
         // An obstacle tells most. Unacknowledged records tell more than an error that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
         let obstacle = lock(&self.blocked_on).clone().or_else(waits);
-        let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.words().to_owned());
+        let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.sentence().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }
 

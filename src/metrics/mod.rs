@@ -78,7 +78,7 @@ impl State {
     }
 
     /// The state as a sentence for people.
-    pub const fn words(self) -> &'static str {
+    pub const fn sentence(self) -> &'static str {
         match self {
             Self::Connecting => "Connecting to Postgres.",
             Self::WaitingForSlot => "Standing by: another process reads the slot, or did so a moment ago.",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// The figures of the process at one moment. `None`: not known.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Figures {
+pub(super) struct ProcessFigures {
     /// The user and system time.
     pub(super) cpu: Option<Duration>,
     /// The start, since 1970.
@@ -21,7 +21,7 @@ pub(super) struct Figures {
     pub(super) max_fds: Option<u64>,
 }
 
-impl Figures {
+impl ProcessFigures {
     /// Reads the figures.
     pub(super) fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -90,10 +90,10 @@ mod tests {
     #[test]
     fn fields_are_found_behind_a_name_with_blanks_and_parentheses() {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 9 0 12345 104857600 2560 184467";
-        let figures = Figures::parse(stat, "cpu 1 2\nbtime 1700000000\nprocesses 9\n", &UNITS);
+        let figures = ProcessFigures::parse(stat, "cpu 1 2\nbtime 1700000000\nprocesses 9\n", &UNITS);
         assert_eq!(
             figures,
-            Figures {
+            ProcessFigures {
                 cpu: Some(Duration::from_secs(3)),
                 started: Some(Duration::from_millis(1_700_000_123_450)),
                 resident_bytes: Some(10_485_760),
@@ -107,14 +107,14 @@ mod tests {
 
     #[test]
     fn what_the_kernel_does_not_tell_is_unknown() {
-        assert_eq!(Figures::parse("", "", &UNITS), Figures::default());
-        assert_eq!(Figures::parse("7 (x) S 1 2", "btime x", &UNITS), Figures::default());
+        assert_eq!(ProcessFigures::parse("", "", &UNITS), ProcessFigures::default());
+        assert_eq!(ProcessFigures::parse("7 (x) S 1 2", "btime x", &UNITS), ProcessFigures::default());
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_has_memory_threads_and_descriptors() {
-        let figures = Figures::read();
+        let figures = ProcessFigures::read();
         for figure in [figures.resident_bytes, figures.virtual_bytes, figures.threads, figures.open_fds] {
             assert!(figure.is_some_and(|value| value > 0), "{figures:?}");
         }

@@ -12,7 +12,7 @@
 use super::Metrics;
 use super::cells::lock;
 use super::families::{FAMILIES, Scrape};
-use super::process::Figures;
+use super::process::ProcessFigures;
 use super::samples::{Moment, Samples};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, prometheus_protobuf, prometheus_text, text};
@@ -56,7 +56,7 @@ impl Format {
 impl Metrics {
     /// All metrics at `moment`, with those of the process.
     pub fn render(self: &Arc<Self>, format: Format, moment: Moment) -> Vec<u8> {
-        write(format, Scrape { metrics: Arc::clone(self), moment, process: Figures::read() })
+        write(format, Scrape { metrics: Arc::clone(self), moment, process: ProcessFigures::read() })
     }
 
     /// The age of the oldest transaction that is received and not acknowledged. Zero if there is none, or if the server's clock is
@@ -149,7 +149,7 @@ mod tests {
 
     /// The scrape of a process whose figures are all known.
     fn scrape(metrics: &Arc<Metrics>, moment: Moment) -> Scrape {
-        let process = Figures {
+        let process = ProcessFigures {
             cpu: Some(Duration::from_millis(1_230)),
             started: Some(Duration::from_millis(1_746_684_700_010)),
             resident_bytes: Some(10_485_760),
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn what_is_unknown_has_no_sample() {
         let metrics = Arc::new(Metrics::new("orders", "outbox_pub", Instant::now()));
-        let scrape = Scrape { metrics, moment: Moment::now(), process: Figures::default() };
+        let scrape = Scrape { metrics, moment: Moment::now(), process: ProcessFigures::default() };
         let text = String::from_utf8(write(Format::Text(Text::Prometheus), scrape)).unwrap();
         for name in [
             "walrelay_slot_lag_bytes{",

@@ -48,17 +48,17 @@ impl<'a> Samples<'a> {
     }
 
     /// Writes the metric's only sample.
-    pub(super) fn single(&mut self, value: impl Into<Number>) -> fmt::Result {
+    pub(super) fn single(&mut self, value: impl Into<SampleValue>) -> fmt::Result {
         self.sample(None, value.into())
     }
 
     /// Writes the metric's only sample if its value is known.
-    pub(super) fn known(&mut self, value: Option<impl Into<Number>>) -> fmt::Result {
+    pub(super) fn known(&mut self, value: Option<impl Into<SampleValue>>) -> fmt::Result {
         value.map_or(Ok(()), |value| self.single(value))
     }
 
     /// Writes one of several samples.
-    pub(super) fn labelled(&mut self, label: &str, value: impl Into<Number>) -> fmt::Result {
+    pub(super) fn labelled(&mut self, label: &str, value: impl Into<SampleValue>) -> fmt::Result {
         self.sample(Some(label), value.into())
     }
 
@@ -75,33 +75,33 @@ impl<'a> Samples<'a> {
         histogram.encode(self.encoder.encode_family(&[("slot", self.slot)])?)
     }
 
-    fn sample(&mut self, label: Option<&str>, value: Number) -> fmt::Result {
+    fn sample(&mut self, label: Option<&str>, value: SampleValue) -> fmt::Result {
         let slot = Some(("slot", self.slot)).filter(|_| !self.name.starts_with("process_"));
         let labels: Vec<_> = slot.into_iter().chain(self.label.zip(label)).collect();
         let mut encoder = self.encoder.encode_family(&labels)?;
         match (value, self.kind == MetricType::Counter) {
-            (Number::Whole(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            (Number::Real(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
-            (Number::Whole(value), false) => encoder.encode_gauge(&value),
-            (Number::Real(value), false) => encoder.encode_gauge(&value),
+            (SampleValue::Whole(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            (SampleValue::Real(value), true) => encoder.encode_counter::<NoLabelSet, _, f64>(&value, None),
+            (SampleValue::Whole(value), false) => encoder.encode_gauge(&value),
+            (SampleValue::Real(value), false) => encoder.encode_gauge(&value),
         }
     }
 }
 
 /// The value of a sample.
 #[derive(Clone, Copy)]
-pub(super) enum Number {
+pub(super) enum SampleValue {
     Whole(u64),
     Real(f64),
 }
 
-impl From<u64> for Number {
+impl From<u64> for SampleValue {
     fn from(value: u64) -> Self {
         Self::Whole(value)
     }
 }
 
-impl From<Duration> for Number {
+impl From<Duration> for SampleValue {
     /// Seconds.
     fn from(value: Duration) -> Self {
         Self::Real(value.as_secs_f64())

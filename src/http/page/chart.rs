@@ -3,8 +3,8 @@
 //! In: values with their ages. Out: one `svg` element. It has no text, since it is stretched, but a label that describes it in words.
 //! Its colours come from the page's style sheet.
 
-use super::super::history::{Mood, SPAN};
-use super::words::Text;
+use super::super::history::{Condition, SPAN};
+use super::html::Text;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -40,32 +40,32 @@ pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) 
 }
 
 /// Draws the conditions as a strip of colours.
-pub(super) fn strip(moods: &[(Duration, Mood)]) -> String {
+pub(super) fn strip(conditions: &[(Duration, Condition)]) -> String {
     let mut bars = String::new();
-    let mut rest = moods;
-    while let Some(&(_, mood)) = rest.first() {
-        let same = rest.iter().take_while(|(_, other)| *other == mood).count();
+    let mut rest = conditions;
+    while let Some(&(_, condition)) = rest.first() {
+        let same = rest.iter().take_while(|(_, other)| *other == condition).count();
         let (run, after) = rest.split_at(same);
         let from = run.first().map_or(0.0, |(age, _)| x(*age + Duration::from_secs(5)));
         let to = run.last().map_or(0.0, |(age, _)| x(*age));
-        let (y, height) = match mood {
+        let (y, height) = match condition {
             // For readers who do not see colours, a worse condition is higher.
-            Mood::Good => (6, 4),
-            Mood::Wait => (3, 7),
-            Mood::Bad => (0, 10),
+            Condition::Good => (6, 4),
+            Condition::Wait => (3, 7),
+            Condition::Bad => (0, 10),
         };
         append(
             &mut bars,
             &format!(
                 "<rect class=\"{}\" x=\"{from:.1}\" y=\"{y}\" width=\"{:.1}\" height=\"{height}\"/>",
-                mood.class(),
+                condition.class(),
                 to - from
             ),
         );
         rest = after;
     }
-    let good = moods.iter().filter(|(_, mood)| *mood == Mood::Good).count();
-    let label = match moods.len() {
+    let good = conditions.iter().filter(|(_, condition)| *condition == Condition::Good).count();
+    let label = match conditions.len() {
         0 => "The last 15 minutes: nothing known yet".to_owned(),
         all => format!("Of the time known of the last 15 minutes, ready for {} %", good * 100 / all),
     };
@@ -130,8 +130,8 @@ mod tests {
 
     #[test]
     fn the_strip_joins_what_is_alike() {
-        let moods = [(seconds(10), Mood::Good), (seconds(5), Mood::Good), (seconds(0), Mood::Bad)];
-        let strip = strip(&moods);
+        let conditions = [(seconds(10), Condition::Good), (seconds(5), Condition::Good), (seconds(0), Condition::Bad)];
+        let strip = strip(&conditions);
         assert_eq!(strip.matches("<rect").count(), 2, "{strip}");
         assert!(strip.contains("ready for 66 %"), "{strip}");
     }

@@ -5,14 +5,14 @@
 //! policy names style and script by their hash, so the browser uses no others.
 
 mod chart;
-mod words;
+mod html;
 
-use super::history::{History, Mood, NotedProblem, Point, TopicRate};
+use super::history::{Condition, History, NotedProblem, Point, TopicRate};
 use crate::metrics::{Metrics, Moment, State, Status};
 use crate::remedy::{Part, Remedy};
+use html::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
-use words::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -77,10 +77,10 @@ impl View<'_> {
     }
 
     fn icon(&self) -> String {
-        let colour = match self.mood() {
-            Mood::Good => "1a7f37",
-            Mood::Wait => "d4a72c",
-            Mood::Bad => "d1242f",
+        let colour = match self.condition() {
+            Condition::Good => "1a7f37",
+            Condition::Wait => "d4a72c",
+            Condition::Bad => "d1242f",
         };
         format!(
             "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E\
@@ -88,18 +88,18 @@ impl View<'_> {
         )
     }
 
-    fn mood(&self) -> Mood {
-        Mood::of(self.state, self.metrics.ready(self.now.instant).is_ok())
+    fn condition(&self) -> Condition {
+        Condition::of(self.state, self.metrics.ready(self.now.instant).is_ok())
     }
 
     fn health(&self, points: &[Point]) -> String {
         let reason = self.reason();
-        let moods: Vec<(Duration, Mood)> = points.iter().map(|point| (point.age, point.mood)).collect();
+        let conditions: Vec<(Duration, Condition)> = points.iter().map(|point| (point.age, point.condition)).collect();
         format!(
             "<section class=\"card\" aria-label=\"Health\">\n<h1 class=\"{}\">{}</h1>\n{reason}{}{AXIS}</section>\n",
-            self.mood().class(),
-            self.state.words(),
-            chart::strip(&moods)
+            self.condition().class(),
+            self.state.sentence(),
+            chart::strip(&conditions)
         )
     }
 
@@ -116,21 +116,21 @@ impl View<'_> {
             }
             (_, _, None) => String::new(),
         };
-        self.told(&reason, self.state)
+        self.problem_with_advice(&reason, self.state)
     }
 
     fn problem_item(&self, problem: &NotedProblem) -> String {
         let age = ShownSeconds(self.now.instant.saturating_duration_since(problem.at).as_secs_f64().max(1.0));
-        let told = if problem.is_of_rows {
+        let problem_with_advice = if problem.is_of_rows {
             format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&problem.text))
         } else {
-            self.told(&problem.text, problem.state)
+            self.problem_with_advice(&problem.text, problem.state)
         };
-        format!("<li><span class=\"quiet\">{age} ago</span>{told}</li>\n")
+        format!("<li><span class=\"quiet\">{age} ago</span>{problem_with_advice}</li>\n")
     }
 
     /// A problem and what to do, as HTML. The advice is the hint of a relay that has stopped, or else depends on the state.
-    fn told(&self, problem: &str, state: State) -> String {
+    fn problem_with_advice(&self, problem: &str, state: State) -> String {
         let hint = match self.metrics.hint().filter(|_| state == State::Stopped) {
             Some(hint) => hint_with_commands(&hint),
             None => format!("<p class=\"quiet\">{}</p>\n", advice(state, self.metrics.destination())),
@@ -378,7 +378,7 @@ mod tests {
     fn page(metrics: &Metrics) -> String {
         let mut history = History::default();
         let now = Moment::now();
-        history.look(metrics, now);
+        history.read(metrics, now);
         render(metrics, &history, now)
     }
 
@@ -458,10 +458,10 @@ mod tests {
         let metrics = Metrics::new("orders", "p", Instant::now());
         let mut history = History::default();
         let first = Moment::now();
-        history.look(&metrics, first);
+        history.read(&metrics, first);
         (0..3).for_each(|_| metrics.transaction_delivered(Duration::from_secs(90)));
         let now = Moment { instant: first.instant + Duration::from_secs(6), ..first };
-        history.look(&metrics, now);
+        history.read(&metrics, now);
         let page = render(&metrics, &history, now);
         assert!(page.contains("<p class=\"figure\">more than 60 s</p>"), "{page}");
         assert!(
@@ -482,7 +482,7 @@ mod tests {
         let metrics = Metrics::new("orders", "p", Instant::now());
         let mut history = History::default();
         let now = Moment::now();
-        history.look(&metrics, now);
+        history.read(&metrics, now);
         metrics.in_flight(1_900, 1);
         let page = render(&metrics, &history, now);
         assert!(page.contains("<p class=\"figure\">1,900</p>") && page.contains("highest 1,900<"), "{page}");
