@@ -7,7 +7,7 @@
 //!  worker.properties ──► worker's keys    producer.* ───────────────────────────────────► producer's keys, below those
 //! ```
 //!
-//! In: files' bytes, the environment. Out: a [`Job`], whose values still hold their `${…}`.
+//! In: files' bytes, the environment. Out: a [`Configuration`], whose values still hold their `${…}`.
 //! Specification: Debezium Server's `DebeziumServer`, Kafka Connect's REST interface.
 
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub enum Platform {
 }
 
 /// One Debezium configuration.
-pub(super) struct Job {
+pub(super) struct Configuration {
     pub(super) platform: Platform,
     /// The connector's keys, as Kafka Connect names them.
     pub(super) connector: Keys,
@@ -177,7 +177,7 @@ fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
     keys
 }
 
-impl Job {
+impl Configuration {
     /// Merges documents. A later file's key takes precedence over an earlier file's. `places`: the places in which Debezium Server
     /// looks keys up.
     pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, DebeziumError> {

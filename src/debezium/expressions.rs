@@ -45,7 +45,7 @@ pub(super) enum Unresolved {
 }
 
 /// What is needed to resolve expressions.
-pub(super) struct Surroundings<'a> {
+pub(super) struct ExpressionContext<'a> {
     platform: Platform,
     environment: &'a Environment,
     /// The places in which Debezium Server looks `${other.key}` up.
@@ -75,7 +75,7 @@ fn providers(keys: &[&Keys]) -> BTreeMap<String, String> {
     providers
 }
 
-impl<'a> Surroundings<'a> {
+impl<'a> ExpressionContext<'a> {
     /// `keys`: those that may name providers.
     pub(super) fn new(
         platform: Platform,
@@ -233,8 +233,8 @@ mod tests {
             keys.insert(key.to_owned(), KeyValue { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
         let places = Places::new(keys.clone(), None, &environment);
-        let surroundings = Surroundings::new(platform, &environment, &places, &[&keys], false);
-        surroundings.resolve(text).map_err(|error| error.to_string())
+        let context = ExpressionContext::new(platform, &environment, &places, &[&keys], false);
+        context.resolve(text).map_err(|error| error.to_string())
     }
 
     #[track_caller]

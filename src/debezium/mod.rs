@@ -37,7 +37,7 @@ use crate::given::{Origin, one_line};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
-use document::{Document, Job};
+use document::{Configuration, Document};
 use keys::Keys;
 use places::Places;
 
@@ -102,7 +102,7 @@ pub enum Severity {
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
     let places = places(files, &mut documents, environment)?;
-    Ok(translate::translate(Job::assemble(documents, places)?, environment))
+    Ok(translate::translate(Configuration::assemble(documents, places)?, environment))
 }
 
 /// Returns the places in which Debezium Server looks keys up. There are none if no file is Debezium Server's. Adds files of active

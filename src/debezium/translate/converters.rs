@@ -57,9 +57,9 @@ impl Translator {
     /// The converter of Debezium's format, or a class that is named beside it.
     fn server_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let name = part.name();
-        let mut options = self.job.connector.take_below(&format!("{name}.converter."));
+        let mut options = self.configuration.connector.take_below(&format!("{name}.converter."));
         let class = options.take_filled("class");
-        let format = self.job.connector.take_filled(&format!("format.{name}"));
+        let format = self.configuration.connector.take_filled(&format!("format.{name}"));
         let Some(format) = format else {
             let class = class.map_or_else(|| JSON.to_owned(), |class| class.text);
             return self.converter(part, &class, None, options);
@@ -81,8 +81,12 @@ impl Translator {
     /// The connector's converter, or else the worker's. Options count only in the file that names the class.
     fn connect_converter(&mut self, part: RecordPart) -> Option<Converter> {
         let key = format!("{}.converter", part.name());
-        let (own, options) = (self.job.connector.take_filled(&key), self.job.connector.take_below(&format!("{key}.")));
-        let (theirs, defaults) = (self.job.worker.take_filled(&key), self.job.worker.take_below(&format!("{key}.")));
+        let (own, options) = (
+            self.configuration.connector.take_filled(&key),
+            self.configuration.connector.take_below(&format!("{key}.")),
+        );
+        let (theirs, defaults) =
+            (self.configuration.worker.take_filled(&key), self.configuration.worker.take_below(&format!("{key}.")));
         if let Some(class) = own {
             return self.converter(part, &class.text, Some(&class), options);
         }
@@ -98,7 +102,7 @@ impl Translator {
         if part == RecordPart::Header {
             return Some(Converter::Simple);
         }
-        let text = if self.job.has_worker {
+        let text = if self.configuration.has_worker {
             "neither the connector nor the worker names it, so that the bytes of records cannot be known"
         } else {
             "the connector does not name it, so that the worker's counts: give the worker's properties with another --from-debezium"

@@ -24,15 +24,15 @@ impl Translator {
     pub(super) fn database(&mut self) {
         let mut parts = Vec::new();
         for (key, keyword) in PARTS {
-            if let Some(value) = self.job.connector.take_filled(key) {
+            if let Some(value) = self.configuration.connector.take_filled(key) {
                 parts.push((keyword, value));
             }
         }
-        match self.job.connector.take("database.tcpKeepAlive") {
+        match self.configuration.connector.take("database.tcpKeepAlive") {
             Some(off) if off.boolean() == Some(false) => {
                 parts.push(("keepalives", KeyValue { text: "0".to_owned(), origin: off.origin }));
             }
-            on => self.asks_nothing(on),
+            on => self.has_no_effect(on),
         }
         self.judge_tls(&parts);
         self.judge_places(&mut parts);
@@ -73,19 +73,19 @@ impl Translator {
         if let Some((_, key)) = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text)) {
             self.refuse(key, "Java's drivers read keys in DER, here PEM is wanted: openssl pkcs8 -inform DER -nocrypt");
         }
-        if let Some(password) = self.job.connector.take_filled("database.sslpassword") {
+        if let Some(password) = self.configuration.connector.take_filled("database.sslpassword") {
             self.refuse(
                 &password,
                 "encrypted keys cannot be read: give an unencrypted one that only this user may read",
             );
         }
-        if let Some(factory) = self.job.connector.take_filled("database.sslfactory") {
+        if let Some(factory) = self.configuration.connector.take_filled("database.sslfactory") {
             self.warn(&factory, "a Java class that makes TLS connections; TLS is made as sslmode says");
         }
     }
 
     pub(super) fn slot(&mut self) {
-        let connector = &mut self.job.connector;
+        let connector = &mut self.configuration.connector;
         let class = connector.take("connector.class");
         let plugin = connector.take_filled("plugin.name");
         let slot = connector.take_filled("slot.name");
@@ -114,7 +114,7 @@ impl Translator {
         self.named("publication", publication, "dbz_publication");
         match drop {
             Some(drop) if drop.boolean() == Some(true) => self.refuse(&drop, DROPS_SLOT),
-            keep => self.asks_nothing(keep),
+            keep => self.has_no_effect(keep),
         }
     }
 
@@ -137,7 +137,7 @@ impl Translator {
             ("column.exclude.list", List::ExcludeColumns),
         ];
         for (key, list) in lists {
-            let Some(value) = self.job.connector.take_filled(key) else { continue };
+            let Some(value) = self.configuration.connector.take_filled(key) else { continue };
             let is_of_columns = matches!(list, List::IncludeColumns | List::ExcludeColumns);
             let mut of_columns = TablePatterns::default();
             let patterns = if is_of_columns { &mut of_columns } else { &mut self.out.tables };

@@ -1,21 +1,21 @@
 //! Translates keys into settings.
 //!
-//! In: a [`Job`]. Out: a [`Translation`]. Each file of this folder removes the keys that it handles. The keys that are left get a note:
-//! known keys without a counterpart by the table in `left`, and others as unknown.
+//! In: a [`Configuration`]. Out: a [`Translation`]. Each file of this folder removes the keys that it handles. The keys that are left
+//! get a note: known keys without a counterpart by the table in `without_counterpart`, and others as unknown.
 
 mod converters;
 mod database;
-mod left;
 mod modes;
 mod producer;
 mod rest;
 mod router;
 mod tls;
+mod without_counterpart;
 
 use std::collections::BTreeMap;
 
-use super::document::{Job, Platform};
-use super::expressions::Surroundings;
+use super::document::{Configuration, Platform};
+use super::expressions::ExpressionContext;
 use super::keys::KeyValue;
 use super::{Note, Setting, Severity, Translation};
 use crate::given::Origin;
@@ -25,7 +25,7 @@ use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 
 /// Translates a whole configuration.
-pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
+pub(super) fn translate(configuration: Configuration, environment: &Environment) -> Translation {
     let mut translator = Translator {
         out: Translation {
             settings: BTreeMap::new(),
@@ -33,9 +33,9 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
             connect: Connect::default(),
             tables: TablePatterns::default(),
             notes: Vec::new(),
-            platform: job.platform,
+            platform: configuration.platform,
         },
-        job,
+        configuration,
     };
     translator.resolve(environment);
     translator.database();
@@ -52,21 +52,21 @@ pub(super) fn translate(job: Job, environment: &Environment) -> Translation {
 
 /// A configuration that is being translated.
 struct Translator {
-    job: Job,
+    configuration: Configuration,
     out: Translation,
 }
 
 impl Translator {
     /// Replaces every `${…}`. If a key's value cannot be resolved, the key is removed and noted.
     fn resolve(&mut self, environment: &Environment) {
-        let asks = self.job.connector.get("config.providers").is_some();
-        let Job { platform, connector, producer, worker, server, places, .. } = &mut self.job;
-        let surroundings = Surroundings::new(*platform, environment, places, &[&*worker, &*connector], asks);
+        let asks = self.configuration.connector.get("config.providers").is_some();
+        let Configuration { platform, connector, producer, worker, server, places, .. } = &mut self.configuration;
+        let context = ExpressionContext::new(*platform, environment, places, &[&*worker, &*connector], asks);
         let mut notes = Vec::new();
         for keys in [connector, producer, worker, server] {
             let mut failed = Vec::new();
             for (key, value) in keys.values_mut() {
-                match surroundings.resolve(&value.text) {
+                match context.resolve(&value.text) {
                     Ok(text) => value.text = text,
                     Err(error) => failed.push((key.to_owned(), value.origin.to_string(), error.to_string())),
                 }
@@ -89,7 +89,7 @@ impl Translator {
     }
 
     /// Notes that a key, if it is set, has no effect.
-    fn asks_nothing(&mut self, value: Option<KeyValue>) {
+    fn has_no_effect(&mut self, value: Option<KeyValue>) {
         if let Some(value) = value {
             self.not_needed(&value, "it asks for nothing");
         }
@@ -161,6 +161,6 @@ impl Translator {
     }
 
     fn is_server(&self) -> bool {
-        self.job.platform == Platform::Server
+        self.configuration.platform == Platform::Server
     }
 }

@@ -14,14 +14,14 @@ impl Translator {
             this.out.connect.fail_on_conversion = fails;
         });
         self.money_digits();
-        if let Some(prefix) = self.job.connector.take_filled("topic.prefix") {
+        if let Some(prefix) = self.configuration.connector.take_filled("topic.prefix") {
             prefix.text.trim().clone_into(&mut self.out.connect.schemas.prefix);
             self.not_needed(&prefix, "the router names topics without it; it shows only in the names of schemas");
         }
     }
 
     fn money_digits(&mut self) {
-        let Some(value) = self.job.connector.take_filled("money.fraction.digits") else { return };
+        let Some(value) = self.configuration.connector.take_filled("money.fraction.digits") else { return };
         match value.text.trim().parse::<u8>() {
             Ok(digits) => {
                 self.out.connect.modes.money_digits = i32::from(digits);
@@ -32,7 +32,7 @@ impl Translator {
     }
 
     fn mode<T: Copy>(&mut self, key: &str, words: &[(&str, T)], set: impl FnOnce(&mut Self, T)) {
-        let Some(value) = self.job.connector.take_filled(key) else { return };
+        let Some(value) = self.configuration.connector.take_filled(key) else { return };
         if let Some(mode) = self.one_of(&value, words) {
             set(self, mode);
             self.not_needed(&value, "honoured in keys, headers and envelopes; it has no flag");

@@ -139,7 +139,7 @@ const NO_OTHER: &str = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER are 
 
 impl Translator {
     pub(super) fn producer(&mut self) {
-        match self.job.producer.take_filled("bootstrap.servers") {
+        match self.configuration.producer.take_filled("bootstrap.servers") {
             Some(brokers) => {
                 let list = brokers.text.split(',').map(|broker| broker.trim().to_owned()).filter(|b| !b.is_empty());
                 self.set_list("brokers", list.collect(), &brokers.origin);
@@ -152,7 +152,7 @@ impl Translator {
         self.tls();
         self.levels();
         self.reconnects();
-        let rest = std::mem::take(&mut self.job.producer);
+        let rest = std::mem::take(&mut self.configuration.producer);
         for (key, value) in rest.iter() {
             self.plain_property(key, value);
         }
@@ -194,9 +194,10 @@ impl Translator {
 
     /// Translates levels of compression. A level counts only for its codec.
     fn levels(&mut self) {
-        let codec = self.job.producer.get("compression.type").map(|codec| codec.text.trim().to_ascii_lowercase());
+        let codec =
+            self.configuration.producer.get("compression.type").map(|codec| codec.text.trim().to_ascii_lowercase());
         for other in ["gzip", "lz4", "zstd"].into_iter().filter(|other| codec.as_deref() != Some(other)) {
-            if let Some(level) = self.job.producer.take(&format!("compression.{other}.level")) {
+            if let Some(level) = self.configuration.producer.take(&format!("compression.{other}.level")) {
                 self.not_needed(&level, format!("compression.type is not {other}"));
             }
         }
@@ -206,7 +207,7 @@ impl Translator {
     /// Else the longest one is the limit.
     fn reconnects(&mut self) {
         let (first, longest) = ("reconnect.backoff.ms", "reconnect.backoff.max.ms");
-        let producer = &mut self.job.producer;
+        let producer = &mut self.configuration.producer;
         let number = |value: &KeyValue| value.text.trim().parse::<i64>().ok();
         let Some(pause) = producer.get(first).filter(|pause| number(pause).is_some()).cloned() else { return };
         match producer.get(longest).cloned() {
@@ -219,7 +220,7 @@ impl Translator {
     }
 
     fn partitioner(&mut self) {
-        if let Some(class) = self.job.producer.take_filled("partitioner.class") {
+        if let Some(class) = self.configuration.producer.take_filled("partitioner.class") {
             let class_name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
             if class_name == "DefaultPartitioner" {
                 self.not_needed(&class, "records go by their keys here, too");
@@ -230,13 +231,13 @@ impl Translator {
                 );
             }
         }
-        match self.job.producer.take("partitioner.ignore.keys") {
+        match self.configuration.producer.take("partitioner.ignore.keys") {
             Some(ignore) if ignore.boolean() == Some(true) => {
                 self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
             }
-            obey => self.asks_nothing(obey),
+            obey => self.has_no_effect(obey),
         }
-        if let Some(classes) = self.job.producer.take_filled("interceptor.classes") {
+        if let Some(classes) = self.configuration.producer.take_filled("interceptor.classes") {
             self.differs(&classes, "interceptors may change records; none is applied");
         }
     }
@@ -244,7 +245,7 @@ impl Translator {
     /// Checks the serializers. They get the converter's bytes, and these two do not change them.
     fn serializers(&mut self) {
         for key in ["key.serializer", "value.serializer"] {
-            let Some(class) = self.job.producer.take_filled(key) else { continue };
+            let Some(class) = self.configuration.producer.take_filled(key) else { continue };
             let name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
             if ["StringSerializer", "ByteArraySerializer", "ByteBufferSerializer"].contains(&name.as_str()) {
                 self.not_needed(&class, "it leaves what the converter made as it is");
@@ -255,7 +256,7 @@ impl Translator {
     }
 
     fn sasl(&mut self) {
-        let producer = &mut self.job.producer;
+        let producer = &mut self.configuration.producer;
         let mechanism = producer.take_filled("sasl.mechanism");
         let config = producer.take_filled("sasl.jaas.config");
         let classes = ["sasl.login.callback.handler.class", "sasl.client.callback.handler.class", "sasl.login.class"];
@@ -306,7 +307,7 @@ impl Translator {
 
     /// `security.protocol`, if its value means SASL.
     fn sasl_protocol(&self) -> Option<KeyValue> {
-        let protocol = self.job.producer.get("security.protocol").cloned();
+        let protocol = self.configuration.producer.get("security.protocol").cloned();
         protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"))
     }
 

@@ -3,11 +3,11 @@
 //! Specification: Debezium's PostgreSQL connector and Server, Kafka Connect's worker properties.
 
 use super::Translator;
-use super::left::When::{Always, InSchemas, Off, On};
-use super::left::{self, CONNECT, When};
+use super::without_counterpart::When::{Always, InSchemas, Off, On};
+use super::without_counterpart::{self, CONNECT, When};
 use crate::debezium::Note;
 use crate::debezium::Severity::{self, NotNeeded, Warning};
-use crate::debezium::document::Job;
+use crate::debezium::document::Configuration;
 use crate::debezium::keys::{KeyValue, Keys};
 use crate::given::nearest;
 
@@ -31,16 +31,16 @@ impl Translator {
         self.messages();
         self.transactions();
         self.converters_left();
-        let connector = std::mem::take(&mut self.job.connector);
+        let connector = std::mem::take(&mut self.configuration.connector);
         for (key, value) in connector.iter() {
-            match left::CONNECTOR.find(key) {
+            match without_counterpart::CONNECTOR.find(key) {
                 Some((when, severity, text)) => self.left(value, when, severity, text),
                 None => self.unknown(key, value),
             }
         }
-        let server = std::mem::take(&mut self.job.server);
+        let server = std::mem::take(&mut self.configuration.server);
         for (key, value) in server.iter() {
-            match left::SERVER.find(key) {
+            match without_counterpart::SERVER.find(key) {
                 Some((when, severity, text)) => self.left(value, when, severity, text),
                 None => self.not_needed(value, "no setting of Debezium's"),
             }
@@ -49,7 +49,7 @@ impl Translator {
     }
 
     fn sink(&mut self) {
-        let Some(sink) = self.job.server.take_filled("debezium.sink.type") else {
+        let Some(sink) = self.configuration.server.take_filled("debezium.sink.type") else {
             if self.is_server() {
                 self.refuse_missing("debezium.sink.type", "it is missing: Debezium Server would not start");
             }
@@ -67,14 +67,14 @@ impl Translator {
         if !self.skips("c") {
             return;
         }
-        if let Some(skipped) = self.job.connector.take("skipped.operations") {
+        if let Some(skipped) = self.configuration.connector.take("skipped.operations") {
             self.differs(&skipped, "Debezium skipped inserts, and so published nothing");
         }
     }
 
     /// Whether changes of that kind do not reach the router.
     pub(super) fn skips(&self, operation: &str) -> bool {
-        let skipped = self.job.connector.get("skipped.operations");
+        let skipped = self.configuration.connector.get("skipped.operations");
         skipped.is_some_and(|skipped| {
             skipped.text.split(',').any(|skipped| skipped.trim().eq_ignore_ascii_case(operation))
         })
@@ -82,7 +82,7 @@ impl Translator {
 
     /// Makes a note on logical messages. Without a list of prefixes, Debezium takes all of them.
     fn messages(&mut self) {
-        if self.job.connector.iter().any(|(key, _)| key.starts_with("message.prefix.")) {
+        if self.configuration.connector.iter().any(|(key, _)| key.starts_with("message.prefix.")) {
             return;
         }
         self.out.notes.push(Note::new(Warning, "logical messages".to_owned(), MESSAGES));
@@ -95,7 +95,7 @@ impl Translator {
             let is_asked = keys.get(key).is_some_and(|value| value.text.trim().eq_ignore_ascii_case(word));
             is_asked.then(|| keys.take(key)).flatten()
         };
-        let Job { worker, connector, .. } = &mut self.job;
+        let Configuration { worker, connector, .. } = &mut self.configuration;
         let asked = asked(worker, "exactly.once.source.support", "enabled")
             .or_else(|| asked(connector, "exactly.once.support", "required"));
         let Some(asked) = asked else { return };
@@ -105,13 +105,13 @@ impl Translator {
 
     fn converters_left(&mut self) {
         for key in ["key.converter.", "value.converter.", "header.converter.", "converter."] {
-            for (_, value) in self.job.connector.take_below(key).iter() {
+            for (_, value) in self.configuration.connector.take_below(key).iter() {
                 self.not_needed(value, "a converter's option that nothing looks at");
             }
         }
-        let Some(names) = self.job.connector.get("converters").cloned() else { return };
+        let Some(names) = self.configuration.connector.get("converters").cloned() else { return };
         for name in names.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            for (_, option) in self.job.connector.take_below(&format!("{name}.")).iter() {
+            for (_, option) in self.configuration.connector.take_below(&format!("{name}.")).iter() {
                 self.not_needed(option, format!("an option of the custom converter {name}"));
             }
         }
@@ -131,7 +131,7 @@ impl Translator {
     }
 
     fn unknown(&mut self, key: &str, value: &KeyValue) {
-        let known = left::CONNECTOR.names().chain(KNOWN);
+        let known = without_counterpart::CONNECTOR.names().chain(KNOWN);
         let meant = nearest(key, known).map(|meant| format!("; {meant} is")).unwrap_or_default();
         self.warn(
             value,
@@ -141,7 +141,7 @@ impl Translator {
 
     /// Makes notes on a worker's other settings, which are for its clients and its cluster. Those for TLS look like the producer's.
     fn worker(&mut self) {
-        let worker = std::mem::take(&mut self.job.worker);
+        let worker = std::mem::take(&mut self.configuration.worker);
         for (key, value) in worker.iter() {
             if ["security.", "sasl.", "ssl."].iter().any(|prefix| key.starts_with(prefix)) {
                 self.warn(value, "a worker's own clients use it, its connectors' producers do not: they have producer.* and producer.override.*");

@@ -54,7 +54,7 @@ enum Placement {
 
 impl Translator {
     pub(super) fn router(&mut self) {
-        let names = self.job.connector.take_filled("transforms");
+        let names = self.configuration.connector.take_filled("transforms");
         let Some(names) = names else {
             let text = format!(
                 "there is no transform of type {ROUTER}, so that records are change events, which walrelay does not write"
@@ -63,7 +63,7 @@ impl Translator {
         };
         let mut router = None;
         for name in names.text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let options = self.job.connector.take_below(&format!("transforms.{name}."));
+            let options = self.configuration.connector.take_below(&format!("transforms.{name}."));
             match options.get("type").map(|kind| kind.text.trim()) {
                 Some(ROUTER) if router.is_none() => router = Some(options),
                 Some(SHORT) if router.is_none() && !self.is_server() => router = Some(options),
@@ -95,13 +95,13 @@ impl Translator {
     }
 
     fn unused_transforms(&mut self) {
-        for (_, option) in self.job.connector.take_below("transforms.").iter() {
+        for (_, option) in self.configuration.connector.take_below("transforms.").iter() {
             self.not_needed(option, "an option of a transform that transforms does not name");
         }
-        for (_, option) in self.job.connector.take_below("predicates.").iter() {
+        for (_, option) in self.configuration.connector.take_below("predicates.").iter() {
             self.not_needed(option, "a predicate's option: see the transform that names it");
         }
-        if let Some(names) = self.job.connector.take("predicates") {
+        if let Some(names) = self.configuration.connector.take("predicates") {
             self.not_needed(&names, "predicates do nothing by themselves: see the transforms that name one");
         }
     }
@@ -261,7 +261,7 @@ impl Translator {
         if let Some(value) = options.take("table.field.additional.missing") {
             let skips = self.one_of(&value, &[("error", false), ("ignore", true)]);
             self.out.connect.skip_missing = skips.unwrap_or(false);
-            self.asks_nothing(Some(value).filter(|_| skips == Some(false)));
+            self.has_no_effect(Some(value).filter(|_| skips == Some(false)));
         }
     }
 
@@ -277,13 +277,13 @@ impl Translator {
         let expand = options.take("table.expand.json.payload");
         let is_off = expand.as_ref().is_none_or(|value| value.boolean() == Some(false));
         if is_off {
-            self.asks_nothing(expand);
+            self.has_no_effect(expand);
             if let Some(nulls) = nulls {
                 self.not_needed(&nulls, "it counts only with table.expand.json.payload");
             }
             return;
         }
-        self.asks_nothing(nulls.filter(|_| keep_nulls == Some(false)));
+        self.has_no_effect(nulls.filter(|_| keep_nulls == Some(false)));
         if let Some(value) = expand.filter(|value| self.is_on(Some(value.clone()))) {
             self.out.connect.expand = Some(Expand { keep_nulls: keep_nulls.unwrap_or(false) });
             self.differs(&value, EXPANDED);

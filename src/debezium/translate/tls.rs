@@ -31,18 +31,18 @@ impl Translator {
     pub(super) fn tls(&mut self) {
         self.trust_store();
         self.key_store();
-        let producer = &mut self.job.producer;
+        let producer = &mut self.configuration.producer;
         if let Some(algorithm) = producer.take("ssl.endpoint.identification.algorithm") {
             let name = if algorithm.text.trim().is_empty() { "none" } else { "https" };
             self.property("ssl.endpoint.identification.algorithm", name, &algorithm.origin);
         }
-        if let Some(engine) = self.job.producer.take_filled("ssl.engine.factory.class") {
+        if let Some(engine) = self.configuration.producer.take_filled("ssl.engine.factory.class") {
             self.refuse(&engine, "a Java class that makes TLS connections: librdkafka has ssl.ca.location, ssl.certificate.location and ssl.key.location");
         }
     }
 
     fn trust_store(&mut self) {
-        let producer = &mut self.job.producer;
+        let producer = &mut self.configuration.producer;
         let kind = producer.take_filled("ssl.truststore.type");
         let location = producer.take_filled("ssl.truststore.location");
         let inline = producer.take_filled("ssl.truststore.certificates");
@@ -65,7 +65,7 @@ impl Translator {
     }
 
     fn key_store(&mut self) {
-        let producer = &mut self.job.producer;
+        let producer = &mut self.configuration.producer;
         let kind = producer.take_filled("ssl.keystore.type");
         let location = producer.take_filled("ssl.keystore.location");
         let password = producer.take_filled("ssl.keystore.password");
@@ -76,7 +76,7 @@ impl Translator {
         for (key, property) in
             [("ssl.keystore.key", "ssl.key.pem"), ("ssl.keystore.certificate.chain", "ssl.certificate.pem")]
         {
-            if let Some(pem) = self.job.producer.take_filled(key) {
+            if let Some(pem) = self.configuration.producer.take_filled(key) {
                 self.property(property, pem.text, &pem.origin);
             }
         }

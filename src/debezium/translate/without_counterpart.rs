@@ -37,14 +37,14 @@ const NAMES: &str = "the router names topics without it";
 const SCHEMA: &str = "it changes the schemas that a JsonConverter writes, with keys their partitions: set schemas.enable=false, or leave it out";
 
 /// The keys of one kind, by their notes.
-pub(super) struct Left {
+pub(super) struct KeysWithoutCounterpart {
     /// Keys without which nothing is lost, for any value: the reason, and their names.
     not_needed: &'static [(&'static str, &'static [&'static str])],
     others: &'static [(&'static str, When, Severity, &'static str)],
 }
 
 /// The keys of the connector.
-pub(super) const CONNECTOR: Left = Left {
+pub(super) const CONNECTOR: KeysWithoutCounterpart = KeysWithoutCounterpart {
     not_needed: &[
         (
             CONNECT,
@@ -177,7 +177,7 @@ pub(super) const CONNECTOR: Left = Left {
 };
 
 /// The keys of Debezium Server.
-pub(super) const SERVER: Left = Left {
+pub(super) const SERVER: KeysWithoutCounterpart = KeysWithoutCounterpart {
     not_needed: &[
         (PACE, &["debezium.sink.kafka."]),
         (OF_SERVER, &["debezium.api.", "debezium.engine.factory"]),
@@ -206,7 +206,7 @@ pub(super) const SERVER: Left = Left {
     ],
 };
 
-impl Left {
+impl KeysWithoutCounterpart {
     /// The note for a key, and when it is made. If several names fit, the longest one counts.
     pub(super) fn find(&self, key: &str) -> Option<(When, Severity, &'static str)> {
         let fits = |name: &str| key == name || (name.ends_with('.') && key.starts_with(name));
