@@ -8,7 +8,7 @@
 
 use super::connection::Connection;
 use super::error::Error;
-use super::large_object_state::{self as state, Of};
+use super::large_object_state::{self as state, NoteOwner};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub struct TableProgress {
 /// # Errors
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<BackfillProgress>, Error> {
-    let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    let found = state::read(connection, &format!("{PREFIX}{slot} "), NoteOwner::Any)?;
     Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
 }
 
@@ -63,12 +63,12 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<BackfillPr
 /// # Errors
 /// The connection broke.
 pub fn unfinished(connection: &mut Connection, slot: &str, snapshot: &str) -> Result<Option<u32>, Error> {
-    let found = state::find(connection, &format!("{PREFIX}{slot} "), Of::Anybody)?;
+    let found = state::read(connection, &format!("{PREFIX}{slot} "), NoteOwner::Any)?;
     let is_open = |progress: &BackfillProgress| {
         progress.snapshot == snapshot && progress.tables.values().any(|table| !table.done && table.rows > 0)
     };
     let open = found.iter().find(|note| serde_json::from_str(&note.text).is_ok_and(|progress| is_open(&progress)));
-    Ok(open.map(|note| note.place))
+    Ok(open.map(|note| note.large_object))
 }
 
 /// Writes the progress, in one transaction.
@@ -79,8 +79,8 @@ pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgres
     let prefix = format!("{PREFIX}{slot} ");
     let text = format!("{prefix}{}", serde_json::to_string(progress).unwrap_or_default());
     connection.query("BEGIN")?;
-    let written = state::find(connection, &prefix, Of::Own)
-        .and_then(|own| state::put(connection, own.first().map(|note| note.place), &text));
+    let written = state::read(connection, &prefix, NoteOwner::Own)
+        .and_then(|own| state::write(connection, own.first().map(|note| note.large_object), &text));
     match written {
         Ok(_) => connection.query("COMMIT").map(drop),
         Err(error) => {

@@ -53,7 +53,7 @@ impl ServerRow {
 /// # Errors
 /// The connection broke.
 pub fn server(connection: &mut Connection) -> Result<ServerRow, Error> {
-    let rows = connection.ask(
+    let rows = connection.query_small(
         "SELECT current_setting('server_version_num'), current_setting('server_version'), current_setting('wal_level'),
                 current_database(), current_user",
     )?;
@@ -149,7 +149,7 @@ pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: 
 /// # Errors
 /// The role may not read the table, or the connection broke.
 pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u64) -> Result<Option<u64>, Error> {
-    if !next_transaction(connection)?.is_some_and(|next| can_be_told(xid, next)) {
+    if !next_transaction(connection)?.is_some_and(|next| is_comparable(xid, next)) {
         return Ok(None);
     }
     let rows = connection.query(&format!(
@@ -178,13 +178,13 @@ pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Erro
 }
 
 /// As SQL, whether a transaction before `xid` has written the row. `xid` has 64 bits, with its epoch. The result is right only if
-/// [`can_be_told`]. A row that is older than half of the range of 32 bits looks newer than `xid`.
+/// [`is_comparable`]. A row that is older than half of the range of 32 bits looks newer than `xid`.
 pub(crate) fn older_than(xid: u64) -> String {
     format!("(age(xmin) > age('{}'::xid) OR age(xmin) < 0)", xid & 0xFFFF_FFFF)
 }
 
 /// Whether the 32 bits in a row are enough to compare it with `xid`. `next`: the next transaction.
-pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
+pub(crate) const fn is_comparable(xid: u64, next: u64) -> bool {
     next.saturating_sub(xid) < 2_000_000_000
 }
 
@@ -194,7 +194,7 @@ pub(crate) const fn can_be_told(xid: u64, next: u64) -> bool {
 /// # Errors
 /// The connection broke.
 pub fn membership(connection: &mut Connection, publication: &str) -> Result<Option<String>, Error> {
-    let rows = connection.ask(&membership_sql(publication))?;
+    let rows = connection.query_small(&membership_sql(publication))?;
     Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
 }
 
@@ -262,7 +262,7 @@ pub struct PublicationMark {
 /// # Errors
 /// The connection broke.
 pub fn publication_mark(connection: &mut Connection, publication: &str) -> Result<PublicationMark, Error> {
-    let rows = connection.ask(&format!(
+    let rows = connection.query_small(&format!(
         "SELECT pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')
            FROM pg_catalog.pg_publication WHERE pubname = {}",
         literal(publication)
@@ -471,7 +471,7 @@ mod tests {
     #[test]
     fn transactions_two_billion_apart_cannot_be_told() {
         let next = 1 << 33;
-        assert!(can_be_told(next, next) && can_be_told(next - 1_999_999_999, next));
-        assert!(!can_be_told(next - 2_000_000_000, next));
+        assert!(is_comparable(next, next) && is_comparable(next - 1_999_999_999, next));
+        assert!(!is_comparable(next - 2_000_000_000, next));
     }
 }

@@ -14,7 +14,7 @@
 //! | `28` | a password, a role, a line of `pg_hba.conf` | exit 2 | 5 minutes | - |
 //! | `3D000` | the database was dropped or renamed | exit 2 | 5 minutes | - |
 //! | `42501`, `55000`, `0A000`, `22`, `23`, `54000`, `P0001`, … | a right that was revoked, `ALLOW_CONNECTIONS false`, a login trigger that raises an error | exit 2 | 5 minutes | exit 2 |
-//! | `42704` | the publication or the slot is gone | exit 2 | 5 minutes, and exit 2 as soon as the next look shows it | exit 2 |
+//! | `42704` | the publication or the slot is gone | exit 2 | 5 minutes, and exit 2 as soon as a query shows it | exit 2 |
 //! | `53400` | no replication slot is free | exit 2 | 5 minutes | exit 2 |
 //! | `22P05` and any other | a row that cannot be decoded or converted | exit 2 | 5 minutes | exit 2: the same row would come again |
 //!

@@ -20,11 +20,11 @@
 //! | `restart_lsn < W` | `CREATE` sets `restart_lsn` to the insert position, which is never below `W`, and it never moves back |
 //! | the same walsender holds it | a slot that is in use cannot be dropped |
 //! | it was copied by slot synchronization | after a promotion: a slot that is created there is not `synced` |
-//! | its transactions were counted on | `pg_stat_replication_slots.total_txns` goes with the slot and begins at 0: transactions were decoded from it, at least as many as before |
+//! | its transactions were counted further | `pg_stat_replication_slots.total_txns` begins at 0 in a new slot. It counts the transactions that were decoded, and has not gone back |
 //! | another walsender holds it | another relay has taken over |
 //!
-//! `W` is a flushed position, not an inserted one: after a crash the WAL may end earlier. On a standby it is the replayed one. A
-//! counter that has gone back, while the server has kept its statistics, refutes the last two.
+//! `W` is a flushed position, not an inserted one, since the WAL may end earlier after a crash. On a standby it is the replayed position.
+//! If the counter has gone back although the server has kept its statistics, the last two proofs do not count.
 //!
 //! # What proves nothing
 //!
@@ -34,15 +34,14 @@
 //!
 //! # Limits
 //!
-//! * `pg_copy_logical_replication_slot` gives a new slot the positions of its origin: a slot that is dropped and replaced by such a
-//! copy
-//!   counts as the same one.
-//! * The counter proves that somebody has read from the slot, not who: one who drops and creates the slot, and then reads as many
-//!   transactions from it as were counted before, passes for a relay. So does a relay that began with the new slot: the relays before it must
-//!   see that the slot is new.
-//! * A slot from which no transaction was ever decoded, dropped and created again in the moment between its reader's end and the
-//!   next look of one who watches it, counts as handed over.
-//! * A process that begins has seen nothing. It has the setup marker ([`Anchor`]), if there is one.
+//! * `pg_copy_logical_replication_slot` gives a new slot the positions of its origin. If a slot is dropped and replaced by such a copy,
+//!   the copy counts as the same slot.
+//! * The counter does not prove who has read the slot. If a user drops and creates the slot, and then reads at least as many
+//!   transactions as were counted before, that user counts as a relay. So does a relay that begins with the new slot: the relays before it
+//!   must see that the slot is new.
+//! * No transaction was ever decoded from a slot, and a waiting relay watches it. If the slot is dropped and created again between the
+//!   end of its reader and the next query of the waiting relay, it counts as the same slot.
+//! * A new process has no sighting. It has the setup marker ([`Anchor`]), if there is one.
 //!
 //! Specification: PostgreSQL manual, sections 54.20 "pg_replication_slots", 28.2.5 "pg_stat_replication_slots";
 //! `ReplicationSlotReserveWal`.
@@ -154,7 +153,7 @@ impl Sighting {
     /// The sighting after the server has left the timeline at `switch_point`. Positions behind it belong to other transactions now, and
     /// another server has counters of its own.
     #[must_use]
-    pub fn before(self, switch_point: Lsn) -> Self {
+    pub fn after_switch(self, switch_point: Lsn) -> Self {
         Self {
             written: self.written.min(switch_point),
             confirmed: self.confirmed.map(|lsn| lsn.min(switch_point)),
@@ -167,7 +166,7 @@ impl Sighting {
 
     /// Removes the reader from the sighting if it is `own`.
     #[must_use]
-    pub fn less(self, own: Option<u32>) -> Self {
+    pub fn without_reader(self, own: Option<u32>) -> Self {
         Self { reader: self.reader.filter(|reader| Some(*reader) != own), ..self }
     }
 }
@@ -348,7 +347,7 @@ pub(crate) mod tests {
         check(&unread, &Sighting { transactions: Some(1), ..slot(1040, 2000) }, Some(SlotProof::Counted));
         let crashed = Sighting { transactions: Some(0), counted_since: Some(8), reader: Some(9), ..slot(1040, 2000) };
         check(&slot(500, 900), &crashed, Some(SlotProof::TakenOver));
-        check(&slot(500, 900), &crashed.clone().less(Some(9)), None);
+        check(&slot(500, 900), &crashed.clone().without_reader(Some(9)), None);
         let held = Sighting { reader: Some(9), ..crashed };
         check(&Sighting { reader: Some(9), ..slot(500, 900) }, &held, Some(SlotProof::HeldThroughout));
     }
@@ -369,7 +368,7 @@ pub(crate) mod tests {
 
     #[test]
     fn after_a_promotion_positions_beyond_the_switch_point_prove_nothing() {
-        let before = slot(500, 900).before(Lsn::new(700));
+        let before = slot(500, 900).after_switch(Lsn::new(700));
         let there = slot(720, 800);
         let there_read = Witness { read: Lsn::new(700), ..READ };
         assert_eq!(before.proves(&there, there_read), None);

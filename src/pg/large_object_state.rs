@@ -2,7 +2,7 @@
 //!
 //! In and out: a text with a prefix that names its kind. The text is the comment on an empty large object of the role. Any role may
 //! create a large object, so this needs no table and no right, and any role may read the comment. Comments are transactional, survive
-//! crashes, and reach physical standbys. [`super::skipped_rows`] and [`super::progress`] interpret the texts.
+//! crashes, and reach physical standbys. [`super::skipped_rows`] and [`super::backfill_progress`] interpret the texts.
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::{Connection, Row};
@@ -13,7 +13,7 @@ use super::quoting::literal;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Note {
     /// The large object's oid.
-    pub(super) place: u32,
+    pub(super) large_object: u32,
     /// The text after the prefix.
     pub(super) text: String,
     /// Whether the connection's role owns it, and so may change it.
@@ -22,11 +22,11 @@ pub(super) struct Note {
 
 /// The owner of the notes to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum NoteOwner {
     /// The connection's role.
     Own,
     /// Any role. The notes of the connection's role come first.
-    Anybody,
+    Any,
 }
 
 /// Creates an empty large object for a note.
@@ -41,7 +41,7 @@ pub(crate) fn right_to_note(error: &Error, role: &str) -> Option<String> {
 }
 
 /// Reads the notes that begin with `prefix`.
-pub(super) fn find(connection: &mut Connection, prefix: &str, of: Of) -> Result<Vec<Note>, Error> {
+pub(super) fn read(connection: &mut Connection, prefix: &str, of: NoteOwner) -> Result<Vec<Note>, Error> {
     let rows = connection.query(&format!(
         "SELECT m.oid, pg_catalog.substr(d.description, {}), r.oid IS NOT NULL
            FROM pg_catalog.pg_largeobject_metadata AS m
@@ -53,19 +53,23 @@ pub(super) fn find(connection: &mut Connection, prefix: &str, of: Of) -> Result<
         literal(prefix)
     ))?;
     let note = |row: &Row| {
-        Some(Note { place: row.parse(0)?, text: row.text(1).unwrap_or_default().to_owned(), own: row.is_true(2) })
+        Some(Note {
+            large_object: row.parse(0)?,
+            text: row.text(1).unwrap_or_default().to_owned(),
+            own: row.is_true(2),
+        })
     };
-    Ok(rows.iter().filter_map(note).filter(|note| note.own || of == Of::Anybody).collect())
+    Ok(rows.iter().filter_map(note).filter(|note| note.own || of == NoteOwner::Any).collect())
 }
 
-/// Writes a note into the large object `place` of the connection's role, or into a new one. Returns its oid.
-pub(super) fn put(connection: &mut Connection, place: Option<u32>, text: &str) -> Result<u32, Error> {
-    let place = if let Some(place) = place {
-        place
+/// Writes a note into the large object `large_object` of the connection's role, or into a new one. Returns its oid.
+pub(super) fn write(connection: &mut Connection, large_object: Option<u32>, text: &str) -> Result<u32, Error> {
+    let large_object = if let Some(large_object) = large_object {
+        large_object
     } else {
         let rows = connection.query(CREATE)?;
         rows.first().and_then(|row| row.parse(0)).unwrap_or_default()
     };
-    connection.query(&format!("COMMENT ON LARGE OBJECT {place} IS {}", literal(text)))?;
-    Ok(place)
+    connection.query(&format!("COMMENT ON LARGE OBJECT {large_object} IS {}", literal(text)))?;
+    Ok(large_object)
 }

@@ -172,7 +172,7 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
 }
 
 /// The snapshot that `slot` begins at. `None`: the comment does not have it.
-pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
+pub(crate) fn snapshot(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
         let words = line.strip_prefix(SNAPSHOT)?.strip_prefix(slot)?.strip_prefix(' ')?;
@@ -182,7 +182,7 @@ pub(crate) fn taken(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
 }
 
 /// The line with the snapshot, to be added to a comment.
-pub(crate) fn taken_line(slot: &str, taken: &SlotSnapshot) -> String {
+pub(crate) fn snapshot_line(slot: &str, taken: &SlotSnapshot) -> String {
     format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
 }
 
@@ -291,10 +291,10 @@ mod tests {
     #[test]
     fn the_snapshot_is_read_back_and_goes_with_the_mark() {
         let taken = SlotSnapshot { updates: 5, snapshot: "10:20:10,14".to_owned() };
-        let comment = marked(Some("events"), "orders", true, "781") + &taken_line("orders", &taken);
-        assert_eq!(super::taken(Some(&comment), "orders"), Some(taken));
-        assert_eq!(super::taken(Some(&comment), "order"), None);
-        assert!(super::taken(without_whole(Some(&comment), "orders").as_deref(), "orders").is_some());
+        let comment = marked(Some("events"), "orders", true, "781") + &snapshot_line("orders", &taken);
+        assert_eq!(super::snapshot(Some(&comment), "orders"), Some(taken));
+        assert_eq!(super::snapshot(Some(&comment), "order"), None);
+        assert!(super::snapshot(without_whole(Some(&comment), "orders").as_deref(), "orders").is_some());
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
     }
 

@@ -2,6 +2,7 @@
 //!
 //! This folder does not know what a row means. Only this folder uses the sockets and TLS of Postgres.
 
+pub mod backfill_progress;
 pub mod catalog;
 mod certificate;
 pub mod connection;
@@ -16,7 +17,6 @@ mod login;
 pub(crate) mod marker;
 pub mod names;
 pub(crate) mod pooler;
-pub mod progress;
 mod quoting;
 pub mod replication;
 pub mod rows;
@@ -37,4 +37,4 @@ pub use error::{Error, Recovery, ServerError, sqlstate};
 pub(crate) use large_object_state::right_to_note;
 pub use lock_holder::LockHolder;
 pub use quoting::{identifier, literal};
-pub use stream::wait_for_goodbyes;
+pub use stream::wait_for_session_ends;

@@ -139,7 +139,7 @@ pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<
 
 /// The columns of a table that a publication lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ColumnList {
     /// All columns of the table, except for generated ones.
     pub columns: Vec<RelationColumn>,
     /// SQL that lists the table with all of them, and with its present row filter.
@@ -150,7 +150,7 @@ pub struct Listed {
 ///
 /// # Errors
 /// The connection broke.
-pub fn listed(connection: &mut Connection, publication: &str, oid: u32) -> Result<Option<Listed>, Error> {
+pub fn column_list(connection: &mut Connection, publication: &str, oid: u32) -> Result<Option<ColumnList>, Error> {
     let version = server::setting(connection, "server_version_num")?.and_then(|text| text.parse().ok());
     if version < Some(LISTS_SINCE) {
         return Ok(None);
@@ -165,7 +165,10 @@ pub fn listed(connection: &mut Connection, publication: &str, oid: u32) -> Resul
         literal(publication)
     ))?;
     let Some((row, name)) = rows.first().and_then(|row| Some((row, row.text(0)?))) else { return Ok(None) };
-    Ok(Some(Listed { columns: columns(connection, oid)?, widened: with_columns(publication, name, &[], row.text(1)) }))
+    Ok(Some(ColumnList {
+        columns: columns(connection, oid)?,
+        widened: with_columns(publication, name, &[], row.text(1)),
+    }))
 }
 
 /// All columns of a table, except for generated ones.

@@ -30,7 +30,7 @@ pub struct SystemIdentity {
 /// # Errors
 /// The connection broke, or is no replication connection.
 pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Error> {
-    let rows = connection.ask("IDENTIFY_SYSTEM")?;
+    let rows = connection.query_small("IDENTIFY_SYSTEM")?;
     let row = rows.first();
     Ok(SystemIdentity {
         system_identifier: row.and_then(|row| row.text(0)).unwrap_or_default().to_owned(),
@@ -45,7 +45,7 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
 /// # Errors
 /// The connection broke.
 pub fn started_at(connection: &mut Connection) -> Result<String, Error> {
-    let rows = connection.ask("SELECT pg_catalog.pg_postmaster_start_time()")?;
+    let rows = connection.query_small("SELECT pg_catalog.pg_postmaster_start_time()")?;
     Ok(rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned())
 }
 
@@ -66,7 +66,7 @@ pub fn open_beside(source: &Source, purpose: Purpose, started_at: &str) -> Resul
 /// # Errors
 /// The connection broke.
 pub fn is_in_recovery(connection: &mut Connection) -> Result<bool, Error> {
-    let rows = connection.ask("SELECT pg_catalog.pg_is_in_recovery()")?;
+    let rows = connection.query_small("SELECT pg_catalog.pg_is_in_recovery()")?;
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
@@ -85,7 +85,7 @@ pub fn switch_point(connection: &mut Connection, timeline: u32, ancestor: u32) -
 /// # Errors
 /// The connection broke, or the server does not have the history.
 pub fn history(connection: &mut Connection, timeline: u32) -> Result<Vec<(u32, Lsn)>, Error> {
-    let rows = connection.ask(&format!("TIMELINE_HISTORY {timeline}"))?;
+    let rows = connection.query_small(&format!("TIMELINE_HISTORY {timeline}"))?;
     Ok(parse_history(rows.first().and_then(|row| row.text(1)).unwrap_or_default()))
 }
 
@@ -159,7 +159,7 @@ pub struct Slot {
 /// # Errors
 /// The connection broke.
 pub fn slot(connection: &mut Connection, name: &str) -> Result<Option<Slot>, Error> {
-    let rows = connection.ask(&format!(
+    let rows = connection.query_small(&format!(
         "SELECT pg_catalog.to_jsonb(s), pg_catalog.pg_wal_lsn_diff(w.now, s.confirmed_flush_lsn)::bigint,
                 pg_catalog.pg_wal_lsn_diff(w.now, s.restart_lsn)::bigint
            FROM pg_catalog.pg_replication_slots AS s,
@@ -207,7 +207,7 @@ pub struct Publication {
 /// # Errors
 /// The connection broke.
 pub fn publication(connection: &mut Connection, name: &str) -> Result<Option<Publication>, Error> {
-    let rows = connection.ask(&format!(
+    let rows = connection.query_small(&format!(
         "SELECT pg_catalog.to_jsonb(p) FROM pg_catalog.pg_publication AS p WHERE p.pubname = {}",
         literal(name)
     ))?;
@@ -357,7 +357,8 @@ fn column(row: &Row) -> Option<RelationColumn> {
 /// # Errors
 /// The connection broke.
 pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
-    let rows = connection.ask(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
+    let rows = connection
+        .query_small(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
     Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
 }
 

@@ -10,7 +10,7 @@
 
 use super::connection::Connection;
 use super::error::Error;
-use super::large_object_state::{self as state, Of};
+use super::large_object_state::{self as state, NoteOwner};
 use serde::{Deserialize, Serialize};
 
 /// The most ids that a slot's note has.
@@ -63,13 +63,13 @@ const PREFIX: &str = "walrelay passed over: ";
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec<u32>), Error> {
     let mut skipped = SkippedRows::default();
-    let notes = notes(connection, slot, Of::Anybody)?;
-    let places = notes.iter().map(|(place, _)| *place).collect();
+    let notes = notes(connection, slot, NoteOwner::Any)?;
+    let large_objects = notes.iter().map(|(large_object, _)| *large_object).collect();
     for (_, note) in notes {
         // A note that cannot be parsed may have any row.
         skipped.join(note.unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
     }
-    Ok((skipped, places))
+    Ok((skipped, large_objects))
 }
 
 /// Notes that a row of `slot` is skipped. `id`: as messages show it.
@@ -83,21 +83,21 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
           WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
          SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
     ))?;
-    let (place, mut skipped) = match notes(connection, slot, Of::Own)?.into_iter().next() {
-        Some((place, skipped)) => (Some(place), skipped.unwrap_or_default()),
+    let (large_object, mut skipped) = match notes(connection, slot, NoteOwner::Own)?.into_iter().next() {
+        Some((large_object, skipped)) => (Some(large_object), skipped.unwrap_or_default()),
         None => (None, SkippedRows::default()),
     };
-    if skipped.add(id) || place.is_none() {
+    if skipped.add(id) || large_object.is_none() {
         let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&skipped).unwrap_or_default());
-        state::put(connection, place, &text)?;
+        state::write(connection, large_object, &text)?;
     }
     connection.query("COMMIT").map(drop)
 }
 
 /// Each large object with a note of `slot`, and the note. `None`: the note cannot be parsed.
-fn notes(connection: &mut Connection, slot: &str, of: Of) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
-    let found = state::find(connection, &format!("{PREFIX}{slot} "), of)?;
-    Ok(found.into_iter().map(|note| (note.place, serde_json::from_str(&note.text).ok())).collect())
+fn notes(connection: &mut Connection, slot: &str, of: NoteOwner) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
+    let found = state::read(connection, &format!("{PREFIX}{slot} "), of)?;
+    Ok(found.into_iter().map(|note| (note.large_object, serde_json::from_str(&note.text).ok())).collect())
 }
 
 #[cfg(test)]

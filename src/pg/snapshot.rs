@@ -21,8 +21,8 @@
 //! # Limits
 //!
 //! A row has the lower 32 bits of its transaction, also once it is frozen. They are enough if the snapshot is less than 2 billion
-//! transactions old ([`Snapshot::can_be_told`]). A row that is older than that looks newer than the next transaction, and so counts as
-//! old. A row whose transaction is more than 4 billion transactions old may look like one that is newer than the snapshot.
+//! transactions old ([`Snapshot::is_comparable`]). A row that is older than that looks newer than the next transaction, and so counts
+//! as old. A row whose transaction is more than 4 billion transactions old may look like one that is newer than the snapshot.
 //!
 //! Specification: PostgreSQL manual, 9.27.6 "Transaction ID and Snapshot Information Functions", table "Snapshot Components".
 
@@ -62,8 +62,8 @@ impl FromStr for Snapshot {
 
 impl Snapshot {
     /// Whether the age of rows can be determined. `next`: the next transaction.
-    pub fn can_be_told(&self, next: u64) -> bool {
-        catalog::can_be_told(self.xmin, next)
+    pub fn is_comparable(&self, next: u64) -> bool {
+        catalog::is_comparable(self.xmin, next)
     }
 
     /// As SQL, whether the snapshot sees the row, by its column `xmin`.
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn a_snapshot_of_long_ago_tells_nothing() {
         let snapshot: Snapshot = "1000:1007:".parse().unwrap();
-        assert!(snapshot.can_be_told(1_999_999_999) && !snapshot.can_be_told(2_000_001_000));
+        assert!(snapshot.is_comparable(1_999_999_999) && !snapshot.is_comparable(2_000_001_000));
     }
 
     #[test]

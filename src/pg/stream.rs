@@ -17,7 +17,7 @@ static SESSIONS: AtomicUsize = AtomicUsize::new(0);
 
 /// Waits at most `patience` until every session of this process has ended with Terminate. Threads end their sessions a moment after
 /// they are asked to. If the process ended before them, Postgres would log and count their sessions as abandoned.
-pub fn wait_for_goodbyes(patience: Duration) {
+pub fn wait_for_session_ends(patience: Duration) {
     let deadline = Instant::now() + patience;
     while SESSIONS.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));

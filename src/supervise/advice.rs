@@ -367,7 +367,7 @@ fn widened(
         let renamed = !present.iter().all(is_there);
         return Ok(Some(Box::new(error.clone().because(Cause::Past { slot, renamed }))));
     }
-    let Some(listed) = names::listed(connection, &target.publication, found.relation.id)? else { return Ok(None) };
+    let Some(listed) = names::column_list(connection, &target.publication, found.relation.id)? else { return Ok(None) };
     found.relation.columns = listed.columns;
     Ok(Some(Box::new(match outbox.could_read(&found.relation) {
         Ok(()) => error.clone().because(Cause::ColumnList { widen: listed.widened, slot }),

@@ -33,7 +33,7 @@ impl SlotIdentity {
             return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: self.last.is_some() });
         };
         let reader = now.reader;
-        let now = now.less(own);
+        let now = now.without_reader(own);
         match &self.last {
             None => check_marker(connection, target, &now)?,
             Some(last) => compare(target, last, &now, witness)?,
@@ -51,7 +51,7 @@ impl SlotIdentity {
     /// The server has left the timeline at `switch_point`. If the relay `has_read` nothing, its sightings on the old timeline do not
     /// count.
     pub(super) fn timeline_left_at(&mut self, switch_point: Lsn, has_read: bool) {
-        self.last = self.last.take().filter(|_| has_read).map(|last| last.before(switch_point));
+        self.last = self.last.take().filter(|_| has_read).map(|last| last.after_switch(switch_point));
     }
 }
 

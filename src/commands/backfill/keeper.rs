@@ -8,7 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::commands::progress::Progress as Bar;
 use crate::outbox::TableName;
-use crate::pg::progress::{self, BackfillProgress};
+use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery};
 use crate::supervise::chain;
@@ -133,7 +133,7 @@ impl Keeper {
             Some(connection) => connection,
             None => self.reconnect()?,
         };
-        progress::write(&mut connection, &self.slot, &self.progress)?;
+        backfill_progress::write(&mut connection, &self.slot, &self.progress)?;
         self.connection = Some(connection);
         self.unwritten = false;
         Ok(())
@@ -142,7 +142,7 @@ impl Keeper {
     /// The server may not have noticed yet that the connection with the lock is gone.
     fn reconnect(&self) -> Result<Connection, pg::Error> {
         let mut connection = Connection::open(&self.source, Purpose::Control)?;
-        if progress::lock(&mut connection, &self.slot)? { Ok(connection) } else { Err(pg::Error::Ended) }
+        if backfill_progress::lock(&mut connection, &self.slot)? { Ok(connection) } else { Err(pg::Error::Ended) }
     }
 
     /// Writes it down for the last time; while Postgres is unavailable it is tried again until `stop`.

@@ -26,7 +26,7 @@ use super::target::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
-use crate::pg::progress::{self, BackfillProgress};
+use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
@@ -140,7 +140,7 @@ impl Job {
         proof.covers(&mut connection, &place, &oids)?;
         proof.not_rewritten(&mut connection, &place, &oids)?;
         let asked = asked(&mut connection, request, proof)?;
-        let before = progress::read(&mut connection, &place.slot).map_err(CommandError::from)?;
+        let before = backfill_progress::read(&mut connection, &place.slot).map_err(CommandError::from)?;
         let (progress, parts) = resume::resume(&request.rows(), before, &asked.proof.text, &tables, parts)?;
         if run.dry_run {
             count(&mut connection, &asked, &tables, &parts, out)?;
@@ -153,7 +153,7 @@ impl Job {
             }
             return Ok(None);
         }
-        if !progress::lock(&mut connection, &place.slot).map_err(CommandError::from)? {
+        if !backfill_progress::lock(&mut connection, &place.slot).map_err(CommandError::from)? {
             return Err(CommandError::BackfillRuns { slot: place.slot }.into());
         }
         let total = expected(&mut connection, &asked, &parts)?;

@@ -38,7 +38,7 @@ impl Proof {
         let missing = |why: &str| missing(place, why);
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let comment = mark.comment.as_deref();
-        let taken = marker::taken(comment, &place.slot)
+        let taken = marker::snapshot(comment, &place.slot)
             .ok_or_else(|| missing("walrelay setup --apply did not create the slot, or an earlier version did"))?;
         let anchor = marker::anchor(comment, &place.slot);
         let sighting = instance::sight(connection, &place.slot)?;
@@ -51,7 +51,7 @@ impl Proof {
             .parse()
             .map_err(|_| missing(&format!("the snapshot that was written down is none: '{}'", taken.snapshot)))?;
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
-        if !snapshot.can_be_told(next) {
+        if !snapshot.is_comparable(next) {
             return Err(missing("two billion transactions have begun since the slot was created"));
         }
         Ok(Self { text: taken.snapshot, snapshot, updates: taken.updates })

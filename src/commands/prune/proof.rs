@@ -53,7 +53,7 @@ impl Proof {
             return Err(missing(why));
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
-        let xid = Some(whole.xid).filter(|xid| catalog::can_be_told(*xid, next));
+        let xid = Some(whole.xid).filter(|xid| catalog::is_comparable(*xid, next));
         let (kept, places) = kept(connection, place)?;
         Ok(Self { seconds: whole.seconds, xid, kept, places })
     }

@@ -75,7 +75,7 @@ pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
     };
     let ended = runtime.block_on(control.serve(sink, typed));
     if !matches!(ended, Err(Error::Killed { .. } | Error::Unanswered)) {
-        pg::wait_for_goodbyes(GOODBYES);
+        pg::wait_for_session_ends(GOODBYES);
     }
     ended
 }

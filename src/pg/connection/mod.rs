@@ -220,7 +220,7 @@ impl Connection {
     ///
     /// # Errors
     /// As there.
-    pub fn ask(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
+    pub fn query_small(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
         self.send_query(sql)?;
         self.answer(sql, Instant::now() + QUERY_TIMEOUT, SMALL_ANSWER_BYTES)
     }
@@ -257,10 +257,10 @@ impl Connection {
     }
 
     /// The next message that is not only informative.
-    pub(super) fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<Owned, Error> {
+    pub(super) fn message(&mut self, deadline: Instant, doing: &'static str) -> Result<OwnedMessage, Error> {
         loop {
             while let Some(frame) = self.buffer.frame().map_err(not_a_row)? {
-                let (owned, length) = (Owned { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
+                let (owned, length) = (OwnedMessage { tag: frame.tag, body: frame.body.to_vec() }, frame.len());
                 self.buffer.consume(length);
                 match owned.tag {
                     b'S' => self.note_parameter(&owned.body)?,
@@ -336,7 +336,7 @@ fn not_a_row(error: FrameError) -> FrameError {
 }
 
 /// A message taken out of the buffer.
-pub(super) struct Owned {
+pub(super) struct OwnedMessage {
     pub(super) tag: u8,
     pub(super) body: Vec<u8>,
 }

@@ -90,7 +90,7 @@ fn rows_without_end_are_refused() {
     for small in [true, false] {
         let (source, server) = chatterbox(b'D', b"\0\x01\0\0\0\x04four");
         let mut connection = Connection::open(&source, Purpose::Control).unwrap();
-        let answer = if small { connection.ask("SELECT 1") } else { connection.query("SELECT 1") };
+        let answer = if small { connection.query_small("SELECT 1") } else { connection.query("SELECT 1") };
         assert!(matches!(answer, Err(Error::Oversized { .. })), "{:?}", answer.map(|rows| rows.len()));
         drop(connection);
         server.join().unwrap();

@@ -27,7 +27,7 @@ impl Pair {
 
 /// What walrelay does with a keyword.
 #[derive(Clone, Copy)]
-enum Standing {
+enum KeywordUse {
     /// It uses the value.
     Used,
     /// It ignores the keyword, which has no effect here.
@@ -41,14 +41,14 @@ enum Standing {
 struct Keyword {
     name: &'static str,
     variable: &'static str,
-    standing: Standing,
+    usage: KeywordUse,
 }
 
-const fn keyword(name: &'static str, variable: &'static str, standing: Standing) -> Keyword {
-    Keyword { name, variable, standing }
+const fn keyword(name: &'static str, variable: &'static str, usage: KeywordUse) -> Keyword {
+    Keyword { name, variable, usage }
 }
 
-use Standing::{Ignored, Only, Refused, Used};
+use KeywordUse::{Ignored, Only, Refused, Used};
 
 const NO_GSS: &str = "GSSAPI encryption is not supported: use sslmode";
 const NO_OAUTH: &str = "there is no OAuth flow here: --source-password-command COMMAND prints the token";
@@ -156,7 +156,7 @@ impl Parameters {
         for pair in pairs {
             let keyword = known(&pair).map_err(|problem| SourceError { place: place.clone(), problem })?;
             admit(keyword, &pair.value).map_err(|problem| SourceError { place: place.clone(), problem })?;
-            if matches!(keyword.standing, Used) || keyword.name == "sslcertmode" {
+            if matches!(keyword.usage, Used) || keyword.name == "sslcertmode" {
                 added.insert(keyword.name, Parameter { value: pair.value, place: place.clone() });
             }
         }
@@ -206,7 +206,7 @@ fn known(pair: &Pair) -> Result<&'static Keyword, SourceProblem> {
 }
 
 fn admit(keyword: &Keyword, value: &str) -> Result<(), SourceProblem> {
-    match keyword.standing {
+    match keyword.usage {
         // In the protocol a NUL ends a text, and the rest would be read as another parameter.
         _ if value.contains('\0') => Err(SourceProblem::Nul { keyword: keyword.name }),
         Used | Ignored => Ok(()),

@@ -6,7 +6,7 @@
 use super::parts::{Paging, Part, Start};
 use crate::commands::error::CommandError;
 use crate::outbox::TableName;
-use crate::pg::progress::{BackfillProgress, TableProgress};
+use crate::pg::backfill_progress::{BackfillProgress, TableProgress};
 
 /// Which rows.
 #[derive(Debug, Clone, Copy)]

@@ -384,7 +384,7 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot
     // Since when an earlier slot was there means nothing for this one.
     let kept = if made { marker::removed(comment, slot) } else { marker::without_whole(comment, slot) };
     let since =
-        marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::taken_line(slot, taken));
+        marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
     let what = if made { format!("slot \"{slot}\" was created") } else { format!("slot \"{slot}\" carries all of it") };
     Some(Step {
         kind: Kind::Mark,

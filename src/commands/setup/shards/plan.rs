@@ -9,8 +9,8 @@ use crate::commands::shards::{
     Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets, setup, teardown, unfinished,
 };
 use crate::outbox::{Role, TableName};
+use crate::pg::backfill_progress;
 use crate::pg::marker::{self, Moving};
-use crate::pg::progress;
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
@@ -230,8 +230,9 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
             .and(Command::new("teardown").set("--slot", other));
         return unfit(format!("slot \"{other}\" is read with it, too"), fix);
     }
-    let taken = marker::taken(member.comment.as_deref(), &member.slot);
-    let unfinished = taken.map(|taken| progress::unfinished(connection, &member.slot, &taken.snapshot)).transpose()?;
+    let taken = marker::snapshot(member.comment.as_deref(), &member.slot);
+    let unfinished =
+        taken.map(|taken| backfill_progress::unfinished(connection, &member.slot, &taken.snapshot)).transpose()?;
     if let Some(place) = unfinished.flatten() {
         let why = "its existing rows are not all published, and no backfill can resume once they are shared out";
         let fix = Remedy::from(Command::new("backfill")).and(format!(
