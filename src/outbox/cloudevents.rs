@@ -12,8 +12,8 @@
 
 use super::fault::{BadReason, RowError};
 use super::json;
-use super::kind::Kind;
-use super::record::{CONTENT_TYPE, Draft, RecordValue, Row};
+use super::kind::ColumnKind;
+use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
 use crate::sink::destination::EventBinding;
@@ -104,12 +104,12 @@ impl<'a> Row<'a> {
         self,
         events: &'a CloudEvents,
         id: Piece<'a>,
-        drafts: &mut Vec<Draft<'a>>,
+        drafts: &mut Vec<HeaderDraft<'a>>,
         arena: &mut Arena,
     ) -> Result<(), RowError> {
         let Mode::Binary(names) = &events.mode else {
             let value = Piece::Borrowed(STRUCTURED.as_bytes());
-            drafts.push(Draft { name: CONTENT_TYPE.into(), value });
+            drafts.push(HeaderDraft { name: CONTENT_TYPE.into(), value });
             return Ok(());
         };
         let Attributes { id, kind, subject, time } = self.attributes(id, arena)?;
@@ -125,10 +125,10 @@ impl<'a> Row<'a> {
         for (name, value) in all {
             let value = if names.percent { percent_encoded(value, arena) } else { value };
             if value != Piece::Null {
-                drafts.push(Draft { name: name.as_str().into(), value });
+                drafts.push(HeaderDraft { name: name.as_str().into(), value });
             }
         }
-        drafts.push(Draft { name: CONTENT_TYPE.into(), value: text(self.kind(self.plan.payload).media_type()) });
+        drafts.push(HeaderDraft { name: CONTENT_TYPE.into(), value: text(self.kind(self.plan.payload).media_type()) });
         Ok(())
     }
 
@@ -174,25 +174,25 @@ impl<'a> Row<'a> {
         out.extend(b",\"datacontenttype\":");
         json::push_text(out, kind.media_type());
         match kind {
-            Kind::Json | Kind::Jsonb => {
+            ColumnKind::Json | ColumnKind::Jsonb => {
                 out.extend(b",\"data\":");
                 out.extend(bytes);
             }
-            Kind::Bytea => {
+            ColumnKind::Bytea => {
                 out.extend(b",\"data_base64\":");
                 json::push_base64(out, bytes);
             }
-            Kind::Bool
-            | Kind::Int2
-            | Kind::Int4
-            | Kind::Int8
-            | Kind::Text
-            | Kind::Uuid
-            | Kind::Timestamp
-            | Kind::Timestamptz
-            | Kind::Number
-            | Kind::Custom
-            | Kind::Other => {
+            ColumnKind::Bool
+            | ColumnKind::Int2
+            | ColumnKind::Int4
+            | ColumnKind::Int8
+            | ColumnKind::Text
+            | ColumnKind::Uuid
+            | ColumnKind::Timestamp
+            | ColumnKind::Timestamptz
+            | ColumnKind::Number
+            | ColumnKind::Custom
+            | ColumnKind::Other => {
                 out.extend(b",\"data\":");
                 let text = std::str::from_utf8(bytes).map_err(|_| self.not_utf8(self.plan.payload, bytes))?;
                 json::push_text(out, text);

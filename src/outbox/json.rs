@@ -3,7 +3,7 @@
 //! In: JSON text of Postgres or of an application. Out: names and values, which borrow from the text unless something in them is
 //! escaped. Numbers, objects and arrays keep their text, as in `1.50`, with their white space. Names may repeat.
 
-use super::kind::Kind;
+use super::kind::ColumnKind;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -78,24 +78,33 @@ struct MemberName<'a>(#[serde(borrow)] Cow<'a, str>);
 ///
 /// # Errors
 /// A text is not UTF-8.
-pub(super) fn push_value(out: &mut Vec<u8>, value: Option<&[u8]>, kind: Kind) -> Result<(), std::str::Utf8Error> {
+pub(super) fn push_value(out: &mut Vec<u8>, value: Option<&[u8]>, kind: ColumnKind) -> Result<(), std::str::Utf8Error> {
     match value {
         None => out.extend(b"null"),
         Some(bytes) if bare(bytes, kind) => out.extend(bytes),
-        Some(bytes) if kind == Kind::Bytea => push_base64(out, bytes),
+        Some(bytes) if kind == ColumnKind::Bytea => push_base64(out, bytes),
         Some(bytes) => push_text(out, std::str::from_utf8(bytes)?),
     }
     Ok(())
 }
 
 /// Whether the type's text is a JSON value. `NaN` and `Infinity` are not.
-fn bare(text: &[u8], kind: Kind) -> bool {
+fn bare(text: &[u8], kind: ColumnKind) -> bool {
     match kind {
-        Kind::Json | Kind::Jsonb | Kind::Bool | Kind::Int2 | Kind::Int4 | Kind::Int8 => true,
-        Kind::Number => text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte)),
-        Kind::Bytea | Kind::Text | Kind::Uuid | Kind::Timestamp | Kind::Timestamptz | Kind::Custom | Kind::Other => {
-            false
-        }
+        ColumnKind::Json
+        | ColumnKind::Jsonb
+        | ColumnKind::Bool
+        | ColumnKind::Int2
+        | ColumnKind::Int4
+        | ColumnKind::Int8 => true,
+        ColumnKind::Number => text.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte)),
+        ColumnKind::Bytea
+        | ColumnKind::Text
+        | ColumnKind::Uuid
+        | ColumnKind::Timestamp
+        | ColumnKind::Timestamptz
+        | ColumnKind::Custom
+        | ColumnKind::Other => false,
     }
 }
 
@@ -161,24 +170,24 @@ mod tests {
     #[test]
     fn a_value_in_an_envelope_follows_its_type() {
         #[track_caller]
-        fn check(value: Option<&[u8]>, kind: Kind, expected: &str) {
+        fn check(value: Option<&[u8]>, kind: ColumnKind, expected: &str) {
             let mut out = Vec::new();
             push_value(&mut out, value, kind).unwrap();
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
-        check(None, Kind::Json, "null");
-        check(Some(br#"{"a" : 1.50}"#), Kind::Json, r#"{"a" : 1.50}"#);
-        check(Some(b"-5"), Kind::Int8, "-5");
-        check(Some(b"true"), Kind::Bool, "true");
-        check(Some(b"1.50"), Kind::Number, "1.50");
-        check(Some(b"1e+20"), Kind::Number, "1e+20");
-        check(Some(b"NaN"), Kind::Number, "\"NaN\"");
-        check(Some(b"-Infinity"), Kind::Number, "\"-Infinity\"");
-        check(Some("a\"b\\\n\u{1}ü".as_bytes()), Kind::Text, "\"a\\\"b\\\\\\n\\u0001ü\"");
-        check(Some(b""), Kind::Bytea, "\"\"");
-        check(Some(b"f"), Kind::Bytea, "\"Zg==\"");
-        check(Some(b"fo"), Kind::Bytea, "\"Zm8=\"");
-        check(Some(b"foo\xFF"), Kind::Bytea, "\"Zm9v/w==\"");
-        assert!(push_value(&mut Vec::new(), Some(b"\xFF"), Kind::Text).is_err());
+        check(None, ColumnKind::Json, "null");
+        check(Some(br#"{"a" : 1.50}"#), ColumnKind::Json, r#"{"a" : 1.50}"#);
+        check(Some(b"-5"), ColumnKind::Int8, "-5");
+        check(Some(b"true"), ColumnKind::Bool, "true");
+        check(Some(b"1.50"), ColumnKind::Number, "1.50");
+        check(Some(b"1e+20"), ColumnKind::Number, "1e+20");
+        check(Some(b"NaN"), ColumnKind::Number, "\"NaN\"");
+        check(Some(b"-Infinity"), ColumnKind::Number, "\"-Infinity\"");
+        check(Some("a\"b\\\n\u{1}ü".as_bytes()), ColumnKind::Text, "\"a\\\"b\\\\\\n\\u0001ü\"");
+        check(Some(b""), ColumnKind::Bytea, "\"\"");
+        check(Some(b"f"), ColumnKind::Bytea, "\"Zg==\"");
+        check(Some(b"fo"), ColumnKind::Bytea, "\"Zm8=\"");
+        check(Some(b"foo\xFF"), ColumnKind::Bytea, "\"Zm9v/w==\"");
+        assert!(push_value(&mut Vec::new(), Some(b"\xFF"), ColumnKind::Text).is_err());
     }
 }

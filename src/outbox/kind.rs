@@ -1,7 +1,7 @@
-//! [`Kind`]: what records need to know about a column's type.
+//! [`ColumnKind`]: what records need to know about a column's type.
 //!
-//! In: `pg_type.oid`, and the domains that the catalog and the stream describe. Out: a [`Kind`], and the type's name for people. A
-//! domain counts as the type below it, since Postgres writes its values as that type's, in text and in binary form.
+//! In: `pg_type.oid`, and the domains that the catalog and the stream describe. Out: a [`ColumnKind`], and the type's name for people.
+//! A domain counts as the type below it, since Postgres writes its values as that type's, in text and in binary form.
 //! Specification: PostgreSQL's `pg_type.dat` (the numbers of built-in types never change).
 
 use crate::pgoutput::DataType;
@@ -41,7 +41,7 @@ impl Domains {
     }
 }
 
-/// `pg_type.oid` and `pg_type.typname` of types that have a [`Kind`] of their own.
+/// `pg_type.oid` and `pg_type.typname` of types that have a [`ColumnKind`] of their own.
 const BUILT_IN: [(u32, &str); 19] = [
     (16, "bool"),
     (17, "bytea"),
@@ -66,7 +66,7 @@ const BUILT_IN: [(u32, &str); 19] = [
 
 /// The kind of a type: the uses that its values allow, and the form of its binary values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnKind {
     Bool,
     Bytea,
     Int2,
@@ -87,7 +87,7 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
+impl ColumnKind {
     /// The content that a column of this kind holds.
     pub(super) const fn content(self) -> Content {
         match self {
@@ -207,9 +207,9 @@ mod tests {
         domains.announced(DataType { id: 20_005, namespace: "", name: "date" });
         let below = [17, 20_001, 20_002, 20_003, 20_004, 20_005].map(|type_id| domains.below(type_id));
         assert_eq!(below, [17, 17, 20_009, 3802, 20_004, 20_005]);
-        assert_eq!(Kind::of(domains.below(20_001)), Kind::Bytea);
+        assert_eq!(ColumnKind::of(domains.below(20_001)), ColumnKind::Bytea);
         for (type_id, _) in BUILT_IN {
-            assert!(!matches!(Kind::of(type_id), Kind::Custom | Kind::Other), "{type_id}");
+            assert!(!matches!(ColumnKind::of(type_id), ColumnKind::Custom | ColumnKind::Other), "{type_id}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             (FIRST_CUSTOM, Content::Unknown),
         ];
         for (type_id, content) in expected {
-            assert_eq!(Kind::of(type_id).content(), content, "{type_id}");
+            assert_eq!(ColumnKind::of(type_id).content(), content, "{type_id}");
         }
     }
 }

@@ -7,7 +7,7 @@
 use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
-use super::kind::Kind;
+use super::kind::ColumnKind;
 use super::plan::{self, Lack, PlanColumn, PlanError, Role, TablePlan};
 use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
@@ -60,7 +60,8 @@ pub(super) fn plan(
 }
 
 fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
-    let kind = |member: &Member<'_>| if matches!(member, Member::Json(_)) { Kind::Json } else { Kind::Text };
+    let kind =
+        |member: &Member<'_>| if matches!(member, Member::Json(_)) { ColumnKind::Json } else { ColumnKind::Text };
     let column = |(name, member): &(Cow<'_, str>, Member<'_>)| PlanColumn {
         name: name.clone().into_owned(),
         type_id: 0,

@@ -92,7 +92,7 @@ enum RelationEntry {
     /// The server has announced the table. The relay has not read the publication since, or did not find the table in it. Only a row
     /// decides whether the relay has to read the publication again: partitions that are published as their root are announced, but
     /// never have a row.
-    Unsettled(Unsettled),
+    Undecided(Undecided),
     Listed(Box<TablePlan>),
     /// The publication no longer has the table, and `--table` does not name it. But it has the shape of an outbox, so most likely it is
     /// a partition that was detached or dropped. Its rows are bad rows, so that none is skipped silently.
@@ -101,7 +101,7 @@ enum RelationEntry {
 
 /// A table for which the publication, as last read, does not decide whether it is published.
 #[derive(Debug)]
-struct Unsettled {
+struct Undecided {
     name: (String, String),
     /// Whether it has the shape of an outbox.
     mappable: bool,
@@ -203,16 +203,16 @@ impl Outbox {
         self.mapping.connect.is_some()
     }
 
-    /// Takes the details of the catalog. They were read after the position given to [`Outbox::looks_at`].
+    /// Takes the details of the catalog. They were read after the position given to [`Outbox::set_read_position`].
     pub fn details(&mut self, details: Details) {
         self.details = details;
-        self.details_as_of = self.tables.looked_at();
+        self.details_as_of = self.tables.read_position();
     }
 
     /// Whether the catalog must be queried before [`Outbox::relation`] takes this Relation. It came in the transaction that commits at
     /// `position`, and DDL may have changed the table since the last query.
     pub fn wants_details_again(&self, relation: &Relation, position: Lsn) -> bool {
-        self.wants_details() && position >= self.details_as_of && self.tables.standing(relation) == Standing::Covered
+        self.wants_details() && position >= self.details_as_of && self.tables.standing(relation) == Standing::Published
     }
 
     /// Whether the details have every type of the table's columns.
@@ -243,8 +243,8 @@ impl Outbox {
 
     /// Sets the position of the next read of the publication: the tables for [`Outbox::published`] are read there or later. Before the
     /// first call, it is the beginning of the WAL, so that the read counts for no row.
-    pub fn looks_at(&mut self, position: Lsn) {
-        self.tables.looks_at(position);
+    pub fn set_read_position(&mut self, position: Lsn) {
+        self.tables.set_read_position(position);
     }
 
     /// Takes the tables that the publication holds now, and forgets the announced tables: a new connection announces them again.
@@ -266,12 +266,12 @@ impl Outbox {
             covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
-        self.alike(&plans)?;
+        self.check_envelopes_alike(&plans)?;
         Ok(!self.text_only && plans.iter().any(TablePlan::uses_bytea) && plans.iter().all(TablePlan::binary_safe))
     }
 
     /// Checks that the envelopes of all tables have the same members, if a setting asks for it.
-    fn alike(&self, plans: &[TablePlan]) -> Result<(), PlanError> {
+    fn check_envelopes_alike(&self, plans: &[TablePlan]) -> Result<(), PlanError> {
         let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
         let members = |plan: &TablePlan| format!("{} has {:?}", plan.table(), plan.envelope_names);
@@ -304,15 +304,15 @@ impl Outbox {
     }
 
     /// Whether the publication must be read again, because of a row of a table that was not found in it.
-    pub fn asks(&self) -> bool {
-        self.tables.asks()
+    pub fn wants_read(&self) -> bool {
+        self.tables.wants_read()
     }
 
     /// Returns, as `schema.table`, the tables whose rows made the relay read the publication again, and that it does not hold: they
     /// were dropped, renamed or removed. `--table` does not name them, and they do not have the shape of an outbox, so their rows are
     /// not published. Each is returned once. Rows of tables with the shape of an outbox are bad rows.
-    pub fn take_gone(&mut self) -> Vec<String> {
-        self.tables.take_gone().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
+    pub fn take_not_found(&mut self) -> Vec<String> {
+        self.tables.take_not_found().into_iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
 
     fn mapped(&self, relation: &Relation) -> Result<TablePlan, PlanError> {
@@ -332,32 +332,37 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
-            Standing::Covered => RelationEntry::Listed(Box::new(self.mapped(relation)?)),
+            Standing::Published => RelationEntry::Listed(Box::new(self.mapped(relation)?)),
             Standing::Renamed => {
                 let earlier = Some(Box::new(self.mapped(relation)?));
-                RelationEntry::Unsettled(Unsettled { earlier, ..self.unsettled(relation, false) })
+                RelationEntry::Undecided(Undecided { earlier, ..self.undecided(relation, false) })
             }
-            Standing::Beside => RelationEntry::NotListed,
-            Standing::Apart => {
-                let unsettled = self.unsettled(relation, true);
+            Standing::NotPublished => RelationEntry::NotListed,
+            Standing::MaybeAttached => {
+                let undecided = self.undecided(relation, true);
                 // Only a table with all columns of its parent can be attached as a partition.
-                if unsettled.mappable { RelationEntry::Unsettled(unsettled) } else { RelationEntry::NotListed }
+                if undecided.mappable { RelationEntry::Undecided(undecided) } else { RelationEntry::NotListed }
             }
-            Standing::Unknown => RelationEntry::Unsettled(self.unsettled(relation, false)),
-            Standing::Gone => {
-                self.plain(relation).map_or(RelationEntry::NotListed, |plan| RelationEntry::Gone(Box::new(plan)))
-            }
+            Standing::Unknown => RelationEntry::Undecided(self.undecided(relation, false)),
+            Standing::NotFound => self
+                .plan_if_mappable(relation)
+                .map_or(RelationEntry::NotListed, |plan| RelationEntry::Gone(Box::new(plan))),
         };
         self.relations.insert(id, entry);
         Ok(())
     }
 
-    fn unsettled(&self, relation: &Relation, known: bool) -> Unsettled {
-        Unsettled { name: relation.full_name(), mappable: self.plain(relation).is_some(), known, earlier: None }
+    fn undecided(&self, relation: &Relation, known: bool) -> Undecided {
+        Undecided {
+            name: relation.full_name(),
+            mappable: self.plan_if_mappable(relation).is_some(),
+            known,
+            earlier: None,
+        }
     }
 
     /// The plan of a table, if it has the shape of an outbox.
-    fn plain(&self, relation: &Relation) -> Option<TablePlan> {
+    fn plan_if_mappable(&self, relation: &Relation) -> Option<TablePlan> {
         TablePlan::new(relation, &self.mapping, &self.topic, &self.domains).ok()
     }
 
@@ -366,26 +371,26 @@ impl Outbox {
     /// A table that was not published when the publication was last read stays so until the server announces it again: to attach a
     /// partition changes the table, and the server announces changed tables.
     #[cold]
-    fn settle(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
+    fn decide(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
-        let RelationEntry::Unsettled(Unsettled { name, mappable, known, earlier }) = entry else { return Ok(()) };
-        let is_older = self.tables.is_older(position);
-        if let Some(plan) = earlier.take_if(|_| is_older) {
+        let RelationEntry::Undecided(Undecided { name, mappable, known, earlier }) = entry else { return Ok(()) };
+        let is_settled_by_read = self.tables.is_settled_by_read(position);
+        if let Some(plan) = earlier.take_if(|_| is_settled_by_read) {
             *entry = RelationEntry::Listed(plan);
             return Ok(());
         }
-        if *known && is_older {
+        if *known && is_settled_by_read {
             *entry = RelationEntry::NotListed;
             return Ok(());
         }
         let error = RowError::NewTable(format!("{}.{}", name.0, name.1));
-        self.tables.ask(name.clone(), *mappable);
+        self.tables.request_read(name.clone(), *mappable);
         Err(error)
     }
 
     /// The error for a row of a table that the publication no longer has.
     #[cold]
-    fn gone(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
+    fn gone_table_row(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
         let id = self.shown_id(relation, tuple, context);
         let table = self.plan(relation).map_or("?", TablePlan::table).to_owned();
         Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
@@ -395,7 +400,7 @@ impl Outbox {
     pub fn plan(&self, relation: RelationId) -> Option<&TablePlan> {
         match self.relations.get(&relation) {
             Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) => Some(plan),
-            Some(RelationEntry::NotListed | RelationEntry::Unsettled(_)) | None => None,
+            Some(RelationEntry::NotListed | RelationEntry::Undecided(_)) | None => None,
         }
     }
 
@@ -438,9 +443,9 @@ impl Outbox {
         let plan = match self.relations.get(&relation) {
             Some(RelationEntry::Listed(plan)) => plan,
             Some(RelationEntry::NotListed) => return Ok(RowOutcome::NotPublished),
-            Some(RelationEntry::Gone(_)) => return Err(self.gone(relation, tuple, context)),
-            Some(RelationEntry::Unsettled(_)) | None => {
-                self.settle(relation, context.final_lsn)?;
+            Some(RelationEntry::Gone(_)) => return Err(self.gone_table_row(relation, tuple, context)),
+            Some(RelationEntry::Undecided(_)) | None => {
+                self.decide(relation, context.final_lsn)?;
                 let Some(RelationEntry::Listed(plan)) = self.relations.get(&relation) else {
                     return Ok(RowOutcome::NotPublished);
                 };
@@ -467,8 +472,8 @@ impl Outbox {
         match self.relations.get(&relation) {
             Some(RelationEntry::Listed(_) | RelationEntry::Gone(_)) => Ok(self.on_update()),
             Some(RelationEntry::NotListed) => Ok(Updated::NotPublished),
-            Some(RelationEntry::Unsettled(_)) | None => {
-                self.settle(relation, final_lsn)?;
+            Some(RelationEntry::Undecided(_)) | None => {
+                self.decide(relation, final_lsn)?;
                 let is_listed = matches!(self.relations.get(&relation), Some(RelationEntry::Listed(_)));
                 Ok(if is_listed { self.on_update() } else { Updated::NotPublished })
             }
@@ -489,7 +494,7 @@ impl Outbox {
     }
 
     /// The index of a prefix in `--message-prefix`, from 0. For another prefix, the number of prefixes.
-    pub fn message_prefix_place(&self, prefix: &str) -> u32 {
+    pub fn message_prefix_index(&self, prefix: &str) -> u32 {
         let wanted = &self.mapping.message_prefixes;
         let place = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
         u32::try_from(place).unwrap_or(u32::MAX)

@@ -4,7 +4,7 @@
 //! be built. Other parts are null or left out. If the topic cannot be built, it is empty. Such rows are rare, so this file may
 //! allocate.
 
-use super::record::{Draft, Row};
+use super::record::{HeaderDraft, Row};
 use super::value::{Arena, Booleans, Piece};
 use super::{Outbox, RelationEntry, RowContext, RowError, RowOutcome, message};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
@@ -89,13 +89,13 @@ impl<'a> Row<'a> {
         LastTopic::default().resolve(self.topic, values).ok().map(str::to_owned)
     }
 
-    fn partial_headers(self, arena: &mut Arena) -> Vec<Draft<'a>> {
+    fn partial_headers(self, arena: &mut Arena) -> Vec<HeaderDraft<'a>> {
         let mut drafts = Vec::new();
         if let Ok(value) = self.id(arena) {
-            drafts.push(Draft { name: "id".into(), value });
+            drafts.push(HeaderDraft { name: "id".into(), value });
         }
         if let Some(Ok(value)) = self.plan.event_type.map(|index| self.piece(index, Booleans::Words, arena)) {
-            drafts.push(Draft { name: "eventType".into(), value });
+            drafts.push(HeaderDraft { name: "eventType".into(), value });
         }
         let whole = drafts.len();
         if self.plan.headers.is_some_and(|index| self.headers_column(index, &mut drafts, arena).is_err()) {
@@ -104,7 +104,7 @@ impl<'a> Row<'a> {
         for (at, (name, index)) in self.plan.extra_headers.iter().enumerate() {
             self.constants(at, &mut drafts);
             if let Ok(value) = self.piece(*index, Booleans::Words, arena) {
-                drafts.push(Draft { name: name.into(), value });
+                drafts.push(HeaderDraft { name: name.into(), value });
             }
         }
         self.last_headers(&mut drafts, arena);

@@ -12,7 +12,7 @@
 use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
-use super::kind::{BPCHAR, Kind};
+use super::kind::{BPCHAR, ColumnKind};
 use super::plan::TablePlan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
@@ -31,7 +31,7 @@ const POSITION_HEADER: &str = "walrelay-position";
 pub(super) const CONTENT_TYPE: &str = "content-type";
 
 /// If a row's decoded bytes took more memory than this, it is freed after the row.
-const KEPT_BYTES: usize = 1 << 20;
+const MOST_KEPT_BYTES: usize = 1 << 20;
 
 /// The memory that each row uses again.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ pub(super) struct Scratch {
     topic: LastTopic,
     columns: Vec<TupleValue<'static>>,
     pub(super) topic_values: Vec<Piece<'static>>,
-    pub(super) drafts: Vec<Draft<'static>>,
+    pub(super) drafts: Vec<HeaderDraft<'static>>,
     headers: Vec<Header<'static>>,
 }
 
@@ -78,7 +78,7 @@ impl Scratch {
     pub(super) fn return_columns(&mut self, columns: Vec<TupleValue<'_>>) {
         self.columns = emptied(columns);
         for bytes in [&mut self.arena, &mut self.envelope] {
-            if bytes.capacity() > KEPT_BYTES {
+            if bytes.capacity() > MOST_KEPT_BYTES {
                 *bytes = Vec::new();
             }
         }
@@ -87,7 +87,7 @@ impl Scratch {
 
 /// A header whose value may be a range of the arena, which may still grow.
 #[derive(Debug, Clone)]
-pub(super) struct Draft<'a> {
+pub(super) struct HeaderDraft<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) value: Piece<'a>,
 }
@@ -187,8 +187,8 @@ impl<'a> Row<'a> {
         self.plan.columns.get(index).map_or(0, |column| column.type_id)
     }
 
-    pub(super) fn kind(self, index: usize) -> Kind {
-        self.plan.columns.get(index).map_or(Kind::Other, |column| column.kind)
+    pub(super) fn kind(self, index: usize) -> ColumnKind {
+        self.plan.columns.get(index).map_or(ColumnKind::Other, |column| column.kind)
     }
 
     pub(super) fn id(self, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
@@ -273,7 +273,8 @@ impl<'a> Row<'a> {
     /// Whether a payload is empty, or is a text that consists of white space.
     pub(super) fn blank(self, payload: Option<&[u8]>) -> bool {
         let bytes = payload.unwrap_or_default();
-        bytes.is_empty() || (self.kind(self.plan.payload) != Kind::Bytea && bytes.iter().all(|&byte| byte <= b' '))
+        bytes.is_empty()
+            || (self.kind(self.plan.payload) != ColumnKind::Bytea && bytes.iter().all(|&byte| byte <= b' '))
     }
 
     fn push_member(self, index: usize, arena: &mut Arena, envelope: &mut Vec<u8>) -> Result<(), RowError> {
@@ -284,11 +285,11 @@ impl<'a> Row<'a> {
 
     /// Adds `id`, `eventType`, the headers of an event, the members of the headers column, each `--header`, the media type and the
     /// position, in this order.
-    fn headers(self, id: Piece<'a>, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
-        drafts.push(Draft { name: "id".into(), value: id });
+    fn headers(self, id: Piece<'a>, drafts: &mut Vec<HeaderDraft<'a>>, arena: &mut Arena) -> Result<(), RowError> {
+        drafts.push(HeaderDraft { name: "id".into(), value: id });
         if let Some(index) = self.plan.event_type {
             let value = self.piece(index, Booleans::Words, arena)?;
-            drafts.push(Draft { name: "eventType".into(), value });
+            drafts.push(HeaderDraft { name: "eventType".into(), value });
         }
         if let Some(events) = &self.mapping.cloudevents {
             self.event_headers(events, id, drafts, arena)?;
@@ -299,26 +300,27 @@ impl<'a> Row<'a> {
         for (at, (name, index)) in self.plan.extra_headers.iter().enumerate() {
             self.constants(at, drafts);
             let value = self.piece(*index, Booleans::Words, arena)?;
-            drafts.push(Draft { name: name.into(), value });
+            drafts.push(HeaderDraft { name: name.into(), value });
         }
         self.last_headers(drafts, arena);
         Ok(())
     }
 
     /// Adds the constant headers that come after the first `behind` headers from columns.
-    pub(super) fn constants(self, behind: usize, drafts: &mut Vec<Draft<'a>>) {
+    pub(super) fn constants(self, behind: usize, drafts: &mut Vec<HeaderDraft<'a>>) {
         let here = self.mapping.constants.iter().filter(|constant| constant.behind == behind);
-        drafts.extend(here.map(|constant| Draft {
+        drafts.extend(here.map(|constant| HeaderDraft {
             name: constant.name.as_str().into(),
             value: Piece::Borrowed(constant.value.as_bytes()),
         }));
     }
 
     /// Adds the headers that come after all headers from columns.
-    pub(super) fn last_headers(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
+    pub(super) fn last_headers(self, drafts: &mut Vec<HeaderDraft<'a>>, arena: &mut Arena) {
         self.constants(self.plan.extra_headers.len(), drafts);
         if self.mapping.content_type_header && self.mapping.cloudevents.is_none() {
-            drafts.push(Draft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
+            drafts
+                .push(HeaderDraft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
         }
         self.position_header(drafts, arena);
     }
@@ -326,16 +328,16 @@ impl<'a> Row<'a> {
     /// The value's media type. An envelope is JSON. A value that begins with a schema's number is bytes.
     fn media_type(self) -> &'static str {
         let kind = match (&self.mapping.schema_id, self.plan.envelope.is_empty()) {
-            (Some(_), _) => Kind::Bytea,
-            (None, false) => Kind::Json,
+            (Some(_), _) => ColumnKind::Bytea,
+            (None, false) => ColumnKind::Json,
             (None, true) => self.kind(self.plan.payload),
         };
         kind.media_type()
     }
 
-    fn position_header(self, drafts: &mut Vec<Draft<'a>>, arena: &mut Arena) {
+    fn position_header(self, drafts: &mut Vec<HeaderDraft<'a>>, arena: &mut Arena) {
         if self.mapping.position_header {
-            drafts.push(Draft { name: POSITION_HEADER.into(), value: self.position(arena) });
+            drafts.push(HeaderDraft { name: POSITION_HEADER.into(), value: self.position(arena) });
         }
     }
 
@@ -349,7 +351,7 @@ impl<'a> Row<'a> {
     pub(super) fn headers_column(
         self,
         index: usize,
-        drafts: &mut Vec<Draft<'a>>,
+        drafts: &mut Vec<HeaderDraft<'a>>,
         arena: &mut Arena,
     ) -> Result<(), RowError> {
         let text = match self.piece(index, Booleans::Words, arena)? {
@@ -358,7 +360,7 @@ impl<'a> Row<'a> {
             piece @ Piece::Decoded(..) => return Err(self.not_an_object(index, piece.bytes(arena))),
         };
         let json = std::str::from_utf8(text).map_err(|_| self.not_utf8(index, text))?;
-        let each = |name, member| drafts.push(Draft { name, value: header_value(member, arena) });
+        let each = |name, member| drafts.push(HeaderDraft { name, value: header_value(member, arena) });
         json::members(json, each).map_err(|_| self.not_an_object(index, Some(text)))
     }
 
@@ -450,7 +452,7 @@ impl Row<'_> {
 /// The lists of one row.
 pub(super) struct Parts<'a> {
     pub(super) topic: Vec<Piece<'a>>,
-    pub(super) headers: Vec<Draft<'a>>,
+    pub(super) headers: Vec<HeaderDraft<'a>>,
 }
 
 /// A record's value, which may be a range of the arena, while that may still grow.

@@ -27,28 +27,28 @@ pub(super) struct Tables {
     /// The tables that were covered when the publication was last read. A table keeps its id when it is renamed.
     covered: HashSet<RelationId>,
     /// The position of the last read of the publication. The read counts for transactions that commit before it.
-    looked_at: Lsn,
+    read_position: Lsn,
     /// The tables whose rows made the relay read the publication again, and whether they have the shape of an outbox.
-    asked: BTreeMap<(String, String), bool>,
+    requested: BTreeMap<(String, String), bool>,
 }
 
 /// Whether a table is published, as far as the last read of the publication shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// The table is published.
-    Covered,
+    Published,
     /// The publication has the table under another name, and it is published under that name.
     Renamed,
     /// The table is not published, and cannot have become published.
-    Beside,
+    NotPublished,
     /// The table was not published. But since then it may have become a partition of a table that `--table` names, or its parent may
     /// have been given such a name.
-    Apart,
+    MaybeAttached,
     /// The publication did not have the table. It may be a new partition of a table that `--table` names.
     Unknown,
     /// The relay has read the publication again for this table, and did not find it. It may have been a partition of a table that
     /// `--table` names.
-    Gone,
+    NotFound,
 }
 
 impl Tables {
@@ -59,8 +59,8 @@ impl Tables {
             published: HashMap::new(),
             partitions: HashSet::new(),
             covered: HashSet::new(),
-            looked_at: Lsn::ZERO,
-            asked: BTreeMap::new(),
+            read_position: Lsn::ZERO,
+            requested: BTreeMap::new(),
         }
     }
 
@@ -69,18 +69,18 @@ impl Tables {
     }
 
     /// Sets the position of the next read: it happens there, or later.
-    pub(super) fn looks_at(&mut self, position: Lsn) {
-        self.looked_at = position;
+    pub(super) fn set_read_position(&mut self, position: Lsn) {
+        self.read_position = position;
     }
 
     /// The position of the last read.
-    pub(super) fn looked_at(&self) -> Lsn {
-        self.looked_at
+    pub(super) fn read_position(&self) -> Lsn {
+        self.read_position
     }
 
     /// Whether the last read shows all changes of a transaction that commits at `position`.
-    pub(super) fn is_older(&self, position: Lsn) -> bool {
-        position < self.looked_at
+    pub(super) fn is_settled_by_read(&self, position: Lsn) -> bool {
+        position < self.read_position
     }
 
     /// Takes the tables that the publication holds now.
@@ -89,10 +89,10 @@ impl Tables {
         // partitions.
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {
-            true => Standing::Covered,
+            true => Standing::Published,
             // Its parent may have been renamed since, to a name of `--table`.
-            false if by_parts || !table.ancestors.is_empty() => Standing::Apart,
-            false => Standing::Beside,
+            false if by_parts || !table.ancestors.is_empty() => Standing::MaybeAttached,
+            false => Standing::NotPublished,
         };
         let found = tables.iter().map(|table| (table.relation.full_name(), standing(table))).collect();
         let parts = tables.iter().filter(|table| !self.names(&table.relation) && self.covers(table));
@@ -116,7 +116,7 @@ impl Tables {
 
     /// Whether any table of the publication is published.
     pub(super) fn covers_any(&self) -> bool {
-        self.published.values().any(|standing| *standing == Standing::Covered)
+        self.published.values().any(|standing| *standing == Standing::Published)
     }
 
     /// The standing of a table that the stream announces.
@@ -128,34 +128,34 @@ impl Tables {
             self.names(relation) || self.partitions.contains(&part)
         };
         if by_name {
-            return Standing::Covered;
+            return Standing::Published;
         }
         let listed = self.published.get(&part.1).copied();
-        if self.covered.contains(&relation.id) && listed != Some(Standing::Covered) {
+        if self.covered.contains(&relation.id) && listed != Some(Standing::Published) {
             return Standing::Renamed;
         }
         if self.named.is_empty() {
-            return Standing::Beside;
+            return Standing::NotPublished;
         }
         listed.unwrap_or(Standing::Unknown)
     }
 
     /// Notes that the relay has to read the publication again because of this table.
-    pub(super) fn ask(&mut self, name: (String, String), mappable: bool) {
-        self.asked.insert(name, mappable);
+    pub(super) fn request_read(&mut self, name: (String, String), mappable: bool) {
+        self.requested.insert(name, mappable);
     }
 
     /// Whether the relay has to read the publication again because of a table.
-    pub(super) fn asks(&self) -> bool {
-        !self.asked.is_empty()
+    pub(super) fn wants_read(&self) -> bool {
+        !self.requested.is_empty()
     }
 
     /// Counts the tables as gone for which the publication was read again and that were not found. Returns those that do not have the
     /// shape of an outbox.
-    pub(super) fn take_gone(&mut self) -> Vec<(String, String)> {
-        let mut gone = std::mem::take(&mut self.asked);
-        gone.retain(|name, _| !self.published.contains_key(name));
-        self.published.extend(gone.keys().map(|name| (name.clone(), Standing::Gone)));
-        gone.into_iter().filter(|(_, mappable)| !mappable).map(|(name, _)| name).collect()
+    pub(super) fn take_not_found(&mut self) -> Vec<(String, String)> {
+        let mut not_found = std::mem::take(&mut self.requested);
+        not_found.retain(|name, _| !self.published.contains_key(name));
+        self.published.extend(not_found.keys().map(|name| (name.clone(), Standing::NotFound)));
+        not_found.into_iter().filter(|(_, mappable)| !mappable).map(|(name, _)| name).collect()
     }
 }

@@ -5,7 +5,7 @@
 //! has validated, and does not encode payloads again.
 //! Specification: PostgreSQL manual, sections 8.4 "Binary Data Types" and 54.9.
 
-use super::kind::Kind;
+use super::kind::ColumnKind;
 use crate::pgoutput::TupleValue;
 use crate::wire::{DecodeError, DecodeFault, Reader};
 use std::io::Write;
@@ -74,28 +74,28 @@ impl From<DecodeError> for ValueError {
 #[inline]
 pub(super) fn piece<'a>(
     column: TupleValue<'a>,
-    kind: Kind,
+    kind: ColumnKind,
     booleans: Booleans,
     arena: &mut Arena,
 ) -> Result<Piece<'a>, ValueError> {
     match column {
         TupleValue::Null => Ok(Piece::Null),
         TupleValue::Text(text) => match kind {
-            Kind::Bytea => Ok(bytea(text, arena)?),
-            Kind::Bool if booleans == Booleans::Words => Ok(boolean(text == b"t", booleans)),
-            Kind::Bool
-            | Kind::Int2
-            | Kind::Int4
-            | Kind::Int8
-            | Kind::Text
-            | Kind::Uuid
-            | Kind::Json
-            | Kind::Jsonb
-            | Kind::Timestamp
-            | Kind::Timestamptz
-            | Kind::Number
-            | Kind::Custom
-            | Kind::Other => Ok(Piece::Borrowed(text)),
+            ColumnKind::Bytea => Ok(bytea(text, arena)?),
+            ColumnKind::Bool if booleans == Booleans::Words => Ok(boolean(text == b"t", booleans)),
+            ColumnKind::Bool
+            | ColumnKind::Int2
+            | ColumnKind::Int4
+            | ColumnKind::Int8
+            | ColumnKind::Text
+            | ColumnKind::Uuid
+            | ColumnKind::Json
+            | ColumnKind::Jsonb
+            | ColumnKind::Timestamp
+            | ColumnKind::Timestamptz
+            | ColumnKind::Number
+            | ColumnKind::Custom
+            | ColumnKind::Other => Ok(Piece::Borrowed(text)),
         },
         TupleValue::Binary(bytes) => binary(bytes, kind, booleans, arena),
         TupleValue::Unchanged => Err(unchanged().into()),
@@ -116,17 +116,26 @@ const fn boolean(value: bool, booleans: Booleans) -> Piece<'static> {
     })
 }
 
-fn binary<'a>(bytes: &'a [u8], kind: Kind, booleans: Booleans, arena: &mut Arena) -> Result<Piece<'a>, ValueError> {
+fn binary<'a>(
+    bytes: &'a [u8],
+    kind: ColumnKind,
+    booleans: Booleans,
+    arena: &mut Arena,
+) -> Result<Piece<'a>, ValueError> {
     let mut reader = Reader::new("binary value", bytes);
     let piece = match kind {
-        Kind::Bytea | Kind::Text | Kind::Json => return Ok(Piece::Borrowed(bytes)),
-        Kind::Jsonb => return jsonb(reader),
-        Kind::Bool => boolean(reader.u8()? != 0, booleans),
-        Kind::Int2 => number(i64::from(reader.u16()?.cast_signed()), arena),
-        Kind::Int4 => number(i64::from(reader.i32()?), arena),
-        Kind::Int8 => number(reader.i64()?, arena),
-        Kind::Uuid => uuid(reader.take(16)?, arena),
-        Kind::Timestamp | Kind::Timestamptz | Kind::Number | Kind::Custom | Kind::Other => {
+        ColumnKind::Bytea | ColumnKind::Text | ColumnKind::Json => return Ok(Piece::Borrowed(bytes)),
+        ColumnKind::Jsonb => return jsonb(reader),
+        ColumnKind::Bool => boolean(reader.u8()? != 0, booleans),
+        ColumnKind::Int2 => number(i64::from(reader.u16()?.cast_signed()), arena),
+        ColumnKind::Int4 => number(i64::from(reader.i32()?), arena),
+        ColumnKind::Int8 => number(reader.i64()?, arena),
+        ColumnKind::Uuid => uuid(reader.take(16)?, arena),
+        ColumnKind::Timestamp
+        | ColumnKind::Timestamptz
+        | ColumnKind::Number
+        | ColumnKind::Custom
+        | ColumnKind::Other => {
             return Err(ValueError::BinaryForm);
         }
     };
@@ -234,30 +243,38 @@ mod tests {
     use proptest::prelude::*;
 
     #[track_caller]
-    fn check(column: TupleValue<'_>, kind: Kind, booleans: Booleans, expected: Option<&[u8]>) {
+    fn check(column: TupleValue<'_>, kind: ColumnKind, booleans: Booleans, expected: Option<&[u8]>) {
         let mut arena = b"before".to_vec();
         let piece = piece(column, kind, booleans, &mut arena).unwrap();
         assert_eq!(piece.bytes(&arena), expected);
     }
 
     #[track_caller]
-    fn text(text: &[u8], kind: Kind, expected: &[u8]) {
+    fn text(text: &[u8], kind: ColumnKind, expected: &[u8]) {
         check(TupleValue::Text(text), kind, Booleans::Words, Some(expected));
     }
 
     #[track_caller]
-    fn binary(bytes: &[u8], kind: Kind, expected: &[u8]) {
+    fn binary(bytes: &[u8], kind: ColumnKind, expected: &[u8]) {
         check(TupleValue::Binary(bytes), kind, Booleans::Words, Some(expected));
     }
 
-    fn fails(column: TupleValue<'_>, kind: Kind) -> bool {
+    fn fails(column: TupleValue<'_>, kind: ColumnKind) -> bool {
         piece(column, kind, Booleans::Words, &mut Vec::new()).is_err()
     }
 
     #[test]
     fn text_is_taken_as_it_is_without_a_copy() {
         let bytes = br#"{"a": 1.50}"#;
-        for kind in [Kind::Text, Kind::Json, Kind::Jsonb, Kind::Int4, Kind::Uuid, Kind::Other, Kind::Custom] {
+        for kind in [
+            ColumnKind::Text,
+            ColumnKind::Json,
+            ColumnKind::Jsonb,
+            ColumnKind::Int4,
+            ColumnKind::Uuid,
+            ColumnKind::Other,
+            ColumnKind::Custom,
+        ] {
             let piece = piece(TupleValue::Text(bytes), kind, Booleans::Words, &mut Vec::new()).unwrap();
             assert_eq!(piece, Piece::Borrowed(bytes));
         }
@@ -265,27 +282,27 @@ mod tests {
 
     #[test]
     fn null_is_null_in_every_type() {
-        check(TupleValue::Null, Kind::Bytea, Booleans::Words, None);
-        check(TupleValue::Null, Kind::Text, Booleans::Letters, None);
+        check(TupleValue::Null, ColumnKind::Bytea, Booleans::Words, None);
+        check(TupleValue::Null, ColumnKind::Text, Booleans::Letters, None);
     }
 
     #[test]
     fn booleans_are_words_or_letters_in_either_form() {
-        text(b"t", Kind::Bool, b"true");
-        text(b"f", Kind::Bool, b"false");
-        binary(&[1], Kind::Bool, b"true");
-        check(TupleValue::Text(b"t"), Kind::Bool, Booleans::Letters, Some(b"t"));
-        check(TupleValue::Binary(&[0]), Kind::Bool, Booleans::Letters, Some(b"f"));
+        text(b"t", ColumnKind::Bool, b"true");
+        text(b"f", ColumnKind::Bool, b"false");
+        binary(&[1], ColumnKind::Bool, b"true");
+        check(TupleValue::Text(b"t"), ColumnKind::Bool, Booleans::Letters, Some(b"t"));
+        check(TupleValue::Binary(&[0]), ColumnKind::Bool, Booleans::Letters, Some(b"f"));
     }
 
     #[test]
     fn bytea_is_its_bytes_in_hex_and_in_the_escape_format() {
-        text(br"\x00ffAb", Kind::Bytea, &[0, 255, 0xAB]);
-        text(br"\x", Kind::Bytea, b"");
-        text(b"", Kind::Bytea, b"");
-        text(b"plain", Kind::Bytea, b"plain");
-        text(br"a\\b\000\377", Kind::Bytea, b"a\\b\0\xFF");
-        binary(&[0, 1], Kind::Bytea, &[0, 1]);
+        text(br"\x00ffAb", ColumnKind::Bytea, &[0, 255, 0xAB]);
+        text(br"\x", ColumnKind::Bytea, b"");
+        text(b"", ColumnKind::Bytea, b"");
+        text(b"plain", ColumnKind::Bytea, b"plain");
+        text(br"a\\b\000\377", ColumnKind::Bytea, b"a\\b\0\xFF");
+        binary(&[0, 1], ColumnKind::Bytea, &[0, 1]);
     }
 
     #[test]
@@ -293,29 +310,31 @@ mod tests {
         for malformed in
             [br"\x0".as_slice(), br"\x0g", br"\x/0", br"\x0`", br"a\4", br"a\", br"a\08", br"\37", br"\400"]
         {
-            assert!(fails(TupleValue::Text(malformed), Kind::Bytea), "{}", String::from_utf8_lossy(malformed));
+            assert!(fails(TupleValue::Text(malformed), ColumnKind::Bytea), "{}", String::from_utf8_lossy(malformed));
         }
     }
 
     #[test]
     fn binary_forms_read_as_their_text() {
-        binary(&(-7_i16).to_be_bytes(), Kind::Int2, b"-7");
-        binary(&i32::MIN.to_be_bytes(), Kind::Int4, b"-2147483648");
-        binary(&i64::MAX.to_be_bytes(), Kind::Int8, b"9223372036854775807");
-        binary(b"\x01{\"a\": 1}", Kind::Jsonb, b"{\"a\": 1}");
-        binary(b"{ }", Kind::Json, b"{ }");
+        binary(&(-7_i16).to_be_bytes(), ColumnKind::Int2, b"-7");
+        binary(&i32::MIN.to_be_bytes(), ColumnKind::Int4, b"-2147483648");
+        binary(&i64::MAX.to_be_bytes(), ColumnKind::Int8, b"9223372036854775807");
+        binary(b"\x01{\"a\": 1}", ColumnKind::Jsonb, b"{\"a\": 1}");
+        binary(b"{ }", ColumnKind::Json, b"{ }");
         let uuid: [u8; 16] = std::array::from_fn(|index| 0x10 * u8::try_from(index).unwrap() + 1);
-        binary(&uuid, Kind::Uuid, b"01112131-4151-6171-8191-a1b1c1d1e1f1");
+        binary(&uuid, ColumnKind::Uuid, b"01112131-4151-6171-8191-a1b1c1d1e1f1");
     }
 
     #[test]
     fn a_binary_form_of_the_wrong_size_or_of_another_type_is_an_error() {
-        assert!(fails(TupleValue::Binary(&[1, 2, 3]), Kind::Int4));
-        assert!(fails(TupleValue::Binary(&[1, 2, 3, 4, 5]), Kind::Int4));
-        assert!(fails(TupleValue::Binary(&[0; 15]), Kind::Uuid));
-        assert!(fails(TupleValue::Binary(b"\x02{}"), Kind::Jsonb));
-        assert!(fails(TupleValue::Binary(b""), Kind::Jsonb));
-        for kind in [Kind::Timestamp, Kind::Timestamptz, Kind::Number, Kind::Custom, Kind::Other] {
+        assert!(fails(TupleValue::Binary(&[1, 2, 3]), ColumnKind::Int4));
+        assert!(fails(TupleValue::Binary(&[1, 2, 3, 4, 5]), ColumnKind::Int4));
+        assert!(fails(TupleValue::Binary(&[0; 15]), ColumnKind::Uuid));
+        assert!(fails(TupleValue::Binary(b"\x02{}"), ColumnKind::Jsonb));
+        assert!(fails(TupleValue::Binary(b""), ColumnKind::Jsonb));
+        for kind in
+            [ColumnKind::Timestamp, ColumnKind::Timestamptz, ColumnKind::Number, ColumnKind::Custom, ColumnKind::Other]
+        {
             let outcome = piece(TupleValue::Binary(&[0; 8]), kind, Booleans::Words, &mut Vec::new());
             assert!(matches!(outcome, Err(ValueError::BinaryForm)), "{kind:?}");
         }
@@ -323,7 +342,7 @@ mod tests {
 
     #[test]
     fn a_value_that_was_not_sent_is_never_taken_for_null() {
-        assert!(fails(TupleValue::Unchanged, Kind::Text));
+        assert!(fails(TupleValue::Unchanged, ColumnKind::Text));
     }
 
     proptest! {
@@ -333,7 +352,7 @@ mod tests {
             for byte in &bytes {
                 write!(hex, "{byte:02x}").unwrap();
             }
-            text(&hex, Kind::Bytea, &bytes);
+            text(&hex, ColumnKind::Bytea, &bytes);
         }
     }
 }

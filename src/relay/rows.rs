@@ -56,7 +56,7 @@ impl Change<'_> {
     fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
         let source = match self {
             Self::Row { relation, .. } => Source::Table(*relation),
-            Self::Message(message) => Source::Message(outbox.message_prefix_place(message.prefix)),
+            Self::Message(message) => Source::Message(outbox.message_prefix_index(message.prefix)),
         };
         Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source }
     }

@@ -25,7 +25,7 @@ pub(super) fn look_again(
             *last = Some(tables);
             Ok((binary, unmappable))
         }
-        (Err(RunError::Postgres(error @ Error::Locked { .. })), Some(tables)) if !outbox.asks() => {
+        (Err(RunError::Postgres(error @ Error::Locked { .. })), Some(tables)) if !outbox.wants_read() => {
             tracing::warn!(%error, "the publication's tables cannot be listed; reading those of the last connection");
             Ok(take_tables(tables, outbox))
         }
@@ -121,10 +121,10 @@ fn look_at_publication(
         outbox.details(details(connection, &publication)?);
     }
     if let Some(position) = at {
-        outbox.looks_at(position);
+        outbox.set_read_position(position);
     }
     let (binary, unmappable) = take_tables(&tables, outbox);
-    for table in outbox.take_gone() {
+    for table in outbox.take_not_found() {
         tracing::warn!(table, "table skipped: it is no longer in the publication, and --table does not name it");
     }
     if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {

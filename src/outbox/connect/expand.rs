@@ -29,7 +29,7 @@ enum JsonNode {
     Long(i64),
     Double(f64),
     /// An integer of more than 64 bits.
-    Huge,
+    BigInteger,
     String(String),
     List(Vec<Self>),
     Object(Vec<(String, Self)>),
@@ -119,7 +119,7 @@ impl Parser<'_> {
         Some(match (text.parse(), text.parse()) {
             (Ok(int), _) => JsonNode::Int(int),
             (_, Ok(long)) => JsonNode::Long(long),
-            _ => JsonNode::Huge,
+            _ => JsonNode::BigInteger,
         })
     }
 
@@ -170,7 +170,7 @@ fn infer(node: &JsonNode, how: Expand) -> Result<Option<Shape>, StaysString> {
         JsonNode::Boolean(_) => Shape::Boolean,
         JsonNode::Int(_) => Shape::Int,
         JsonNode::Long(_) => Shape::Long,
-        JsonNode::Double(_) | JsonNode::Huge => Shape::Double,
+        JsonNode::Double(_) | JsonNode::BigInteger => Shape::Double,
         JsonNode::String(_) => Shape::String,
         JsonNode::List(items) if items.is_empty() => return Ok(None),
         JsonNode::List(items) => Shape::List(Box::new(infer_items(items, how)?)),
@@ -221,7 +221,7 @@ const fn kind(node: &JsonNode) -> u8 {
         JsonNode::Boolean(_) => 1,
         JsonNode::Int(_) => 2,
         JsonNode::Long(_) => 3,
-        JsonNode::Double(_) | JsonNode::Huge => 4,
+        JsonNode::Double(_) | JsonNode::BigInteger => 4,
         JsonNode::String(_) => 5,
         JsonNode::List(_) => 6,
         JsonNode::Object(_) => 7,

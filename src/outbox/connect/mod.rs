@@ -79,13 +79,13 @@ enum ValuePlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Encoder {
     /// The table has no such column: the value is null.
-    Absent { null: Null },
+    Absent { null: NullForm },
     /// The text that Postgres sends. For a bytea, its bytes.
-    AsIs { null: Null },
+    AsIs { null: NullForm },
     Write {
         reader: TypeReader,
-        way: Way,
-        null: Null,
+        form: ValueForm,
+        null: NullForm,
         /// Whether a value that Debezium cannot convert ends its task. Else it becomes null.
         must_convert: bool,
     },
@@ -93,7 +93,7 @@ enum Encoder {
 
 /// The forms in which a value is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Way {
+enum ValueForm {
     Java,
     Simple,
     Json(Json),
@@ -106,7 +106,7 @@ enum Way {
 
 /// The form of a null.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Null {
+enum NullForm {
     /// No bytes.
     Nothing,
     /// This text.
@@ -139,38 +139,38 @@ impl Encoder {
         let kind = &column.kind;
         let is_bytes = matches!(kind.reader, TypeReader::Bytes(BinaryMode::Bytes));
         match converter {
-            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: Null::Nothing }),
+            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: NullForm::Nothing }),
             Converter::Bytes { .. } if kind.schema.kind == "bytes" => Err(OTHER_BYTES),
             Converter::Bytes { other: Some(other) } => Self::new(column, other),
             Converter::Bytes { other: None } => Err(BYTES_ALONE),
             Converter::Text | Converter::Simple if is_java_date(&kind.schema) => Err(JAVA_DATE),
             Converter::Text if is_bytes => Err(NO_BYTES),
             Converter::Text if kind.schema.has_no_java_text() => Err(NO_TEXT),
-            Converter::Text => Ok(Self::text(column, Way::Java)),
-            Converter::Simple => Ok(Self::text(column, Way::Simple)),
+            Converter::Text => Ok(Self::text(column, ValueForm::Java)),
+            Converter::Simple => Ok(Self::text(column, ValueForm::Simple)),
             Converter::Json(json) => Ok(Self::json(column, *json)),
         }
     }
 
-    fn text(column: &ConnectColumn, way: Way) -> Self {
-        let null = Null::of(column, &way).unwrap_or(Null::Nothing);
+    fn text(column: &ConnectColumn, form: ValueForm) -> Self {
+        let null = NullForm::of(column, &form).unwrap_or(NullForm::Nothing);
         if is_its_text(&column.kind.reader) {
             return Self::AsIs { null };
         }
-        Self::Write { reader: column.kind.reader.clone(), way, null, must_convert: column.must_convert }
+        Self::Write { reader: column.kind.reader.clone(), form, null, must_convert: column.must_convert }
     }
 
     fn json(column: &ConnectColumn, json: Json) -> Self {
         let reader = column.kind.reader.clone();
-        let (way, otherwise) = if json.schemas {
+        let (form, otherwise) = if json.schemas {
             let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
             let null = format!("{before}null}}");
-            (Way::JsonWithSchema { json, before }, null)
+            (ValueForm::JsonWithSchema { json, before }, null)
         } else {
-            (Way::Json(json), "null".to_owned())
+            (ValueForm::Json(json), "null".to_owned())
         };
-        let null = Null::of(column, &way).unwrap_or(Null::Text(otherwise));
-        Self::Write { reader, way, null, must_convert: column.must_convert || column.has_no_null() }
+        let null = NullForm::of(column, &form).unwrap_or(NullForm::Text(otherwise));
+        Self::Write { reader, form, null, must_convert: column.must_convert || column.has_no_null() }
     }
 
     /// The encoder of a member of an envelope. The envelope has the member's schema.
@@ -179,11 +179,11 @@ impl Encoder {
     }
 }
 
-impl Null {
+impl NullForm {
     /// The form of a null: the default's bytes, if there is a default.
-    fn of(column: &ConnectColumn, way: &Way) -> Option<Self> {
+    fn of(column: &ConnectColumn, form: &ValueForm) -> Option<Self> {
         let mut out = Vec::new();
-        let written = row::write(&column.kind.reader, way, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
+        let written = row::write(&column.kind.reader, form, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
         String::from_utf8(out).ok().filter(|_| written == Written::Value).map(Self::Text)
     }
 }
@@ -196,10 +196,10 @@ impl ConnectColumn {
 
     /// The column's schema in JSON. `field`: its name in a structure.
     fn schema(&self, json: Json, field: Option<&str>) -> String {
-        let way = Way::Json(json);
-        let default = Null::of(self, &way).and_then(|default| match default {
-            Null::Text(default) => Some(default),
-            Null::Nothing => None,
+        let form = ValueForm::Json(json);
+        let default = NullForm::of(self, &form).and_then(|default| match default {
+            NullForm::Text(default) => Some(default),
+            NullForm::Nothing => None,
         });
         schema::json(&self.kind.schema, self.optional, default.as_deref(), field)
     }
@@ -252,7 +252,7 @@ impl ConnectPlan {
     ) -> Result<Self, NoPlan> {
         let planner = Planner { plan, relation, connect, details };
         let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
-        let null = if absent.is_empty() { Null::Nothing } else { Null::Text(absent.to_owned()) };
+        let null = if absent.is_empty() { NullForm::Nothing } else { NullForm::Text(absent.to_owned()) };
         let payload = planner.column(plan.payload)?;
         let is_bytes = payload.kind.reader == TypeReader::Bytes(BinaryMode::Bytes);
         Ok(Self {
@@ -369,9 +369,9 @@ impl Planner<'_> {
         for (name, index) in self.members() {
             let column = self.column(index)?;
             schemas.push(column.schema(json, Some(name)));
-            let null = match Null::of(&column, &Way::Json(json)) {
-                Some(Null::Text(default)) => default,
-                Some(Null::Nothing) | None => "null".to_owned(),
+            let null = match NullForm::of(&column, &ValueForm::Json(json)) {
+                Some(NullForm::Text(default)) => default,
+                Some(NullForm::Nothing) | None => "null".to_owned(),
             };
             let nullable = ConnectColumn { optional: true, default: None, ..column }.schema(json, Some(name));
             fields.push(EnvelopeField { name: format!("{}:", schema::quoted(name)), null, nullable });

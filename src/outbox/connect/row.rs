@@ -6,11 +6,11 @@
 use std::borrow::Cow;
 
 use super::super::fault::{BadReason, RowError};
-use super::super::record::{Draft, RecordValue as Part, Row, Scratch};
+use super::super::record::{HeaderDraft, RecordValue as Part, Row, Scratch};
 use super::super::value::{Arena, Booleans, Piece};
 use super::expand::{self, Expanded};
 use super::value::{ConnectValue, Unwritable};
-use super::{ConnectPlan, Encoder, EnvelopeField, EnvelopeSchema, EnvelopeSchemas, Null, ValuePlan, Way};
+use super::{ConnectPlan, Encoder, EnvelopeField, EnvelopeSchema, EnvelopeSchemas, NullForm, ValueForm, ValuePlan};
 use crate::given::shown;
 use crate::outbox::connect::Expand;
 use crate::sink::Record;
@@ -52,7 +52,7 @@ impl<'a> Row<'a> {
         self.topic_values(&mut parts.topic, arena)?;
         let key = self.encoded_or_absent(self.plan.key, &connect.key, arena)?;
         let value = self.connect_value(connect, arena, schemas, envelope)?;
-        parts.headers.push(Draft { name: "id".into(), value: id });
+        parts.headers.push(HeaderDraft { name: "id".into(), value: id });
         let skip_null = self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_null_headers);
         for (at, ((name, index), encoder)) in self.plan.extra_headers.iter().zip(&connect.headers).enumerate() {
             self.constants(at, &mut parts.headers);
@@ -60,7 +60,7 @@ impl<'a> Row<'a> {
             if skip_null && matches!(value, Piece::Null) {
                 continue;
             }
-            parts.headers.push(Draft { name: name.into(), value });
+            parts.headers.push(HeaderDraft { name: name.into(), value });
         }
         self.last_headers(&mut parts.headers, arena);
         self.with_parts(parts, key, value, scratch, take)
@@ -86,8 +86,8 @@ impl<'a> Row<'a> {
 
     fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, ValueFault> {
         let piece = self.piece(index, Booleans::Words, arena)?;
-        let (reader, way, null, must_convert) = match encoder {
-            Encoder::Write { reader, way, null, must_convert } => (reader, way, null, *must_convert),
+        let (reader, form, null, must_convert) = match encoder {
+            Encoder::Write { reader, form, null, must_convert } => (reader, form, null, *must_convert),
             Encoder::AsIs { null } | Encoder::Absent { null } if piece == Piece::Null => {
                 return Ok(null_piece(null, arena));
             }
@@ -95,7 +95,7 @@ impl<'a> Row<'a> {
         };
         let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null, arena)) };
         let mut out = Vec::new();
-        match write(reader, way, bytes, &mut out)? {
+        match write(reader, form, bytes, &mut out)? {
             Written::Value => Ok(Piece::written(arena, |arena| arena.extend(&out))),
             Written::Nothing if must_convert => Err(ValueFault::Unreadable),
             Written::Nothing => Ok(null_piece(null, arena)),
@@ -271,10 +271,10 @@ impl<'a> Row<'a> {
     }
 }
 
-fn null_piece<'a>(null: &Null, arena: &mut Arena) -> Piece<'a> {
+fn null_piece<'a>(null: &NullForm, arena: &mut Arena) -> Piece<'a> {
     match null {
-        Null::Nothing => Piece::Null,
-        Null::Text(text) => Piece::written(arena, |arena| arena.extend(text.as_bytes())),
+        NullForm::Nothing => Piece::Null,
+        NullForm::Text(text) => Piece::written(arena, |arena| arena.extend(text.as_bytes())),
     }
 }
 
@@ -288,7 +288,7 @@ pub(super) enum Written {
 
 pub(super) fn write(
     reader: &super::TypeReader,
-    way: &Way,
+    form: &ValueForm,
     bytes: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Written, ValueFault> {
@@ -296,11 +296,11 @@ pub(super) fn write(
     if value == ConnectValue::Nothing {
         return Ok(Written::Nothing);
     }
-    match way {
-        Way::Java => value.push_java(out)?,
-        Way::Simple => value.push_simple(out, false)?,
-        Way::Json(json) => value.push_json(out, *json)?,
-        Way::JsonWithSchema { json, before } => {
+    match form {
+        ValueForm::Java => value.push_java(out)?,
+        ValueForm::Simple => value.push_simple(out, false)?,
+        ValueForm::Json(json) => value.push_json(out, *json)?,
+        ValueForm::JsonWithSchema { json, before } => {
             out.extend(before.as_bytes());
             value.push_json(out, *json)?;
             out.push(b'}');

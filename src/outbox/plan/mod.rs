@@ -14,7 +14,7 @@ pub use error::{Cause, Lack, PlanError, Within};
 
 use super::connect::{ConnectPlan, NoPlan};
 use super::details::Details;
-use super::kind::{Domains, Kind, binary_safe, type_name};
+use super::kind::{ColumnKind, Domains, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
@@ -53,7 +53,7 @@ pub(super) struct PlanColumn {
     pub(super) name: String,
     /// `pg_type.oid`. For a domain, that of the type below it.
     pub(super) type_id: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: ColumnKind,
 }
 
 /// The role of a column.
@@ -226,20 +226,20 @@ impl TablePlan {
     }
 
     fn check_types(&self, mapping: &Mapping) -> Result<(), PlanError> {
-        self.check_type(self.headers, Role::Headers.flag(), Kind::may_hold_json, "json or jsonb")?;
-        self.check_type(self.timestamp, "--timestamp", Kind::may_hold_time, "timestamp, timestamptz or bigint")?;
+        self.check_type(self.headers, Role::Headers.flag(), ColumnKind::may_hold_json, "json or jsonb")?;
+        self.check_type(self.timestamp, "--timestamp", ColumnKind::may_hold_time, "timestamp, timestamptz or bigint")?;
         let integer = "smallint, integer or bigint";
         let schema_id = mapping.schema_id.as_ref().and(self.schema_id);
-        self.check_type(schema_id, "--schema-id", Kind::may_hold_integer, integer)?;
+        self.check_type(schema_id, "--schema-id", ColumnKind::may_hold_integer, integer)?;
         let partition = mapping.partition_column.as_ref().and(self.partition);
-        self.check_type(partition, "--partition-column", Kind::may_hold_integer, integer)
+        self.check_type(partition, "--partition-column", ColumnKind::may_hold_integer, integer)
     }
 
     fn check_type(
         &self,
         column: Option<usize>,
         flag: &'static str,
-        may: impl Fn(Kind) -> bool,
+        may: impl Fn(ColumnKind) -> bool,
         wanted: &'static str,
     ) -> Result<(), PlanError> {
         match column.and_then(|index| self.columns.get(index)) {
@@ -301,7 +301,7 @@ impl TablePlan {
 
     /// Whether a used column is a `bytea`.
     pub fn uses_bytea(&self) -> bool {
-        self.used().filter_map(|index| self.columns.get(index)).any(|column| column.kind == Kind::Bytea)
+        self.used().filter_map(|index| self.columns.get(index)).any(|column| column.kind == ColumnKind::Bytea)
     }
 
     /// The columns that a record is made of. Some come more than once.
@@ -333,7 +333,7 @@ fn as_json_name((name, index): (String, usize)) -> (String, usize) {
 impl PlanColumn {
     fn new(column: &RelationColumn, domains: &Domains) -> Self {
         let type_id = domains.below(column.type_id);
-        Self { name: column.name.clone(), type_id, kind: Kind::of(type_id) }
+        Self { name: column.name.clone(), type_id, kind: ColumnKind::of(type_id) }
     }
 }
 
@@ -516,10 +516,10 @@ impl Finder<'_> {
     /// The column without a role whose type or name fits `role`, if there is exactly one.
     fn only_one_for(&self, role: Role) -> Option<String> {
         let could_be = |column: &&PlanColumn| match role {
-            Role::Id => column.kind == Kind::Uuid || ID_NAMES.contains(&column.name.as_str()),
-            Role::Payload => matches!(column.kind, Kind::Json | Kind::Jsonb | Kind::Bytea),
+            Role::Id => column.kind == ColumnKind::Uuid || ID_NAMES.contains(&column.name.as_str()),
+            Role::Payload => matches!(column.kind, ColumnKind::Json | ColumnKind::Jsonb | ColumnKind::Bytea),
             Role::Route | Role::Type => {
-                column.kind == Kind::Text && ROUTE_NAMES.iter().any(|part| column.name.contains(part))
+                column.kind == ColumnKind::Text && ROUTE_NAMES.iter().any(|part| column.name.contains(part))
             }
             Role::Key | Role::Headers => false,
         };

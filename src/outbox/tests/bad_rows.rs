@@ -53,7 +53,7 @@ fn text_that_is_not_utf8_is_a_bad_row_only_where_text_is_needed() {
     let latin1 = Some(b"caf\xE9".as_slice());
     let kept = debezium().of_type("payload", TEXT).with_bytes("payload", latin1).with_bytes("aggregateid", latin1);
     assert_eq!(kept.kept(defaults()).value.as_deref(), latin1);
-    let label = |given: Given, mapping: Mapping| given.bad(mapping).reason.label();
+    let label = |given: TestTable, mapping: Mapping| given.bad(mapping).reason.label();
     assert_eq!(label(debezium().with_bytes("aggregatetype", latin1), defaults()), "not_utf8");
     let headers = debezium_and("headers", JSON, None).with_bytes("headers", Some(b"{\"a\":\"\xE9\"}"));
     assert_eq!(label(headers, defaults()), "not_utf8");

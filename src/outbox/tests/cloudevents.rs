@@ -14,7 +14,7 @@ fn events(binary: Option<EventBinding>) -> Mapping {
 #[test]
 fn a_cloud_events_attributes_are_headers_as_the_destinations_binding_has_them() {
     let given = || debezium().with("aggregateid", Some("")).with("type", Some("a b\"%é"));
-    let header = |kept: &Kept, name: &str| {
+    let header = |kept: &OwnedRecord, name: &str| {
         let found = kept.headers.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.clone());
         found.map(|value| String::from_utf8(value).unwrap())
     };

@@ -43,13 +43,13 @@ fn header(converter: Converter, type_id: u32, text: Option<&str>, expected: Opti
     assert_eq!(found.as_deref(), expected, "type {type_id}: {text:?}");
 }
 
-fn text_of(mapping: Mapping, given: &Given) -> String {
+fn text_of(mapping: Mapping, given: &TestTable) -> String {
     given.kept(mapping).value_text().unwrap_or("(null)").to_owned()
 }
 
 /// The reason why a table is refused.
 #[track_caller]
-fn refused(mapping: Mapping, given: &Given) -> String {
+fn refused(mapping: Mapping, given: &TestTable) -> String {
     match Outbox::new(mapping, Vec::new()).unwrap().relation(&given.relation()) {
         Err(error) => error.to_string(),
         Ok(()) => panic!("it is taken"),
@@ -132,7 +132,7 @@ fn headers_with_schemas_say_what_they_are() {
 
 #[test]
 fn keys_follow_their_converter() {
-    let key = |given: &Given, converter: Converter| {
+    let key = |given: &TestTable, converter: Converter| {
         given.kept(of(converter, Converter::Text, Converter::Simple)).key.map(|key| String::from_utf8(key).unwrap())
     };
     let null = debezium().with("aggregateid", None);
@@ -387,7 +387,7 @@ fn the_catalogue_is_asked_again_of_a_table_that_may_have_changed_since() {
     let given = debezium_and("x", 20_000, Some("sad"));
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
     assert!(outbox.wants_details());
-    outbox.looks_at(Lsn::new(100));
+    outbox.set_read_position(Lsn::new(100));
     outbox.details(Details::default());
     let asks = |outbox: &Outbox, at| outbox.wants_details_again(&given.relation(), Lsn::new(at));
     assert!(!asks(&outbox, 99) && asks(&outbox, 100));
@@ -414,7 +414,7 @@ fn an_envelopes_column_that_goes_stays_as_a_null() {
     let connect = Connect { skip_missing: true, value: PLAIN_JSON, ..Connect::default() };
     let mapping = Mapping { envelope: pairs(&[("version", "ver"), ("t", "type")]), ..router(connect) };
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
-    let mut value = |given: &Given| {
+    let mut value = |given: &TestTable| {
         outbox.relation(&given.relation()).unwrap();
         let Ok(RowOutcome::Record(kept)) = offer(&mut outbox, &given.insert()) else { panic!("a record") };
         kept.value_text().unwrap().to_owned()
@@ -427,7 +427,7 @@ fn an_envelopes_column_that_goes_stays_as_a_null() {
 }
 
 /// An outbox with the catalog's details of some columns: whether they are NOT NULL, and their defaults.
-fn catalogued(mapping: Mapping, columns: &[(&str, bool, Option<&str>)], given: &Given) -> Kept {
+fn catalogued(mapping: Mapping, columns: &[(&str, bool, Option<&str>)], given: &TestTable) -> OwnedRecord {
     let detail = |(column, not_null, default): &(&str, bool, Option<&str>)| {
         let name = ("shop".to_owned(), "outbox".to_owned(), (*column).to_owned());
         (name, ColumnDetail { not_null: *not_null, default: default.map(str::to_owned) })
@@ -499,7 +499,9 @@ fn a_logical_message_is_a_row_of_texts() {
     let content = br#"{"id": "1", "aggregatetype": "a", "aggregateid": "k", "payload": {"x": 1}}"#;
     let message = LogicalMessage { transactional: true, lsn: Lsn::new(1), prefix: "outbox", content };
     let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
-    let Ok(RowOutcome::Record(kept)) = outbox.message(&message, &context(), Kept::of) else { panic!("a record") };
+    let Ok(RowOutcome::Record(kept)) = outbox.message(&message, &context(), OwnedRecord::of) else {
+        panic!("a record")
+    };
     assert_eq!((kept.topic.as_str(), kept.value_text()), ("outbox.event.a", Some("\"{\\\"x\\\": 1}\"")));
 }
 
@@ -521,7 +523,7 @@ proptest! {
 
 #[test]
 fn tables_with_other_members_in_their_envelopes_are_refused_where_debezium_would_write_the_first_ones() {
-    let plain = |id: u32, name: &str, given: &Given| PublishedTable {
+    let plain = |id: u32, name: &str, given: &TestTable| PublishedTable {
         relation: Relation { id, name: name.into(), ..given.relation() },
         ancestors: Vec::new(),
         domains: Vec::new(),

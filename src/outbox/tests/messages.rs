@@ -10,12 +10,12 @@ fn message(content: &str) -> LogicalMessage<'_> {
     LogicalMessage { transactional: true, lsn: Lsn::new(1), prefix: "outbox", content: content.as_bytes() }
 }
 
-fn through(mapping: Mapping, message: &LogicalMessage<'_>) -> Result<RowOutcome<Kept>, RowError> {
-    Outbox::new(mapping, Vec::new()).unwrap().message(message, &context(), Kept::of)
+fn through(mapping: Mapping, message: &LogicalMessage<'_>) -> Result<RowOutcome<OwnedRecord>, RowError> {
+    Outbox::new(mapping, Vec::new()).unwrap().message(message, &context(), OwnedRecord::of)
 }
 
 #[track_caller]
-fn kept(mapping: Mapping, content: &str) -> Kept {
+fn kept(mapping: Mapping, content: &str) -> OwnedRecord {
     let RowOutcome::Record(kept) = through(mapping, &message(content)).unwrap() else { panic!("a record is wanted") };
     kept
 }

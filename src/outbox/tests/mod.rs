@@ -32,7 +32,7 @@ const AT: Lsn = Lsn::new(0x16_B374_D848);
 
 /// An owned copy of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Kept {
+struct OwnedRecord {
     topic: String,
     key: Option<Vec<u8>>,
     value: Option<Vec<u8>>,
@@ -41,7 +41,7 @@ struct Kept {
     partition: Option<i32>,
 }
 
-impl Kept {
+impl OwnedRecord {
     fn of(record: &Record<'_>) -> Self {
         let owned = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
         Self {
@@ -70,24 +70,24 @@ impl Kept {
 
 /// The columns of a table, and one row.
 #[derive(Clone)]
-struct Given {
+struct TestTable {
     columns: Vec<(String, u32, Option<Vec<u8>>)>,
     binary: bool,
 }
 
-fn given(columns: &[(&str, u32, Option<&str>)]) -> Given {
+fn given(columns: &[(&str, u32, Option<&str>)]) -> TestTable {
     let column = |(name, type_id, value): &(&str, u32, Option<&str>)| {
         ((*name).to_owned(), *type_id, value.map(|value| value.as_bytes().to_vec()))
     };
-    Given { columns: columns.iter().map(column).collect(), binary: false }
+    TestTable { columns: columns.iter().map(column).collect(), binary: false }
 }
 
 /// Debezium's table with one more column.
-fn debezium_and(name: &str, type_id: u32, value: Option<&str>) -> Given {
+fn debezium_and(name: &str, type_id: u32, value: Option<&str>) -> TestTable {
     debezium().and(name, type_id, value)
 }
 
-fn debezium() -> Given {
+fn debezium() -> TestTable {
     given(&[
         ("id", UUID, Some("0192")),
         ("aggregatetype", TEXT, Some("order")),
@@ -97,7 +97,7 @@ fn debezium() -> Given {
     ])
 }
 
-impl Given {
+impl TestTable {
     fn and(mut self, name: &str, type_id: u32, value: Option<&str>) -> Self {
         self.columns.push((name.to_owned(), type_id, value.map(|value| value.as_bytes().to_vec())));
         self
@@ -150,7 +150,7 @@ impl Given {
         bytes
     }
 
-    fn through(&self, mapping: Mapping) -> Result<Kept, RowError> {
+    fn through(&self, mapping: Mapping) -> Result<OwnedRecord, RowError> {
         let mut outbox = Outbox::new(mapping, Vec::new()).unwrap();
         assert_eq!(outbox.relation(&self.relation()), Ok(()));
         let RowOutcome::Record(kept) = offer(&mut outbox, &self.insert())? else { panic!("a record is wanted") };
@@ -158,7 +158,7 @@ impl Given {
     }
 
     #[track_caller]
-    fn kept(&self, mapping: Mapping) -> Kept {
+    fn kept(&self, mapping: Mapping) -> OwnedRecord {
         self.through(mapping).unwrap()
     }
 
@@ -181,8 +181,8 @@ fn tuple(insert: &[u8]) -> Tuple<'_> {
     new
 }
 
-fn offer(outbox: &mut Outbox, insert: &[u8]) -> Result<RowOutcome<Kept>, RowError> {
-    outbox.row(RELATION, &tuple(insert), &context(), Kept::of)
+fn offer(outbox: &mut Outbox, insert: &[u8]) -> Result<RowOutcome<OwnedRecord>, RowError> {
+    outbox.row(RELATION, &tuple(insert), &context(), OwnedRecord::of)
 }
 
 fn defaults() -> Mapping {
@@ -196,7 +196,7 @@ fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn a_row_becomes_a_record_with_no_setting_at_all() {
     let headers = vec![("id".into(), Some(b"0192".to_vec())), ("eventType".into(), Some(b"OrderPlaced".to_vec()))];
-    let expected = Kept {
+    let expected = OwnedRecord {
         topic: "outbox.event.order".into(),
         key: Some(b"order-17".to_vec()),
         value: Some(b"{\"total\": 1.50}".to_vec()),
@@ -423,7 +423,7 @@ fn an_envelope_carries_the_payload_beside_other_columns() {
         pairs(&[("event\"Type", "type"), ("n", "n"), ("a", "amount"), ("ok", "ok"), ("x", "note"), ("b", "blob")]);
     let mapping = || Mapping { envelope: envelope.clone(), ..defaults() };
     let rest = r#""event\"Type":"OrderPlaced","n":5,"a":1.50,"ok":true,"x":null,"b":"Zm9v"}"#;
-    let value = |given: &Given| given.kept(mapping()).value_text().map(str::to_owned);
+    let value = |given: &TestTable| given.kept(mapping()).value_text().map(str::to_owned);
     assert_eq!(value(&given), Some(format!(r#"{{"payload":{{"total": 1.50}},{rest}"#)));
     let text = given.clone().of_type("payload", TEXT).with("payload", Some("a \"b\""));
     assert_eq!(value(&text), Some(format!(r#"{{"payload":"a \"b\"",{rest}"#)));
@@ -576,7 +576,7 @@ proptest! {
         let mut columns: Vec<_> =
             names.iter().zip(values).map(|(name, (type_id, value))| ((*name).to_owned(), type_id, value)).collect();
         columns.extend([("headers".into(), JSONB, headers), ("p".into(), INT8, partition), ("t".into(), 1114, time)]);
-        let given = Given { columns, binary };
+        let given = TestTable { columns, binary };
         let first = given.through(everything());
         prop_assert_eq!(given.through(everything()), first);
     }

@@ -9,7 +9,7 @@ fn only_tables_that_are_listed_are_published() {
     let no_outbox = given(&[("anything", TEXT, None)]);
     assert_eq!(outbox.relation(&no_outbox.relation()), Ok(()));
     assert_eq!(offer(&mut outbox, &no_outbox.insert()), Err(RowError::NewTable("shop.outbox".into())));
-    let published = |given: &Given, ancestors: &[(String, String)]| {
+    let published = |given: &TestTable, ancestors: &[(String, String)]| {
         [PublishedTable { relation: given.relation(), ancestors: ancestors.to_vec(), domains: Vec::new() }]
     };
     assert_eq!(outbox.published(&published(&no_outbox, &[])), Ok(false));
@@ -44,16 +44,16 @@ fn rows_from_before_a_rename_are_those_of_the_table_that_has_the_name_now() {
     let mut outbox = of_events();
     let earlier = debezium();
     let named = Relation { name: "events".into(), ..earlier.relation() };
-    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.set_read_position(Lsn::new(AT.bytes() + 1));
     outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
     outbox.relation(&earlier.relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
     // The table was renamed after the publication was read. Only another read shows its new name.
-    outbox.looks_at(AT);
+    outbox.set_read_position(AT);
     outbox.relation(&earlier.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &earlier.insert()), Err(RowError::NewTable("shop.outbox".into())));
     // Another table had the name before.
-    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.set_read_position(Lsn::new(AT.bytes() + 1));
     outbox.relation(&Relation { id: RELATION + 1, ..earlier.relation() }).unwrap();
     assert!(outbox.plan(RELATION + 1).is_none());
 }
@@ -65,7 +65,7 @@ fn rows_from_before_a_rename_are_captured_by_the_name_that_the_table_has_now() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap().with_patterns(patterns);
     let earlier = debezium();
     let named = Relation { name: "events".into(), ..earlier.relation() };
-    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.set_read_position(Lsn::new(AT.bytes() + 1));
     outbox.published(&[PublishedTable { relation: named, ancestors: Vec::new(), domains: Vec::new() }]).unwrap();
     outbox.relation(&earlier.relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &earlier.insert()), Ok(RowOutcome::Record(_))));
@@ -78,14 +78,14 @@ fn of_events() -> Outbox {
 }
 
 /// What the publication has: `shop.outbox`, as a table of its own or as a partition of `shop.events`.
-fn found(given: &Given, is_partition: bool) -> [PublishedTable; 1] {
+fn found(given: &TestTable, is_partition: bool) -> [PublishedTable; 1] {
     let ancestors = if is_partition { vec![("shop".to_owned(), "events".to_owned())] } else { Vec::new() };
     [PublishedTable { relation: given.relation(), ancestors, domains: Vec::new() }]
 }
 
 /// Reads the publication again, after a row has asked for it.
 fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
-    outbox.looks_at(Lsn::new(AT.bytes() + 1));
+    outbox.set_read_position(Lsn::new(AT.bytes() + 1));
     outbox.published(found).unwrap();
 }
 
@@ -95,7 +95,7 @@ fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_reported_once
     outbox.relation(&passing.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &passing.insert()), Err(RowError::NewTable("shop.outbox".into())));
     look_again(&mut outbox, &[]);
-    assert_eq!((outbox.take_gone(), outbox.take_gone()), (vec!["shop.outbox".to_owned()], Vec::new()));
+    assert_eq!((outbox.take_not_found(), outbox.take_not_found()), (vec!["shop.outbox".to_owned()], Vec::new()));
     outbox.relation(&passing.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &passing.insert()), Ok(RowOutcome::NotPublished));
 }
@@ -106,14 +106,14 @@ fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));
     look_again(&mut outbox, &[]);
-    assert_eq!(outbox.take_gone(), Vec::<String>::new(), "its rows will tell");
+    assert_eq!(outbox.take_not_found(), Vec::<String>::new(), "its rows will tell");
     outbox.relation(&given.relation()).unwrap();
     let Err(RowError::Bad(bad)) = offer(&mut outbox, &given.insert()) else { panic!("a bad row") };
     assert_eq!(
         (bad.table.as_str(), bad.id.as_deref(), bad.reason),
         ("shop.outbox", Some("0192"), BadReason::GoneTable)
     );
-    let remains = outbox.partial_record(RELATION, &tuple(&given.insert()), &context(), Kept::of);
+    let remains = outbox.partial_record(RELATION, &tuple(&given.insert()), &context(), OwnedRecord::of);
     let Ok(RowOutcome::Record(remains)) = remains else { panic!("what a dead letter is made of") };
     assert_eq!((remains.key.as_deref(), remains.value_text()), (Some(&b"order-17"[..]), Some("{\"total\": 1.50}")));
     assert_eq!(outbox.update(RELATION, AT), Ok(Updated::Ignored { warn: true }));
@@ -138,7 +138,7 @@ fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
 fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announced_it_is_asked_for_once() {
     let (mut outbox, given) = (of_events(), debezium());
     let new = Err(RowError::NewTable("shop.outbox".into()));
-    outbox.looks_at(AT);
+    outbox.set_read_position(AT);
     outbox.published(&found(&given, false)).unwrap();
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &given.insert()), new, "attached after the look, or before the row: who knows");
@@ -149,7 +149,7 @@ fn a_table_may_have_been_attached_since_the_last_look_and_each_time_it_is_announ
     assert_eq!(outbox.update(RELATION, later), Ok(Updated::NotPublished), "it was not announced again");
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(outbox.update(RELATION, later), Err(RowError::NewTable("shop.outbox".into())));
-    outbox.looks_at(Lsn::new(AT.bytes() + 11));
+    outbox.set_read_position(Lsn::new(AT.bytes() + 11));
     outbox.published(&found(&given, true)).unwrap();
     outbox.relation(&given.relation()).unwrap();
     assert!(matches!(offer(&mut outbox, &given.insert()), Ok(RowOutcome::Record(_))));
@@ -164,7 +164,7 @@ fn a_partition_of_another_table_may_be_one_of_the_named_table_once_that_is_repla
         ancestors: vec![("shop".to_owned(), name.to_owned())],
         domains: Vec::new(),
     };
-    outbox.looks_at(AT);
+    outbox.set_read_position(AT);
     outbox
         .published(&[
             part_of("events_new"),
