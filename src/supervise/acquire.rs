@@ -6,7 +6,7 @@
 use super::StreamTarget;
 use super::error::RunError;
 use super::holder::SlotHolder;
-use super::publication::look_again;
+use super::publication::read_publication_again;
 use super::slot_identity::SlotIdentity;
 use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
@@ -33,7 +33,7 @@ const SHARD_RETRY: Duration = Duration::from_secs(1);
 
 /// After so many attempts, the reader of a slot in use counts as another relay. Before that, it may be a walsender of this relay's
 /// earlier connection.
-const LEFT_OVER: u32 = 10;
+const OTHERS_AFTER: u32 = 10;
 
 /// A stream, with its slot.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl KnownServer {
     }
 
     /// Logs the roles of the tables' columns if they have changed.
-    fn tell_readings(&mut self, readings: &[TableReading]) {
+    fn log_readings(&mut self, readings: &[TableReading]) {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
             let columns: Vec<String> =
                 reading.columns.iter().map(|(role, column)| format!("{role}={column}")).collect();
@@ -175,8 +175,9 @@ fn take(
     if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
         return Ok(None);
     }
-    let (binary, unmappable) = look_again(&mut control, target, (flushed, &mut known.listed), relay.outbox_mut())?;
-    known.tell_readings(relay.outbox_mut().readings());
+    let (binary, unmappable) =
+        read_publication_again(&mut control, target, (flushed, &mut known.listed), relay.outbox_mut())?;
+    known.log_readings(relay.outbox_mut().readings());
     let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
     known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
     let patience = wal_sender_timeout.into_iter().chain(server::tcp_user_timeout(&mut control)?).min();
@@ -184,19 +185,19 @@ fn take(
     let slot = temporary.unwrap_or(&target.slot);
     let mut confirmed = None;
     if temporary.is_none() {
-        look_at_slot(&mut control, target, known)?;
-        let (stands_at, reader) = known.slot_identity.look(&mut control, target, (witness(relay, false), None))?;
+        inspect_slot(&mut control, target, known)?;
+        let (stands_at, reader) = known.slot_identity.check(&mut control, target, (witness(relay, false), None))?;
         reads_from(relay, stands_at, reader)?;
-        defer(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
+        end_at_unmappable(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
-        defer(unmappable, flushed, flushed, relay.outbox_mut())?;
+        end_at_unmappable(unmappable, flushed, flushed, relay.outbox_mut())?;
         confirmed = create_temporary_slot(&mut connection, slot)?;
     }
     drop(control);
     let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
     let (stream, since, TakenSlot { released, sends_from, log_end }) =
         start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
-    tell_identity(target, known, mark.comment.as_deref(), relay)?;
+    set_identity(target, known, mark.comment.as_deref(), relay)?;
     let own = stream.backend_pid();
     let (confirmed, slot) = if let Some(lsn) = confirmed {
         (lsn, None)
@@ -244,7 +245,12 @@ fn identify(
 
 /// Ends the run because of a table that cannot be mapped. If no earlier row can come, the run ends at once: the WAL ends at `flushed`,
 /// and all of it up to `from` is handled. Earlier rows may come with other columns of the table, so they are published first.
-fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Outbox) -> Result<(), RunError> {
+fn end_at_unmappable(
+    unmappable: Option<PlanError>,
+    flushed: Lsn,
+    from: Lsn,
+    outbox: &mut Outbox,
+) -> Result<(), RunError> {
     match unmappable {
         Some(error) if from >= flushed || error.is_for_all_rows() => Err(RunError::Unmappable(Box::new(error))),
         Some(error) => {
@@ -257,7 +263,7 @@ fn defer(unmappable: Option<PlanError>, flushed: Lsn, from: Lsn, outbox: &mut Ou
 
 /// Gives the relay the slot's identity, if progress is stored beside the records. This is queried after the slot was taken, since a
 /// standby may have waited for long.
-fn tell_identity(
+fn set_identity(
     target: &StreamTarget,
     known: &KnownServer,
     comment: Option<&str>,
@@ -329,7 +335,7 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
 }
 
 /// Checks that the slot can be read, and compares it with the last sighting. This comes before the relay waits for the slot.
-fn look_at_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
+fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
         let mark = catalog::publication_mark(connection, &target.publication)?;
@@ -396,13 +402,13 @@ fn start(
     let (mut waits, mut held) = (0_u32, None);
     loop {
         let free = match target.temporary_slot {
-            Some(_) => Free::default(),
+            Some(_) => FreedSlot::default(),
             None => released(&mut connection, slot, relay, held)?,
         };
         let since = relay.clock().since_boot();
         let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
             Ok(stream) => {
-                let Free { released, waits_until, log_end } = free;
+                let FreedSlot { released, waits_until, log_end } = free;
                 let taken = relay.clock().since_boot();
                 let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
                 return Ok((stream, since, TakenSlot { released, sends_from, log_end }));
@@ -413,7 +419,7 @@ fn start(
             return Err(error.into());
         }
         // Another relay publishes the earlier rows. But the table's problem is reported now, and not only when that relay has ended.
-        if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= LEFT_OVER) {
+        if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= OTHERS_AFTER) {
             return Err(RunError::Unmappable(Box::new(error.clone())).into());
         }
         if waits == 0 {
@@ -423,7 +429,7 @@ fn start(
         waits += 1;
         held = Some(relay.clock().since_boot());
         idle(relay, SLOT_RETRY)?;
-        while waits > LEFT_OVER
+        while waits > OTHERS_AFTER
             && !relay.may_stop()
             && !matches!(relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
         {
@@ -437,7 +443,7 @@ fn start(
         // This comes right before the next attempt, so that little can happen between. It queries only system views: see `take`.
         if target.temporary_slot.is_none() {
             let (stands_at, reader) =
-                known.slot_identity.look(&mut connection, target, (witness(relay, true), None))?;
+                known.slot_identity.check(&mut connection, target, (witness(relay, true), None))?;
             reads_from(relay, stands_at, reader)?;
         }
     }
@@ -461,14 +467,14 @@ struct TakenSlot {
 
 /// A slot that nobody reads.
 #[derive(Default)]
-struct Free {
+struct FreedSlot {
     /// When the slot was last released, if the server reports it.
     released: Option<Duration>,
     /// The relay has to wait until then if it takes the slot: for a second after the release, or if the server does not report that,
     /// after another relay was last seen to read the slot. `None`: it need not wait, since it held the slot itself until now, or the
-    /// destination fences, or no other relay is known.
+    /// destination itself keeps an earlier relay out, or no other relay is known.
     waits_until: Option<Duration>,
-    /// The end of the server's WAL at that time.
+    /// The end of the server's WAL at the time of the query.
     log_end: Option<Lsn>,
 }
 
@@ -478,9 +484,9 @@ fn released(
     slot: &str,
     relay: &mut Relay<impl Sink, impl Clock>,
     held: Option<Duration>,
-) -> Result<Free, Error> {
+) -> Result<FreedSlot, Error> {
     if relay.is_exactly_once() {
-        return Ok(Free::default());
+        return Ok(FreedSlot::default());
     }
     let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
     // The clock is read after the answer, so the slot was released at this time or before.
@@ -488,7 +494,7 @@ fn released(
     let released = released_ago.map(|ago| now.saturating_sub(ago));
     let is_ours = held.is_none() && relay.held_just_now(now, released);
     let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
-    Ok(Free { released, waits_until, log_end })
+    Ok(FreedSlot { released, waits_until, log_end })
 }
 
 /// The slot's position. It is read when no other relay can move or drop the slot.
@@ -498,7 +504,7 @@ fn confirmed_position(
     witness: (Witness, Option<u32>),
 ) -> Result<(Lsn, Option<u32>), RunError> {
     let mut control = known.beside(target, Purpose::Control)?;
-    let (confirmed, reader) = known.slot_identity.look(&mut control, target, witness)?;
+    let (confirmed, reader) = known.slot_identity.check(&mut control, target, witness)?;
     // In Postgres, 0/0 means that there is no position.
     if confirmed == Lsn::ZERO {
         return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });

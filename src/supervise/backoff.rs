@@ -62,7 +62,7 @@ impl CredentialsWait {
     }
 
     /// The server refused the credentials again. Returns whether to try again.
-    pub(super) fn is_left(&mut self, now: Instant) -> bool {
+    pub(super) fn has_time_left(&mut self, now: Instant) -> bool {
         now.saturating_duration_since(*self.since.get_or_insert(now)) < CREDENTIALS_WITHIN
     }
 }
@@ -137,10 +137,13 @@ mod tests {
     #[test]
     fn wrong_credentials_are_waited_out_for_a_bounded_time_from_the_first_refusal() {
         let (mut wait, first) = (CredentialsWait::default(), Instant::now());
-        assert!(wait.is_left(first));
-        assert!(wait.is_left(first + CREDENTIALS_WITHIN / 2));
-        assert!(!wait.is_left(first + CREDENTIALS_WITHIN));
-        assert!(CredentialsWait::default().is_left(first + CREDENTIALS_WITHIN), "streaming in between starts over");
+        assert!(wait.has_time_left(first));
+        assert!(wait.has_time_left(first + CREDENTIALS_WITHIN / 2));
+        assert!(!wait.has_time_left(first + CREDENTIALS_WITHIN));
+        assert!(
+            CredentialsWait::default().has_time_left(first + CREDENTIALS_WITHIN),
+            "streaming in between starts over"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 const BURST: u32 = 8;
 
 /// The time after the last query at which the connection is closed.
-const KEPT: Duration = Duration::from_secs(5);
+const CLOSED_AFTER: Duration = Duration::from_secs(5);
 
 /// The most answers that wait to be read.
 const MOST_ANSWERS: usize = 256;
@@ -40,7 +40,7 @@ impl SlotHolder {
     pub(super) fn start(target: &StreamTarget, started_at: &str) -> Result<Self, Error> {
         let ((questions, asked), (answering, answers)) = (sync_channel(1), sync_channel(MOST_ANSWERS));
         let (target, started_at) = (target.clone(), started_at.to_owned());
-        let asking = move || Asking { target, started_at, connection: None }.run(&asked, &answering);
+        let asking = move || HolderThread { target, started_at, connection: None }.run(&asked, &answering);
         let spawned = thread::Builder::new().name("slot-holder".to_owned()).spawn(asking);
         spawned.map_err(|source| Error::Io { doing: "starting a thread", source })?;
         Ok(Self { questions, answers })
@@ -59,17 +59,17 @@ impl AskHolder for SlotHolder {
 }
 
 /// The thread's side.
-struct Asking {
+struct HolderThread {
     target: StreamTarget,
     started_at: String,
     connection: Option<Connection>,
 }
 
-impl Asking {
+impl HolderThread {
     fn run(&mut self, asked: &Receiver<()>, answering: &SyncSender<HolderAnswer>) {
         let mut left = 0;
         loop {
-            match asked.recv_timeout(if left > 0 { ASKS_EVERY } else { KEPT }) {
+            match asked.recv_timeout(if left > 0 { ASKS_EVERY } else { CLOSED_AFTER }) {
                 Ok(()) => left = BURST,
                 Err(RecvTimeoutError::Timeout) if left > 0 => left -= 1,
                 Err(RecvTimeoutError::Timeout) => {
@@ -80,12 +80,12 @@ impl Asking {
             }
             let asked = since_boot();
             match self.ask() {
-                Ok(holder) => tell(answering, HolderAnswer { asked, holder }),
+                Ok(holder) => send_answer(answering, HolderAnswer { asked, holder }),
                 Err(error) => {
                     tracing::debug!(%error, "who holds the slot cannot be asked");
                     self.connection = None;
-                    if let Some(holder) = said_by(&error) {
-                        tell(answering, HolderAnswer { asked, holder });
+                    if let Some(holder) = holder_in(&error) {
+                        send_answer(answering, HolderAnswer { asked, holder });
                     }
                 }
             }
@@ -114,12 +114,12 @@ impl Asking {
 
 /// Sends an answer. If the relay reads no answers for a minute, newer ones are dropped. The oldest ones remain, and they prove nothing
 /// any more.
-fn tell(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
+fn send_answer(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
     let _full = answering.try_send(answer).is_err();
 }
 
 /// The slot's holder, as far as an error shows it.
-fn said_by(error: &Error) -> Option<Holder> {
+fn holder_in(error: &Error) -> Option<Holder> {
     if matches!(error, Error::OtherServer { .. }) {
         return Some(Holder::Unknown);
     }

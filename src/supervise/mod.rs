@@ -17,7 +17,7 @@ pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{ExitKind, REPUBLISH_PAGE, RunError};
-pub(crate) use publication::{details_now, look_at_tables, unpublished};
+pub(crate) use publication::{details_now, read_tables, unpublished};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
 
@@ -44,23 +44,23 @@ const FINISH: Duration = Duration::from_millis(300);
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The time between two such queries.
-const CONFIRMED_LOOK: Duration = Duration::from_millis(50);
+const CONFIRMED_CHECK: Duration = Duration::from_millis(50);
 
 /// The most times that the publication is read again because of one row. One read shows whether its table is published, and another one
 /// the form of its values.
-const LOOKS_FOR_ONE_ROW: u32 = 5;
+const READS_FOR_ONE_ROW: u32 = 5;
 
 /// How long the replication connection stays closed if a topic is missing for long, or if the sink cannot be taken over.
-const BLOCKED_LOOK: Duration = Duration::from_secs(5);
+const BLOCKED_CHECK: Duration = Duration::from_secs(5);
 
 /// A free slot is used after this part of the server's idle_replication_slot_timeout.
-const USED_EACH: u32 = 4;
+const USED_AFTER: u32 = 4;
 
 /// The time between two queries whether the slot is free, while records are in flight.
-const KEPT_LOOK: Duration = Duration::from_millis(10);
+const FREE_SLOT_CHECK: Duration = Duration::from_millis(10);
 
 /// The time between two checks of the sink, while the connection is closed because nothing is acknowledged.
-const STALLED_LOOK: Duration = Duration::from_millis(500);
+const STALLED_CHECK: Duration = Duration::from_millis(500);
 
 /// The server, publication and slot to read.
 #[derive(Debug, Clone)]
@@ -97,15 +97,15 @@ pub struct Supervisor<V, S, C> {
     /// How much longer the server may refuse the credentials or other things. `None`: the relay has not streamed yet.
     credentials_wait: Option<CredentialsWait>,
     /// Returns random numbers, by which pauses differ.
-    dice: Dice,
+    dice: RandomNumbers,
     /// The row because of which the publication was read again last, and how often.
-    looked_for: Option<(Position, u32)>,
+    publication_read_for: Option<(Position, u32)>,
     /// Whether the last connection ended because the progress beside the records was ahead of the server.
     was_behind: bool,
 }
 
 /// Returns random numbers.
-type Dice = Box<dyn FnMut() -> u64 + Send>;
+type RandomNumbers = Box<dyn FnMut() -> u64 + Send>;
 
 impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// A supervisor without a connection.
@@ -117,15 +117,15 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             backoff: Backoff::default(),
             silence: Silence::default(),
             credentials_wait: None,
-            dice: Box::new(any_number),
-            looked_for: None,
+            dice: Box::new(random_number),
+            publication_read_for: None,
             was_behind: false,
         }
     }
 
     /// Sets the source of random numbers.
     #[must_use]
-    pub fn with_dice(self, dice: Dice) -> Self {
+    pub fn with_dice(self, dice: RandomNumbers) -> Self {
         Self { dice, ..self }
     }
 
@@ -163,7 +163,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         match self.server.acquire(&mut self.relay, &self.metrics) {
             Ok(acquired) => self.stream(acquired),
             Err(NotAcquired::Stopped) => Some(self.stop_without_stream()),
-            Err(NotAcquired::Failed(RunError::Postgres(error))) if self.passes(&error) => {
+            Err(NotAcquired::Failed(RunError::Postgres(error))) if self.may_pass(&error) => {
                 self.connection_lost(&error).err().map(Err)
             }
             Err(NotAcquired::Failed(error)) => Some(Err(error)),
@@ -173,13 +173,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// Whether the run goes on after this error. If the server sent invalid messages after it once was a working server, a new
     /// connection helps as much as a restart would. If credentials were right once, somebody may be replacing them. If the server let
     /// the relay stream before, somebody may be about to allow again what it refuses now.
-    fn passes(&mut self, error: &pg::Error) -> bool {
+    fn may_pass(&mut self, error: &pg::Error) -> bool {
         match error.recovery() {
             Recovery::Reconnect => true,
             Recovery::Restart => self.server.system().is_some(),
             Recovery::Stop if error.is_of_credentials() || error.code().is_some() => {
                 let now = self.relay.clock().now();
-                self.credentials_wait.as_mut().is_some_and(|wait| wait.is_left(now))
+                self.credentials_wait.as_mut().is_some_and(|wait| wait.has_time_left(now))
             }
             Recovery::Stop => false,
         }
@@ -272,7 +272,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
             StreamEnd::PublicationChanged { position, reason } => {
                 self.close_stream(stream);
-                self.look_again(position, &reason).err().map(Err)
+                self.read_publication_again(position, &reason).err().map(Err)
             }
             StreamEnd::Protocol(error) => {
                 self.close(stream);
@@ -290,10 +290,10 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     }
 
     /// Lets the next connection read the publication, unless it was read often enough because of the same row.
-    fn look_again(&mut self, position: Position, reason: &str) -> Result<(), RunError> {
-        let before = self.looked_for.filter(|(row, _)| *row == position).map_or(0, |(_, looks)| looks);
-        self.looked_for = Some((position, before + 1));
-        if before < LOOKS_FOR_ONE_ROW {
+    fn read_publication_again(&mut self, position: Position, reason: &str) -> Result<(), RunError> {
+        let before = self.publication_read_for.filter(|(row, _)| *row == position).map_or(0, |(_, looks)| looks);
+        self.publication_read_for = Some((position, before + 1));
+        if before < READS_FOR_ONE_ROW {
             return Ok(());
         }
         let reason = format!("{reason}, and the publication, which was looked at {before} times, does not settle it");
@@ -357,7 +357,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             let too_late = if asked_for { self.relay.stop_timed_out() } else { waited >= CONFIRMED_WITHIN };
             match self.server.has_confirmed(lsn) {
                 Ok(true) => return Ok(()),
-                Ok(false) if !too_late => self.relay.clock().pause(CONFIRMED_LOOK),
+                Ok(false) if !too_late => self.relay.clock().pause(CONFIRMED_CHECK),
                 Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
             }
         }
@@ -411,7 +411,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         // If a server answers at once, the relay connects at once. If it does not, the relay does not wait for it with records in
         // flight.
         while self.relay.awaits_sink() && !self.relay.is_slot_free() && !self.relay.may_stop() {
-            self.idle(KEPT_LOOK)?;
+            self.idle(FREE_SLOT_CHECK)?;
         }
         self.idle(pause)
     }
@@ -428,13 +428,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         if !self.relay.awaits_sink() {
             // A missing topic is known only by its row, and a sink can be taken over only with the slot. So the relay tries again from
             // time to time.
-            return self.idle(BLOCKED_LOOK);
+            return self.idle(BLOCKED_CHECK);
         }
         let mut used = self.relay.clock().now();
         while self.relay.awaits_sink() && !self.relay.may_stop() {
-            self.idle(STALLED_LOOK)?;
+            self.idle(STALLED_CHECK)?;
             let idle = self.relay.clock().now().saturating_duration_since(used);
-            if self.server.idle_slot_timeout().is_some_and(|at_most| idle >= at_most / USED_EACH) {
+            if self.server.idle_slot_timeout().is_some_and(|at_most| idle >= at_most / USED_AFTER) {
                 used = self.relay.clock().now();
                 self.use_slot();
             }
@@ -552,7 +552,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 }
 
 /// A random number.
-fn any_number() -> u64 {
+fn random_number() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish()
 }

@@ -11,15 +11,15 @@ use crate::pg::server;
 use crate::pg::{Connection, Error, Purpose, sqlstate};
 use crate::pgoutput::PublishedTable;
 
-/// As [`look_at_publication`], at `flushed`. If a lock prevents that, the tables that were read last count, at the position of that
+/// As [`read_publication`], at `flushed`. If a lock prevents that, the tables that were read last count, at the position of that
 /// read. But if the stream has announced a table that is not among them, the relay waits for the lock.
-pub(super) fn look_again(
+pub(super) fn read_publication_again(
     control: &mut Connection,
     target: &StreamTarget,
     (flushed, last): (Lsn, &mut Option<Vec<PublishedTable>>),
     outbox: &mut Outbox,
 ) -> Result<(bool, Option<PlanError>), RunError> {
-    let looked = look_at_publication(control, target, Some(flushed), outbox);
+    let looked = read_publication(control, target, Some(flushed), outbox);
     match (looked, &*last) {
         (Ok((tables, binary, unmappable)), _) => {
             *last = Some(tables);
@@ -59,13 +59,13 @@ fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable])
     found.next()
 }
 
-/// As [`look_at_publication`], but a table that cannot be mapped now is an error.
-pub(crate) fn look_at_tables(
+/// As [`read_publication`], but a table that cannot be mapped now is an error.
+pub(crate) fn read_tables(
     connection: &mut Connection,
     target: &StreamTarget,
     outbox: &mut Outbox,
 ) -> Result<(), RunError> {
-    let (_, _, unmappable) = look_at_publication(connection, target, None, outbox)?;
+    let (_, _, unmappable) = read_publication(connection, target, None, outbox)?;
     unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
 }
 
@@ -109,7 +109,7 @@ fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<P
 
 /// Checks that the publication has the tables that the settings want, and gives them to the outbox, as read at position `at`. Returns
 /// the tables, whether values should come in binary form, and the error of a table as it is now.
-fn look_at_publication(
+fn read_publication(
     connection: &mut Connection,
     target: &StreamTarget,
     at: Option<Lsn>,

@@ -23,7 +23,7 @@ pub(super) struct SlotIdentity {
 
 impl SlotIdentity {
     /// Reads the slot, which this relay's walsender `own` may hold. Returns its position, and the walsender that holds it.
-    pub(super) fn look(
+    pub(super) fn check(
         &mut self,
         connection: &mut Connection,
         target: &StreamTarget,

@@ -50,16 +50,16 @@ fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes
     };
     for code in ["28000", "3D000", "42501", "0A000", "55000", "P0001", "22023", "23505", "54000"] {
         let mut supervisor = supervisor();
-        assert!(!supervisor.passes(&refusal(code)), "{code} at the first start");
+        assert!(!supervisor.may_pass(&refusal(code)), "{code} at the first start");
         supervisor.credentials_wait = Some(CredentialsWait::default());
-        assert!(supervisor.passes(&refusal(code)), "{code}");
+        assert!(supervisor.may_pass(&refusal(code)), "{code}");
         supervisor.credentials_wait =
             Some(CredentialsWait::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
-        assert!(!supervisor.passes(&refusal(code)), "{code} for long");
+        assert!(!supervisor.may_pass(&refusal(code)), "{code} for long");
         assert_eq!(RunError::from(refusal(code)).exit_kind(), ExitKind::Operator);
     }
     for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
-        assert!(supervisor().passes(&refusal(code)), "{code}");
+        assert!(supervisor().may_pass(&refusal(code)), "{code}");
     }
 }
 
@@ -82,11 +82,11 @@ fn a_row_whose_table_no_look_settles_ends_the_run() {
     let mut supervisor = supervisor();
     let at = |ordinal| Position { final_lsn: Lsn::new(16), ordinal };
     for ordinal in [0, 1] {
-        for _ in 0..LOOKS_FOR_ONE_ROW {
-            supervisor.look_again(at(ordinal), "table app.outbox is new").unwrap();
+        for _ in 0..READS_FOR_ONE_ROW {
+            supervisor.read_publication_again(at(ordinal), "table app.outbox is new").unwrap();
         }
     }
-    let error = supervisor.look_again(at(1), "table app.outbox is new").unwrap_err();
+    let error = supervisor.read_publication_again(at(1), "table app.outbox is new").unwrap_err();
     assert_eq!(error.exit_kind(), ExitKind::Restart);
     let text = chain(&error);
     assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");

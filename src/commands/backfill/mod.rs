@@ -133,7 +133,7 @@ impl Job {
         let mut outbox =
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);
-        supervise::look_at_tables(&mut connection, &target, &mut outbox)?;
+        supervise::read_tables(&mut connection, &target, &mut outbox)?;
         let proof = Proof::find(&mut connection, &place)?;
         let (tables, parts) = select(&mut connection, request)?;
         let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
