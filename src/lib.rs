@@ -21,7 +21,7 @@
 //!
 //! | # | always true | held by |
 //! |---|---|---|
-//! | 1 | `flush_lsn` never goes back, except to where a timeline was left | `assert!` in [`positions::Ledger`] |
+//! | 1 | `flush_lsn` never goes back, except by `Ledger::fall_back_to`: the server left the timeline there, or another relay has had the slot | `assert!` in [`positions::Ledger`] |
 //! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
 //! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`positions::Ledger`]; simulation |
 //! | 4 | one delivery report per enqueued record | `assert!` in [`positions::Ledger`] |
