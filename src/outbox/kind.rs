@@ -25,12 +25,12 @@ pub(super) struct Domains(HashMap<u32, u32>);
 
 impl Domains {
     /// Adds the domains of the catalog, each with its base type, which is no domain.
-    pub(super) fn listed(&mut self, domains: &[(u32, u32)]) {
+    pub(super) fn add_from_catalog(&mut self, domains: &[(u32, u32)]) {
         self.0.extend(domains.iter().copied());
     }
 
     /// Adds a type that the stream announces, if it is a domain. The stream names a domain by the type below it.
-    pub(super) fn announced(&mut self, DataType { id, namespace, name }: DataType<'_>) {
+    pub(super) fn add_from_stream(&mut self, DataType { id, namespace, name }: DataType<'_>) {
         let below = BUILT_IN.iter().find(|(_, built_in)| namespace.is_empty() && *built_in == name);
         self.0.extend(below.map(|(below, _)| (id, *below)));
     }
@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn a_domain_is_the_type_that_the_catalogue_or_the_stream_has_below_it() {
         let mut domains = Domains::default();
-        domains.listed(&[(20_001, 17), (20_002, 20_009)]);
-        domains.announced(DataType { id: 20_003, namespace: "", name: "jsonb" });
-        domains.announced(DataType { id: 20_004, namespace: "shop", name: "jsonb" });
-        domains.announced(DataType { id: 20_005, namespace: "", name: "date" });
+        domains.add_from_catalog(&[(20_001, 17), (20_002, 20_009)]);
+        domains.add_from_stream(DataType { id: 20_003, namespace: "", name: "jsonb" });
+        domains.add_from_stream(DataType { id: 20_004, namespace: "shop", name: "jsonb" });
+        domains.add_from_stream(DataType { id: 20_005, namespace: "", name: "date" });
         let below = [17, 20_001, 20_002, 20_003, 20_004, 20_005].map(|type_id| domains.below(type_id));
         assert_eq!(below, [17, 17, 20_009, 3802, 20_004, 20_005]);
         assert_eq!(ColumnKind::of(domains.below(20_001)), ColumnKind::Bytea);

@@ -88,15 +88,17 @@ pub struct TableReading {
 
 #[derive(Debug)]
 enum RelationEntry {
-    NotListed,
+    /// The table is not published.
+    NotPublished,
     /// The server has announced the table. The relay has not read the publication since, or did not find the table in it. Only a row
     /// decides whether the relay has to read the publication again: partitions that are published as their root are announced, but
     /// never have a row.
     Undecided(Undecided),
-    Listed(Box<TablePlan>),
+    /// The table is published by this plan.
+    Published(Box<TablePlan>),
     /// The publication no longer has the table, and `--table` does not name it. But it has the shape of an outbox, so most likely it is
     /// a partition that was detached or dropped. Its rows are bad rows, so that none is skipped silently.
-    Gone(Box<TablePlan>),
+    Removed(Box<TablePlan>),
 }
 
 /// A table for which the publication, as last read, does not decide whether it is published.
@@ -259,7 +261,7 @@ impl Outbox {
         self.tables.published(tables);
         self.readings.clear();
         for table in tables {
-            self.domains.listed(&table.domains);
+            self.domains.add_from_catalog(&table.domains);
         }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
         let plans: Vec<TablePlan> =
@@ -321,7 +323,7 @@ impl Outbox {
 
     /// Takes a type that is not built in. It comes before the tables that use it.
     pub fn data_type(&mut self, data_type: DataType<'_>) {
-        self.domains.announced(data_type);
+        self.domains.add_from_stream(data_type);
     }
 
     /// Takes a table's columns. They replace earlier ones.
@@ -332,21 +334,21 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
-            Standing::Published => RelationEntry::Listed(Box::new(self.mapped(relation)?)),
+            Standing::Published => RelationEntry::Published(Box::new(self.mapped(relation)?)),
             Standing::Renamed => {
                 let earlier = Some(Box::new(self.mapped(relation)?));
                 RelationEntry::Undecided(Undecided { earlier, ..self.undecided(relation, false) })
             }
-            Standing::NotPublished => RelationEntry::NotListed,
+            Standing::NotPublished => RelationEntry::NotPublished,
             Standing::MaybeAttached => {
                 let undecided = self.undecided(relation, true);
                 // Only a table with all columns of its parent can be attached as a partition.
-                if undecided.mappable { RelationEntry::Undecided(undecided) } else { RelationEntry::NotListed }
+                if undecided.mappable { RelationEntry::Undecided(undecided) } else { RelationEntry::NotPublished }
             }
             Standing::Unknown => RelationEntry::Undecided(self.undecided(relation, false)),
             Standing::NotFound => self
                 .plan_if_mappable(relation)
-                .map_or(RelationEntry::NotListed, |plan| RelationEntry::Gone(Box::new(plan))),
+                .map_or(RelationEntry::NotPublished, |plan| RelationEntry::Removed(Box::new(plan))),
         };
         self.relations.insert(id, entry);
         Ok(())
@@ -376,11 +378,11 @@ impl Outbox {
         let RelationEntry::Undecided(Undecided { name, mappable, known, earlier }) = entry else { return Ok(()) };
         let is_settled_by_read = self.tables.is_settled_by_read(position);
         if let Some(plan) = earlier.take_if(|_| is_settled_by_read) {
-            *entry = RelationEntry::Listed(plan);
+            *entry = RelationEntry::Published(plan);
             return Ok(());
         }
         if *known && is_settled_by_read {
-            *entry = RelationEntry::NotListed;
+            *entry = RelationEntry::NotPublished;
             return Ok(());
         }
         let error = RowError::NewTable(format!("{}.{}", name.0, name.1));
@@ -390,7 +392,7 @@ impl Outbox {
 
     /// The error for a row of a table that the publication no longer has.
     #[cold]
-    fn gone_table_row(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
+    fn removed_table_row(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
         let id = self.shown_id(relation, tuple, context);
         let table = self.plan(relation).map_or("?", TablePlan::table).to_owned();
         Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
@@ -399,8 +401,8 @@ impl Outbox {
     /// The plan of a table whose rows are published or are bad rows.
     pub fn plan(&self, relation: RelationId) -> Option<&TablePlan> {
         match self.relations.get(&relation) {
-            Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) => Some(plan),
-            Some(RelationEntry::NotListed | RelationEntry::Undecided(_)) | None => None,
+            Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) => Some(plan),
+            Some(RelationEntry::NotPublished | RelationEntry::Undecided(_)) | None => None,
         }
     }
 
@@ -441,12 +443,12 @@ impl Outbox {
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<RowOutcome<T>, RowError> {
         let plan = match self.relations.get(&relation) {
-            Some(RelationEntry::Listed(plan)) => plan,
-            Some(RelationEntry::NotListed) => return Ok(RowOutcome::NotPublished),
-            Some(RelationEntry::Gone(_)) => return Err(self.gone_table_row(relation, tuple, context)),
+            Some(RelationEntry::Published(plan)) => plan,
+            Some(RelationEntry::NotPublished) => return Ok(RowOutcome::NotPublished),
+            Some(RelationEntry::Removed(_)) => return Err(self.removed_table_row(relation, tuple, context)),
             Some(RelationEntry::Undecided(_)) | None => {
                 self.decide(relation, context.final_lsn)?;
-                let Some(RelationEntry::Listed(plan)) = self.relations.get(&relation) else {
+                let Some(RelationEntry::Published(plan)) = self.relations.get(&relation) else {
                     return Ok(RowOutcome::NotPublished);
                 };
                 plan
@@ -470,12 +472,12 @@ impl Outbox {
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
     pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<Updated, RowError> {
         match self.relations.get(&relation) {
-            Some(RelationEntry::Listed(_) | RelationEntry::Gone(_)) => Ok(self.on_update()),
-            Some(RelationEntry::NotListed) => Ok(Updated::NotPublished),
+            Some(RelationEntry::Published(_) | RelationEntry::Removed(_)) => Ok(self.on_update()),
+            Some(RelationEntry::NotPublished) => Ok(Updated::NotPublished),
             Some(RelationEntry::Undecided(_)) | None => {
                 self.decide(relation, final_lsn)?;
-                let is_listed = matches!(self.relations.get(&relation), Some(RelationEntry::Listed(_)));
-                Ok(if is_listed { self.on_update() } else { Updated::NotPublished })
+                let is_published = matches!(self.relations.get(&relation), Some(RelationEntry::Published(_)));
+                Ok(if is_published { self.on_update() } else { Updated::NotPublished })
             }
         }
     }
@@ -507,7 +509,7 @@ impl Outbox {
 
     /// A row's id for a log line or an error, shortened. `None` if it is null, or if the table is not published.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
-        let Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) = self.relations.get(&relation) else {
+        let Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) = self.relations.get(&relation) else {
             return None;
         };
         let columns = self.scratch.columns(plan, tuple).ok()?;

@@ -23,7 +23,7 @@ impl Outbox {
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<RowOutcome<T>, RowError> {
-        let Some(RelationEntry::Listed(plan) | RelationEntry::Gone(plan)) = self.relations.get(&relation) else {
+        let Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) = self.relations.get(&relation) else {
             return Ok(RowOutcome::NotPublished);
         };
         let Self { mapping, topic, scratch, .. } = self;

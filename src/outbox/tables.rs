@@ -2,7 +2,8 @@
 //!
 //! A row comes with the name that its table had when the row was committed. `--table` may name the root of a partition. Only the
 //! catalog knows partitions, and it knows only those of now. In: the tables that the publication holds now, and the position of that
-//! read; names in the stream. Out: a table's [`Standing`]. This file knows no rows and no columns.
+//! read; names in the stream. Out: a table's [`Standing`]. A table is *covered* if `--table` names it or a partitioned table above it,
+//! or if `--table` names no table. This file knows no rows and no columns.
 //!
 //! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. There is
 //! one exception, which cannot be detected: a partition that was detached before this process first read the publication, and that the
