@@ -110,7 +110,7 @@ pub(crate) struct SlotSnapshot {
 
 /// Since when a slot has had all tables that the publication has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Whole {
+pub(crate) struct CompleteSince {
     /// The next transaction at that time. It has 64 bits, with its epoch.
     pub(crate) xid: u64,
     /// That time, in seconds since 1970.
@@ -146,13 +146,13 @@ pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
 }
 
 /// Since when `slot` has had all tables of the publication. `None`: the comment does not have it.
-pub(crate) fn whole(comment: Option<&str>, slot: &str) -> Option<Whole> {
+pub(crate) fn complete_since(comment: Option<&str>, slot: &str) -> Option<CompleteSince> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
         let mut words = line.strip_prefix(WHOLE)?.strip_prefix(slot)?.strip_prefix(' ')?.split(' ');
         let (xid, seconds, members) =
             (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.to_owned());
-        words.next().is_none().then_some(Whole { xid, seconds, members })
+        words.next().is_none().then_some(CompleteSince { xid, seconds, members })
     })
 }
 
@@ -195,8 +195,8 @@ pub(crate) fn since_format(slot: &str, made: bool) -> String {
 }
 
 /// The comment without the line [`WHOLE`] of `slot`. `None`: the comment is empty then.
-pub(crate) fn without_whole(comment: Option<&str>, slot: &str) -> Option<String> {
-    without(comment, |line| whole(Some(line), slot).is_some())
+pub(crate) fn without_complete_since(comment: Option<&str>, slot: &str) -> Option<String> {
+    without(comment, |line| complete_since(Some(line), slot).is_some())
 }
 
 /// The comment without the lines of `slot`. `None`: the comment is empty then.
@@ -276,14 +276,17 @@ mod tests {
 
     #[test]
     fn since_when_all_is_carried_is_written_once_and_goes_with_the_mark() {
-        let at = |xid| Whole { xid, seconds: 1_700_000_000, members: "a1b2".to_owned() };
+        let at = |xid| CompleteSince { xid, seconds: 1_700_000_000, members: "a1b2".to_owned() };
         let comment = marked(Some("events"), "orders", true, "781");
         let comment = marked(Some(&comment), "orders_2", false, "800");
-        let comment = marked(without_whole(Some(&comment), "orders").as_deref(), "orders", false, "900");
-        assert_eq!(whole(Some(&comment), "orders"), Some(at(900)));
-        assert_eq!((whole(Some(&comment), "orders_2"), whole(Some(&comment), "order")), (Some(at(800)), None));
+        let comment = marked(without_complete_since(Some(&comment), "orders").as_deref(), "orders", false, "900");
+        assert_eq!(complete_since(Some(&comment), "orders"), Some(at(900)));
+        assert_eq!(
+            (complete_since(Some(&comment), "orders_2"), complete_since(Some(&comment), "order")),
+            (Some(at(800)), None)
+        );
         assert_eq!(since(Some(&comment), "orders"), Some(781));
-        assert_eq!(whole(Some("walrelay whole since: orders 5 6"), "orders"), None, "cut off");
+        assert_eq!(complete_since(Some("walrelay whole since: orders 5 6"), "orders"), None, "cut off");
         let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
         assert_eq!(left.as_deref(), Some("events"));
     }
@@ -294,7 +297,7 @@ mod tests {
         let comment = marked(Some("events"), "orders", true, "781") + &snapshot_line("orders", &taken);
         assert_eq!(super::snapshot(Some(&comment), "orders"), Some(taken));
         assert_eq!(super::snapshot(Some(&comment), "order"), None);
-        assert!(super::snapshot(without_whole(Some(&comment), "orders").as_deref(), "orders").is_some());
+        assert!(super::snapshot(without_complete_since(Some(&comment), "orders").as_deref(), "orders").is_some());
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
     }
 

@@ -36,8 +36,8 @@ impl Proof {
     ) -> Result<Self, CommandError> {
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let missing = |why: &str| missing(place, why);
-        let whole =
-            marker::whole(mark.comment.as_deref(), &place.slot).ok_or_else(|| missing("it was not written down"))?;
+        let whole = marker::complete_since(mark.comment.as_deref(), &place.slot)
+            .ok_or_else(|| missing("it was not written down"))?;
         if catalog::membership(connection, &place.publication)?.as_ref() != Some(&whole.members) {
             return Err(missing("the publication was changed after it was written down"));
         }

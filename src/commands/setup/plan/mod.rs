@@ -382,7 +382,7 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot
     }
     let Request { publication, slot, .. } = request;
     // Since when an earlier slot was there means nothing for this one.
-    let kept = if made { marker::removed(comment, slot) } else { marker::without_whole(comment, slot) };
+    let kept = if made { marker::removed(comment, slot) } else { marker::without_complete_since(comment, slot) };
     let since =
         marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
     let what = if made { format!("slot \"{slot}\" was created") } else { format!("slot \"{slot}\" carries all of it") };
@@ -404,7 +404,7 @@ fn is_marked(request: &Request, facts: &Facts) -> bool {
 
 /// Whether the mark tells since when the slot has carried what the publication will have.
 fn is_whole(request: &Request, facts: &Facts) -> bool {
-    let whole = marker::whole(comment(facts), &request.slot);
+    let whole = marker::complete_since(comment(facts), &request.slot);
     let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
     whole.is_some_and(|whole| Some(&whole.members) == members) && lacking(facts).next().is_none()
 }
