@@ -28,11 +28,11 @@ type ConnectionRank = (bool, u64);
 pub(super) struct Connections {
     limits: HttpLimits,
     free: Arc<Semaphore>,
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     /// The number of connections accepted so far.
     accepted: u64,
     tasks: BTreeMap<ConnectionRank, AbortHandle>,
@@ -84,7 +84,7 @@ impl Connections {
         self.open().tasks.contains_key(&(false, number))
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

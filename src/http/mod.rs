@@ -113,7 +113,7 @@ impl Server {
 
     /// Answers requests until `stop` ends.
     pub async fn serve(self, metrics: Arc<Metrics>, stop: impl Future<Output = ()>) {
-        let site = Arc::new(Site::new(metrics));
+        let site = Arc::new(AnswerData::new(metrics));
         let connections = Arc::new(Connections::new(self.limits));
         let mut acceptors = JoinSet::new();
         for listener in self.listeners {
@@ -167,7 +167,7 @@ fn not_here(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(no_family)
 }
 
-async fn accept_all(listener: TcpListener, site: Arc<Site>, connections: Arc<Connections>) {
+async fn accept_all(listener: TcpListener, site: Arc<AnswerData>, connections: Arc<Connections>) {
     let is_loopback = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let mut tasks = JoinSet::new();
     loop {
@@ -192,7 +192,7 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>, connections: Arc<Con
     }
 }
 
-async fn watch(site: Arc<Site>) {
+async fn watch(site: Arc<AnswerData>) {
     loop {
         site.read(Moment::now());
         sleep(history::READ_EVERY).await;
@@ -203,14 +203,14 @@ type Reply = Response<Full<Bytes>>;
 
 /// What answers are made from.
 #[derive(Debug)]
-struct Site {
+struct AnswerData {
     metrics: Arc<Metrics>,
     history: Mutex<History>,
     /// The page's `Content-Security-Policy`.
     policy: Option<HeaderValue>,
 }
 
-impl Site {
+impl AnswerData {
     fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, history: Mutex::default(), policy: HeaderValue::try_from(page::policy()).ok() }
     }

@@ -4,7 +4,7 @@
 //! Its colours come from the page's style sheet.
 
 use super::super::history::{Condition, SPAN};
-use super::html::Text;
+use super::html::EscapedText;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) 
     format!(
         "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" \
          aria-label=\"{}\"><path class=\"area\" d=\"{areas}\"/><path class=\"stroke\" d=\"{strokes}\"/></svg>",
-        Text(label)
+        EscapedText(label)
     )
 }
 

@@ -4,9 +4,9 @@ use crate::given::units::number;
 use std::fmt::{self, Write as _};
 
 /// A text in HTML, between tags or in an attribute.
-pub(super) struct Text<'a>(pub(super) &'a str);
+pub(super) struct EscapedText<'a>(pub(super) &'a str);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| escape(character, f))
     }

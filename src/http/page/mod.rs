@@ -10,7 +10,7 @@ mod html;
 use super::history::{Condition, History, NotedProblem, Point, TopicRate};
 use crate::metrics::{Metrics, Moment, State, Status};
 use crate::remedy::{Part, Remedy};
-use html::{BreakableName, Count, PerSecond, ShownSeconds, Size, Text};
+use html::{BreakableName, Count, EscapedText, PerSecond, ShownSeconds, Size};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn hash(content: &str) -> String {
 pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> String {
     let status = metrics.status(now.instant);
     let view = View { metrics, history, now, state: metrics.state(), status: &status };
-    let slot = Text(&status.slot);
+    let slot = EscapedText(&status.slot);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -122,7 +122,7 @@ impl View<'_> {
     fn problem_item(&self, problem: &NotedProblem) -> String {
         let age = ShownSeconds(self.now.instant.saturating_duration_since(problem.at).as_secs_f64().max(1.0));
         let problem_with_advice = if problem.is_of_rows {
-            format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", Text(&problem.text))
+            format!("<p>{}</p>\n<p class=\"quiet\">{ROWS_ADVICE}</p>\n", EscapedText(&problem.text))
         } else {
             self.problem_with_advice(&problem.text, problem.state)
         };
@@ -135,7 +135,7 @@ impl View<'_> {
             Some(hint) => hint_with_commands(&hint),
             None => format!("<p class=\"quiet\">{}</p>\n", advice(state, self.metrics.destination())),
         };
-        format!("<p>{}</p>\n{hint}", Text(problem))
+        format!("<p>{}</p>\n{hint}", EscapedText(problem))
     }
 
     fn tiles(&self, points: &[Point]) -> String {
@@ -264,7 +264,7 @@ impl View<'_> {
             ("Rows not published", Count(bad).to_string()),
         ]
         .iter()
-        .map(|(name, value)| format!("<tr><th scope=\"row\">{name}</th><td>{}</td></tr>\n", Text(value)))
+        .map(|(name, value)| format!("<tr><th scope=\"row\">{name}</th><td>{}</td></tr>\n", EscapedText(value)))
         .collect::<Vec<_>>()
         .concat();
         format!(
@@ -329,14 +329,14 @@ fn hint_with_commands(hint: &Remedy) -> String {
     // The words that join two commands in a sentence are left out.
     let words = |text: &str| match text.trim().trim_start_matches([';', ',', '.']).trim_start() {
         "" => String::new(),
-        text => format!("<p class=\"quiet\">{}</p>\n", Text(text)),
+        text => format!("<p class=\"quiet\">{}</p>\n", EscapedText(text)),
     };
     let part = |part: &Part| match part {
         Part::Text(text) => words(text),
         Part::Sql(_) | Part::Command(_) => format!(
             "<div class=\"command\"><code tabindex=\"0\">{}</code>\
              <button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n",
-            Text(&part.to_string())
+            EscapedText(&part.to_string())
         ),
     };
     hint.parts().iter().map(part).collect()
@@ -360,7 +360,7 @@ fn advice(state: State, destination: &str) -> String {
             return format!(
                 "Fix {}, or the topic: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \
                  keeps its WAL: watch its disk.",
-                Text(destination)
+                EscapedText(destination)
             );
         }
         State::Stopping => "Nothing to do: the relay was asked to stop.",
