@@ -86,7 +86,7 @@ pub(super) struct KnownServer {
 
 impl KnownServer {
     /// Opens a connection for queries, to the server that the replication connection reaches.
-    fn beside(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
+    fn open_query_connection(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
         server::open_beside(&target.source, purpose, &self.started_at)
     }
 
@@ -169,7 +169,7 @@ fn take(
     metrics.reads_from(Some(known.started_at.clone()));
     // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
     // earlier rows with the tables' present columns, or leave these rows out.
-    let mut control = known.beside(target, Purpose::Control)?;
+    let mut control = known.open_query_connection(target, Purpose::Control)?;
     check_wal_level(&mut control)?;
     let mark = catalog::publication_mark(&mut control, &target.publication)?;
     if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
@@ -186,9 +186,9 @@ fn take(
     let mut confirmed = None;
     if temporary.is_none() {
         inspect_slot(&mut control, target, known)?;
-        let (stands_at, reader) = known.slot_identity.check(&mut control, target, (witness(relay, false), None))?;
-        reads_from(relay, stands_at, reader)?;
-        end_at_unmappable(unmappable, flushed, stands_at.max(relay.flush_lsn()), relay.outbox_mut())?;
+        let (position, reader) = known.slot_identity.check(&mut control, target, (witness(relay, false), None))?;
+        reads_from(relay, position, reader)?;
+        end_at_unmappable(unmappable, flushed, position.max(relay.flush_lsn()), relay.outbox_mut())?;
     } else {
         end_at_unmappable(unmappable, flushed, flushed, relay.outbox_mut())?;
         confirmed = create_temporary_slot(&mut connection, slot)?;
@@ -272,7 +272,7 @@ fn set_identity(
     if !relay.is_exactly_once() {
         return Ok(());
     }
-    let connection = &mut known.beside(target, Purpose::Replication)?;
+    let connection = &mut known.open_query_connection(target, Purpose::Replication)?;
     let system = server::identify_system(connection)?;
     // The first timeline has no history.
     let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
@@ -442,19 +442,19 @@ fn start(
         connection = *back;
         // This comes right before the next attempt, so that little can happen between. It queries only system views: see `take`.
         if target.temporary_slot.is_none() {
-            let (stands_at, reader) =
+            let (position, reader) =
                 known.slot_identity.check(&mut connection, target, (witness(relay, true), None))?;
-            reads_from(relay, stands_at, reader)?;
+            reads_from(relay, position, reader)?;
         }
     }
 }
 
-/// The relay will read the slot from its position `stands_at`. `reader` reads the slot now.
-fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, stands_at: Lsn, reader: Option<u32>) -> Result<(), RunError> {
+/// The relay will read the slot from `position`. `reader` reads the slot now.
+fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, position: Lsn, reader: Option<u32>) -> Result<(), RunError> {
     if relay.is_held_by_another(reader) {
         restart_after_takeover(relay, "another relay holds the slot", None::<()>)?;
     }
-    relay.reads_from(stands_at);
+    relay.reads_from(position);
     Ok(())
 }
 
@@ -503,7 +503,7 @@ fn confirmed_position(
     known: &mut KnownServer,
     witness: (Witness, Option<u32>),
 ) -> Result<(Lsn, Option<u32>), RunError> {
-    let mut control = known.beside(target, Purpose::Control)?;
+    let mut control = known.open_query_connection(target, Purpose::Control)?;
     let (confirmed, reader) = known.slot_identity.check(&mut control, target, witness)?;
     // In Postgres, 0/0 means that there is no position.
     if confirmed == Lsn::ZERO {
@@ -520,7 +520,7 @@ pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error
     if error.code != sqlstate::UNDEFINED_OBJECT && !passes_over {
         return None;
     }
-    let mut control = known.beside(target, Purpose::Control).ok()?;
+    let mut control = known.open_query_connection(target, Purpose::Control).ok()?;
     let publication = target.publication.clone();
     Some(match server::publication(&mut control, &publication).ok()? {
         None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
@@ -533,7 +533,7 @@ pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error
 /// # Errors
 /// It cannot be taken.
 pub(super) fn use_slot(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<ReplicationStream, Error> {
-    let connection = known.beside(target, Purpose::Replication)?;
+    let connection = known.open_query_connection(target, Purpose::Replication)?;
     let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
     connection.start_replication(&target.slot, lsn, &options, target.max_row).map_err(|(_, error)| error)
 }
@@ -543,6 +543,6 @@ pub(super) fn use_slot(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> 
 /// # Errors
 /// The server cannot be queried.
 pub(super) fn has_confirmed(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<bool, Error> {
-    let mut control = known.beside(target, Purpose::Control)?;
+    let mut control = known.open_query_connection(target, Purpose::Control)?;
     Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
 }

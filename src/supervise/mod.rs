@@ -241,7 +241,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.connection_lost(&error).err().map(Err)
             }
             StreamEnd::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
-                self.finish_anyway(stream);
+                self.finish_and_log_error(stream);
                 Some(Err(error.into()))
             }
             StreamEnd::Disconnected(error) => {
@@ -263,11 +263,11 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
             StreamEnd::BadRow(row) => {
                 // The slot's position shall be right before the row.
-                self.finish_anyway(stream);
+                self.finish_and_log_error(stream);
                 Some(Err(row.into()))
             }
             StreamEnd::Unmappable(error) => {
-                self.finish_anyway(stream);
+                self.finish_and_log_error(stream);
                 Some(Err(RunError::Unmappable(error)))
             }
             StreamEnd::PublicationChanged { position, reason } => {
@@ -283,7 +283,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 Some(Err(self.misplaced(found)))
             }
             StreamEnd::TransactionTooLong { records, timeout } => {
-                self.finish_anyway(stream);
+                self.finish_and_log_error(stream);
                 Some(Err(RunError::TransactionTooLong { records, timeout }))
             }
         }
@@ -364,7 +364,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     }
 
     /// As [`Supervisor::finish`], if the run ends for another reason.
-    fn finish_anyway(&mut self, stream: V::Stream) {
+    fn finish_and_log_error(&mut self, stream: V::Stream) {
         self.end_sink();
         if let Err(error) = self.finish(stream) {
             tracing::warn!(%error, "error during shutdown");
