@@ -32,7 +32,7 @@ impl Translator {
             Some(off) if off.boolean() == Some(false) => {
                 parts.push(("keepalives", KeyValue { text: "0".to_owned(), origin: off.origin }));
             }
-            on => self.has_no_effect(on),
+            on => self.note_no_effect(on),
         }
         self.judge_tls(&parts);
         self.judge_places(&mut parts);
@@ -114,7 +114,7 @@ impl Translator {
         self.named("publication", publication, "dbz_publication");
         match drop {
             Some(drop) if drop.boolean() == Some(true) => self.refuse(&drop, DROPS_SLOT),
-            keep => self.has_no_effect(keep),
+            keep => self.note_no_effect(keep),
         }
     }
 

@@ -89,14 +89,14 @@ impl Translator {
     }
 
     /// Notes that a key, if it is set, has no effect.
-    fn has_no_effect(&mut self, value: Option<KeyValue>) {
+    fn note_no_effect(&mut self, value: Option<KeyValue>) {
         if let Some(value) = value {
             self.not_needed(&value, "it asks for nothing");
         }
     }
 
     /// Notes that a key, if it is set, has no effect because of another key.
-    fn overruled(&mut self, value: Option<KeyValue>, by: &str) {
+    fn note_overruled(&mut self, value: Option<KeyValue>, by: &str) {
         if let Some(value) = value {
             self.not_needed(&value, format!("{by} counts more"));
         }

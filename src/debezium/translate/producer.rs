@@ -235,7 +235,7 @@ impl Translator {
             Some(ignore) if ignore.boolean() == Some(true) => {
                 self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
             }
-            obey => self.has_no_effect(obey),
+            obey => self.note_no_effect(obey),
         }
         if let Some(classes) = self.configuration.producer.take_filled("interceptor.classes") {
             self.differs(&classes, "interceptors may change records; none is applied");

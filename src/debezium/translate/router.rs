@@ -164,7 +164,7 @@ impl Translator {
         if let Some(empty) = regex.as_ref().filter(|value| value.text.is_empty()) {
             // The expression matches no route, so each route is its own topic.
             let origin = empty.origin.clone();
-            self.overruled(options.take("route.topic.replacement"), "an empty route.topic.regex");
+            self.note_overruled(options.take("route.topic.replacement"), "an empty route.topic.regex");
             return self.set("topic", "{route}", &origin);
         }
         let replacement = options.take("route.topic.replacement");
@@ -261,7 +261,7 @@ impl Translator {
         if let Some(value) = options.take("table.field.additional.missing") {
             let skips = self.one_of(&value, &[("error", false), ("ignore", true)]);
             self.out.connect.skip_missing = skips.unwrap_or(false);
-            self.has_no_effect(Some(value).filter(|_| skips == Some(false)));
+            self.note_no_effect(Some(value).filter(|_| skips == Some(false)));
         }
     }
 
@@ -277,13 +277,13 @@ impl Translator {
         let expand = options.take("table.expand.json.payload");
         let is_off = expand.as_ref().is_none_or(|value| value.boolean() == Some(false));
         if is_off {
-            self.has_no_effect(expand);
+            self.note_no_effect(expand);
             if let Some(nulls) = nulls {
                 self.not_needed(&nulls, "it counts only with table.expand.json.payload");
             }
             return;
         }
-        self.has_no_effect(nulls.filter(|_| keep_nulls == Some(false)));
+        self.note_no_effect(nulls.filter(|_| keep_nulls == Some(false)));
         if let Some(value) = expand.filter(|value| self.is_on(Some(value.clone()))) {
             self.out.connect.expand = Some(Expand { keep_nulls: keep_nulls.unwrap_or(false) });
             self.differs(&value, EXPANDED);
