@@ -18,7 +18,7 @@ use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
     backfill, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
-    migrations, prune_chaos, screenshots, shards, soak,
+    migrations, screenshots, shards, soak,
 };
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
@@ -60,8 +60,6 @@ enum Command {
     ConformanceGenerated(conformance_generated::Arguments),
     /// Move ten configurations from Debezium to the relay and back, while rows are written
     Migrations(migrations::Arguments),
-    /// Let `walrelay prune` delete all the time while the relay is killed and slowed, and look for rows deleted undelivered
-    PruneChaos(prune_chaos::Arguments),
     /// Publish existing rows beside a relay and writers, kill either program, and look which side published each row
     Backfill(backfill::Arguments),
     /// Take pictures of the status page in each state, with a headless Chromium
@@ -95,7 +93,6 @@ fn run(command: Command) -> Result<bool> {
         Command::ConformanceConnect(arguments) => conformance_connect::run(&arguments),
         Command::Migrations(arguments) => migrations::run(&arguments),
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
-        Command::PruneChaos(arguments) => prune_chaos::run(&arguments),
         Command::Backfill(arguments) => backfill::run(&arguments),
         Command::Screenshots(arguments) => screenshots::run(&arguments).map(|()| true),
         Command::Shards(arguments) => shards::run(&arguments),

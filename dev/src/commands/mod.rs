@@ -9,7 +9,6 @@ pub(crate) mod conformance_debezium;
 pub(crate) mod conformance_generated;
 pub(crate) mod demo;
 pub(crate) mod migrations;
-pub(crate) mod prune_chaos;
 pub(crate) mod screenshots;
 pub(crate) mod shards;
 pub(crate) mod soak;
