@@ -13,6 +13,7 @@
 pub mod account;
 pub mod apart;
 pub mod arrivals;
+pub mod background;
 pub mod brokers;
 pub mod cluster;
 pub mod conformance;

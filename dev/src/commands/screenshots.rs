@@ -6,14 +6,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use postgres::{Client, NoTls};
 use rustix::process::Signal;
+use walrelay_dev::background::Background;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{Options, Postgres};
 use walrelay_dev::process::wait_until;
@@ -75,7 +75,8 @@ fn connecting(place: &Place, camera: &Camera) -> Result<()> {
 fn streaming(place: &mut Place, camera: &Camera, span: Duration) -> Result<()> {
     let mut relay = place.relay(&["--on-bad-row", "dead-letter", "--shutdown-timeout", "60s"])?;
     relay.wait_streaming(LONG)?;
-    let writer = Writer::start(&place.source);
+    let source = place.source.clone();
+    let writer = Background::start(move |stop| write(&source, stop));
     place.sql(BAD)?;
     let mut standby = place.relay(&[])?;
     wait_for(&standby, "waiting-for-slot")?;
@@ -198,25 +199,7 @@ impl Place {
     }
 }
 
-/// Orders, payments and customers, more and fewer by turns.
-struct Writer {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<()>>,
-}
-
-impl Writer {
-    fn start(source: &str) -> Self {
-        let (stop, source) = (Arc::new(AtomicBool::new(false)), source.to_owned());
-        let stops = Arc::clone(&stop);
-        Self { stop, thread: thread::spawn(move || write(&source, &stops)) }
-    }
-
-    fn stop(self) -> Result<()> {
-        self.stop.store(true, Ordering::SeqCst);
-        self.thread.join().unwrap_or_else(|_| bail!("the writer has panicked"))
-    }
-}
-
+/// Orders, payments and customers, more and fewer by turns, until it is stopped.
 fn write(source: &str, stop: &AtomicBool) -> Result<()> {
     let mut client = Client::connect(source, NoTls)?;
     let started = Instant::now();

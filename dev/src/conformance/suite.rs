@@ -1,9 +1,8 @@
 //! All groups of all files, several at a time, on each major version of Postgres that is asked for.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::thread;
 
 use anyhow::{Context as _, Result};
 
@@ -11,6 +10,7 @@ use super::compare::{self, Expected};
 use super::data::{self, File, Group, Record};
 use super::ground::{Ground, Run};
 use super::oracle;
+use crate::background;
 
 /// Groups that run at a time, on each server.
 const AT_A_TIME: usize = 4;
@@ -39,6 +39,7 @@ pub struct Report {
     pub records: usize,
     /// What is not as it should be, a line each.
     pub failures: Vec<String>,
+    answers: Vec<Answer>,
 }
 
 /// Runs them.
@@ -49,54 +50,41 @@ pub fn run(options: &Options) -> Result<Report> {
     let files = data::load(&data::folder())?;
     let wanted = |group: &&Group| options.only.as_ref().is_none_or(|only| group.name.contains(only.as_str()));
     let groups: Vec<&Group> = files.iter().flat_map(|(_, file)| &file.groups).filter(wanted).collect();
-    let report = Mutex::new(Report::default());
-    let answers = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        let servers = options.majors.iter().map(|major| {
-            let (groups, report, answers) = (&groups, &report, &answers);
-            scope.spawn(move || on_server(*major, groups, options, report, answers))
-        });
-        let servers: Vec<_> = servers.collect();
-        servers.into_iter().try_for_each(|server| server.join().unwrap_or_else(|_| anyhow::bail!("a thread has died")))
-    })?;
-    let answers = answers.into_inner().unwrap_or_default();
-    if options.write {
-        write(files, &answers)?;
+    let mut report = Report::default();
+    for part in background::each(&options.majors, options.majors.len(), |major| on_server(*major, &groups, options)) {
+        report.add(part?);
     }
-    Ok(report.into_inner().unwrap_or_default())
+    if options.write {
+        write(files, &report.answers)?;
+    }
+    Ok(report)
 }
 
 /// A group's name, and what the oracles of its cases said.
 type Answer = (String, Vec<Option<Vec<Record>>>);
 
-fn on_server(
-    major: u32,
-    groups: &[&Group],
-    options: &Options,
-    report: &Mutex<Report>,
-    answers: &Mutex<Vec<Answer>>,
-) -> Result<()> {
+impl Report {
+    fn add(&mut self, part: Self) {
+        self.run += part.run;
+        self.records += part.records;
+        self.passed_over.extend(part.passed_over);
+        self.failures.extend(part.failures);
+        self.answers.extend(part.answers);
+    }
+}
+
+fn on_server(major: u32, groups: &[&Group], options: &Options) -> Result<Report> {
     let ground = Ground::start(major)?;
     // The longest ones first, as far as that can be determined.
-    let mut left = groups.to_vec();
-    left.sort_by_key(|group| group.topics().len());
-    let left = Mutex::new(left);
-    thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
-            scope.spawn(|| {
-                while let Some(group) = left.lock().ok().and_then(|mut left| left.pop()) {
-                    on_ground(&ground, group, options, report, answers);
-                }
-            });
-        }
-    });
-    let strays = strays(&ground, groups)?;
-    if let Ok(mut report) = report.lock() {
-        report
-            .failures
-            .extend(strays.into_iter().map(|topic| format!("Postgres {major}: topic {topic} is in no case")));
+    let mut longest_first = groups.to_vec();
+    longest_first.sort_by_key(|group| Reverse(group.topics().len()));
+    let mut report = Report::default();
+    for part in background::each(longest_first, AT_A_TIME, |group| on_ground(&ground, group, options)) {
+        report.add(part);
     }
-    Ok(())
+    let strays = strays(&ground, groups)?;
+    report.failures.extend(strays.into_iter().map(|topic| format!("Postgres {major}: topic {topic} is in no case")));
+    Ok(report)
 }
 
 /// Topics that no record was expected in.
@@ -105,26 +93,24 @@ fn strays(ground: &Ground, groups: &[&Group]) -> Result<Vec<String>> {
     Ok(ground.kafka().topics()?.into_iter().filter(|topic| !known.contains(topic.as_str())).collect())
 }
 
-fn on_ground(ground: &Ground, group: &Group, options: &Options, report: &Mutex<Report>, answers: &Mutex<Vec<Answer>>) {
+fn on_ground(ground: &Ground, group: &Group, options: &Options) -> Report {
     let judged = ground.has(group).and_then(|has| {
         (has && !group.is_unwritten())
             .then(|| ground.run(group, &options.binary).and_then(|run| Ok((judge(group, &run)?, run))))
             .transpose()
     });
-    let Ok(mut report) = report.lock() else { return };
     let place = format!("Postgres {}: {}", ground.major, group.name);
+    let mut report = Report::default();
     match judged {
         Ok(Some((failures, run))) => {
-            report.run += group.cases.len();
-            report.records += run.records.len();
+            (report.run, report.records) = (group.cases.len(), run.records.len());
             report.failures.extend(failures.into_iter().map(|failure| format!("{place}: {failure}")));
-            if let Ok(mut answers) = answers.lock() {
-                answers.push((group.name.clone(), run.oracles));
-            }
+            report.answers.push((group.name.clone(), run.oracles));
         }
         Ok(None) => report.passed_over.extend(group.cases.iter().map(|case| format!("{place}: {}", case.name))),
         Err(error) => report.failures.push(format!("{place}: {error:#}")),
     }
+    report
 }
 
 /// What is not as the group says.

@@ -2,13 +2,12 @@
 //!
 //! In: where, how fast. Out: how many rows each connection has committed: their ids are `connection × 10^9 + 1` and on, without gaps.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::postgres::{Client, NoTls};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
+use walrelay_dev::background::Background;
 
 /// Connections that share the rate.
 const CONNECTIONS: u64 = 4;
@@ -18,9 +17,8 @@ pub(super) const APART: u64 = 1_000_000_000;
 
 /// Writers that run.
 pub(super) struct Writers {
-    stop: Arc<AtomicBool>,
     started: Instant,
-    threads: Vec<JoinHandle<Result<u64>>>,
+    threads: Vec<Background<u64>>,
 }
 
 /// What they have committed.
@@ -40,29 +38,18 @@ impl Written {
 impl Writers {
     /// Starts them.
     pub(super) fn start(source: &str, rate: u64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
         let write = |connection: u64| {
-            let (source, stop) = (source.to_owned(), Arc::clone(&stop));
+            let source = source.to_owned();
             let each = rate * (connection + 1) / CONNECTIONS - rate * connection / CONNECTIONS;
-            std::thread::spawn(move || write(&source, (connection + 1) * APART, each, &stop))
+            Background::start(move |stop| write(&source, (connection + 1) * APART, each, stop))
         };
-        let threads = (0..CONNECTIONS).map(write).collect();
-        Self { stop, started: Instant::now(), threads }
+        Self { started: Instant::now(), threads: (0..CONNECTIONS).map(write).collect() }
     }
 
     /// Stops them.
-    pub(super) fn stop(mut self) -> Result<Written> {
-        self.stop.store(true, Ordering::Relaxed);
+    pub(super) fn stop(self) -> Result<Written> {
         let took = self.started.elapsed();
-        let threads = std::mem::take(&mut self.threads).into_iter();
-        let counts = threads.map(|thread| thread.join().map_err(|_| anyhow!("a writer panicked"))?);
-        Ok(Written { counts: counts.collect::<Result<_>>()?, took })
-    }
-}
-
-impl Drop for Writers {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        Ok(Written { counts: self.threads.into_iter().map(Background::stop).collect::<Result<_>>()?, took })
     }
 }
 

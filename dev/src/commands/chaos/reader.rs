@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use walrelay_dev::arrivals::{Arrivals, Ends, Follow, Gauge};
+use walrelay_dev::background::Background;
 use walrelay_dev::consume::Record;
 use walrelay_dev::process;
 
@@ -19,13 +19,12 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(super) struct Reader {
     shared: Arc<Shared>,
     gauge: Box<dyn Gauge>,
-    thread: JoinHandle<Result<()>>,
+    thread: Background<()>,
 }
 
 #[derive(Default)]
 struct Shared {
     round: AtomicUsize,
-    stop: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -44,7 +43,7 @@ impl Reader {
         let (follower, gauge) = (arrivals.follow(topics)?, arrivals.gauge(topics)?);
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
-        let thread = std::thread::spawn(move || read_along(follower, &its));
+        let thread = Background::start(move |stop| read_along(follower, &its, stop));
         Ok(Self { shared, gauge, thread })
     }
 
@@ -61,7 +60,7 @@ impl Reader {
             let state = self.shared.state();
             wanted.iter().all(|(place, end)| *end == 0 || state.positions.get(place).is_some_and(|read| read >= end))
         };
-        process::wait_until(PATIENCE, "the reader to catch up", || self.ended().map(|()| there()))
+        process::wait_until(PATIENCE, "the reader to catch up", || self.thread.still_running().map(|()| there()))
     }
 
     /// How many rows have come.
@@ -82,12 +81,7 @@ impl Reader {
 
     /// Stops it, once nothing more comes.
     pub(super) fn stop(self) -> Result<()> {
-        self.shared.stop.store(true, Ordering::SeqCst);
-        self.thread.join().map_err(|_| anyhow!("the reader panicked"))?
-    }
-
-    fn ended(&self) -> Result<()> {
-        if self.thread.is_finished() { Err(anyhow!("the reader has ended")) } else { Ok(()) }
+        self.thread.stop()
     }
 }
 
@@ -112,10 +106,10 @@ impl Shared {
     }
 }
 
-fn read_along(mut follower: Box<dyn Follow>, shared: &Shared) -> Result<()> {
+fn read_along(mut follower: Box<dyn Follow>, shared: &Shared, stop: &AtomicBool) -> Result<()> {
     let mut last_news = Instant::now();
     // Goes on for a moment after the end: what is there has to come.
-    while !shared.stop.load(Ordering::SeqCst) || last_news.elapsed() < Duration::from_millis(500) {
+    while !stop.load(Ordering::SeqCst) || last_news.elapsed() < Duration::from_millis(500) {
         if let Some(record) = follower.next(Duration::from_millis(50)).context("the reader")? {
             last_news = Instant::now();
             shared.take(&record);

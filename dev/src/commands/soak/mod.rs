@@ -115,6 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if samples.failures.is_empty() {
         ground.settle(&reader, &mut samples)?;
     }
+    samples.failures.extend(reader.stop().err().map(|error| format!("{error:#}")));
     samples.judge(arguments.most_memory * 1024, MOST_FILES);
     samples.write(&arguments.results)?;
     line(&format!("written       {} transactions of {}", thousands(written), writers::BATCH));

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use rdkafka::ClientConfig;
+use walrelay_dev::background::Background;
 use walrelay_dev::consume::{Follower, Record};
 
 /// What has been read.
@@ -64,18 +64,16 @@ impl State {
 /// The consumer, on a thread of its own.
 pub(super) struct Reader {
     state: Arc<Mutex<State>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
+    thread: Background<()>,
 }
 
 impl Reader {
     /// Starts it.
     pub(super) fn start(config: &ClientConfig, topic: &str) -> Result<Self> {
-        let (state, stop) = (Arc::new(Mutex::new(State::default())), Arc::new(AtomicBool::new(false)));
+        let state = Arc::new(Mutex::new(State::default()));
         let follower = Follower::from_beginning(config, &[topic])?;
-        let (its, stopped) = (Arc::clone(&state), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || read(&follower, &its, &stopped));
-        Ok(Self { state, stop, thread: Some(thread) })
+        let its = Arc::clone(&state);
+        Ok(Self { state, thread: Background::start(move |stop| read(&follower, &its, stop)) })
     }
 
     /// What has been read.
@@ -91,17 +89,12 @@ impl Reader {
 
     /// An error when it has ended.
     pub(super) fn still_running(&self) -> Result<()> {
-        ensure!(self.thread.as_ref().is_some_and(|thread| !thread.is_finished()), "the consumer has ended");
-        Ok(())
+        self.thread.still_running().context("the consumer")
     }
-}
 
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(Ok(Err(error))) = self.thread.take().map(JoinHandle::join) {
-            crate::screen::line(&format!("reader        {error:#}"));
-        }
+    /// Ends it.
+    pub(super) fn stop(self) -> Result<()> {
+        self.thread.stop().context("the consumer")
     }
 }
 

@@ -3,14 +3,13 @@
 //! In: where, how fast. Out: rows whose payload begins with their number within their key. The table `soak_keys` holds the last number
 //! of each key, changed by the statement that inserts the rows: it is the truth, whatever became of an answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ::postgres::types::Type;
 use ::postgres::{Client, NoTls};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
+use walrelay_dev::background::Background;
 use walrelay_dev::shop;
 
 /// Connections that share the rate.
@@ -47,10 +46,7 @@ SELECT 'soak', $1, 'Written', rpad((taken.seq - $2 + n)::text || ' ', $3, 'paylo
   FROM taken, generate_series(1, $2) AS n ORDER BY n";
 
 /// Writers that run.
-pub(super) struct Writers {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<u64>>>,
-}
+pub(super) struct Writers(Vec<Background<u64>>);
 
 /// The outbox and the truth.
 pub(super) fn create_tables(client: &mut Client) -> Result<()> {
@@ -67,27 +63,18 @@ fn name(key: u64) -> String {
 impl Writers {
     /// Starts them.
     pub(super) fn start(source: &str, rate: u64, payload: i32) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
         let pause =
             Duration::from_secs(CONNECTIONS * BATCH).div_f64(f64::from(u32::try_from(rate.max(1)).unwrap_or(u32::MAX)));
-        let threads = (0..CONNECTIONS).map(|connection| {
-            let (source, stop) = (source.to_owned(), Arc::clone(&stop));
-            std::thread::spawn(move || write(&source, connection, pause, payload, &stop))
-        });
-        Self { threads: threads.collect(), stop }
+        let write = |connection: u64| {
+            let source = source.to_owned();
+            Background::start(move |stop| write(&source, connection, pause, payload, stop))
+        };
+        Self((0..CONNECTIONS).map(write).collect())
     }
 
     /// Stops them; how many transactions were acknowledged.
-    pub(super) fn stop(mut self) -> Result<u64> {
-        self.stop.store(true, Ordering::Relaxed);
-        let threads = std::mem::take(&mut self.threads).into_iter();
-        threads.map(|thread| thread.join().map_err(|_| anyhow!("a writer panicked"))?).sum()
-    }
-}
-
-impl Drop for Writers {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+    pub(super) fn stop(self) -> Result<u64> {
+        self.0.into_iter().map(Background::stop).sum()
     }
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use ::postgres::Client;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
+use walrelay_dev::background::Background;
 use walrelay_dev::consume::{self, Meter};
 use walrelay_dev::process::Guarded;
 
@@ -26,7 +27,6 @@ use super::subject::{Name, Subjects};
 use super::{ground, measure};
 use crate::screen::{failure, line, thousands};
 use pgbench::Written;
-use polling::Polling;
 
 /// The writers go on for so long before anything counts.
 const WARM_UP_SECONDS: u32 = 3;
@@ -120,7 +120,7 @@ impl Beside {
 enum Working {
     None,
     Process(Guarded),
-    Thread(Polling),
+    Thread(Background<()>),
 }
 
 fn run(ground: &Ground, subjects: &Subjects, beside: Beside, rate: u32, seconds: u32) -> Result<Run> {
@@ -203,7 +203,7 @@ fn start(
         Beside::Nobody => return Ok(Working::None),
         Beside::Polling => {
             let worker = ground.postgres.connect(Some(names.database))?;
-            return Ok(Working::Thread(Polling::start(worker, &ground.client_config()?, names.topic)?));
+            return Ok(Working::Thread(polling::start(worker, &ground.client_config()?, names.topic)?));
         }
         Beside::Relay(name) => name,
     };
@@ -270,11 +270,11 @@ impl Working {
         }
     }
 
-    fn end(&mut self) -> Result<()> {
+    fn end(self) -> Result<()> {
         match self {
             Self::None => Ok(()),
-            Self::Process(process) => measure::end(process),
-            Self::Thread(worker) => worker.end(),
+            Self::Process(mut process) => measure::end(&mut process),
+            Self::Thread(worker) => worker.stop(),
         }
     }
 }

@@ -1,16 +1,15 @@
 //! The relay that most teams write first: a worker that looks every 100 ms for rows not yet published, takes 100 of them under
 //! locks, publishes them, and marks them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use walrelay_dev::background::Background;
 
 /// What its table has besides, as such tables do.
 pub(super) const COLUMNS: &str = "
@@ -25,39 +24,19 @@ const TAKE: &str = "SELECT seq, id::text, aggregate_id, event_type, payload::tex
 
 const MARK: &str = "UPDATE outbox SET published_at = now() WHERE seq = ANY($1)";
 
-/// The worker, in a thread of its own.
-pub(super) struct Polling {
-    thread: Option<JoinHandle<Result<()>>>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Polling {
-    pub(super) fn start(mut client: Client, config: &ClientConfig, topic: &str) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut config = config.clone();
-        config.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "1");
-        let (producer, topic, asked) = (config.create::<BaseProducer>()?, topic.to_owned(), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            while !asked.load(Ordering::Relaxed) {
-                let due = Instant::now() + EVERY;
-                look(&mut client, &producer, &topic)?;
-                std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-            Ok(())
-        });
-        Ok(Self { thread: Some(thread), stop })
-    }
-
-    pub(super) fn end(&mut self) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map_or(Ok(()), |thread| thread.join().map_err(|_| anyhow!("the polling worker panicked"))?)
-    }
-}
-
-impl Drop for Polling {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
+/// Starts the worker, in a thread of its own.
+pub(super) fn start(mut client: Client, config: &ClientConfig, topic: &str) -> Result<Background<()>> {
+    let mut config = config.clone();
+    config.set("acks", "all").set("enable.idempotence", "true").set("linger.ms", "1");
+    let (producer, topic) = (config.create::<BaseProducer>()?, topic.to_owned());
+    Ok(Background::start(move |stop| {
+        while !stop.load(Ordering::Relaxed) {
+            let due = Instant::now() + EVERY;
+            look(&mut client, &producer, &topic)?;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }))
 }
 
 fn look(client: &mut Client, producer: &BaseProducer, topic: &str) -> Result<()> {
