@@ -8,12 +8,13 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use postgres::{Client, NoTls};
 
 use super::data::{Case, Group, Record, Statement};
 use super::doors::{self, Broker};
 use super::oracle;
+use crate::debezium::{Debezium, Running, State, Worker};
 use crate::kafka::Kafka;
 use crate::postgres::{Postgres, unique_name};
 use crate::relay::Relay;
@@ -354,12 +355,59 @@ impl Site<'_> {
         Relay::start(binary, &ground.arguments(self, self.group)?, &self.group.variables())
     }
 
-    /// The configuration of the group's connector, with its addresses and this slot. Its worker's converters are among them,
-    /// where the connector names none of its own: one worker runs the connectors of many.
+    /// Starts Debezium by the group's files, on that slot and those brokers: a connector in the worker, or a Server of its own.
     ///
     /// # Errors
-    /// It is no group of Kafka Connect's.
-    pub fn connector(&self, slot: &str) -> Result<BTreeMap<String, String>> {
+    /// It does not start, or a group of Kafka Connect's has no worker.
+    pub fn start_debezium<'w>(
+        &self,
+        ground: &Ground,
+        slot: &str,
+        brokers: &str,
+        worker: Option<&'w Worker>,
+    ) -> Result<Running<'w>> {
+        if self.group.connect.is_some() {
+            let worker = worker.context("no Kafka Connect worker")?;
+            worker.add(slot, &self.connector(slot)?)?;
+            return Ok(Running::Connector { worker, name: slot.to_owned() });
+        }
+        let files = self.files(ground.folder(), slot, brokers)?;
+        let properties = fs::read_to_string(files.first().context("no properties")?)?;
+        let Group { files, variables, .. } = self.group;
+        Ok(Running::Server(Box::new(Debezium::start(ground.folder(), &properties, files, variables)?)))
+    }
+
+    /// Waits until Debezium reads the slot.
+    ///
+    /// # Errors
+    /// It ends before, or time is up.
+    pub fn wait_streaming(&self, slot: &str, debezium: &mut Running<'_>) -> Result<()> {
+        let mut client = self.connect()?;
+        let active = process::wait_until(LONG, "Debezium to stream", || {
+            std::thread::sleep(Duration::from_millis(50));
+            if let Ok(State::Failed(why)) = debezium.state() {
+                bail!("Debezium does not start: {why}");
+            }
+            is_read(&mut client, slot)
+        });
+        active.with_context(|| debezium.tail())
+    }
+
+    /// Waits until nobody reads the slot.
+    ///
+    /// # Errors
+    /// Time is up.
+    pub fn wait_released(&self, slot: &str) -> Result<()> {
+        let mut client = self.connect()?;
+        process::wait_until(LONG, "nobody to read the slot", || {
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(!is_read(&mut client, slot)?)
+        })
+    }
+
+    /// The configuration of the group's connector, with its addresses and this slot. Its worker's converters are among them,
+    /// where the connector names none of its own: one worker runs the connectors of many.
+    fn connector(&self, slot: &str) -> Result<BTreeMap<String, String>> {
         let connect = self.group.connect.as_ref().context("a group of Kafka Connect's")?;
         let mut config = connect.config.clone();
         for part in ["key.converter", "value.converter", "header.converter"] {
@@ -430,6 +478,10 @@ fn put(path: &Path, text: &str) -> Result<PathBuf> {
     }
     fs::write(path, format!("{text}\n")).with_context(|| format!("cannot write {}", path.display()))?;
     Ok(path.to_owned())
+}
+
+fn is_read(client: &mut Client, slot: &str) -> Result<bool> {
+    Ok(client.query_one("SELECT active FROM pg_replication_slots WHERE slot_name = $1", &[&slot])?.get(0))
 }
 
 /// The schema of a group's case.

@@ -4,6 +4,7 @@
 //! same memory of its position.
 
 mod provision;
+mod running;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use crate::service::Service;
 use crate::{http, run_dir};
 
 pub use provision::{DebeziumTools, VERSION, debezium};
+pub use running::Running;
 pub use worker::{State, Worker};
 
 /// What the names of headers begin with that are Debezium's own, and that the relay leaves out on purpose.
@@ -58,19 +60,11 @@ pub struct Debezium {
 }
 
 impl Debezium {
-    /// Starts it with these properties in a folder of its own below `run`.
+    /// Starts it with these properties, further files and environment variables in a folder of its own below `run`.
     ///
     /// # Errors
     /// It cannot be brought, or does not start; the message carries the end of its log.
-    pub fn start(run: &Path, properties: &str) -> Result<Self> {
-        Self::start_with(run, properties, &BTreeMap::new(), &BTreeMap::new())
-    }
-
-    /// The same, with further files in its folder and environment variables.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn start_with(
+    pub fn start(
         run: &Path,
         properties: &str,
         files: &BTreeMap<String, String>,

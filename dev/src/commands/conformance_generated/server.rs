@@ -6,29 +6,28 @@
 use std::time::Instant;
 
 use anyhow::Result;
-use walrelay_dev::conformance::beside::{Count, Outcome};
+use walrelay_dev::conformance::beside::{Beside, Both, Count, Outcome, Topics};
 use walrelay_dev::conformance::compare;
 use walrelay_dev::conformance::data::Record;
-use walrelay_dev::conformance::ground::Ground;
-use walrelay_dev::kafka::{Kafka, Options};
 
 use super::{Arguments, places};
-use crate::commands::conformance_debezium::{Both, both};
 use crate::screen;
 
 /// Whether there is no difference.
 pub(super) fn run(arguments: &Arguments, numbers: impl Iterator<Item = usize>) -> Result<bool> {
-    let (binary, started) = (arguments.binary.path()?, Instant::now());
-    let ground = Ground::start(arguments.postgres)?;
-    let other = Kafka::start(&Options { partitions: 1, ..Options::default() })?;
-    let mut count = Count::default();
-    for number in numbers {
-        let both = both(&places::group(arguments.seed, number), &ground, &other, &binary);
-        let outcome = both.map_or_else(|error| Outcome::failed(&error), compared);
-        count.take(&format!("--places --seed {} --from {number}", arguments.seed), outcome, screen::line);
-    }
+    let (seed, started) = (arguments.seed, Instant::now());
+    let beside = Beside::of_servers(arguments.postgres, arguments.binary.path()?)?;
+    let outcomes: Vec<Outcome> = numbers
+        .map(|number| {
+            let both = beside.both(&places::group(seed, number), &Topics::New);
+            let outcome = both.map_or_else(|error| Outcome::failed(&error), compared);
+            outcome.say(&format!("--places --seed {seed} --from {number}"), screen::line);
+            outcome
+        })
+        .collect();
+    let count = Count::of(&outcomes);
     let seconds = started.elapsed().as_secs_f64();
-    screen::line(&format!("places, seed {}, from {}: {count}, {seconds:.0} s", arguments.seed, arguments.from));
+    screen::line(&format!("places, seed {seed}, from {}: {count}, {seconds:.0} s", arguments.from));
     Ok(count.differences == 0)
 }
 
@@ -43,12 +42,13 @@ fn compared(both: Both) -> Outcome {
     let expected: Vec<Record> = both.debezium.iter().map(compare::as_data).collect();
     let pairs: Vec<_> = expected.iter().map(|record| ("Debezium", record)).collect();
     let mut differences = compare::compare(&pairs, &both.walrelay, &(i64::MIN..=i64::MAX));
-    if both.ended.is_some() {
+    let ended = both.unstarted.or(both.ended);
+    if ended.is_some() {
         // What came before is compared: where Debezium stops, the relay may go on.
         differences.retain(|line| !line.contains("one more than expected"));
     } else {
         differences.extend(both.stopped);
     }
     let records = both.debezium.len().min(both.walrelay.len());
-    Outcome { told: both.told, ended: both.ended.map(|text| causes(&text)), records, differences }
+    Outcome { told: both.told, ended: ended.map(|text| causes(&text)), records, differences }
 }

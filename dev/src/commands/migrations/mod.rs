@@ -6,14 +6,14 @@ mod scenario;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
+use walrelay_dev::background;
 use walrelay_dev::conformance::ground::{Ground, LONG, Site};
 use walrelay_dev::consume::{self, Record};
-use walrelay_dev::debezium::{CONTEXT, Debezium, State, Worker};
+use walrelay_dev::debezium::{CONTEXT, Running, State, Worker};
 use walrelay_dev::process;
 use walrelay_dev::relay::Relay;
 
@@ -36,24 +36,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let binary = arguments.chosen.binary.path()?;
     let ground = Ground::start(arguments.chosen.postgres)?;
     let worker = Worker::start(ground.folder(), &ground.kafka().brokers())?;
-    let mut left = scenarios();
-    left.retain(|scenario| arguments.chosen.has(&scenario.to_string()));
-    let count = left.len();
-    let left = Mutex::new(left.into_iter());
-    let good = Mutex::new(0);
-    thread::scope(|scope| {
-        for _ in 0..arguments.at_once.max(1) {
-            scope.spawn(|| {
-                while let Some(scenario) = left.lock().ok().and_then(|mut left| left.next()) {
-                    let moved = migrate(&ground, &worker, &binary, scenario);
-                    if let Ok(mut good) = good.lock() {
-                        *good += usize::from(moved);
-                    }
-                }
-            });
-        }
-    });
-    let good = good.into_inner().unwrap_or_default();
+    let chosen = scenarios().into_iter().filter(|scenario| arguments.chosen.has(&scenario.to_string()));
+    let moved = background::each(chosen, arguments.at_once, |scenario| migrate(&ground, &worker, &binary, scenario));
+    let (good, count) = (moved.iter().filter(|moved| **moved).count(), moved.len());
     screen::line(&format!("{good} of {count} migrations there and back without a difference"));
     Ok(good == count)
 }
@@ -85,48 +70,6 @@ fn move_all(
     Move { ground, binary, worker, site: &site, scenario, written: 0, said }.go()
 }
 
-/// What ran before the relay.
-enum Old<'w> {
-    Server(Box<Debezium>),
-    Connect { worker: &'w Worker, name: String },
-}
-
-impl Old<'_> {
-    fn stop(&mut self) -> Result<()> {
-        match self {
-            Self::Server(debezium) => debezium.stop(),
-            Self::Connect { worker, name } => worker.stop(name),
-        }
-    }
-
-    /// From the slot's position, not from its own.
-    fn start_again(&mut self) -> Result<()> {
-        match self {
-            Self::Server(debezium) => {
-                debezium.forget()?;
-                debezium.start_again()
-            }
-            Self::Connect { worker, name } => {
-                worker.forget(name)?;
-                worker.resume(name)
-            }
-        }
-    }
-
-    fn check(&mut self) -> Result<()> {
-        match self {
-            Self::Server(debezium) => match debezium.exited()? {
-                Some(code) => bail!("Debezium ended with {code}: {}", debezium.tail()),
-                None => Ok(()),
-            },
-            Self::Connect { worker, name } => match worker.state(name)? {
-                State::Failed(why) => bail!("Debezium's task ended: {why}"),
-                State::Running | State::Other => Ok(()),
-            },
-        }
-    }
-}
-
 struct Move<'m> {
     ground: &'m Ground,
     binary: &'m Path,
@@ -138,51 +81,28 @@ struct Move<'m> {
     said: &'m mut Vec<String>,
 }
 
-impl<'m> Move<'m> {
+impl Move<'_> {
     fn go(mut self) -> Result<bool> {
-        let mut old = self.start()?;
-        self.wait_active(true, &mut old)?;
+        let (name, brokers) = (&self.site.name, self.ground.kafka().brokers());
+        let mut old = self.site.start_debezium(self.ground, name, &brokers, Some(self.worker))?;
+        self.site.wait_streaming(name, &mut old)?;
         self.write(20)?;
         self.arrive(&mut old)?;
         let shadow = self.shadow(&mut old)?;
         old.stop()?;
-        self.wait_active(false, &mut old)?;
+        self.site.wait_released(name)?;
         let switch = self.switch()?;
         let back = self.back(&mut old)?;
         old.stop()?;
         Ok(shadow && switch && back)
     }
 
-    fn start(&self) -> Result<Old<'m>> {
-        if self.scenario.connect {
-            self.worker.add(&self.site.name, &self.site.connector(&self.site.name)?)?;
-            return Ok(Old::Connect { worker: self.worker, name: self.site.name.clone() });
-        }
-        let files = self.files()?;
-        let file = files.first().context("no properties")?;
-        let debezium = Debezium::start(self.ground.folder(), &std::fs::read_to_string(file)?)?;
-        Ok(Old::Server(Box::new(debezium)))
-    }
-
     fn files(&self) -> Result<Vec<PathBuf>> {
         self.site.files(self.ground.folder(), &self.site.name, &self.ground.kafka().brokers())
     }
 
-    /// Until somebody reads the slot, or nobody does.
-    fn wait_active(&self, wanted: bool, old: &mut Old<'_>) -> Result<()> {
-        let mut client = self.site.connect()?;
-        let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
-        process::wait_until(LONG, "Debezium to stream, or to stop", || {
-            thread::sleep(Duration::from_millis(50));
-            if wanted {
-                old.check()?;
-            }
-            Ok(client.query_one(sql, &[&self.site.name])?.get::<_, bool>(0) == wanted)
-        })
-    }
-
     /// Beside Debezium, on a copy of its slot, into topics of its own.
-    fn shadow(&mut self, old: &mut Old<'_>) -> Result<bool> {
+    fn shadow(&mut self, old: &mut Running<'_>) -> Result<bool> {
         let copy = format!("{}_shadow", self.site.name);
         let sql = format!("SELECT pg_copy_logical_replication_slot('{}', '{copy}')", self.site.name);
         self.site.connect()?.batch_execute(&sql)?;
@@ -226,11 +146,11 @@ impl<'m> Move<'m> {
     }
 
     /// The relay has stopped; rows are written; Debezium starts again, from the slot's position.
-    fn back(&mut self, old: &mut Old<'_>) -> Result<bool> {
+    fn back(&mut self, old: &mut Running<'_>) -> Result<bool> {
         let before = self.records("outbox.event")?;
         self.write(10)?;
         old.start_again()?;
-        self.wait_active(true, old)?;
+        self.site.wait_streaming(&self.site.name, old)?;
         self.write(10)?;
         self.arrive(old)?;
         self.report("return", &before)
@@ -246,11 +166,13 @@ impl<'m> Move<'m> {
     }
 
     /// Waits until the last row is there.
-    fn arrive(&self, old: &mut Old<'_>) -> Result<()> {
+    fn arrive(&self, old: &mut Running<'_>) -> Result<()> {
         let last = self.written;
         process::wait_until(LONG, &format!("row {last}"), || {
             thread::sleep(Duration::from_millis(100));
-            old.check()?;
+            if let State::Failed(why) = old.state()? {
+                bail!("Debezium has ended: {why}");
+            }
             Ok(self.records("outbox.event")?.iter().any(|record| number(record) == last))
         })
     }
