@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::arrivals::{Ends, Follow, Gauge, Reader, Source, patiently};
+use crate::arrivals::{Ends, Source};
 use crate::brokers::{Queues, Received, SqsMessage};
 use crate::consume::Record;
 
@@ -59,7 +59,7 @@ impl Drained {
     }
 
     /// The records of a queue behind the first `known`, after another look at what is there.
-    pub(crate) fn behind(&self, queue: &str, known: usize) -> Result<Vec<Record>> {
+    fn behind(&self, queue: &str, known: usize) -> Result<Vec<Record>> {
         let mut logs = self.logs();
         let log = self.log(&mut logs, queue)?;
         if log.records.len() == known {
@@ -69,7 +69,7 @@ impl Drained {
     }
 
     /// How many records a queue has taken, each of which has been received now.
-    pub(crate) fn exhausted(&self, queue: &str) -> Result<usize> {
+    fn exhausted(&self, queue: &str) -> Result<usize> {
         loop {
             let mut logs = self.logs();
             let log = self.log(&mut logs, queue)?;
@@ -80,7 +80,7 @@ impl Drained {
     }
 
     /// How many records a queue has taken, about.
-    pub(crate) fn count(&self, queue: &str) -> Result<u64> {
+    fn count(&self, queue: &str) -> Result<u64> {
         let mut logs = self.logs();
         let log = self.log(&mut logs, queue)?;
         Ok(self.queues.left(&log.url)? + log.records.len() as u64)
@@ -138,15 +138,16 @@ fn enveloped(body: &str) -> Option<(String, BTreeMap<String, String>)> {
 }
 
 /// Queues of SQS' protocol, each with how many of its records were read.
-struct Messages {
+pub(crate) struct Messages {
     drained: Arc<Drained>,
     each: Vec<(String, usize)>,
 }
 
-/// Follows such queues from their first records on.
-pub(crate) fn follow(drained: &Arc<Drained>, topics: &[String]) -> Box<dyn Follow> {
-    let each = topics.iter().map(|topic| (topic.clone(), 0)).collect();
-    Box::new(Reader::new(Messages { drained: Arc::clone(drained), each }))
+impl Messages {
+    /// From the first record of each queue on.
+    pub(crate) fn new(drained: &Arc<Drained>, topics: &[String]) -> Self {
+        Self { drained: Arc::clone(drained), each: topics.iter().map(|topic| (topic.clone(), 0)).collect() }
+    }
 }
 
 impl Source for Messages {
@@ -160,27 +161,14 @@ impl Source for Messages {
         Ok(records)
     }
 
-    fn disconnect(&mut self) {}
-}
-
-/// The same queues, by their names.
-struct Counting {
-    drained: Arc<Drained>,
-    topics: Vec<String>,
-}
-
-/// Says how many records such queues have taken.
-pub(crate) fn gauge(drained: &Arc<Drained>, topics: &[String]) -> Box<dyn Gauge> {
-    Box::new(Counting { drained: Arc::clone(drained), topics: topics.to_vec() })
-}
-
-impl Gauge for Counting {
     fn ends(&mut self) -> Result<Ends> {
-        let end = |topic: &String| Ok(((topic.clone(), 0), i64::try_from(self.drained.exhausted(topic)?)?));
-        patiently(|| self.topics.iter().map(end).collect())
+        let end = |queue: &String| Ok(((queue.clone(), 0), i64::try_from(self.drained.exhausted(queue)?)?));
+        self.each.iter().map(|(queue, _)| end(queue)).collect()
     }
 
     fn count(&mut self) -> Result<u64> {
-        self.topics.iter().map(|topic| self.drained.count(topic)).sum()
+        self.each.iter().map(|(queue, _)| self.drained.count(queue)).sum()
     }
+
+    fn disconnect(&mut self) {}
 }

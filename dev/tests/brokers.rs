@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_dev::arrivals::Arrivals;
+use walrelay_dev::arrivals::{Arrivals, Place};
 use walrelay_dev::brokers::{Broker, Kind, Reply};
 use walrelay_dev::drained::Drained;
 use walrelay_dev::gate::Gate;
@@ -136,7 +136,7 @@ fn what_queues_gave_away_can_be_followed_and_read_again_through_a_crash() {
 fn what_a_queue_gives_away_again_is_followed_and_read_once() {
     let broker = Broker::start(Kind::ElasticMq, &[]).unwrap();
     let gate = Gate::start(broker.port()).unwrap();
-    let arrivals = Arrivals::Queues(Arc::new(Drained::on(gate.port())));
+    let arrivals = Arrivals::Other(Place::Queues(Arc::new(Drained::on(gate.port()))));
     let topics = [arrivals.address("t", "a")];
     let [queue] = topics.each_ref().map(String::as_str);
     arrivals.create(&[queue]).unwrap();

@@ -12,19 +12,18 @@ mod redis;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use rdkafka::ClientConfig;
 use serde_json::{Value, json};
 
 use self::nats::Subjects;
 use self::rabbitmq::Queue;
-use self::redis::{Spread, Streams};
-use crate::brokers::{AmqpConnection, Broker, JetStream, Kind, RespConnection};
+use self::redis::Streams;
+use crate::brokers::{Broker, Kind};
 use crate::consume::{self, Follower, Meter, Record};
-use crate::drained::{self, Drained};
+use crate::drained::{Drained, Messages};
 
 /// How long a server may be down while it is followed.
 const PATIENCE: Duration = Duration::from_mins(4);
@@ -49,17 +48,19 @@ const HOURS: u64 = 4 * 3_600_000_000_000;
 pub enum Arrivals {
     /// Kafka, by a client's configuration.
     Kafka(Box<ClientConfig>),
-    /// One server of another kind on 127.0.0.1.
-    Other {
-        /// Which.
-        kind: Kind,
-        /// Its port.
-        port: u16,
-        /// The queue that is followed, where it is a queue.
-        followed: &'static str,
-    },
-    /// Nodes of a cluster of Redis, by their ports on 127.0.0.1.
-    Nodes(Vec<u16>),
+    /// Another broker.
+    Other(Place),
+}
+
+/// Where it can be read of another broker than Kafka.
+#[derive(Debug, Clone)]
+pub enum Place {
+    /// Streams of Redis, on the nodes with these ports on 127.0.0.1: one server, or a cluster.
+    Redis(Vec<u16>),
+    /// The stream of NATS, on this port.
+    Nats(u16),
+    /// RabbitMQ on this port, and the queue that is followed there.
+    RabbitMq(u16, &'static str),
     /// Queues of SQS' protocol.
     Queues(Arc<Drained>),
 }
@@ -99,17 +100,13 @@ impl Arrivals {
     /// # Errors
     /// It does not answer, or refuses.
     pub fn prepare(broker: &Broker, prefix: &str, again: bool) -> Result<Self> {
-        let followed = if again { LOG } else { STREAM };
-        match broker.kind() {
-            Kind::Valkey => {}
+        Ok(Self::Other(match broker.kind() {
+            Kind::Valkey => Place::Redis(vec![broker.port()]),
             Kind::Nats => {
-                let subjects = [format!("{prefix}.>")];
-                let subjects = subjects.each_ref().map(String::as_str);
-                broker.jetstream(&Value::Null)?.create_stream(
-                    STREAM,
-                    &subjects,
-                    &json!({ "duplicate_window": HOURS }),
-                )?;
+                let subjects = format!("{prefix}.>");
+                let more = json!({ "duplicate_window": HOURS });
+                broker.jetstream(&Value::Null)?.create_stream(STREAM, &[&subjects], &more)?;
+                Place::Nats(broker.port())
             }
             Kind::RabbitMq => {
                 let mut amqp = broker.amqp()?;
@@ -118,19 +115,23 @@ impl Arrivals {
                     amqp.queue(queue, &[("x-queue-type", sort)])?;
                     amqp.bind(queue, EXCHANGE, &format!("{prefix}.#"))?;
                 }
+                Place::RabbitMq(broker.port(), if again { LOG } else { STREAM })
             }
-            Kind::ElasticMq => return Ok(Self::Queues(Arc::new(Drained::on(broker.port())))),
-        }
-        Ok(Self::Other { kind: broker.kind(), port: broker.port(), followed })
+            Kind::ElasticMq => Place::Queues(Arc::new(Drained::on(broker.port()))),
+        }))
     }
 
     /// Where what begins with `prefix` and goes by `route` is published to.
     pub fn address(&self, prefix: &str, route: &str) -> String {
-        match self {
+        match self.queues() {
             // Queues have no dots in their names, but for what makes them one of those that keep an order.
-            Self::Queues(_) => format!("{}-{route}.fifo", prefix.replace('.', "-")),
-            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => format!("{prefix}.{route}"),
+            Some(_) => format!("{}-{route}.fifo", prefix.replace('.', "-")),
+            None => format!("{prefix}.{route}"),
         }
+    }
+
+    fn queues(&self) -> Option<&Arc<Drained>> {
+        if let Self::Other(Place::Queues(drained)) = self { Some(drained) } else { None }
     }
 
     /// Creates what is published to, where each address has to be there: queues. Kafka's topics have settings of their own.
@@ -138,10 +139,7 @@ impl Arrivals {
     /// # Errors
     /// The server does not answer.
     pub fn create(&self, topics: &[&str]) -> Result<()> {
-        match self {
-            Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.create(queue)),
-            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => Ok(()),
-        }
+        self.queues().map_or(Ok(()), |drained| topics.iter().try_for_each(|queue| drained.create(queue)))
     }
 
     /// Removes it.
@@ -149,10 +147,7 @@ impl Arrivals {
     /// # Errors
     /// The server does not answer.
     pub fn remove(&self, topics: &[&str]) -> Result<()> {
-        match self {
-            Self::Queues(drained) => topics.iter().try_for_each(|queue| drained.delete(queue)),
-            Self::Kafka(_) | Self::Other { .. } | Self::Nodes(_) => Ok(()),
-        }
+        self.queues().map_or(Ok(()), |drained| topics.iter().try_for_each(|queue| drained.delete(queue)))
     }
 
     /// Everything from the first record on.
@@ -160,15 +155,13 @@ impl Arrivals {
     /// # Errors
     /// The server does not answer, or a topic does not exist that has to.
     pub fn follow(&self, topics: &[String]) -> Result<Box<dyn Follow>> {
-        Ok(match self {
+        match self {
             Self::Kafka(config) => {
                 let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-                Box::new(Follower::from_beginning(config, &names)?)
+                Ok(Box::new(Follower::from_beginning(config, &names)?))
             }
-            Self::Other { kind, port, followed } => other_follower(*kind, *port, followed, topics),
-            Self::Nodes(ports) => Box::new(Reader::new(Spread::new(ports, topics))),
-            Self::Queues(drained) => drained::follow(drained, topics),
-        })
+            Self::Other(place) => Ok(place.reader(topics)),
+        }
     }
 
     /// Says of these topics how much has arrived.
@@ -176,17 +169,13 @@ impl Arrivals {
     /// # Errors
     /// As [`Arrivals::follow`].
     pub fn gauge(&self, topics: &[String]) -> Result<Box<dyn Gauge>> {
-        Ok(match self {
+        match self {
             Self::Kafka(config) => {
                 let meter = |topic: &String| Ok((topic.clone(), Meter::new(config, std::slice::from_ref(topic))?));
-                Box::new(topics.iter().map(meter).collect::<Result<Vec<_>>>()?)
+                Ok(Box::new(topics.iter().map(meter).collect::<Result<Vec<_>>>()?))
             }
-            Self::Other { kind, port, followed } => {
-                Box::new(Asking { kind: *kind, port: *port, queue: followed, topics: topics.to_vec() })
-            }
-            Self::Nodes(ports) => Box::new(Spread::new(ports, topics)),
-            Self::Queues(drained) => drained::gauge(drained, topics),
-        })
+            Self::Other(place) => Ok(place.reader(topics)),
+        }
     }
 
     /// Hands over all that is there now, while nobody writes. RabbitMQ's queue is empty afterwards.
@@ -194,17 +183,14 @@ impl Arrivals {
     /// # Errors
     /// The server does not answer.
     pub fn read(&self, topics: &[String], mut take: impl FnMut(Record)) -> Result<()> {
-        let (mut follower, mut ends): (Box<dyn Follow>, Ends) = match self {
+        let place = match self {
             Self::Kafka(config) => {
-                let mut topics = topics.iter();
-                return topics.try_for_each(|topic| consume::read_topic(config, topic, &mut take));
+                return topics.iter().try_for_each(|topic| consume::read_topic(config, topic, &mut take));
             }
-            Self::Other { kind, port, .. } => {
-                let mut gauge = Asking { kind: *kind, port: *port, queue: STREAM, topics: topics.to_vec() };
-                (other_follower(*kind, *port, STREAM, topics), gauge.ends()?)
-            }
-            Self::Nodes(_) | Self::Queues(_) => (self.follow(topics)?, self.gauge(topics)?.ends()?),
+            Self::Other(Place::RabbitMq(port, _)) => Place::RabbitMq(*port, STREAM),
+            Self::Other(place) => place.clone(),
         };
+        let (mut ends, mut follower) = (place.reader(topics).ends()?, place.reader(topics));
         ends.retain(|_, end| *end > 0);
         let mut heard = Instant::now();
         while !ends.is_empty() {
@@ -225,13 +211,21 @@ impl Arrivals {
     }
 }
 
-fn other_follower(kind: Kind, port: u16, queue: &'static str, topics: &[String]) -> Box<dyn Follow> {
-    match kind {
-        Kind::RabbitMq => Box::new(Reader::new(Queue::new(port, queue))),
-        Kind::Nats => Box::new(Reader::new(Subjects::new(port))),
-        Kind::Valkey | Kind::ElasticMq => Box::new(Reader::new(Streams::new(port, topics))),
+impl Place {
+    fn reader(&self, topics: &[String]) -> Box<dyn Both> {
+        match self {
+            Self::Redis(ports) => Box::new(Reader::new(Streams::new(ports, topics))),
+            Self::Nats(port) => Box::new(Reader::new(Subjects::new(*port, topics))),
+            Self::RabbitMq(port, queue) => Box::new(Reader::new(Queue::new(*port, queue))),
+            Self::Queues(drained) => Box::new(Reader::new(Messages::new(drained, topics))),
+        }
     }
 }
+
+/// A reader of another broker, which follows or says how much there is.
+trait Both: Follow + Gauge {}
+
+impl<S: Source> Both for Reader<S> {}
 
 impl Follow for Follower {
     fn next(&mut self, limit: Duration) -> Result<Option<Record>> {
@@ -255,17 +249,23 @@ impl Gauge for Vec<(String, Meter)> {
     }
 }
 
-/// What a [`Reader`] asks.
+/// What a [`Reader`] asks. After an error all begins with a new connection.
 pub(crate) trait Source: Send {
-    /// What has come since, which may be nothing; waits up to `limit` where it can. After an error all begins with a new connection.
+    /// What has come since, which may be nothing; waits up to `limit` where it can.
     fn read(&mut self, limit: Duration) -> Result<Vec<Record>>;
+
+    /// See [`Gauge::ends`].
+    fn ends(&mut self) -> Result<Ends>;
+
+    /// See [`Gauge::count`].
+    fn count(&mut self) -> Result<u64>;
 
     /// The connection is of no use any more.
     fn disconnect(&mut self);
 }
 
-/// Follows a source through outages.
-pub(crate) struct Reader<S> {
+/// Asks a source through outages.
+struct Reader<S> {
     source: S,
     read: VecDeque<Record>,
     /// Since when the server is down.
@@ -273,8 +273,21 @@ pub(crate) struct Reader<S> {
 }
 
 impl<S: Source> Reader<S> {
-    pub(crate) fn new(source: S) -> Self {
+    fn new(source: S) -> Self {
         Self { source, read: VecDeque::new(), down: None }
+    }
+
+    /// Asks again while the server is down.
+    fn patiently<T>(&mut self, ask: impl Fn(&mut S) -> Result<T>) -> Result<T> {
+        let began = Instant::now();
+        loop {
+            let asked = ask(&mut self.source);
+            if asked.is_ok() || began.elapsed() >= PATIENCE {
+                return asked;
+            }
+            self.source.disconnect();
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 }
 
@@ -308,6 +321,16 @@ impl<S: Source> Follow for Reader<S> {
     }
 }
 
+impl<S: Source> Gauge for Reader<S> {
+    fn ends(&mut self) -> Result<Ends> {
+        self.patiently(S::ends)
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        self.patiently(S::count)
+    }
+}
+
 fn header(name: &str, value: &[u8]) -> (String, Option<Vec<u8>>) {
     (name.to_owned(), Some(value.to_vec()))
 }
@@ -321,70 +344,5 @@ fn record(topic: &str, offset: i64) -> Record {
         key: None,
         value: None,
         headers: Vec::new(),
-    }
-}
-
-/// Asks a server with a connection of its own each time.
-struct Asking {
-    kind: Kind,
-    port: u16,
-    queue: &'static str,
-    topics: Vec<String>,
-}
-
-impl Asking {
-    fn ask(&self) -> Result<Ends> {
-        static MARKS: AtomicI64 = AtomicI64::new(0);
-        let mut ends = Ends::new();
-        match self.kind {
-            Kind::Nats => {
-                let mut connection = JetStream::open(self.port, &Value::Null)?;
-                for topic in &self.topics {
-                    let last = connection.last_place(STREAM, topic)?;
-                    ends.insert((topic.clone(), 0), if last == 0 { 0 } else { i64::try_from(last)? + 1 });
-                }
-            }
-            Kind::RabbitMq => {
-                // How long a queue is is known only from time to time. What is published now comes behind all that is there.
-                let mark = MARKS.fetch_add(1, Ordering::SeqCst);
-                let mut connection = AmqpConnection::open(self.port)?;
-                connection.publish(self.queue, mark.to_string().as_bytes())?;
-                connection.leave()?;
-                ends.insert((String::new(), 0), mark + 1);
-            }
-            Kind::Valkey | Kind::ElasticMq => {
-                let mut connection = RespConnection::open(self.port)?;
-                for topic in &self.topics {
-                    let length = connection.call(&["XLEN", topic])?.integer().context("a stream without a length")?;
-                    ends.insert((topic.clone(), 0), length);
-                }
-            }
-        }
-        Ok(ends)
-    }
-}
-
-/// Asks again while the server is down.
-pub(crate) fn patiently<T>(ask: impl Fn() -> Result<T>) -> Result<T> {
-    let began = Instant::now();
-    loop {
-        match ask() {
-            Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(LOOK_AGAIN),
-            asked => return asked,
-        }
-    }
-}
-
-impl Gauge for Asking {
-    fn count(&mut self) -> Result<u64> {
-        match self.kind {
-            Kind::Nats => JetStream::open(self.port, &Value::Null)?.count(STREAM),
-            Kind::RabbitMq => AmqpConnection::open(self.port)?.length(STREAM),
-            Kind::Valkey | Kind::ElasticMq => Ok(u64::try_from(self.ask()?.values().sum::<i64>())?),
-        }
-    }
-
-    fn ends(&mut self) -> Result<Ends> {
-        patiently(|| self.ask())
     }
 }

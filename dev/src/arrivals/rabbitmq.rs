@@ -4,11 +4,12 @@
 //! a third of a second before its streams do, and it confirms what the queues alone have. So a stream shows early what has come, and a
 //! quorum queue what has not.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{LOG, Source, header, record};
+use super::{Ends, LOG, STREAM, Source, header, record};
 use crate::brokers::{AmqpConnection, AmqpMessage};
 use crate::consume::Record;
 
@@ -62,6 +63,21 @@ impl Source for Queue {
         let offset = offset.unwrap_or(self.count);
         self.count += 1;
         Ok(vec![of_rabbitmq(message, offset)])
+    }
+
+    /// How long a queue is is known only from time to time. What is published now comes behind all that is there.
+    fn ends(&mut self) -> Result<Ends> {
+        static MARKS: AtomicI64 = AtomicI64::new(0);
+        let mark = MARKS.fetch_add(1, Ordering::SeqCst);
+        let mut connection = AmqpConnection::open(self.port)?;
+        connection.publish(self.name, mark.to_string().as_bytes())?;
+        connection.leave()?;
+        Ok(Ends::from([((String::new(), 0), mark + 1)]))
+    }
+
+    /// Of the queue that users have.
+    fn count(&mut self) -> Result<u64> {
+        AmqpConnection::open(self.port)?.length(STREAM)
     }
 
     fn disconnect(&mut self) {

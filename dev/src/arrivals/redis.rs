@@ -1,4 +1,4 @@
-//! Streams of Redis on one server, and on the nodes of a cluster.
+//! Streams of Redis, on one server or on the nodes of a cluster.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -6,86 +6,35 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{Ends, Gauge, Source, header, record};
+use super::{Ends, Source, header, record};
 use crate::brokers::{Reply, RespConnection};
 use crate::consume::Record;
 
 /// Entries that are read at once.
 const AT_ONCE: &str = "500";
 
-/// Streams of Redis, each with the last entry that was read and how many there were.
+/// A stream with the last entry that was read and how many there were.
+struct Stream {
+    name: String,
+    behind: String,
+    count: i64,
+}
+
+/// Streams of Redis, in a cluster each asked for at the node that has it.
 pub(super) struct Streams {
-    port: u16,
-    each: Vec<(String, String, i64)>,
-    connection: Option<RespConnection>,
-}
-
-impl Streams {
-    pub(super) fn new(port: u16, topics: &[String]) -> Self {
-        Self { port, each: from_beginning(topics), connection: None }
-    }
-}
-
-impl Source for Streams {
-    fn read(&mut self, limit: Duration) -> Result<Vec<Record>> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            none => none.insert(RespConnection::open(self.port)?),
-        };
-        // Without an end, 0 would be.
-        let millis = limit.as_millis().max(1).to_string();
-        let mut words = vec!["XREAD", "COUNT", AT_ONCE, "BLOCK", &millis, "STREAMS"];
-        words.extend(self.each.iter().map(|(stream, ..)| stream.as_str()));
-        words.extend(self.each.iter().map(|(_, behind, _)| behind.as_str()));
-        let reply = connection.call(&words)?;
-        entries(&reply, &mut self.each)
-    }
-
-    fn disconnect(&mut self) {
-        self.connection = None;
-    }
-}
-
-fn from_beginning(topics: &[String]) -> Vec<(String, String, i64)> {
-    topics.iter().map(|topic| (topic.clone(), "0-0".to_owned(), 0)).collect()
-}
-
-/// What XREAD replies, and where it ends.
-fn entries(reply: &Reply, each: &mut [(String, String, i64)]) -> Result<Vec<Record>> {
-    if let Reply::Error(text) = reply {
-        bail!("Redis: {text}");
-    }
-    let mut records = Vec::new();
-    for one in reply.items() {
-        let [name, entries] = one.items() else { bail!("an answer that is none") };
-        let name = name.text();
-        let stream = each.iter_mut().find(|(stream, ..)| *stream == name);
-        let (_, behind, count) = stream.with_context(|| format!("nobody asked for {name}"))?;
-        for entry in entries.items() {
-            let [id, fields] = entry.items() else { bail!("{name}: an entry that is none") };
-            *behind = id.text();
-            records.push(of_redis(&name, &id.text(), *count, fields));
-            *count += 1;
-        }
-    }
-    Ok(records)
-}
-
-/// Streams of Redis on the nodes of a cluster, each asked for at the node that has it.
-pub(super) struct Spread {
     ports: Vec<u16>,
-    /// As of [`Streams`].
-    each: Vec<(String, String, i64)>,
+    each: Vec<Stream>,
     /// By the streams.
     homes: HashMap<String, u16>,
     connections: HashMap<u16, RespConnection>,
 }
 
-impl Spread {
+impl Streams {
     pub(super) fn new(ports: &[u16], topics: &[String]) -> Self {
+        let stream = |name: &String| Stream { name: name.clone(), behind: "0-0".to_owned(), count: 0 };
         Self {
             ports: ports.to_owned(),
-            each: from_beginning(topics),
+            each: topics.iter().map(stream).collect(),
             homes: HashMap::new(),
             connections: HashMap::new(),
         }
@@ -100,41 +49,51 @@ impl Spread {
                 Entry::Vacant(none) => none.insert(RespConnection::open(port)?),
             };
             let reply = connection.call(words)?;
-            let Some(moved) = moved_to(&reply) else { return Ok(reply) };
-            port = moved?;
+            let Reply::Error(text) = &reply else { return Ok(reply) };
+            // `MOVED`, the slot, and the address of the node that has it.
+            let moved = text.strip_prefix("MOVED ").and_then(|address| address.rsplit(':').next());
+            port = moved.with_context(|| format!("Redis: {text}"))?.parse()?;
             self.homes.insert(stream.to_owned(), port);
         }
         bail!("nodes name one another for {stream}")
     }
 
-    fn lengths(&mut self) -> Result<Ends> {
-        let streams: Vec<String> = self.each.iter().map(|(stream, ..)| stream.clone()).collect();
-        let mut ends = Ends::new();
-        for stream in streams {
-            let length = self.call(&stream, &["XLEN", &stream])?.integer().context("a stream without a length")?;
-            ends.insert((stream, 0), length);
-        }
-        Ok(ends)
+    /// Reads the streams from this place on, so many of them, by one command.
+    fn read_some(&mut self, from: usize, count: usize, block: &[&str]) -> Result<Vec<Record>> {
+        let some: Vec<&Stream> = self.each.iter().skip(from).take(count).collect();
+        let names: Vec<String> = some.iter().map(|stream| stream.name.clone()).collect();
+        let behind: Vec<String> = some.iter().map(|stream| stream.behind.clone()).collect();
+        let Some(first) = names.first() else { return Ok(Vec::new()) };
+        let mut words = [&["XREAD", "COUNT", AT_ONCE], block, &["STREAMS"]].concat();
+        words.extend(names.iter().chain(&behind).map(String::as_str));
+        let reply = self.call(first, &words)?;
+        entries(&reply, &mut self.each)
     }
 }
 
-/// The port in what says MOVED: the slot, and the node's address. `None`: it says another thing.
-fn moved_to(reply: &Reply) -> Option<Result<u16>> {
-    let Reply::Error(text) = reply else { return None };
-    let address = text.strip_prefix("MOVED ")?;
-    let port = address.rsplit(':').next().unwrap_or_default();
-    Some(port.parse().with_context(|| text.clone()))
-}
-
-impl Source for Spread {
-    fn read(&mut self, _limit: Duration) -> Result<Vec<Record>> {
-        let asked: Vec<_> = self.each.iter().map(|(stream, behind, _)| (stream.clone(), behind.clone())).collect();
-        let mut records = Vec::new();
-        for (stream, behind) in asked {
-            let reply = self.call(&stream, &["XREAD", "COUNT", AT_ONCE, "STREAMS", &stream, &behind])?;
-            records.append(&mut entries(&reply, &mut self.each)?);
+impl Source for Streams {
+    fn read(&mut self, limit: Duration) -> Result<Vec<Record>> {
+        if self.ports.len() == 1 {
+            // Without an end, 0 would be.
+            let millis = limit.as_millis().max(1).to_string();
+            return self.read_some(0, self.each.len(), &["BLOCK", &millis]);
         }
-        Ok(records)
+        // A command of a cluster reads streams of one slot.
+        let parts = (0..self.each.len()).map(|place| self.read_some(place, 1, &[]));
+        Ok(parts.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn ends(&mut self) -> Result<Ends> {
+        let names: Vec<String> = self.each.iter().map(|stream| stream.name.clone()).collect();
+        let end = |name: String| {
+            let length = self.call(&name, &["XLEN", &name])?.integer().context("a stream without a length")?;
+            Ok(((name, 0), length))
+        };
+        names.into_iter().map(end).collect()
+    }
+
+    fn count(&mut self) -> Result<u64> {
+        Ok(u64::try_from(self.ends()?.values().sum::<i64>())?)
     }
 
     fn disconnect(&mut self) {
@@ -142,14 +101,22 @@ impl Source for Spread {
     }
 }
 
-impl Gauge for Spread {
-    fn ends(&mut self) -> Result<Ends> {
-        self.lengths()
+/// What XREAD replies, and where it ends.
+fn entries(reply: &Reply, each: &mut [Stream]) -> Result<Vec<Record>> {
+    let mut records = Vec::new();
+    for one in reply.items() {
+        let [name, entries] = one.items() else { bail!("an answer that is none") };
+        let name = name.text();
+        let stream = each.iter_mut().find(|stream| stream.name == name);
+        let stream = stream.with_context(|| format!("nobody asked for {name}"))?;
+        for entry in entries.items() {
+            let [id, fields] = entry.items() else { bail!("{name}: an entry that is none") };
+            stream.behind = id.text();
+            records.push(of_redis(&name, &stream.behind, stream.count, fields));
+            stream.count += 1;
+        }
     }
-
-    fn count(&mut self) -> Result<u64> {
-        Ok(u64::try_from(self.lengths()?.values().sum::<i64>())?)
-    }
+    Ok(records)
 }
 
 /// An entry's id begins with the time at which it was added.

@@ -15,7 +15,7 @@ use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use std::process::Command;
 use std::time::Duration;
-use walrelay_dev::arrivals::Arrivals;
+use walrelay_dev::arrivals::{Arrivals, Place};
 use walrelay_dev::brokers;
 use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka};
@@ -172,7 +172,8 @@ impl Ground {
 
     /// Where what is published is read, around the taps.
     pub(super) fn arrivals(&self, reading: &Reading) -> Arrivals {
-        self.nodes(reading).map_or_else(|| self.servers.arrivals(), |nodes| Arrivals::Nodes(nodes.ports()))
+        self.nodes(reading)
+            .map_or_else(|| self.servers.arrivals(), |nodes| Arrivals::Other(Place::Redis(nodes.ports())))
     }
 
     fn nodes(&self, reading: &Reading) -> Option<&brokers::Cluster> {
