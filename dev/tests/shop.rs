@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Postgres, shared_postgres, unique_name};
-use walrelay_dev::shop::{self, Shop};
+use walrelay_dev::shop::{self, Shapes, Shop};
 use walrelay_dev::stage::Stage;
+use walrelay_dev::witness::Witness;
 use walrelay_dev::{process, truth};
 
 fn truth_agrees_with_outbox(server: &Postgres, database: Option<&str>) -> usize {
@@ -56,6 +57,30 @@ fn a_crash_of_postgres_is_outlived_and_the_truth_still_holds() {
     let tally = shop.close().unwrap();
     let rows = truth_agrees_with_outbox(&server, None);
     assert!(u64::try_from(rows).unwrap() >= tally.committed, "{rows} {tally:?}");
+}
+
+#[test]
+fn what_was_committed_below_a_position_is_witnessed_once_with_messages_and_partitions_and_without_rollbacks() {
+    let server = shared_postgres().unwrap();
+    let database = server.create_unique_database("shop").unwrap();
+    let mut client = server.connect(Some(&database)).unwrap();
+    let every = Shapes::Every { messages: true, thousands: false, misrouted: 0.0, oversized: 0.0 };
+    let options = shop::Options { shapes: every, rows: Some(1000), ..shop::Options::default() };
+    shop::create_tables(&mut client, &options).unwrap();
+    let mut witness = Witness::create(&mut client, &database).unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let before = seen.len();
+        Shop::open(&server.url(&database), &options).unwrap().finish().unwrap();
+        let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[]).unwrap().get(0);
+        seen.extend(witness.committed_up_to(&mut client, &end).unwrap());
+        assert!(seen.len() >= before + 1000);
+    }
+    let mut truth: Vec<String> = truth::load(&mut client).unwrap().into_iter().map(|row| row.id).collect();
+    truth.sort();
+    seen.sort();
+    assert_eq!(seen, truth);
+    client.execute("SELECT pg_drop_replication_slot($1)", &[&format!("{database}_witness")]).unwrap();
 }
 
 #[test]

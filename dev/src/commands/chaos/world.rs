@@ -334,7 +334,7 @@ impl World {
     /// time to come.
     pub(super) fn absent_below_confirmed(&mut self, exact: bool) -> Result<Vec<String>> {
         let mut client = self.stage.connect()?;
-        let rows = self.witness.committed_up_to(&mut client, witness::parse_lsn(&self.stage.confirmed()?)?)?;
+        let rows = self.witness.committed_up_to(&mut client, &self.stage.confirmed()?)?;
         if exact {
             self.reader.catch_up()?;
             return Ok(self.reader.absent(&rows));
