@@ -67,13 +67,29 @@ impl Stage {
         partitions: u32,
         topic_settings: &[(&str, &str)],
     ) -> Result<Self> {
-        let to = format!("kafka://{}", kafka.brokers());
-        let arrivals = Arrivals::Kafka(Box::new(kafka.client_config()));
+        let (to, arrivals) = to_kafka(kafka);
         let stage = Self::build_to(postgres, &to, arrivals, binary, topic_prefix, options)?;
         for topic in stage.topics() {
             kafka.create_topic(&topic, partitions, topic_settings)?;
         }
         Ok(stage)
+    }
+
+    /// Makes a database and one topic, for a table that is not the shop's and has one route.
+    ///
+    /// # Errors
+    /// One of them cannot be made.
+    pub fn bare(
+        postgres: &Postgres,
+        kafka: &Kafka,
+        binary: &Path,
+        topic: &str,
+        partitions: u32,
+        topic_settings: &[(&str, &str)],
+    ) -> Result<Self> {
+        let (to, arrivals) = to_kafka(kafka);
+        kafka.create_topic(topic, partitions, topic_settings)?;
+        Self::empty(postgres, &to, arrivals, binary, topic.split('.').next().unwrap_or_default())
     }
 
     /// Makes database, tables and keys for a destination that is prepared already.
@@ -88,8 +104,19 @@ impl Stage {
         topic_prefix: &str,
         options: &shop::Options,
     ) -> Result<Self> {
+        let stage = Self::empty(postgres, to, arrivals, binary, topic_prefix)?;
+        stage.arrivals.create(&stage.topics().iter().map(String::as_str).collect::<Vec<_>>())?;
+        shop::create_tables(&mut stage.connect()?, options)?;
+        Ok(stage)
+    }
+
+    /// Makes a database alone, for tables and topics that are not the shop's.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn empty(postgres: &Postgres, to: &str, arrivals: Arrivals, binary: &Path, topic_prefix: &str) -> Result<Self> {
         let name = postgres.create_unique_database("shop")?;
-        let stage = Self {
+        Ok(Self {
             binary: binary.to_owned(),
             source: postgres.url(&name),
             relay_source: postgres.url(&name),
@@ -98,10 +125,7 @@ impl Stage {
             topic_prefix: topic_prefix.to_owned(),
             arrivals,
             admin_source: postgres.url("postgres"),
-        };
-        stage.arrivals.create(&stage.topics().iter().map(String::as_str).collect::<Vec<_>>())?;
-        shop::create_tables(&mut stage.connect()?, options)?;
-        Ok(stage)
+        })
     }
 
     /// The topics of the shop's rows.
@@ -122,10 +146,7 @@ impl Stage {
     /// # Errors
     /// The command fails; the message carries what it said.
     pub fn setup(&self) -> Result<String> {
-        let place = self.place();
-        let mut arguments = vec!["setup", "--apply", "--table", "public.outbox"];
-        arguments.extend(place.iter().map(String::as_str));
-        relay::run_well(&self.binary, &arguments)
+        relay::run_well(&self.binary, &self.arguments("setup", &["--apply", "--table", "public.outbox"]))
     }
 
     /// Starts a relay; `more` are further arguments.
@@ -133,19 +154,31 @@ impl Stage {
     /// # Errors
     /// It cannot be started; see [`Relay::start`].
     pub fn relay(&self, more: &[&str]) -> Result<Relay> {
-        Relay::start(&self.binary, &self.run_arguments(more), &[] as &[(&str, &str)])
+        self.publisher("run", more)
     }
 
-    /// The arguments of `walrelay` for running on this stage.
+    /// Starts a command that publishes as a relay does.
+    ///
+    /// # Errors
+    /// As [`Stage::relay`].
+    pub fn publisher(&self, command: &str, more: &[&str]) -> Result<Relay> {
+        Relay::start(&self.binary, &self.publishing(command, more), &[] as &[(&str, &str)])
+    }
+
+    /// The arguments of `walrelay run` on this stage.
     pub fn run_arguments(&self, more: &[&str]) -> Vec<String> {
-        let topic = self.arrivals.address(&self.topic_prefix, "{route}");
-        let fixed = ["run", "--to", &self.to, "--topic", &topic];
-        let fixed = fixed.into_iter().map(str::to_owned);
-        fixed.chain(self.place()).chain(more.iter().map(|&argument| argument.to_owned())).collect()
+        self.publishing("run", more)
     }
 
-    fn place(&self) -> [String; 6] {
-        ["--source", &self.relay_source, "--publication", &self.name, "--slot", &self.name].map(str::to_owned)
+    fn publishing(&self, command: &str, more: &[&str]) -> Vec<String> {
+        let topic = self.arrivals.address(&self.topic_prefix, "{route}");
+        self.arguments(command, &[&["--to", &self.to, "--topic", &topic], more].concat())
+    }
+
+    /// The arguments of one of the binary's commands for this stage's database, publication and slot.
+    pub fn arguments(&self, command: &str, more: &[&str]) -> Vec<String> {
+        let place = [command, "--source", &self.relay_source, "--publication", &self.name, "--slot", &self.name];
+        place.iter().chain(more).map(|&argument| argument.to_owned()).collect()
     }
 
     /// Waits until the slot has been confirmed up to everything that is committed now.
@@ -202,4 +235,9 @@ impl Stage {
         client.execute(drop_slot, &[&self.name])?;
         Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?)
     }
+}
+
+/// What `--to` takes, and where what it published is read.
+fn to_kafka(kafka: &Kafka) -> (String, Arrivals) {
+    (format!("kafka://{}", kafka.brokers()), Arrivals::Kafka(Box::new(kafka.client_config())))
 }

@@ -3,16 +3,16 @@
 //! In: how many shards, how many rows. Out: a table: rows a second, CPU time of each walsender and of each relay. Every set has slots of
 //! its own that are older than the backlog, so each measurement reads the same WAL. `0` stands for one slot without row filters.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ::postgres::Client;
 use anyhow::{Result, ensure};
+use walrelay_dev::arrivals::Arrivals;
 use walrelay_dev::consume;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process;
 use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::stage::Stage;
 
 use crate::binary::Binary;
 use crate::screen::{line, per_second};
@@ -60,21 +60,23 @@ struct Run {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let postgres = Postgres::with(arguments.postgres, &[("max_wal_size", "4GB")])?;
     let kafka = Kafka::start(&kafka::Options::default())?;
-    let database = postgres.create_unique_database("shards")?;
-    let stage = Stage { source: postgres.url(&database), binary: arguments.binary.path()?, postgres, kafka, database };
-    stage.connect()?.batch_execute(
+    let to = format!("kafka://{}", kafka.brokers());
+    let arrivals = Arrivals::Kafka(Box::new(kafka.client_config()));
+    let stage = Stage::empty(&postgres, &to, arrivals, &arguments.binary.path()?, "")?;
+    let ground = Ground { kafka, stage };
+    ground.stage.connect()?.batch_execute(
         "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)",
     )?;
     let sets: Vec<(u8, String)> = (0..=arguments.runs)
         .flat_map(|round| arguments.shards.iter().map(move |count| (*count, format!("s{round}_{count}"))))
         .collect();
     for (count, name) in &sets {
-        stage.prepare(*count, name)?;
+        ground.prepare(*count, name)?;
     }
-    stage.write(arguments)?;
+    ground.write(arguments)?;
     let mut runs: Vec<(u8, Run)> = Vec::new();
     for (at, (count, name)) in sets.iter().enumerate() {
-        let run = stage.measure(*count, name, arguments.rows)?;
+        let run = ground.measure(*count, name, arguments.rows)?;
         // The first of each warms up the broker and the files' cache.
         if at >= arguments.shards.len() {
             runs.push((*count, run));
@@ -86,32 +88,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(true)
 }
 
-/// The servers.
-struct Stage {
-    binary: PathBuf,
-    source: String,
-    postgres: Postgres,
+/// Kafka, and the database.
+struct Ground {
     kafka: Kafka,
-    database: String,
+    stage: Stage,
 }
 
-impl Stage {
-    fn connect(&self) -> Result<Client> {
-        self.postgres.connect(Some(&self.database))
-    }
-
-    fn place(&self, name: &str, arguments: &[&str]) -> Vec<String> {
-        let place = ["--source", &self.source, "--publication", name, "--slot", name];
-        arguments.iter().chain(&place).map(|&argument| argument.to_owned()).collect()
+impl Ground {
+    /// The stage of a set, whose slots, publication and topic have its name.
+    fn of_set(&self, name: &str) -> Stage {
+        let mut stage = self.stage.clone();
+        (stage.name, stage.topic_prefix) = (name.to_owned(), name.to_owned());
+        stage
     }
 
     fn prepare(&self, count: u8, name: &str) -> Result<()> {
         let shards = count.to_string();
-        let mut setup = vec!["setup", "--apply", "--table", "outbox"];
+        let mut setup = vec!["--apply", "--table", "outbox"];
         if count > 0 {
             setup.extend(["--shards", &shards]);
         }
-        relay::run_well(&self.binary, &self.place(name, &setup))?;
+        relay::run_well(&self.stage.binary, &self.of_set(name).arguments("setup", &setup))?;
         self.kafka.create_topic(&format!("{name}.order"), PARTITIONS, &[])
     }
 
@@ -121,7 +118,7 @@ impl Stage {
         let payload = arguments.payload.saturating_sub(24);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
-                let mut client = self.connect()?;
+                let mut client = self.stage.connect()?;
                 let sql = format!(
                     "INSERT INTO outbox SELECT '{writer}.' || $1::bigint * 10 + n, 'order', 'k' || ($1::bigint * 10 + n) % 1000, 'Placed', \
                        jsonb_build_object('seq', n, 'text', repeat('x', {payload})) FROM generate_series(1, 10) AS n"
@@ -139,13 +136,13 @@ impl Stage {
         for writer in writers {
             writer.join().map_err(|_| anyhow::anyhow!("a writer panicked"))??;
         }
-        self.connect()?.batch_execute("CHECKPOINT")?;
+        self.stage.connect()?.batch_execute("CHECKPOINT")?;
         Ok(())
     }
 
     /// Starts all relays of a set, and waits until each has confirmed the end.
     fn measure(&self, count: u8, name: &str, rows: u64) -> Result<Run> {
-        let mut client = self.connect()?;
+        let mut client = self.stage.connect()?;
         let slots = if count == 0 { name.to_owned() } else { format!("{name}\\_%\\_of\\_{count}") };
         let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[])?.get(0);
         let started = Instant::now();
@@ -175,13 +172,11 @@ impl Stage {
     }
 
     fn relays(&self, count: u8, name: &str) -> Result<Vec<Relay>> {
-        let (brokers, topic) = (self.kafka.brokers(), format!("{name}.{{route}}"));
+        let stage = self.of_set(name);
         let start = |shard: Option<u8>| {
             let shard = shard.map(|index| format!("{index}/{count}"));
-            let mut arguments = vec!["run", "--brokers", &brokers, "--topic", &topic, "--table", "outbox"];
-            arguments.extend(shard.iter().flat_map(|shard| ["--shard", shard]));
-            let arguments = self.place(name, &arguments);
-            Relay::start(Path::new(&self.binary), &arguments, &[] as &[(&str, &str)])
+            let shard = shard.iter().flat_map(|shard| ["--shard", shard]);
+            stage.relay(&["--table", "outbox"].into_iter().chain(shard).collect::<Vec<_>>())
         };
         if count == 0 { Ok(vec![start(None)?]) } else { (0..count).map(|index| start(Some(index))).collect() }
     }

@@ -19,7 +19,8 @@ use walrelay_dev::consume::Meter;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process;
-use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::relay::Relay;
+use walrelay_dev::stage::Stage;
 
 use crate::binary::Binary;
 use crate::screen::{line, per_second, thousands};
@@ -37,6 +38,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long writers write before the slot is made.
 const AHEAD: Duration = Duration::from_secs(2);
+
+/// Where the rows go, whose route is `order`.
+const TOPIC: &str = "backfill.order";
 
 /// Partitions of the topic.
 const PARTITIONS: u32 = 4;
@@ -65,13 +69,11 @@ pub(crate) struct Arguments {
     postgres: u32,
 }
 
-/// The servers, and the names on them.
+/// The servers, and what is on them.
 struct Ground {
-    postgres: Postgres,
+    _postgres: Postgres,
     kafka: Kafka,
-    name: String,
-    source: String,
-    topic: String,
+    stage: Stage,
 }
 
 /// What a run has taken.
@@ -95,16 +97,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         arguments.kills,
         arguments.writes
     ));
-    let ground = Ground::prepare(arguments)?;
+    let ground = Ground::prepare(arguments, &binary)?;
     let copied = ground.copy()?;
     let rate = |took: Duration| per_second(arguments.rows, took);
     line(&format!("copy          COPY outbox TO STDOUT: {} rows/s", rate(copied)));
-    let writers = Writers::start(&ground.source, arguments.writes);
+    let writers = Writers::start(&ground.stage.source, arguments.writes);
     std::thread::sleep(AHEAD);
-    relay::run_well(&binary, &ground.arguments("setup", &["--apply", "--table", "outbox"]))?;
-    let mut relay = ground.start(&binary, "run", "slot")?;
+    ground.stage.setup()?;
+    let mut relay = ground.start("run", "slot")?;
     relay.wait_streaming(PATIENCE)?;
-    let mut taken = ground.fill(arguments, &binary, seed, &mut relay)?;
+    let mut taken = ground.fill(arguments, seed, &mut relay)?;
     let written = writers.stop()?;
     taken.peaks[1] = ground.finish(relay)?.max(taken.peaks[1]);
     line(&format!(
@@ -124,7 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         taken.peaks[1] / 1024
     ));
     let mut sides = Sides::new(arguments.rows, arguments.payload, &written.counts);
-    walrelay_dev::consume::read_topic(&ground.kafka.client_config(), &ground.topic, |record| sides.see(&record))?;
+    walrelay_dev::consume::read_topic(&ground.kafka.client_config(), TOPIC, |record| sides.see(&record))?;
     let verdict = sides.finish();
     line(&format!("truth         {verdict}"));
     let passed = verdict.is_clean() && (arguments.kills > 0 || verdict.repeated() == 0);
@@ -133,14 +135,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 impl Ground {
-    fn prepare(arguments: &Arguments) -> Result<Self> {
+    fn prepare(arguments: &Arguments, binary: &Path) -> Result<Self> {
         let postgres = Postgres::with(arguments.postgres, &[("max_wal_size", "4GB")])?;
         let kafka = Kafka::start(&kafka::Options::default())?;
-        let name = postgres.create_unique_database("backfill")?;
-        let (source, topic) = (postgres.url(&name), format!("{name}.order"));
-        kafka.create_topic(&topic, PARTITIONS, &[])?;
-        let ground = Self { postgres, kafka, name, source, topic };
-        let mut client = ground.postgres.connect(Some(&ground.name))?;
+        let stage = Stage::bare(&postgres, &kafka, binary, TOPIC, PARTITIONS, &[])?;
+        let mut client = stage.connect()?;
         client.batch_execute(&format!(
             "CREATE TABLE outbox (id bigint, aggregatetype text, aggregateid text, type text, payload text);
              INSERT INTO outbox SELECT n, 'order', 'k' || n % 1000, 'Placed', lpad(n::text, {}, 'payload ')
@@ -150,39 +149,31 @@ impl Ground {
         ))?;
         client.batch_execute("VACUUM ANALYZE outbox")?;
         client.batch_execute("CHECKPOINT")?;
-        Ok(ground)
+        Ok(Self { _postgres: postgres, kafka, stage })
     }
 
     /// How long the rows take to be copied out, by a client that drops them.
     fn copy(&self) -> Result<Duration> {
-        let mut client = self.postgres.connect(Some(&self.name))?;
+        let mut client = self.stage.connect()?;
         let started = Instant::now();
         let mut reader = client.copy_out("COPY outbox TO STDOUT")?;
         std::io::copy(&mut reader, &mut std::io::sink())?;
         Ok(started.elapsed())
     }
 
-    fn arguments(&self, command: &str, more: &[&str]) -> Vec<String> {
-        let place = [command, "--source", &self.source, "--publication", &self.name, "--slot", &self.name];
-        place.iter().chain(more).map(|&argument| argument.to_owned()).collect()
-    }
-
-    fn start(&self, binary: &Path, command: &str, side: &str) -> Result<Relay> {
-        let (brokers, header) = (self.kafka.brokers(), format!("side=={side}"));
-        let topic = format!("{}.{{route}}", self.name);
-        let more = ["--brokers", &brokers, "--topic", &topic, "--header", &header, "--shutdown-timeout", "30s"];
-        Relay::start(binary, &self.arguments(command, &more), &[] as &[(&str, &str)])
+    fn start(&self, command: &str, side: &str) -> Result<Relay> {
+        self.stage.publisher(command, &["--header", &format!("side=={side}"), "--shutdown-timeout", "30s"])
     }
 
     /// Runs the backfill beside the relay until it is done.
-    fn fill(&self, arguments: &Arguments, binary: &Path, seed: u64, relay: &mut Relay) -> Result<Taken> {
-        let meter = Meter::new(&self.kafka.client_config(), std::slice::from_ref(&self.topic))?;
+    fn fill(&self, arguments: &Arguments, seed: u64, relay: &mut Relay) -> Result<Taken> {
+        let meter = Meter::new(&self.kafka.client_config(), &[TOPIC.to_owned()])?;
         let mut rng = StdRng::seed_from_u64(seed);
         let first = arguments.rows / 50;
         let mut moments: Vec<u64> = (0..arguments.kills).map(|_| rng.random_range(first..=arguments.rows)).collect();
         moments.sort_unstable_by(|one, other| other.cmp(one));
         let (started, mut taken) = (Instant::now(), Taken::default());
-        let mut filling = self.start(binary, "backfill", "table")?;
+        let mut filling = self.start("backfill", "table")?;
         let code = loop {
             if let Some(code) = filling.exited()? {
                 break code;
@@ -204,20 +195,10 @@ impl Ground {
     fn finish(&self, mut relay: Relay) -> Result<u64> {
         relay.start_again()?;
         relay.wait_streaming(PATIENCE)?;
-        self.wait_confirmed()?;
+        self.stage.wait_confirmed(HOUR)?;
         let peak = relay.usage()?.memory.peak;
         relay.terminate(PATIENCE)?;
         Ok(peak)
-    }
-
-    fn wait_confirmed(&self) -> Result<()> {
-        let mut client = self.postgres.connect(Some(&self.name))?;
-        let end: String = client.query_one("SELECT pg_current_wal_lsn()::text", &[])?.get(0);
-        let sql = "SELECT confirmed_flush_lsn >= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
-        process::wait_until(HOUR, "everything to be confirmed", || {
-            std::thread::sleep(LOOK_EVERY);
-            Ok(client.query_one(sql, &[&end, &self.name])?.get::<_, Option<bool>>(0) == Some(true))
-        })
     }
 }
 

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ::postgres::Client;
 use anyhow::{Context as _, Result, ensure};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -24,7 +23,8 @@ use rustix::process::Signal;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::Postgres;
 use walrelay_dev::process::{self, Guarded, LastWill};
-use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::relay::Relay;
+use walrelay_dev::stage::Stage;
 
 use crate::binary::Binary;
 use crate::screen::{again, line, thousands};
@@ -45,11 +45,14 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(10);
 /// How often a line is printed, and the results are written.
 const TELL_EVERY: Duration = Duration::from_mins(1);
 
+/// Where the rows go, whose route is `soak`.
+const TOPIC: &str = "soak.soak";
+
 /// Partitions of the topic.
 const PARTITIONS: u32 = 12;
 
 /// A partition keeps so little that hours of rows fit on a disk; the reader is never so far behind.
-const TOPIC: [(&str, &str); 2] = [("retention.bytes", "268435456"), ("segment.bytes", "67108864")];
+const TOPIC_SETTINGS: [(&str, &str); 2] = [("retention.bytes", "268435456"), ("segment.bytes", "67108864")];
 
 /// The most file descriptors that the relay may hold: some for each broker and producer, none for each row, fault or hour.
 const MOST_FILES: u64 = 200;
@@ -88,11 +91,9 @@ pub(crate) struct Arguments {
 struct Ground {
     postgres: Postgres,
     kafka: Kafka,
+    stage: Stage,
     relay: Relay,
     prune: Guarded,
-    name: String,
-    source: String,
-    topic: String,
 }
 
 /// Whether nothing was lost or swapped, and nothing grew.
@@ -106,8 +107,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         arguments.payload,
         arguments.fault_every
     ));
-    let reader = Reader::start(&ground.kafka.client_config(), &ground.topic)?;
-    let writers = Writers::start(&ground.source, arguments.rate, arguments.payload);
+    let reader = Reader::start(&ground.kafka.client_config(), TOPIC)?;
+    let writers = Writers::start(&ground.stage.source, arguments.rate, arguments.payload);
     let mut samples = Samples::new(arguments, seed);
     let broken = play(arguments, seed, &mut ground, &reader, &mut samples);
     let written = writers.stop()?;
@@ -169,24 +170,16 @@ impl Ground {
         ];
         let postgres = Postgres::with(arguments.postgres, &settings)?;
         let kafka = Kafka::start(&kafka::Options::default())?;
-        let name = postgres.create_unique_database("soak")?;
-        let (source, topic) = (postgres.url(&name), format!("{name}.soak"));
-        kafka.create_topic(&topic, PARTITIONS, &TOPIC)?;
-        writers::create_tables(&mut postgres.connect(Some(&name))?)?;
-        let place = ["--source", &source, "--publication", &name, "--slot", &name];
-        let with = |command: &str, more: &[&str]| -> Vec<String> {
-            std::iter::once(command).chain(place).chain(more.iter().copied()).map(str::to_owned).collect()
-        };
-        relay::run_well(&binary, &with("setup", &["--apply", "--table", "outbox"]))?;
-        let (brokers, template) = (kafka.brokers(), format!("{name}.{{route}}"));
-        let run = with("run", &["--brokers", &brokers, "--topic", &template]);
-        let mut relay = Relay::start(&binary, &run, &[] as &[(&str, &str)])?;
+        let stage = Stage::bare(&postgres, &kafka, &binary, TOPIC, PARTITIONS, &TOPIC_SETTINGS)?;
+        writers::create_tables(&mut stage.connect()?)?;
+        stage.setup()?;
+        let mut relay = stage.relay(&[])?;
         relay.wait_streaming(PATIENCE)?;
         let mut prune = Command::new(&binary);
-        prune.args(with("prune", &["--older-than", "1min", "--every", "30s"]));
+        prune.args(stage.arguments("prune", &["--older-than", "1min", "--every", "30s"]));
         prune.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let prune = Guarded::spawn("prune", &mut prune, &LastWill::default())?;
-        Ok(Self { postgres, kafka, relay, prune, name, source, topic })
+        Ok(Self { postgres, kafka, stage, relay, prune })
     }
 
     fn still_running(&mut self) -> Result<()> {
@@ -202,16 +195,12 @@ impl Ground {
         process::tail(&self.relay.log_path(), 15)
     }
 
-    fn connect(&self) -> Result<Client> {
-        self.postgres.connect(Some(&self.name))
-    }
-
     fn sample(&self, started: Instant, reader: &Reader) -> Result<Sample> {
         const SQL: &str = "SELECT (SELECT sum(seq)::bigint FROM soak_keys),
                pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint,
                pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint, pg_table_size('outbox')
           FROM pg_replication_slots WHERE slot_name = $1";
-        let row = self.connect()?.query_one(SQL, &[&self.name])?;
+        let row = self.stage.connect()?.query_one(SQL, &[&self.stage.name])?;
         let number = |place: usize| u64::try_from(row.get::<_, i64>(place)).unwrap_or_default();
         let (usage, files) =
             (self.relay.usage()?, process::files(self.relay.pid().context("the relay does not run")?)?);
@@ -230,7 +219,7 @@ impl Ground {
 
     /// Waits until everything has arrived, stops the programs, and compares.
     fn settle(&mut self, reader: &Reader, samples: &mut Samples) -> Result<()> {
-        let mut client = self.connect()?;
+        let mut client = self.stage.connect()?;
         let keys: Vec<(String, i64)> =
             client.query("SELECT key, seq FROM soak_keys", &[])?.iter().map(|row| (row.get(0), row.get(1))).collect();
         let keys: Vec<(String, u64)> =
