@@ -194,6 +194,12 @@ impl Relay {
         serde_json::from_str(&answer.body).with_context(|| format!("/status is no JSON: {}", answer.body))
     }
 
+    /// Records handed over and not acknowledged (exactly once: not committed), as `/status` says; 0 when it does not answer.
+    pub fn in_flight(&self) -> u64 {
+        let count = || self.status().ok()?.get("in_flight_records")?.as_u64();
+        count().unwrap_or(0)
+    }
+
     /// The sum of a metric over its labels; 0 when it is not there.
     ///
     /// # Errors

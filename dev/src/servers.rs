@@ -2,7 +2,7 @@
 //!
 //! In: which, and their settings. Out: what faults are done to, by the place of a server from 0.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -13,8 +13,10 @@ use crate::brokers::{self, Broker};
 use crate::cluster::Cluster;
 use crate::gate::Gate;
 use crate::kafka::Kafka;
-use crate::process;
+use crate::postgres::Postgres;
+use crate::stage::Stage;
 use crate::tap::Tap;
+use crate::{process, shop};
 
 /// Memory of Redis that no run fills.
 const ROOM: &str = "2gb";
@@ -158,6 +160,40 @@ impl Servers {
             Self::Kafka(cluster) => Arrivals::Kafka(Box::new(cluster.client_config())),
             Self::Other(other) => other.arrivals.clone(),
         }
+    }
+
+    /// A stage whose relays publish here, behind the taps. Partitions and settings are of Kafka's topics.
+    ///
+    /// # Errors
+    /// See [`Stage::build`].
+    pub fn stage(
+        &self,
+        postgres: &Postgres,
+        binary: &Path,
+        prefix: &str,
+        shop: &shop::Options,
+        partitions: u32,
+        settings: &[(&str, &str)],
+    ) -> Result<Stage> {
+        if let Self::Other(_) = self {
+            return Stage::build_to(postgres, &self.to(), self.arrivals(), binary, prefix, shop);
+        }
+        let mut stage = Stage::build_with(postgres, self.first_kafka()?, binary, prefix, shop, partitions, settings)?;
+        (stage.to, stage.arrivals) = (self.to(), self.arrivals());
+        Ok(stage)
+    }
+
+    /// Removes such a stage, once nobody reads its slot any more.
+    ///
+    /// # Errors
+    /// Somebody reads it for longer than `limit`, or something cannot be removed.
+    pub fn strike(&self, stage: &Stage, limit: Duration) -> Result<()> {
+        stage.wait_released(limit)?;
+        if let Self::Kafka(_) = self {
+            return stage.strike(self.first_kafka()?);
+        }
+        stage.drop_database()?;
+        stage.arrivals.remove(&stage.topics().iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Kafka, where it is that.

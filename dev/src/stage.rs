@@ -14,6 +14,7 @@ use crate::arrivals::Arrivals;
 use crate::kafka::Kafka;
 use crate::postgres::{Postgres, quote_identifier};
 use crate::relay::{self, Relay};
+use crate::tap::Tap;
 use crate::{process, shop, truth};
 
 /// The partitions of each topic unless it is said.
@@ -195,6 +196,42 @@ impl Stage {
             Ok(client.query_one(sql, &[&target, &self.name])?.get(0))
         });
         waited.with_context(|| format!("up to {target}: it is at {:?}", self.confirmed().ok()))
+    }
+
+    /// Has relays reach the database through a tap.
+    #[must_use]
+    pub fn behind(mut self, tap: &Tap) -> Self {
+        self.relay_source = format!("postgres://postgres@{}/{}", tap.address(), self.name);
+        self
+    }
+
+    /// The process of the slot's walsender; `None`: nobody reads it.
+    ///
+    /// # Errors
+    /// There is no such slot.
+    pub fn walsender(&self) -> Result<Option<i32>> {
+        let sql = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1";
+        Ok(self.connect()?.query_one(sql, &[&self.name])?.get(0))
+    }
+
+    /// Ends the slot's walsender; whether there was one.
+    ///
+    /// # Errors
+    /// There is no such slot.
+    pub fn terminate_walsender(&self) -> Result<bool> {
+        let Some(pid) = self.walsender()? else { return Ok(false) };
+        self.connect()?.execute("SELECT pg_terminate_backend($1)", &[&pid])?;
+        Ok(true)
+    }
+
+    /// Waits until nobody reads the slot; it may be gone.
+    ///
+    /// # Errors
+    /// Somebody does for longer than `limit`.
+    pub fn wait_released(&self, limit: Duration) -> Result<()> {
+        let mut client = self.connect()?;
+        let sql = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
+        process::wait_until(limit, "the slot to be released", || Ok(client.query_one(sql, &[&self.name])?.get(0)))
     }
 
     /// The slot's `confirmed_flush_lsn`.

@@ -52,11 +52,12 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
         Kind::PostgresFast => drop(world.postgres.stop_within(Mode::Fast, PATIENCE)?),
         Kind::PostgresFreeze => world.postgres.suspend()?,
         Kind::WalsenderTerminate => {
-            let Some(pid) = walsender(world)? else { return Ok(Struck::MISSED) };
-            world.connect()?.execute("SELECT pg_terminate_backend($1)", &[&pid])?;
+            if !world.stage.terminate_walsender()? {
+                return Ok(Struck::MISSED);
+            }
         }
         Kind::WalsenderFreeze => {
-            let Some(pid) = walsender(world)? else { return Ok(Struck::MISSED) };
+            let Some(pid) = world.stage.walsender()? else { return Ok(Struck::MISSED) };
             let frozen = u32::try_from(pid).ok();
             signal(frozen, Signal::STOP);
             return Ok(Struck { frozen, ..Struck::HIT });
@@ -177,11 +178,6 @@ fn taps(world: &World, strike: Strike) -> impl Iterator<Item = &Tap> {
     let one = usize::try_from(strike.dice % 1021).unwrap_or(0) % count;
     let all = strike.dice.is_multiple_of(2);
     world.servers.taps().iter().enumerate().filter(move |(place, _)| all || *place == one).map(|(_, tap)| tap)
-}
-
-fn walsender(world: &World) -> Result<Option<i32>> {
-    let sql = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1";
-    Ok(world.connect()?.query_one(sql, &[&world.stage.name])?.get(0))
 }
 
 fn stall(tap: &Tap, dice: u64) {

@@ -13,6 +13,7 @@
 
 mod aborted;
 mod faults;
+mod judge;
 mod plan;
 mod reader;
 mod report;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum as _;
+use clap::ValueEnum;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{Rng as _, SeedableRng as _};
@@ -80,8 +80,8 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// As `--only` takes it.
-    pub(crate) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    pub(super) fn name(self) -> String {
+        name_of(&self)
     }
 
     /// Whether it comes only when it is asked for: it takes minutes, or more than a fault's moment.
@@ -201,8 +201,8 @@ pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
         Brokers::Both => wishes.rounds.div_ceil(3) * 2,
     };
     let round = |number: usize| {
-        let mut rng = StdRng::seed_from_u64(wishes.seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
-        let kind = in_turn(&kinds, wishes.seed, number);
+        let mut rng = dice(wishes.seed, number);
+        let kind = in_turn(&kinds, wishes.seed, number).unwrap_or(Kind::RelayKill);
         let second = wishes.only.is_empty() && rng.random_bool(SECOND);
         let calm = Duration::from_millis(rng.random_range(100..=900));
         let first = strike(kind, &mut rng);
@@ -220,13 +220,23 @@ fn strike(kind: Kind, rng: &mut StdRng) -> Strike {
     Strike { kind, hold: Duration::from_millis(rng.random_range(kind.holds())), dice: rng.random() }
 }
 
-/// Each kind once, in an order that the seed tells, then each once more in another.
-fn in_turn(kinds: &[Kind], seed: u64, number: usize) -> Kind {
+/// A value as it is typed.
+pub(super) fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// A round's own.
+pub(super) fn dice(seed: u64, number: usize) -> StdRng {
+    StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number as u64))
+}
+
+/// The kind of a round: each once, in an order that the seed tells, then each once more in another. `None`: there are no kinds.
+pub(super) fn in_turn<K: Copy>(kinds: &[K], seed: u64, number: usize) -> Option<K> {
     let count = kinds.len().max(1);
     let lap = (number - 1) / count;
     let mut order = kinds.to_vec();
     order.shuffle(&mut StdRng::seed_from_u64(seed.wrapping_add(lap as u64 * 7919)));
-    order.get((number - 1) % count).copied().unwrap_or(Kind::RelayKill)
+    order.get((number - 1) % count).copied()
 }
 
 #[cfg(test)]

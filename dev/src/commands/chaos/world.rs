@@ -232,8 +232,13 @@ impl World {
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
 
         let shop_options = settings.shop(brokers);
-        let (mut stage, dead_letters) = build(settings, &postgres, &servers, binary, &shop_options)?;
-        stage.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
+        let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
+        let stage = servers.stage(&postgres, binary, PREFIX, &shop_options, settings.partitions, limit)?;
+        let stage = stage.behind(&postgres_tap);
+        let dead_letters = format!("{}.dead-letter", stage.name);
+        if settings.dead_letter {
+            servers.first_kafka()?.create_topic(&dead_letters, 2, &[])?;
+        }
         let mut topics = stage.topics();
         topics.extend(settings.dead_letter.then(|| dead_letters.clone()));
         stage.setup()?;
@@ -267,17 +272,11 @@ impl World {
         })
     }
 
-    /// Records handed over and not acknowledged (exactly once: not committed), as `/status` says.
-    pub(super) fn in_flight(&self) -> u64 {
-        let count = || self.relay.status().ok()?.get("in_flight_records")?.as_u64();
-        count().unwrap_or(0)
-    }
-
-    /// As [`World::in_flight`], as soon as there is one; when there is none within `limit`, 0.
+    /// As [`Relay::in_flight`], as soon as there is one; when there is none within `limit`, 0.
     pub(super) fn caught_in_flight(&self, limit: Duration) -> u64 {
         let until = Instant::now() + limit;
         loop {
-            let count = self.in_flight();
+            let count = self.relay.in_flight();
             if count > 0 || Instant::now() >= until {
                 return count;
             }
@@ -415,29 +414,6 @@ pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
     // A topic that was deleted is not to come back by itself.
     let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
     Cluster::start(brokers, &options)
-}
-
-/// The stage, and where its dead-letter records go.
-fn build(
-    settings: &Settings,
-    postgres: &Postgres,
-    servers: &Servers,
-    binary: &Path,
-    shop: &shop::Options,
-) -> Result<(Stage, String)> {
-    if settings.to.is_some() {
-        let stage = Stage::build_to(postgres, &servers.to(), servers.arrivals(), binary, PREFIX, shop)?;
-        return Ok((stage, String::new()));
-    }
-    let kafka = servers.first_kafka()?;
-    let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
-    let mut stage = Stage::build_with(postgres, kafka, binary, PREFIX, shop, settings.partitions, limit)?;
-    (stage.to, stage.arrivals) = (servers.to(), servers.arrivals());
-    let dead_letters = format!("{}.dead-letter", stage.name);
-    if settings.dead_letter {
-        kafka.create_topic(&dead_letters, 2, &[])?;
-    }
-    Ok((stage, dead_letters))
 }
 
 fn start_postgres(major: u32) -> Result<Postgres> {

@@ -40,15 +40,14 @@ pub(in super::super) fn play(world: &mut World, dice: u64) -> Result<Vec<String>
         super::insert(&mut client, "order", number..=number, 10)?;
         if number == ROWS / 2 {
             let change = format!("ALTER ROLE {ROTATING_ROLE} PASSWORD 'second'");
-            let terminate = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1";
             client.batch_execute(&change)?;
             if dice.is_multiple_of(2) {
-                client.execute(terminate, &[&stage.name])?;
+                stage.terminate_walsender()?;
                 std::thread::sleep(GAP);
                 write(&file, "second")?;
             } else {
                 write(&file, "second")?;
-                client.execute(terminate, &[&stage.name])?;
+                stage.terminate_walsender()?;
             }
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -70,13 +70,11 @@ fn refuse_once(world: &mut World, code: i16, delay: Duration, gap: Duration) -> 
     if refused == 0 {
         broken.push(format!("no request was refused with {code}"));
     }
-    let in_order = i64::try_from(seen.numbers.len())?;
-    let is_prefix = (1..=in_order).all(|number| seen.numbers.contains(&number));
-    if !is_prefix || !seen.swapped.is_empty() {
-        let numbers = &seen.numbers;
+    let (numbers, swapped) = (seen.numbers(), seen.found().swapped);
+    let in_order = i64::try_from(numbers.len())?;
+    if seen.missing(in_order) + swapped > 0 {
         broken.push(format!(
-            "refused once with {code} after {delay:?}, rows {gap:?} apart: the topic holds {numbers:?}, swapped {:?}, exit {ended:?}",
-            seen.swapped
+            "refused once with {code} after {delay:?}, rows {gap:?} apart: the topic holds {numbers:?}, {swapped} swapped, exit {ended:?}"
         ));
     }
     match ended {

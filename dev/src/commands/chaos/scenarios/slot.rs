@@ -44,7 +44,7 @@ pub(in super::super) fn play(world: &mut World) -> Result<Vec<String>> {
     };
     let topic = stage.topics().into_iter().next().unwrap_or_default();
     let seen = super::look_at(&stage, &topic)?;
-    let missing = (1..=200 + BETWEEN).filter(|number| !seen.numbers.contains(number)).count();
+    let missing = seen.missing(200 + BETWEEN);
     drop(client);
     super::strike_down(world, &stage, relay)?;
     Ok(match ended {

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum as _;
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom as _;
-use rand::{Rng as _, SeedableRng as _};
+use rand::Rng as _;
 use rustix::process::Signal;
 use walrelay_dev::tap::Tap;
 
+use super::super::plan::{dice, in_turn, name_of};
 use super::Pair;
 
 /// A kind of fault. Each makes the active relay lose the slot while records of it are under way.
@@ -49,13 +48,10 @@ pub(super) struct Round {
 pub(super) fn plan(seed: u64, rounds: usize, only: &[Fault]) -> Vec<Round> {
     let kinds = if only.is_empty() { Fault::value_variants() } else { only };
     let round = |number: usize| {
-        let lap = (number - 1) / kinds.len();
-        let mut order = kinds.to_vec();
-        order.shuffle(&mut StdRng::seed_from_u64(seed.wrapping_add(lap as u64 * 7919)));
-        let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number as u64));
+        let mut rng = dice(seed, number);
         Round {
             number,
-            fault: order.get((number - 1) % kinds.len()).copied().unwrap_or(Fault::BrokerCut),
+            fault: in_turn(kinds, seed, number).unwrap_or(Fault::BrokerCut),
             calm: Duration::from_millis(rng.random_range(500..1500)),
             more: Duration::from_millis(rng.random_range(200..1500)),
         }
@@ -66,7 +62,7 @@ pub(super) fn plan(seed: u64, rounds: usize, only: &[Fault]) -> Vec<Round> {
 impl Fault {
     /// As `--standby` takes it.
     pub(super) fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        name_of(&self)
     }
 
     fn cuts_brokers(self) -> bool {
@@ -105,7 +101,7 @@ impl Fault {
         }
         if self.terminates() {
             pair.postgres_tap.refuse(true);
-            pair.terminate_walsender()?;
+            pair.stage.terminate_walsender()?;
         }
         if self == Self::KillCut {
             pair.active.kill9()?;

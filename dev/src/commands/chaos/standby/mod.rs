@@ -10,7 +10,6 @@
 //! does whose packets are dropped: they arrive later if the relay closed its connection, and not if it reset it.
 
 mod faults;
-mod judge;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,12 +26,12 @@ use walrelay_dev::stage::Stage;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::{brokers, provision};
 
-use super::scenarios::{insert, number_of};
+use super::judge::{Found, Judge};
+use super::scenarios::insert;
 use super::world;
 use crate::screen::line;
 pub(crate) use faults::Fault;
 use faults::{Round, plan};
-use judge::{Found, Judge};
 
 /// How long anything may take that has to happen.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -120,14 +119,12 @@ fn play(
     (servers, postgres_tap): (&Servers, &Tap),
     binary: &Path,
 ) -> Result<Outcome> {
-    let stage = build(settings, postgres, servers, binary)?;
-    let mut behind_tap = stage.clone();
-    behind_tap.relay_source = format!("postgres://postgres@{}/{}", postgres_tap.address(), stage.name);
+    let stage = build(postgres, servers, binary)?;
     let mut beside_taps = stage.clone();
     beside_taps.to = servers.second_to();
     let arguments = arguments(settings);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let mut active = behind_tap.relay(&arguments)?;
+    let mut active = stage.clone().behind(postgres_tap).relay(&arguments)?;
     active.wait_streaming(PATIENCE)?;
     let standby = beside_taps.relay(&arguments)?;
     let mut pair = Pair { servers, postgres_tap, stage: &stage, active, standby };
@@ -153,15 +150,9 @@ fn play(
     Ok(Outcome { round, in_flight, takeover, found, broken })
 }
 
-fn build(settings: &Settings, postgres: &Postgres, servers: &Servers, binary: &Path) -> Result<Stage> {
+fn build(postgres: &Postgres, servers: &Servers, binary: &Path) -> Result<Stage> {
     let prefix = format!("{PREFIX}.{}", unique_name("round"));
-    let options = shop::Options::default();
-    let mut stage = if settings.to.is_some() {
-        Stage::build_to(postgres, &servers.to(), servers.arrivals(), binary, &prefix, &options)?
-    } else {
-        Stage::build_with(postgres, servers.first_kafka()?, binary, &prefix, &options, PARTITIONS, &[])?
-    };
-    (stage.to, stage.arrivals) = (servers.to(), servers.arrivals());
+    let stage = servers.stage(postgres, binary, &prefix, &shop::Options::default(), PARTITIONS, &[])?;
     stage.setup()?;
     Ok(stage)
 }
@@ -200,20 +191,13 @@ impl Pair<'_> {
         let arrived = || Ok(self.active.metric("walrelay_events_total")? > 0.0);
         process::wait_until(PATIENCE, "some records", arrived)?;
         thread::sleep(round.calm);
-        let in_flight = in_flight(&self.active);
+        let in_flight = self.active.in_flight();
         let began = Instant::now();
         round.fault.begin(self)?;
         self.standby.wait_streaming(PATIENCE).context("the standby")?;
         let takeover = began.elapsed();
         thread::sleep(round.more);
         Ok((in_flight, takeover))
-    }
-
-    fn terminate_walsender(&self) -> Result<()> {
-        let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
-                   WHERE slot_name = $1 AND active_pid IS NOT NULL";
-        self.stage.connect()?.execute(sql, &[&self.stage.name])?;
-        Ok(())
     }
 
     /// Waits until nothing is under way any more, and reads what has arrived.
@@ -223,21 +207,12 @@ impl Pair<'_> {
         let (mut count, mut since) = (gauge.count()?, Instant::now());
         process::wait_until(PATIENCE, "nothing to be in flight", || {
             let now = gauge.count()?;
-            if now != count || in_flight(&self.active) + in_flight(&self.standby) > 0 {
+            if now != count || self.active.in_flight() + self.standby.in_flight() > 0 {
                 (count, since) = (now, Instant::now());
             }
             Ok(since.elapsed() >= QUIET)
         })?;
-        let mut judge = Judge::default();
-        let topics = self.stage.topics();
-        self.stage.arrivals.read(&topics, |record| {
-            // A stream of NATS has all subjects.
-            let number = number_of(&record.value_text()).filter(|_| topics.contains(&record.topic));
-            if let Some(number) = number {
-                judge.see(record.key_text(), number);
-            }
-        })?;
-        Ok(judge)
+        Judge::of(&self.stage.arrivals, &self.stage.topics())
     }
 
     fn keep_logs(&self, seed: u64, round: Round) -> Result<std::path::PathBuf> {
@@ -252,24 +227,8 @@ impl Pair<'_> {
     fn strike_down(mut self) -> Result<()> {
         self.active.kill9()?;
         self.standby.kill9()?;
-        let mut client = self.stage.connect()?;
-        let sql = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
-        process::wait_until(PATIENCE, "the slot to be released", || {
-            Ok(client.query_one(sql, &[&self.stage.name])?.get(0))
-        })?;
-        drop(client);
-        if let Ok(kafka) = self.servers.first_kafka() {
-            return self.stage.strike(kafka);
-        }
-        self.stage.drop_database()?;
-        let topics = self.stage.topics();
-        self.stage.arrivals.remove(&topics.iter().map(String::as_str).collect::<Vec<_>>())
+        self.servers.strike(self.stage, PATIENCE)
     }
-}
-
-fn in_flight(relay: &Relay) -> u64 {
-    let count = || relay.status().ok()?.get("in_flight_records")?.as_u64();
-    count().unwrap_or(0)
 }
 
 fn broken(settings: &Settings, round: Round, found: &Found, missing: usize) -> Vec<String> {

@@ -1,9 +1,14 @@
-//! What consumers that keep the last value of each key have, while records come and in the end.
+//! What has become of rows with rising numbers: for those who count them, and for consumers that keep the last value of each key.
 //!
-//! In: the records of each key in their order, by the numbers of their rows, which rise. Out: keys that end with an old value, and
-//! records that came behind a newer one of their key without being the beginning of a repetition of everything up to that.
+//! In: the records of each key in their order, by the numbers of their rows. Out: rows that are missing, repeated or swapped; keys that
+//! end with an old value; records that came behind a newer one of their key without being the beginning of a repetition of everything
+//! up to that.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use serde_json::Value;
+use walrelay_dev::arrivals::Arrivals;
 
 /// The records seen so far.
 #[derive(Debug, Default)]
@@ -24,6 +29,8 @@ pub(super) struct Found {
     pub(super) records: usize,
     /// Rows that came more than once, counted each time.
     pub(super) repeats: usize,
+    /// Rows that came for the first time behind a later one of their key.
+    pub(super) swapped: usize,
     /// Keys whose last record is not their newest.
     pub(super) stale_keys: usize,
     /// Records that were older than one before them, and were not followed by everything up to that one.
@@ -31,7 +38,21 @@ pub(super) struct Found {
 }
 
 impl Judge {
-    pub(super) fn see(&mut self, key: String, number: i64) {
+    /// Reads what has arrived at these topics of rows whose payload is an object with their `number`.
+    pub(super) fn of(arrivals: &Arrivals, topics: &[String]) -> Result<Self> {
+        let mut judge = Self::default();
+        arrivals.read(topics, |record| {
+            let payload = serde_json::from_slice::<Value>(record.value.as_deref().unwrap_or_default());
+            let number = payload.ok().and_then(|payload| payload.get("number")?.as_i64());
+            // A stream of NATS has all subjects.
+            if let Some(number) = number.filter(|_| topics.contains(&record.topic)) {
+                judge.see(record.key_text(), number);
+            }
+        })?;
+        Ok(judge)
+    }
+
+    fn see(&mut self, key: String, number: i64) {
         self.keys.entry(key).or_default().numbers.push(number);
     }
 
@@ -44,10 +65,22 @@ impl Judge {
         found
     }
 
+    /// The numbers that came.
+    pub(super) fn numbers(&self) -> BTreeSet<i64> {
+        self.keys.values().flat_map(|key| key.numbers.iter().copied()).collect()
+    }
+
     /// The rows from 1 to `last` that have no record.
     pub(super) fn missing(&self, last: i64) -> usize {
-        let there: HashSet<i64> = self.keys.values().flat_map(|key| key.numbers.iter().copied()).collect();
+        let there = self.numbers();
         (1..=last).filter(|number| !there.contains(number)).count()
+    }
+
+    /// What is wrong, if the rows from 1 to `last` were to come once each, in order.
+    pub(super) fn broken(&self, last: i64) -> Option<String> {
+        let (missing, Found { repeats, swapped, .. }) = (self.missing(last), self.found());
+        let words = || format!("{missing} of {last} rows missing, {repeats} repeated, {swapped} swapped");
+        (missing + swapped + repeats > 0).then(words)
     }
 }
 
@@ -61,7 +94,11 @@ impl Key {
             if leaps || number <= last {
                 found.stale_records += std::mem::take(&mut behind);
             }
-            found.repeats += usize::from(!seen.insert(number));
+            if seen.insert(number) {
+                found.swapped += usize::from(number < newest);
+            } else {
+                found.repeats += 1;
+            }
             (last, newest) = (number, newest.max(number));
             behind = if number == newest { 0 } else { behind + 1 };
         }
@@ -105,5 +142,15 @@ mod tests {
             judge.see(format!("key-{}", number % 2), number);
         }
         assert_eq!((judge.missing(4), judge.found().records), (1, 3));
+    }
+
+    #[test]
+    fn a_row_behind_a_later_one_of_its_key_is_swapped_and_one_that_came_before_is_repeated() {
+        let mut judge = Judge::default();
+        for number in [1, 3, 2, 3] {
+            judge.see("a".to_owned(), number);
+        }
+        assert_eq!(judge.broken(4).unwrap(), "1 of 4 rows missing, 1 repeated, 1 swapped");
+        assert!(Judge::default().broken(0).is_none());
     }
 }
