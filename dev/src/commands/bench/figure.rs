@@ -1,7 +1,7 @@
 //! A figure over some runs: the median with its range.
 
 /// A figure over the runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(super) struct Figure {
     pub(super) median: f64,
     pub(super) least: f64,

@@ -4,19 +4,21 @@
 //! the relay's reads it. A kill comes as soon as its share of the rows has arrived, wherever the relay then is. A relay that ends by itself
 //! is started again as well.
 
-use std::path::Path;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
+use serde::Serialize;
 use serde_json::{Value, json};
-use walrelay_dev::process::{self, Guarded, LastWill};
+use walrelay_dev::process;
 
 use super::case::{Load, Reading};
 use super::ground::{Ground, Job, Loaded};
 use super::measure;
+use super::report::{Row, dash, table};
 use super::subject::{Name, Subjects};
 use super::verify::Verdict;
-use crate::screen::{failure, line, thousands};
+use crate::screen::thousands;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,17 +40,18 @@ const LONGEST: Duration = Duration::from_mins(10);
 pub(super) struct Kills {
     load: Load,
     reading: Reading,
-    rows: Vec<(Name, Result<Outcome, String>)>,
+    rows: Vec<Row<Name, Outcome>>,
 }
 
 /// What came of one.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 struct Outcome {
     kills: u32,
     /// Ends of its own.
     ends: u32,
     /// From the first start until the last record had arrived.
     seconds: f64,
+    #[serde(flatten)]
     verdict: Verdict,
 }
 
@@ -69,22 +72,21 @@ pub(super) fn measure(
         let run = |job: &Job<'_>, topics: &[String]| through_kills(subjects, *name, job, topics, kills);
         let outcome = measure::on_a_copy(ground, *name, loaded, reading, number, run);
         let outcome = outcome.map(|(outcome, verdict)| Outcome { verdict, ..outcome });
-        let outcome = outcome.map_err(|error| failure(&error));
-        line(&format!("  kills  {:<22} {}", name.to_string(), words(&outcome)));
-        rows.push((*name, outcome));
+        let mut row = Row::new(*name, None);
+        row.take("kills", outcome, true);
+        rows.push(row);
     }
     Kills { load: loaded.load, reading: reading.clone(), rows }
 }
 
 fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String], kills: u32) -> Result<Outcome> {
-    let log = job.ground.folder.join(format!("{}.log", job.slot));
     let mut gauge = job.ground.arrivals(job.reading).gauge(topics)?;
     let opened = gauge.count()?;
     let rows = job.loaded.load.rows;
     let (started, mut killed, mut ends) = (Instant::now(), 0, 0);
     let (mut arrived, mut came) = (0, started);
     let mut client = job.ground.postgres.connect(Some(&job.loaded.database))?;
-    let mut process = start(subjects, name, job, &log)?;
+    let (mut process, log) = measure::spawn(subjects, name, job)?;
     loop {
         let now = gauge.count()?.saturating_sub(opened);
         if now != arrived {
@@ -93,11 +95,11 @@ fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[Strin
         if killed < kills && now >= rows * u64::from(killed + 1) / u64::from(kills + 1) {
             process.kill_tree()?;
             killed += 1;
-            process = start(subjects, name, job, &log)?;
+            (process, _) = measure::spawn(subjects, name, job)?;
         } else if process.exited()?.is_some() {
             ends += 1;
             std::thread::sleep(LOOK);
-            process = start(subjects, name, job, &log)?;
+            (process, _) = measure::spawn(subjects, name, job)?;
         }
         let quiet = came.elapsed();
         let complete = now >= rows && quiet > SETTLED;
@@ -118,21 +120,25 @@ fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[Strin
     }
 }
 
-fn start(subjects: &Subjects, name: Name, job: &Job<'_>, log: &Path) -> Result<Guarded> {
-    let mut command = subjects.command(name, job)?;
-    let file = std::fs::File::options().create(true).append(true).open(log)?;
-    command.stdout(file.try_clone()?).stderr(file);
-    Guarded::spawn(job.slot, &mut command, &LastWill::default())
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kills, ends, seconds, verdict: Verdict { missing, repeated, out_of_order, wrong, .. } } = self;
+        write!(f, "{kills} kills, {ends} ends of its own, {seconds:.1} s: ")?;
+        write!(f, "{missing} missing, {repeated} repeated, {out_of_order} out of order, {wrong} wrong")
+    }
 }
 
-fn words(outcome: &Result<Outcome, String>) -> String {
-    match outcome {
-        Err(why) => why.clone(),
-        Ok(Outcome { kills, ends, seconds, verdict }) => {
-            let Verdict { missing, repeated, out_of_order, wrong, .. } = verdict;
-            format!(
-                "{kills} kills, {ends} ends of its own, {seconds:.1} s: {missing} missing, {repeated} repeated, {out_of_order} out of order, {wrong} wrong"
-            )
+impl Outcome {
+    fn cells(&self) -> Vec<String> {
+        let Self { kills, ends, seconds, verdict } = self;
+        let [missing, repeated, swapped] = [verdict.missing, verdict.repeated, verdict.out_of_order].map(thousands);
+        vec![kills.to_string(), ends.to_string(), missing, repeated, swapped, format!("{seconds:.1} s")]
+    }
+
+    fn note(&self) -> String {
+        match (self.verdict.wrong, self.verdict.altered) {
+            (0, false) => String::new(),
+            (wrong, _) => format!("{wrong} wrong or altered"),
         }
     }
 }
@@ -140,68 +146,23 @@ fn words(outcome: &Result<Outcome, String>) -> String {
 impl Kills {
     /// As a section of the report.
     pub(super) fn markdown(&self) -> String {
-        let mut text = format!(
-            "\n## Killed in the middle: {}\n\n{}. SIGKILL as soon as each share of the rows had arrived, and a new start at once.\n\n\
-             | | kills | ends of its own | rows missing | repeated | out of order by key | complete after | |\n|---|---|---|---|---|---|---|---|\n",
-            self.load, self.reading
-        );
-        for (name, outcome) in &self.rows {
-            let row = match outcome {
-                Err(why) => format!("| {name} | – | – | – | – | – | – | {why} |\n"),
-                Ok(Outcome { kills, ends, seconds, verdict }) => {
-                    let notes = match (verdict.wrong, verdict.altered) {
-                        (0, false) => String::new(),
-                        (wrong, _) => format!("{wrong} wrong or altered"),
-                    };
-                    let [missing, repeated, swapped] =
-                        [verdict.missing, verdict.repeated, verdict.out_of_order].map(thousands);
-                    format!(
-                        "| {name} | {kills} | {ends} | {missing} | {repeated} | {swapped} | {seconds:.1} s | {notes} |\n"
-                    )
-                }
-            };
-            text.push_str(&row);
-        }
-        text
+        let cells = |row: &Row<Name, Outcome>| {
+            let outcome = row.runs.first();
+            let figures = outcome.map_or_else(|| vec![dash(); 6], Outcome::cells);
+            let note = outcome.map(Outcome::note).or_else(|| row.note.clone()).unwrap_or_default();
+            [vec![row.subject.to_string()], figures, vec![note]].concat()
+        };
+        let head = "| | kills | ends of its own | rows missing | repeated | out of order by key | complete after | |";
+        format!(
+            "\n## Killed in the middle: {}\n\n{}. SIGKILL as soon as each share of the rows had arrived, and a new start at once.\n\n{}",
+            self.load,
+            self.reading,
+            table(head, self.rows.iter().map(cells))
+        )
     }
 
     /// Everything.
     pub(super) fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|(name, outcome)| match outcome {
-            Err(why) => json!({"subject": name.to_string(), "note": why}),
-            Ok(Outcome { kills, ends, seconds, verdict }) => json!({
-                "subject": name.to_string(),
-                "kills": kills,
-                "ends": ends,
-                "seconds": seconds,
-                "missing": verdict.missing,
-                "repeated": verdict.repeated,
-                "out_of_order": verdict.out_of_order,
-                "wrong": verdict.wrong,
-                "altered": verdict.altered,
-            }),
-        });
-        json!({"load": self.load.to_string(), "reading": self.reading.to_string(), "subjects": rows.collect::<Vec<_>>()})
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::case::{Kind, Size};
-    use super::*;
-
-    #[test]
-    fn what_was_lost_repeated_or_swapped_is_reported_and_who_failed_says_why() {
-        let verdict = Verdict { missing: 1, repeated: 2345, out_of_order: 6, ..Verdict::default() };
-        let outcome = Outcome { kills: 3, ends: 1, seconds: 7.25, verdict };
-        let kills = Kills {
-            load: Load { rows: 10, batch: 1, payload: Size(300), kind: Kind::Jsonb, topics: 1, keys: 2 },
-            reading: Reading::default(),
-            rows: vec![(Name::Walrelay, Ok(outcome)), (Name::Debezium, Err("failed: no Java".to_owned()))],
-        };
-        let text = kills.markdown();
-        assert!(text.contains("| walrelay | 3 | 1 | 1 | 2,345 | 6 | 7.2 s |  |"), "{text}");
-        assert!(text.contains("| Debezium, default settings | – | – | – | – | – | – | failed: no Java |"), "{text}");
-        assert_eq!(kills.json()["subjects"][0]["repeated"], 2345);
+        json!({"load": self.load.to_string(), "reading": self.reading.to_string(), "subjects": self.rows})
     }
 }

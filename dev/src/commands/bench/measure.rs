@@ -4,16 +4,20 @@
 //! figure of its own. `pg_recvlogical`, which writes nothing, counts from the walsender's appearance. CPU times are of the
 //! same span.
 
-use std::path::Path;
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::Signal;
+use serde::Serialize;
 use walrelay_dev::process::{self, Guarded, LastWill};
 
 use super::case::Reading;
 use super::ground::{Ground, Job, Loaded};
+use super::report::whole;
 use super::subject::{Name, Subjects};
 use super::verify::{self, Verdict};
 
@@ -31,26 +35,59 @@ const LOOK_LONGEST: Duration = Duration::from_millis(250);
 /// How long a subject may take to stop when asked; a Java takes some seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
-/// What one run took.
-#[derive(Debug, Clone, Copy)]
+/// What one run took; no rate if it lost something.
+#[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Run {
     /// From the first record (see above) to the last.
     pub(super) seconds: f64,
-    pub(super) rows_per_second: f64,
+    pub(super) rows_per_second: Option<f64>,
     /// Of key and value.
-    pub(super) megabytes_per_second: f64,
+    pub(super) megabytes_per_second: Option<f64>,
     /// CPU-seconds per million rows.
+    #[serde(rename = "tool_cpu_seconds_per_million")]
     pub(super) tool_cpu: f64,
+    #[serde(rename = "walsender_cpu_seconds_per_million")]
     pub(super) walsender_cpu: f64,
+    #[serde(rename = "broker_cpu_seconds_per_million")]
     pub(super) broker_cpu: f64,
     pub(super) peak_mib: f64,
     /// From the start of the process until the slot is being read; `None`: it was over before it was seen.
+    #[serde(rename = "start_to_streaming_seconds")]
     pub(super) streaming_seconds: Option<f64>,
     /// From the start of the process to the first record.
+    #[serde(rename = "start_to_first_record_seconds")]
     pub(super) first_record_seconds: f64,
     /// WAL not confirmed when the last record was there.
+    #[serde(rename = "wal_behind_bytes")]
     pub(super) behind_bytes: i64,
+    #[serde(flatten)]
     pub(super) verdict: Verdict,
+}
+
+impl Run {
+    /// Rows a second; 0 if it lost something.
+    pub(super) fn rate(&self) -> f64 {
+        self.rows_per_second.unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.verdict.is_true() {
+            return write!(f, "no rate, {:?}", self.verdict);
+        }
+        write!(
+            f,
+            "{:>9} rows/s  CPU-s/M: tool {:>5.2} walsender {:>5.2} broker {:>5.2}  peak {:>4.0} MB  first record {:>5.2} s  ({:.2} s)",
+            whole(self.rate()),
+            self.tool_cpu,
+            self.walsender_cpu,
+            self.broker_cpu,
+            self.peak_mib,
+            self.first_record_seconds,
+            self.seconds
+        )
+    }
 }
 
 /// A moment of a run.
@@ -85,7 +122,9 @@ pub(super) fn measure(
 ) -> Result<Run> {
     let run = |job: &Job<'_>, topics: &[String]| run_to_end(subjects, name, job, topics);
     let (run, verdict) = on_a_copy(ground, name, loaded, reading, number, run)?;
-    Ok(Run { verdict, ..run })
+    let rate = |rate: Option<f64>| rate.filter(|_| verdict.is_true());
+    let (rows_per_second, megabytes_per_second) = (rate(run.rows_per_second), rate(run.megabytes_per_second));
+    Ok(Run { rows_per_second, megabytes_per_second, verdict, ..run })
 }
 
 /// Does something with a subject's own copy of the slot and topics of its own, and compares what the topics hold in the end.
@@ -151,15 +190,11 @@ pub(super) fn drop_slot(client: &mut Client, slot: &str) -> Result<()> {
 }
 
 fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String]) -> Result<Run> {
-    let mut command = subjects.command(name, job)?;
-    let log = job.ground.folder.join(format!("{}.log", job.slot));
-    let file = std::fs::File::create(&log)?;
-    command.stdout(file.try_clone()?).stderr(file);
     let mut gauge = name.writes().then(|| job.ground.arrivals(job.reading).gauge(topics)).transpose()?;
     let opened = gauge.as_mut().map_or(Ok(0), |gauge| gauge.count())?;
     let mut watch = Watch::new(job)?;
     let started = Instant::now();
-    let mut process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
+    let (mut process, log) = spawn(subjects, name, job)?;
     while !watch.sees_walsender()? && process::is_alive(process.pid()) && started.elapsed() < LONGEST_RUN {
         std::thread::sleep(FIRST_LOOKS);
     }
@@ -196,13 +231,18 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     Ok(Run { streaming_seconds, ..run })
 }
 
-/// Starts a subject and waits until it reads the slot. What it says goes into `<slot>.log`.
-pub(super) fn started(subjects: &Subjects, name: Name, job: &Job<'_>, client: &mut Client) -> Result<Guarded> {
+/// Starts a subject. What it says goes into `<slot>.log`, behind what is there.
+pub(super) fn spawn(subjects: &Subjects, name: Name, job: &Job<'_>) -> Result<(Guarded, PathBuf)> {
     let mut command = subjects.command(name, job)?;
     let log = job.ground.folder.join(format!("{}.log", job.slot));
-    let file = std::fs::File::create(&log)?;
+    let file = File::options().create(true).append(true).open(&log)?;
     command.stdout(file.try_clone()?).stderr(file);
-    let process = Guarded::spawn(job.slot, &mut command, &LastWill::default())?;
+    Ok((Guarded::spawn(job.slot, &mut command, &LastWill::default())?, log))
+}
+
+/// Starts a subject and waits until it reads the slot.
+pub(super) fn started(subjects: &Subjects, name: Name, job: &Job<'_>, client: &mut Client) -> Result<Guarded> {
+    let (process, log) = spawn(subjects, name, job)?;
     let sql = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
     let reads = || Ok(client.query_one(sql, &[&job.slot])?.get(0));
     process::wait_until(Duration::from_mins(1), "the slot to be read", reads)
@@ -272,8 +312,8 @@ impl<'a> Watch<'a> {
         let rows_per_second = rows / seconds;
         Run {
             seconds,
-            rows_per_second,
-            megabytes_per_second: rows_per_second * loaded.row_bytes / 1e6,
+            rows_per_second: Some(rows_per_second),
+            megabytes_per_second: Some(rows_per_second * loaded.row_bytes / 1e6),
             tool_cpu: per_million(last.tool, first.tool),
             walsender_cpu: per_million(last.walsender, first.walsender),
             broker_cpu: per_million(last.broker, first.broker),

@@ -31,11 +31,10 @@ use walrelay_dev::provision;
 use crate::binary::Binary;
 use crate::distance::Distance;
 use crate::machine;
-use crate::screen::{failure, line, thousands};
+use crate::screen::{line, thousands};
 use crate::to::To;
 use case::{Delivery, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
-use measure::Run;
 use report::{Report, Row, Table};
 use steady::Case;
 use subject::{Name, Programs, Subjects};
@@ -230,18 +229,9 @@ impl Arguments {
             for table in &mut tables {
                 for row in table.rows.iter_mut().filter(|row| row.note.is_none()) {
                     number += 1;
-                    match measure::measure(ground, subjects, row.subject, loaded, &table.reading, number) {
-                        Ok(measured) => {
-                            line(&format!("  run {run}  {}", describe(row.subject, &table.reading, &measured)));
-                            if run > 0 {
-                                row.runs.push(measured);
-                            }
-                        }
-                        Err(error) => {
-                            line(&format!("  run {run}  {} failed: {error:#}", row.subject));
-                            row.note = Some(failure(&error));
-                        }
-                    }
+                    let measured = measure::measure(ground, subjects, row.subject, loaded, &table.reading, number);
+                    let way = format!("{:?}", table.reading.way).to_lowercase();
+                    row.take(&format!("run {run}  {way:<6}"), measured, run > 0);
                 }
             }
         }
@@ -253,7 +243,7 @@ impl Arguments {
         let rows = found.iter().map(|(subject, found)| {
             let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
             let cannot = subject.cannot(&loaded.load, &reading, self.to.kind()).map(str::to_owned);
-            Row { subject: *subject, runs: Vec::with_capacity(self.runs), note: missing.or(cannot) }
+            Row::new(*subject, missing.or(cannot))
         });
         Table { load: loaded.load, rows: rows.collect(), reading }
     }
@@ -262,26 +252,6 @@ impl Arguments {
 /// Every one of `before` with every one of `values`.
 fn each<T: Clone, V: Clone>(before: &[T], values: &[V], with: impl Fn(T, V) -> T) -> Vec<T> {
     before.iter().flat_map(|one| values.iter().map(|value| with(one.clone(), value.clone()))).collect()
-}
-
-fn describe(subject: Name, reading: &Reading, run: &Run) -> String {
-    if !run.verdict.is_true() {
-        return format!("{subject}, {reading}: no rate, {:?}", run.verdict);
-    }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
-    let rate = run.rows_per_second as u64;
-    format!(
-        "{:<22} {:<12} {:>9} rows/s  CPU-s/M: tool {:>5.2} walsender {:>5.2} broker {:>5.2}  peak {:>4.0} MB  first record {:>5.2} s  ({:.2} s)",
-        subject.to_string(),
-        format!("{:?}", reading.way).to_lowercase(),
-        thousands(rate),
-        run.tool_cpu,
-        run.walsender_cpu,
-        run.broker_cpu,
-        run.peak_mib,
-        run.first_record_seconds,
-        run.seconds
-    )
 }
 
 #[cfg(test)]

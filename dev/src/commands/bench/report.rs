@@ -1,27 +1,55 @@
 //! What was measured, as a table for people, and as JSON.
 
+use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::case::{Load, Reading};
 use super::figure::{Figure, figure_of};
 use super::kills::Kills;
 use super::measure::Run;
-use super::steady;
+use super::steady::Steady;
 use super::subject::Name;
+use super::verify::Verdict;
 use super::writers::Writers;
 use crate::machine;
-use crate::screen::thousands;
+use crate::screen::{failure, line, thousands};
 
-/// All runs of one subject on one case.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) subject: Name,
-    pub(super) runs: Vec<Run>,
-    /// Why it has none, or fewer.
+/// What was run of one subject, and why nothing, or no more.
+#[derive(Debug, Serialize)]
+pub(super) struct Row<S: fmt::Display, R> {
+    #[serde(serialize_with = "as_text")]
+    pub(super) subject: S,
     pub(super) note: Option<String>,
+    pub(super) runs: Vec<R>,
+}
+
+fn as_text<S: fmt::Display, Z: Serializer>(subject: &S, to: Z) -> Result<Z::Ok, Z::Error> {
+    to.collect_str(subject)
+}
+
+impl<S: fmt::Display, R: fmt::Display> Row<S, R> {
+    /// Nothing yet; `why`: nor later.
+    pub(super) fn new(subject: S, why: Option<String>) -> Self {
+        Self { subject, note: why, runs: Vec::new() }
+    }
+
+    /// Shows a run, and keeps it if it counts. One that failed is its subject's last.
+    pub(super) fn take(&mut self, head: &str, run: Result<R>, counts: bool) {
+        match run {
+            Ok(run) => {
+                line(&format!("  {head}  {:<22} {run}", self.subject.to_string()));
+                self.runs.extend(counts.then_some(run));
+            }
+            Err(error) => {
+                line(&format!("  {head}  {} failed: {error:#}", self.subject));
+                self.note = Some(failure(&error));
+            }
+        }
+    }
 }
 
 /// One case.
@@ -29,7 +57,7 @@ pub(super) struct Row {
 pub(super) struct Table {
     pub(super) load: Load,
     pub(super) reading: Reading,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<Row<Name, Run>>,
 }
 
 /// Everything.
@@ -42,69 +70,57 @@ pub(super) struct Report {
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
     pub(super) tables: Vec<Table>,
     pub(super) kills: Vec<Kills>,
-    pub(super) steady: Vec<steady::Steady>,
+    pub(super) steady: Vec<Steady>,
     pub(super) writers: Vec<Writers>,
 }
 
-impl Row {
+impl Row<Name, Run> {
     /// Over the runs that lost nothing; `None` when a run lost something, or there is none.
-    pub(super) fn figure(&self, of: fn(&Run) -> f64) -> Option<Figure> {
-        if self.runs.is_empty() || self.runs.iter().any(|run| !run.verdict.is_true()) {
+    fn figure(&self, of: fn(&Run) -> f64) -> Option<Figure> {
+        if self.runs.iter().any(|run| !run.verdict.is_true()) {
             return None;
         }
         figure_of(self.runs.iter().map(of))
     }
 
     fn words(&self) -> String {
-        let untrue = self.runs.iter().filter(|run| !run.verdict.is_true()).count();
+        let untrue: Vec<&Verdict> =
+            self.runs.iter().map(|run| &run.verdict).filter(|verdict| !verdict.is_true()).collect();
         let repeated: u64 = self.runs.iter().map(|run| run.verdict.repeated).sum();
-        let mut words = Vec::new();
-        if untrue > 0 {
-            let verdict =
-                self.runs.iter().find(|run| !run.verdict.is_true()).map(|run| run.verdict).unwrap_or_default();
-            words.push(format!("{untrue} run(s) with gaps, no rate: {verdict:?}"));
-        }
-        if repeated > 0 {
-            words.push(format!("{repeated} repeats"));
-        }
-        words.extend(self.note.clone());
-        words.join("; ")
+        let gaps = untrue.first().map(|first| format!("{} run(s) with gaps, no rate: {first:?}", untrue.len()));
+        let repeats = (repeated > 0).then(|| format!("{repeated} repeats"));
+        gaps.into_iter().chain(repeats).chain(self.note.clone()).collect::<Vec<_>>().join("; ")
     }
 
     fn json(&self) -> Value {
-        let figure = |of: fn(&Run) -> f64| {
-            self.figure(of).map(|figure| json!({"median": figure.median, "least": figure.least, "most": figure.most}))
-        };
-        let runs: Vec<Value> = self.runs.iter().map(run_json).collect();
         json!({
             "subject": self.subject.to_string(),
-            "rows_per_second": figure(|run| run.rows_per_second),
-            "tool_cpu_seconds_per_million": figure(|run| run.tool_cpu),
-            "peak_mib": figure(|run| run.peak_mib),
+            "rows_per_second": self.figure(Run::rate),
+            "tool_cpu_seconds_per_million": self.figure(|run| run.tool_cpu),
+            "peak_mib": self.figure(|run| run.peak_mib),
             "note": self.words(),
-            "runs": runs,
+            "runs": self.runs,
         })
     }
-}
 
-fn run_json(run: &Run) -> Value {
-    json!({
-        "seconds": run.seconds,
-        "rows_per_second": run.verdict.is_true().then_some(run.rows_per_second),
-        "megabytes_per_second": run.verdict.is_true().then_some(run.megabytes_per_second),
-        "tool_cpu_seconds_per_million": run.tool_cpu,
-        "walsender_cpu_seconds_per_million": run.walsender_cpu,
-        "broker_cpu_seconds_per_million": run.broker_cpu,
-        "peak_mib": run.peak_mib,
-        "start_to_streaming_seconds": run.streaming_seconds,
-        "start_to_first_record_seconds": run.first_record_seconds,
-        "wal_behind_bytes": run.behind_bytes,
-        "missing": run.verdict.missing,
-        "repeated": run.verdict.repeated,
-        "out_of_order": run.verdict.out_of_order,
-        "wrong": run.verdict.wrong,
-        "altered": run.verdict.altered,
-    })
+    fn cells(&self) -> Vec<String> {
+        let rate = self.figure(Run::rate).map_or_else(dash, |figure| {
+            format!("{} ({}–{})", whole(figure.median), whole(figure.least), whole(figure.most))
+        });
+        let number = |of: fn(&Run) -> f64, digits: usize| median(self.figure(of), digits, "");
+        vec![
+            self.subject.to_string(),
+            rate,
+            number(|run| run.megabytes_per_second.unwrap_or_default(), 1),
+            number(|run| run.tool_cpu, 2),
+            number(|run| run.walsender_cpu, 2),
+            number(|run| run.broker_cpu, 2),
+            self.figure(|run| run.peak_mib).map_or_else(dash, |figure| format!("{:.0}", figure.most)),
+            median(figure_of(self.runs.iter().filter_map(|run| run.streaming_seconds)), 3, " s"),
+            median(self.figure(|run| run.first_record_seconds), 2, " s"),
+            self.words(),
+        ]
+    }
 }
 
 impl Report {
@@ -125,19 +141,16 @@ impl Report {
             let line = format!("- {name}: {words}\n");
             text.push_str(&line);
         }
-        for table in &self.tables {
-            let line = format!("\n## {}\n\n{}\n\n{}", table.load, table.reading, markdown_table(table));
-            text.push_str(&line);
+        for of in &self.tables {
+            let head =
+                "| | rows/s | MB/s | CPU tool | CPU walsender | CPU broker | peak MB | streaming | first record | |";
+            let section =
+                format!("\n## {}\n\n{}\n\n{}", of.load, of.reading, table(head, of.rows.iter().map(Row::cells)));
+            text.push_str(&section);
         }
-        for kills in &self.kills {
-            text.push_str(&kills.markdown());
-        }
-        for steady in &self.steady {
-            text.push_str(&steady.markdown());
-        }
-        for writers in &self.writers {
-            text.push_str(&writers.markdown());
-        }
+        text.extend(self.kills.iter().map(Kills::markdown));
+        text.extend(self.steady.iter().map(Steady::markdown));
+        text.extend(self.writers.iter().map(Writers::markdown));
         text
     }
 
@@ -147,23 +160,18 @@ impl Report {
             .iter()
             .map(|(name, found)| json!({"subject": name.to_string(), "is": found.as_ref().ok(), "missing": found.as_ref().err()}))
             .collect();
-        let cases: Vec<Value> = self
-            .tables
-            .iter()
-            .map(|table| {
-                let rows: Vec<Value> = table.rows.iter().map(Row::json).collect();
-                json!({"load": table.load.to_string(), "reading": table.reading.to_string(), "subjects": rows})
-            })
-            .collect();
-        let steady: Vec<Value> = self.steady.iter().map(steady::Steady::json).collect();
+        let case = |table: &Table| {
+            let rows: Vec<Value> = table.rows.iter().map(Row::json).collect();
+            json!({"load": table.load.to_string(), "reading": table.reading.to_string(), "subjects": rows})
+        };
         json!({
             "machine": self.machine,
             "services": self.services,
             "command": self.command,
             "subjects": subjects,
-            "backlog": cases,
+            "backlog": self.tables.iter().map(case).collect::<Vec<_>>(),
             "kills": self.kills.iter().map(Kills::json).collect::<Vec<_>>(),
-            "steady": steady,
+            "steady": self.steady.iter().map(Steady::json).collect::<Vec<_>>(),
             "writers": self.writers.iter().map(Writers::json).collect::<Vec<_>>(),
         })
     }
@@ -177,55 +185,37 @@ impl Report {
     }
 }
 
-fn markdown_table(table: &Table) -> String {
-    let mut text = "| | rows/s | MB/s | CPU tool | CPU walsender | CPU broker | peak MB | streaming | first record | |\n|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
-    for row in &table.rows {
-        let rate = row.figure(|run| run.rows_per_second).map_or_else(dash, |figure| {
-            format!("{} ({}–{})", whole(figure.median), whole(figure.least), whole(figure.most))
-        });
-        let number = |of: fn(&Run) -> f64, digits: usize| {
-            row.figure(of).map_or_else(dash, |figure| format!("{:.digits$}", figure.median))
-        };
-        let line = format!(
-            "| {} | {rate} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-            row.subject,
-            number(|run| run.megabytes_per_second, 1),
-            number(|run| run.tool_cpu, 2),
-            number(|run| run.walsender_cpu, 2),
-            number(|run| run.broker_cpu, 2),
-            row.figure(|run| run.peak_mib).map_or_else(dash, |figure| format!("{:.0}", figure.most)),
-            seconds(figure_of(row.runs.iter().filter_map(|run| run.streaming_seconds)), 3),
-            seconds(row.figure(|run| run.first_record_seconds), 2),
-            row.words()
-        );
-        text.push_str(&line);
-    }
-    text
+/// Rows of cells below a head.
+pub(super) fn table(head: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+    let columns = head.matches('|').count().saturating_sub(1);
+    let head = format!("{head}\n|{}\n", "---|".repeat(columns));
+    std::iter::once(head).chain(rows.map(|cells| format!("| {} |\n", cells.join(" | ")))).collect()
 }
 
-fn seconds(figure: Option<Figure>, digits: usize) -> String {
-    figure.map_or_else(dash, |figure| format!("{:.digits$} s", figure.median))
+/// A figure's median with its unit.
+pub(super) fn median(figure: Option<Figure>, digits: usize, unit: &str) -> String {
+    figure.map_or_else(dash, |figure| format!("{:.digits$}{unit}", figure.median))
 }
 
-fn dash() -> String {
+/// What stands where there is no figure.
+pub(super) fn dash() -> String {
     "–".to_owned()
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
-fn whole(rate: f64) -> String {
+pub(super) fn whole(rate: f64) -> String {
     thousands(rate.round() as u64)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::verify::Verdict;
     use super::*;
 
     fn run(rate: f64, missing: u64) -> Run {
         Run {
             seconds: 1.0,
-            rows_per_second: rate,
-            megabytes_per_second: 1.0,
+            rows_per_second: Some(rate),
+            megabytes_per_second: Some(1.0),
             tool_cpu: 1.0,
             walsender_cpu: 1.0,
             broker_cpu: 1.0,
@@ -237,21 +227,22 @@ mod tests {
         }
     }
 
-    fn row(runs: Vec<Run>) -> Row {
+    fn row(runs: Vec<Run>) -> Row<Name, Run> {
         Row { subject: Name::Walrelay, runs, note: None }
     }
 
     #[test]
     fn the_median_and_the_range_of_runs_that_lost_nothing_are_reported() {
-        let figure = row(vec![run(3.0, 0), run(1.0, 0), run(2.0, 0)]).figure(|run| run.rows_per_second);
+        let figure = row(vec![run(3.0, 0), run(1.0, 0), run(2.0, 0)]).figure(Run::rate);
         assert_eq!(figure, Some(Figure { median: 2.0, least: 1.0, most: 3.0 }));
     }
 
     #[test]
     fn a_subject_with_a_gap_in_any_run_has_no_rate_and_says_why() {
         let row = row(vec![run(3.0, 0), run(1.0, 7)]);
-        assert_eq!(row.figure(|run| run.rows_per_second), None);
+        assert_eq!(row.figure(Run::rate), None);
         assert!(row.words().contains("missing: 7"), "{}", row.words());
-        assert!(run_json(&run(1.0, 7))["rows_per_second"].is_null());
+        assert!(row.json()["rows_per_second"].is_null());
+        assert_eq!(row.json()["runs"][1]["missing"], 7);
     }
 }

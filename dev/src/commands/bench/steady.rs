@@ -10,9 +10,11 @@
 //! walsender may be faster than COMMIT's return. The broker's append time has whole milliseconds. A run in which a row is missing gives
 //! no figures.
 
+use std::fmt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, ensure};
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use walrelay_dev::arrivals::Follow;
 use walrelay_dev::postgres;
@@ -21,9 +23,10 @@ use walrelay_dev::process;
 use super::case::{Kind, Load, Reading, Size};
 use super::figure::{Figure, figure_of};
 use super::ground::{self, Ground, Job, Loaded};
+use super::report::{Row, dash, median, table};
 use super::subject::{Name, Subjects};
 use super::{measure, verify};
-use crate::screen::{failure, line, percentile, thousands};
+use crate::screen::{percentile, thousands};
 
 /// Rows of so many seconds come first and do not count.
 const WARM_UP_SECONDS: u32 = 5;
@@ -59,19 +62,23 @@ pub(super) struct Case {
 pub(super) struct Steady {
     case: Case,
     seconds: u32,
-    rows: Vec<(Name, Vec<Run>, Option<String>)>,
+    rows: Vec<Row<Name, Run>>,
 }
 
 /// One run of one subject.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 struct Run {
     written_per_second: f64,
     /// How late the writers were at most.
+    #[serde(rename = "writers_late_seconds", serialize_with = "in_seconds")]
     late: Duration,
     /// Milliseconds at each of [`PERCENTILES`].
+    #[serde(rename = "statement_to_append_millis", serialize_with = "by_name")]
     to_append: [f64; 5],
+    #[serde(rename = "statement_to_consumer_millis", serialize_with = "by_name")]
     to_consumer: [f64; 5],
     /// Of one core.
+    #[serde(rename = "cpu_share_of_a_core")]
     cpu_share: f64,
     peak_mib: u64,
     repeated: u64,
@@ -132,23 +139,14 @@ fn of_case(
     let load = case.load(0);
     let rows = found.iter().filter(|(name, _)| name.writes()).map(|(name, found)| {
         let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-        (*name, Vec::new(), missing.or_else(|| name.cannot(&load, &case.reading, ground.kind()).map(str::to_owned)))
+        Row::new(*name, missing.or_else(|| name.cannot(&load, &case.reading, ground.kind()).map(str::to_owned)))
     });
     let mut steady = Steady { case: case.clone(), seconds, rows: rows.collect() };
     for round in 1..=runs {
-        for (name, done, note) in steady.rows.iter_mut().filter(|(.., note)| note.is_none()) {
+        for row in steady.rows.iter_mut().filter(|row| row.note.is_none()) {
             *number += 1;
-            match run(ground, subjects, *name, case, seconds, *number) {
-                Ok(run) => {
-                    let at = format!("{}/s, {}", case.rate, case.reading);
-                    line(&format!("  steady {round}  {:<22} {at}: {}", name.to_string(), run.words()));
-                    done.push(run);
-                }
-                Err(error) => {
-                    line(&format!("  steady {round}  {name} failed: {error:#}"));
-                    *note = Some(failure(&error));
-                }
-            }
+            let measured = run(ground, subjects, row.subject, case, seconds, *number);
+            row.take(&format!("steady {round}  {}/s, {}", case.rate, case.reading), measured, true);
         }
     }
     steady
@@ -315,11 +313,12 @@ impl Written {
     }
 }
 
-impl Run {
-    fn words(&self) -> String {
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [append, _, append_99, ..] = self.to_append;
         let [consumer, _, consumer_99, ..] = self.to_consumer;
-        format!(
+        write!(
+            f,
             "append p50 {append:.1} p99 {append_99:.1} ms, consumer p50 {consumer:.1} p99 {consumer_99:.1} ms, \
              CPU {:.1} %, peak {} MB, writers {:.0}/s and {:.1?} late",
             self.cpu_share * 100.0,
@@ -328,70 +327,55 @@ impl Run {
             self.late
         )
     }
+}
 
-    fn json(&self) -> Value {
-        let at = |times: [f64; 5]| {
-            let [p50, p90, p99, p999, max] = times;
-            json!({"p50": p50, "p90": p90, "p99": p99, "p99.9": p999, "max": max})
-        };
-        json!({
-            "written_per_second": self.written_per_second,
-            "writers_late_seconds": self.late.as_secs_f64(),
-            "statement_to_append_millis": at(self.to_append),
-            "statement_to_consumer_millis": at(self.to_consumer),
-            "cpu_share_of_a_core": self.cpu_share,
-            "peak_mib": self.peak_mib,
-            "repeated": self.repeated,
-        })
-    }
+fn by_name<Z: Serializer>(times: &[f64; 5], to: Z) -> Result<Z::Ok, Z::Error> {
+    to.collect_map(["p50", "p90", "p99", "p99.9", "max"].iter().zip(times))
+}
+
+fn in_seconds<Z: Serializer>(time: &Duration, to: Z) -> Result<Z::Ok, Z::Error> {
+    to.serialize_f64(time.as_secs_f64())
 }
 
 impl Steady {
     /// Everything.
     pub(super) fn json(&self) -> Value {
-        let subjects = self.rows.iter().map(|(name, runs, note)| {
-            json!({"subject": name.to_string(), "note": note, "runs": runs.iter().map(Run::json).collect::<Vec<_>>()})
-        });
         json!({
             "per_second": self.case.rate,
             "topics": self.case.topics,
             "reading": self.case.reading.to_string(),
             "seconds": self.seconds,
-            "subjects": subjects.collect::<Vec<_>>(),
+            "subjects": self.rows,
         })
     }
 
     /// As a section of the report.
     pub(super) fn markdown(&self) -> String {
-        let mut text = format!(
+        let head = "| | append p50 | p90 | p99 | p99.9 | max | consumer p50 | p99 | CPU of a core | peak MB | |";
+        format!(
             "\n## {}\n\n{}; {} s a run, {WRITERS} writers or more, {KEYS} keys, fsync = off. Milliseconds from the statement: medians of the runs'\n\
-             percentiles, with their range. The broker's append time has whole ones.\n\n\
-             | | append p50 | p90 | p99 | p99.9 | max | consumer p50 | p99 | CPU of a core | peak MB | |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
+             percentiles, with their range. The broker's append time has whole ones.\n\n{}",
             self.case.title(),
             self.case.reading,
-            self.seconds
-        );
-        for (name, runs, note) in &self.rows {
-            let millis = |of: fn(&Run) -> [f64; 5], place: usize| {
-                let figure = figure_of(runs.iter().filter_map(|run| of(run).get(place).copied()));
-                figure.map_or_else(|| "–".to_owned(), words)
-            };
-            let mut cells: Vec<String> =
-                (0..PERCENTILES.len()).map(|place| millis(|run| run.to_append, place)).collect();
-            cells.extend([0, 2].map(|place| millis(|run| run.to_consumer, place)));
-            let share = figure_of(runs.iter().map(|run| run.cpu_share * 100.0));
-            cells.push(share.map_or_else(|| "–".to_owned(), |share| format!("{:.1} %", share.median)));
-            cells.push(
-                runs.iter().map(|run| run.peak_mib).max().map_or_else(|| "–".to_owned(), |most| most.to_string()),
-            );
-            let repeated: u64 = runs.iter().map(|run| run.repeated).sum();
-            let repeats = (repeated > 0).then(|| format!("{repeated} repeats"));
-            cells.push(repeats.into_iter().chain(note.clone()).collect::<Vec<_>>().join("; "));
-            let row = format!("| {name} | {} |\n", cells.join(" | "));
-            text.push_str(&row);
-        }
-        text
+            self.seconds,
+            table(head, self.rows.iter().map(cells))
+        )
     }
+}
+
+fn cells(Row { subject, runs, note }: &Row<Name, Run>) -> Vec<String> {
+    let millis = |of: fn(&Run) -> [f64; 5], place: usize| {
+        figure_of(runs.iter().filter_map(|run| of(run).get(place).copied())).map_or_else(dash, words)
+    };
+    let mut cells = vec![subject.to_string()];
+    cells.extend((0..PERCENTILES.len()).map(|place| millis(|run| run.to_append, place)));
+    cells.extend([0, 2].map(|place| millis(|run| run.to_consumer, place)));
+    cells.push(median(figure_of(runs.iter().map(|run| run.cpu_share * 100.0)), 1, " %"));
+    cells.push(runs.iter().map(|run| run.peak_mib).max().map_or_else(dash, |most| most.to_string()));
+    let repeated: u64 = runs.iter().map(|run| run.repeated).sum();
+    let repeats = (repeated > 0).then(|| format!("{repeated} repeats"));
+    cells.push(repeats.into_iter().chain(note.clone()).collect::<Vec<_>>().join("; "));
+    cells
 }
 
 fn words(Figure { median, least, most }: Figure) -> String {

@@ -13,7 +13,7 @@ use super::case::Reading;
 use super::ground::{Ground, Loaded};
 
 /// What came of the comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub(super) struct Verdict {
     pub(super) missing: u64,
     pub(super) repeated: u64,

@@ -10,11 +10,13 @@ mod pgbench;
 mod polling;
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::postgres::Client;
 use anyhow::{Result, ensure};
+use serde::Serialize;
 use serde_json::{Value, json};
 use walrelay_dev::background::Background;
 use walrelay_dev::consume::{self, Meter};
@@ -23,9 +25,10 @@ use walrelay_dev::process::Guarded;
 use super::case::{Kind, Load, Reading, Size};
 use super::figure::{Figure, figure_of};
 use super::ground::{Ground, Job, Loaded};
+use super::report::{Row, dash, median, table};
 use super::subject::{Name, Subjects};
 use super::{ground, measure};
-use crate::screen::{failure, line, thousands};
+use crate::screen::thousands;
 use pgbench::Written;
 
 /// The writers go on for so long before anything counts.
@@ -51,14 +54,18 @@ const ALL: [Beside; 4] =
     [Beside::Nobody, Beside::Relay(Name::Walrelay), Beside::Relay(Name::DebeziumTuned), Beside::Polling];
 
 /// One run.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Run {
+    #[serde(flatten)]
     written: Written,
     /// The relay's processor time, as a share of one core; unknown of what runs within this program.
+    #[serde(rename = "relay_cpu_share_of_a_core")]
     cpu_share: Option<f64>,
     /// From the last COMMIT until the topic held everything; `None`: not within [`CAUGHT_UP_WITHIN`].
+    #[serde(rename = "seconds_until_all_there")]
     there_seconds: Option<f64>,
     /// From the last COMMIT until the slot was confirmed as far as that; `None`: not within that time, or there is none.
+    #[serde(rename = "seconds_until_confirmed")]
     confirmed_seconds: Option<f64>,
     repeated: u64,
 }
@@ -68,7 +75,7 @@ struct Run {
 pub(super) struct Writers {
     rate: u32,
     seconds: u32,
-    rows: Vec<(Beside, Vec<Run>, Option<String>)>,
+    rows: Vec<Row<Beside, Run>>,
 }
 
 /// Measures each rate (0: as fast as they can) for so many seconds a run.
@@ -80,34 +87,27 @@ fn at_rate(ground: &Ground, subjects: &Subjects, rate: u32, seconds: u32, runs: 
     let mut writers = Writers { rate, seconds, rows: Vec::new() };
     for beside in ALL {
         let missing = beside.relay().and_then(|name| subjects.look(name).err());
-        writers.rows.push((beside, Vec::new(), missing.map(|why| format!("not available: {why}"))));
+        writers.rows.push(Row::new(beside, missing.map(|why| format!("not available: {why}"))));
     }
     for round in 1..=runs {
-        for (beside, done, note) in writers.rows.iter_mut().filter(|(_, _, note)| note.is_none()) {
-            match run(ground, subjects, *beside, rate, seconds) {
-                Ok(run) => {
-                    line(&format!("  writers {round}  {:<16} {}", beside.name(), run.words()));
-                    done.push(run);
-                }
-                Err(error) => {
-                    line(&format!("  writers {round}  {} failed: {error:#}", beside.name()));
-                    *note = Some(failure(&error));
-                }
-            }
+        for row in writers.rows.iter_mut().filter(|row| row.note.is_none()) {
+            row.take(&format!("writers {round}"), run(ground, subjects, row.subject, rate, seconds), true);
         }
     }
     writers
 }
 
-impl Beside {
-    fn name(self) -> String {
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nobody => "nobody".to_owned(),
-            Self::Relay(name) => name.to_string(),
-            Self::Polling => "polling worker".to_owned(),
+            Self::Nobody => f.write_str("nobody"),
+            Self::Relay(name) => name.fmt(f),
+            Self::Polling => f.write_str("polling worker"),
         }
     }
+}
 
+impl Beside {
     const fn relay(self) -> Option<Name> {
         match self {
             Self::Relay(name) => Some(name),
@@ -279,37 +279,25 @@ impl Working {
     }
 }
 
-impl Run {
-    fn words(&self) -> String {
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Written { per_second, p50_millis, p99_millis, commit_millis } = self.written;
         let seconds = |time: Option<f64>| time.map_or_else(|| "-".to_owned(), |time| format!("{time:.2} s"));
-        format!(
+        write!(
+            f,
             "{per_second:>6.0} tx/s  p50 {p50_millis:.2} ms  p99 {p99_millis:.2} ms  COMMIT {commit_millis:.2} ms  all there after {}  confirmed after {}",
             seconds(self.there_seconds),
             seconds(self.confirmed_seconds)
         )
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "transactions_per_second": self.written.per_second,
-            "transaction_p50_millis": self.written.p50_millis,
-            "transaction_p99_millis": self.written.p99_millis,
-            "commit_mean_millis": self.written.commit_millis,
-            "relay_cpu_share_of_a_core": self.cpu_share,
-            "seconds_until_all_there": self.there_seconds,
-            "seconds_until_confirmed": self.confirmed_seconds,
-            "repeated": self.repeated,
-        })
     }
 }
 
 impl Writers {
     /// The figure with its ratio to the same without anybody.
     fn against_nobody(&self, runs: &[Run], of: fn(&Run) -> f64, digits: usize) -> String {
-        let nobody = self.rows.iter().find(|(beside, ..)| *beside == Beside::Nobody);
-        let base = nobody.and_then(|(_, runs, _)| figure_of(runs.iter().map(of)));
-        let Some(Figure { median, least, most }) = figure_of(runs.iter().map(of)) else { return "–".to_owned() };
+        let nobody = self.rows.iter().find(|row| row.subject == Beside::Nobody);
+        let base = nobody.and_then(|row| figure_of(row.runs.iter().map(of)));
+        let Some(Figure { median, least, most }) = figure_of(runs.iter().map(of)) else { return dash() };
         let ratio = base.map_or_else(String::new, |base| format!(", {:.2} ×", median / base.median));
         format!("{median:.digits$} ({least:.digits$}–{most:.digits$}){ratio}")
     }
@@ -328,38 +316,34 @@ impl Writers {
         }
     }
 
+    /// Everything.
     pub(super) fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|(beside, runs, note)| {
-            json!({"beside": beside.name(), "note": note, "runs": runs.iter().map(Run::json).collect::<Vec<_>>()})
-        });
-        json!({"rate": self.rate, "seconds": self.seconds, "clients": pgbench::CLIENTS, "rows": rows.collect::<Vec<_>>()})
+        json!({"rate": self.rate, "seconds": self.seconds, "clients": pgbench::CLIENTS, "subjects": self.rows})
     }
 
+    /// As a section of the report.
     pub(super) fn markdown(&self) -> String {
-        let mut text = format!(
-            "\n## {}\n\npgbench: update an order, insert into the outbox (300 B jsonb), COMMIT, with fsync and synchronous_commit on. Medians with the\n\
-             range, and their ratio to nobody's. Relay, broker, Postgres and pgbench share the machine's cores.\n\n\
-             | beside the writers | transactions/s | transaction p50 ms | p99 ms | COMMIT mean ms | CPU of a core | all in Kafka after | slot confirmed after | |\n\
-             |---|---|---|---|---|---|---|---|---|\n",
-            self.title()
-        );
-        for (beside, runs, note) in &self.rows {
-            let share = figure_of(runs.iter().filter_map(|run| run.cpu_share));
-            let row = format!(
-                "| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-                beside.name(),
+        let cells = |Row { subject, runs, note }: &Row<Beside, Run>| {
+            let share = figure_of(runs.iter().filter_map(|run| run.cpu_share.map(|share| share * 100.0)));
+            vec![
+                subject.to_string(),
                 self.against_nobody(runs, |run| run.written.per_second, 0),
                 self.against_nobody(runs, |run| run.written.p50_millis, 2),
                 self.against_nobody(runs, |run| run.written.p99_millis, 1),
                 self.against_nobody(runs, |run| run.written.commit_millis, 2),
-                share.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", share.median * 100.0)),
-                seconds(*beside != Beside::Nobody, runs, |run| run.there_seconds),
-                seconds(beside.relay().is_some(), runs, |run| run.confirmed_seconds),
-                note.clone().unwrap_or_default()
-            );
-            text.push_str(&row);
-        }
-        text
+                median(share, 0, " %"),
+                seconds(*subject != Beside::Nobody, runs, |run| run.there_seconds),
+                seconds(subject.relay().is_some(), runs, |run| run.confirmed_seconds),
+                note.clone().unwrap_or_default(),
+            ]
+        };
+        let head = "| beside the writers | transactions/s | transaction p50 ms | p99 ms | COMMIT mean ms | CPU of a core | all in Kafka after | slot confirmed after | |";
+        format!(
+            "\n## {}\n\npgbench: update an order, insert into the outbox (300 B jsonb), COMMIT, with fsync and synchronous_commit on. Medians with the\n\
+             range, and their ratio to nobody's. Relay, broker, Postgres and pgbench share the machine's cores.\n\n{}",
+            self.title(),
+            table(head, self.rows.iter().map(cells))
+        )
     }
 }
 
@@ -367,8 +351,8 @@ impl Writers {
 fn seconds(applies: bool, runs: &[Run], of: fn(&Run) -> Option<f64>) -> String {
     let times: Vec<f64> = runs.iter().filter_map(of).collect();
     match figure_of(times.iter().copied()) {
-        _ if !applies || runs.is_empty() => "–".to_owned(),
-        Some(figure) if times.len() == runs.len() => format!("{:.2} s", figure.median),
+        _ if !applies || runs.is_empty() => dash(),
+        figure if times.len() == runs.len() => median(figure, 2, " s"),
         Some(_) | None => {
             format!("{} of {} runs not within {CAUGHT_UP_WITHIN:?}", runs.len() - times.len(), runs.len())
         }

@@ -28,13 +28,17 @@ END;
 ";
 
 /// What the writers saw.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(super) struct Written {
+    #[serde(rename = "transactions_per_second")]
     pub(super) per_second: f64,
     /// A whole transaction; at a fixed rate from when it was due.
+    #[serde(rename = "transaction_p50_millis")]
     pub(super) p50_millis: f64,
+    #[serde(rename = "transaction_p99_millis")]
     pub(super) p99_millis: f64,
     /// The mean of COMMIT alone.
+    #[serde(rename = "commit_mean_millis")]
     pub(super) commit_millis: f64,
 }
 
