@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use walrelay::commands::{CommandError, setup, status, teardown};
 use walrelay::outbox::TableName;
 use walrelay::pg::source::{Environment, Source};
@@ -157,19 +157,6 @@ fn setup_does_it_once_and_says_so() {
 }
 
 #[test]
-fn rows_between_the_slot_and_the_first_run_are_in_the_slot() {
-    let place = Place::new();
-    done(&place.setup());
-    place.run("INSERT INTO public.outbox VALUES (1)");
-    let changes = format!(
-        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')
-          WHERE get_byte(data, 0) = ascii('I')",
-        place.slot
-    );
-    assert_eq!(place.value(&changes).unwrap(), "1");
-}
-
-#[test]
 fn rows_that_may_not_be_read_are_not_counted_and_that_is_said() {
     let place = Place::new();
     let role = unique_name("maker");
@@ -241,11 +228,9 @@ fn while_held_up(
             let outcome = setup::setup(&place.setup(), &mut out, &mut notes, &|| stop.load(Ordering::Relaxed));
             (String::from_utf8(out).unwrap(), outcome.map(drop))
         });
-        let deadline = Instant::now() + PATIENCE;
-        while !String::from_utf8_lossy(&notes.lock().unwrap()).contains(&format!("process {pid} ")) {
-            assert!(Instant::now() < deadline, "{}", String::from_utf8_lossy(&notes.lock().unwrap()));
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let noted = || String::from_utf8_lossy(&notes.lock().unwrap()).into_owned();
+        let named = wait_until(PATIENCE, "the holder", || Ok(noted().contains(&format!("process {pid} "))));
+        named.unwrap_or_else(|error| panic!("{error}: {}", noted()));
         release(&mut holder, &stop);
         running.join().unwrap()
     })
@@ -405,11 +390,11 @@ fn teardown_does_not_touch_a_slot_that_is_read_and_names_the_reader() {
     outcome.unwrap();
     assert!(out.contains(&format!("active: process {}", stream.backend_pid())), "{out}");
     drop(stream);
-    let deadline = Instant::now() + PATIENCE;
-    while let Err(error) = place.teardown(true).1 {
-        assert!(matches!(error, CommandError::SlotInUse { .. }) && Instant::now() < deadline, "{error}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_until(PATIENCE, "the reader to end", || match place.teardown(true).1 {
+        Err(CommandError::SlotInUse { .. }) => Ok(false),
+        outcome => Ok(outcome.map(|()| true)?),
+    })
+    .unwrap();
     assert_eq!(place.slots(), "0");
 }
 
