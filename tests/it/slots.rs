@@ -5,19 +5,9 @@ use walrelay_dev::postgres::{Options, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::tap::{Direction, Tap};
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, fresh, hint, ids, wait_events, wait_log};
+use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events, wait_log};
 use crate::load::Load;
 use crate::own;
-
-#[test]
-fn a_slot_of_another_plugin_is_named_with_it() {
-    let (lane, slot) = (Lane::debezium(), fresh("decoding"));
-    lane.sql(&format!("SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"));
-    let (code, log) = ended(&mut lane.relay(&["--slot", &slot]));
-    assert_eq!(code, 2, "{log}");
-    assert!(log.contains("of plugin test_decoding") && hint(&log).contains(&format!("--slot {slot}_relay")), "{log}");
-    lane.sql(&format!("SELECT pg_drop_replication_slot('{slot}')"));
-}
 
 /// On a standby the WAL that a slot needs can go in other ways than by its size.
 #[test]

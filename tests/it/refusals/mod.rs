@@ -149,10 +149,11 @@ fn a_slot_of_another_database_is_named_before_any_waiting() {
 #[test]
 fn a_slot_of_another_kind_is_refused() {
     let lane = Lane::debezium();
-    let (physical, two_phase, passing) = (fresh("physical"), fresh("two_phase"), fresh("passing"));
+    let [physical, two_phase, decoding, passing] = ["physical", "two_phase", "decoding", "passing"].map(fresh);
     lane.sql(&format!(
         "SELECT pg_create_physical_replication_slot('{physical}');
-         SELECT pg_create_logical_replication_slot('{two_phase}', 'pgoutput', twophase => true)"
+         SELECT pg_create_logical_replication_slot('{two_phase}', 'pgoutput', twophase => true);
+         SELECT pg_create_logical_replication_slot('{decoding}', 'test_decoding')"
     ));
     let mut holder = lane.connect();
     holder
@@ -160,12 +161,20 @@ fn a_slot_of_another_kind_is_refused() {
             "SELECT pg_create_logical_replication_slot('{passing}', 'pgoutput', temporary => true)"
         ))
         .unwrap();
-    for (slot, words) in [(&physical, "a physical slot"), (&two_phase, "two_phase"), (&passing, "temporary")] {
+    let kinds = [
+        (&physical, "a physical slot"),
+        (&two_phase, "two_phase"),
+        (&decoding, "of plugin test_decoding"),
+        (&passing, "temporary"),
+    ];
+    for (slot, words) in kinds {
         let hint = refused(&lane, &["--slot", slot], &[slot, words]);
         let own = format!("{slot}_relay");
         assert!(hint.contains(&format!("walrelay setup --apply --slot {own}")), "{hint}");
     }
-    lane.sql(&format!("SELECT pg_drop_replication_slot('{physical}'); SELECT pg_drop_replication_slot('{two_phase}')"));
+    for slot in [physical, two_phase, decoding] {
+        lane.drop_slot(&slot);
+    }
 }
 
 #[test]
