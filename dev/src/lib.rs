@@ -21,6 +21,7 @@ pub mod consume;
 pub mod debezium;
 pub mod drained;
 pub mod gate;
+mod given;
 pub mod http;
 pub mod kafka;
 pub mod pgbouncer;

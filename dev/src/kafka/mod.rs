@@ -28,6 +28,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rustix::process::Signal;
 
+use crate::given::{self, Given, Replaceable};
 use crate::provision;
 pub(crate) use node::cluster_id;
 use node::{Node, PATIENCE, base_config};
@@ -42,16 +43,13 @@ const REQUEST: Duration = Duration::from_mins(1);
 /// How long brokers that were frozen or killed may stay fenced: no replica is placed on them so long.
 const FENCED: Duration = Duration::from_mins(1);
 
-/// A Kafka: our own, or one that the user has.
+/// A Kafka: our own, or one that the user has, by its bootstrap servers.
 #[derive(Debug)]
-pub struct Kafka {
-    kind: Kind,
-}
+pub struct Kafka(Given<Node>);
 
-#[derive(Debug)]
-enum Kind {
-    Own(Box<Node>),
-    External { brokers: String },
+impl Replaceable for Node {
+    const NAME: &'static str = "Kafka";
+    const VARIABLE: &'static str = BROKERS_VARIABLE;
 }
 
 impl Kafka {
@@ -70,7 +68,7 @@ impl Kafka {
     /// # Errors
     /// It cannot be brought, or not be formatted.
     pub fn prepare(options: &Options) -> Result<Self> {
-        Ok(Self { kind: Kind::Own(Box::new(Node::prepare(provision::kafka()?, options)?)) })
+        Ok(Self(Given::Own(Box::new(Node::prepare(provision::kafka()?, options)?))))
     }
 
     /// The cluster of `WALRELAY_TEST_BROKERS` if that is set, else one of our own with default options.
@@ -78,34 +76,29 @@ impl Kafka {
     /// # Errors
     /// As [`Kafka::start`]; or the named cluster cannot be reached.
     pub fn given_or_own() -> Result<Self> {
-        match std::env::var(BROKERS_VARIABLE) {
-            Ok(brokers) if !brokers.is_empty() => {
-                let given = Self { kind: Kind::External { brokers } };
-                given.topics().with_context(|| format!("the Kafka of {BROKERS_VARIABLE} does not answer"))?;
-                Ok(given)
-            }
-            _ => Self::start(&Options::default()),
-        }
+        let Some(given) = Given::named().map(Self) else { return Self::start(&Options::default()) };
+        given.topics().with_context(|| format!("the Kafka of {BROKERS_VARIABLE} does not answer"))?;
+        Ok(given)
     }
 
     /// Whether the cluster is the user's, so that it cannot be stopped.
     pub fn is_external(&self) -> bool {
-        matches!(self.kind, Kind::External { .. })
+        self.0.is_external()
     }
 
     /// Its bootstrap servers.
     pub fn brokers(&self) -> String {
-        match &self.kind {
-            Kind::Own(node) => format!("127.0.0.1:{}", node.port),
-            Kind::External { brokers } => brokers.clone(),
+        match &self.0 {
+            Given::Own(node) => format!("127.0.0.1:{}", node.port),
+            Given::External(brokers) => brokers.clone(),
         }
     }
 
     /// A client configuration that gets in.
     pub fn client_config(&self) -> ClientConfig {
-        match &self.kind {
-            Kind::Own(node) => node.client_config(),
-            Kind::External { brokers } => base_config(brokers),
+        match &self.0 {
+            Given::Own(node) => node.client_config(),
+            Given::External(brokers) => base_config(brokers),
         }
     }
 
@@ -114,7 +107,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn port(&self) -> Result<u16> {
-        Ok(self.own("ask for the port of")?.port)
+        Ok(self.0.own("ask for the port of")?.port)
     }
 
     /// Where a tap forwards to; see [`Options::advertise_through`].
@@ -122,7 +115,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn tap_target(&self) -> Result<String> {
-        Ok(format!("127.0.0.1:{}", self.own("put a tap in front of")?.tap_port))
+        Ok(format!("127.0.0.1:{}", self.0.own("put a tap in front of")?.tap_port))
     }
 
     /// The same for [`Options::advertise_second`].
@@ -130,7 +123,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn second_tap_target(&self) -> Result<String> {
-        Ok(format!("127.0.0.1:{}", self.own("put a tap in front of")?.second_tap_port))
+        Ok(format!("127.0.0.1:{}", self.0.own("put a tap in front of")?.second_tap_port))
     }
 
     /// The broker's process id; `None` while it is down.
@@ -138,7 +131,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn pid(&self) -> Result<Option<u32>> {
-        Ok(self.own("ask for the process of")?.service.pid())
+        Ok(self.0.own("ask for the process of")?.service.pid())
     }
 
     /// Its log.
@@ -146,7 +139,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn log(&self) -> Result<PathBuf> {
-        Ok(self.own("read the log of")?.service.log())
+        Ok(self.0.own("read the log of")?.service.log())
     }
 
     /// The folder of a partition.
@@ -154,7 +147,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn partition(&self, topic: &str, partition: i32) -> Result<PathBuf> {
-        Ok(self.own("read the data of")?.data().join(format!("{topic}-{partition}")))
+        Ok(self.0.own("read the data of")?.data().join(format!("{topic}-{partition}")))
     }
 
     /// A Java tool of Kafka's by its class, such as `org.apache.kafka.tools.TopicCommand`.
@@ -162,7 +155,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn tool(&self, class: &str) -> Result<Command> {
-        Ok(self.own("use the tools of")?.java(class))
+        Ok(self.0.own("use the tools of")?.java(class))
     }
 
     /// The topics there are, without Kafka's own.
@@ -256,7 +249,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or it does not end in time.
     pub fn stop(&mut self) -> Result<()> {
-        self.own_mut("stop")?.service.stop(Signal::TERM, PATIENCE).map(drop)
+        self.0.own_mut("stop")?.service.stop(Signal::TERM, PATIENCE).map(drop)
     }
 
     /// SIGKILL: a crash.
@@ -264,7 +257,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn kill(&mut self) -> Result<()> {
-        self.own_mut("kill")?.service.kill().map(drop)
+        self.0.own_mut("kill")?.service.kill().map(drop)
     }
 
     /// SIGSTOP: it hangs, connections stay open.
@@ -272,7 +265,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn suspend(&mut self) -> Result<()> {
-        self.own_mut("suspend")?.service.signal(Signal::STOP)
+        self.0.own_mut("suspend")?.service.signal(Signal::STOP)
     }
 
     /// Ends what [`Kafka::suspend`] began.
@@ -280,7 +273,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's.
     pub fn resume(&mut self) -> Result<()> {
-        self.own_mut("resume")?.service.signal(Signal::CONT)
+        self.0.own_mut("resume")?.service.signal(Signal::CONT)
     }
 
     /// Starts it on the same data and the same port after a stop or a kill; nothing happens when it is up.
@@ -297,7 +290,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or there is no Java.
     pub fn launch(&mut self) -> Result<()> {
-        self.own_mut("start")?.launch()
+        self.0.own_mut("start")?.launch()
     }
 
     /// Waits until the broker itself names itself among those that serve.
@@ -305,7 +298,7 @@ impl Kafka {
     /// # Errors
     /// The cluster is the user's, or it does not start.
     pub fn wait_until_ready(&mut self) -> Result<()> {
-        self.own_mut("wait for")?.wait_until_ready()
+        self.0.own_mut("wait for")?.wait_until_ready()
     }
 
     /// Stops and starts it.
@@ -322,23 +315,9 @@ impl Kafka {
     }
 
     fn replicas(&self) -> i32 {
-        match &self.kind {
-            Kind::Own(node) => i32::try_from(node.member.controllers.len()).unwrap_or(1),
-            Kind::External { .. } => 1,
-        }
-    }
-
-    fn own(&self, verb: &str) -> Result<&Node> {
-        match &self.kind {
-            Kind::Own(node) => Ok(node),
-            Kind::External { .. } => Err(external(verb)),
-        }
-    }
-
-    fn own_mut(&mut self, verb: &str) -> Result<&mut Node> {
-        match &mut self.kind {
-            Kind::Own(node) => Ok(node),
-            Kind::External { .. } => Err(external(verb)),
+        match &self.0 {
+            Given::Own(node) => i32::try_from(node.member.controllers.len()).unwrap_or(1),
+            Given::External(_) => 1,
         }
     }
 }
@@ -350,8 +329,7 @@ impl Kafka {
 /// As [`Kafka::given_or_own`]; the same error for everybody who asks.
 pub fn shared_kafka() -> Result<&'static Kafka> {
     static SHARED: OnceLock<Result<Kafka, String>> = OnceLock::new();
-    let shared = SHARED.get_or_init(|| Kafka::given_or_own().map_err(|error| format!("{error:#}")));
-    shared.as_ref().map_err(|error| anyhow!("{error}"))
+    given::shared(&SHARED, Kafka::given_or_own)
 }
 
 fn admin_options() -> AdminOptions {
@@ -365,17 +343,13 @@ fn refused(results: Vec<rdkafka::admin::TopicResult>) -> Result<()> {
     Ok(())
 }
 
-fn external(verb: &str) -> anyhow::Error {
-    anyhow!("cannot {verb} the Kafka that {BROKERS_VARIABLE} names: it is yours; unset the variable")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_cluster_of_the_users_is_not_stopped() {
-        let mut given = Kafka { kind: Kind::External { brokers: "h:9092".to_owned() } };
+        let mut given = Kafka(Given::External("h:9092".to_owned()));
         for error in [given.stop().unwrap_err(), given.kill().unwrap_err(), given.suspend().unwrap_err()] {
             assert!(error.to_string().contains(BROKERS_VARIABLE), "{error}");
         }

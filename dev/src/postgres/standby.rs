@@ -7,7 +7,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::{Mode, Postgres, Server};
+use super::server::Server;
+use super::{Mode, Postgres};
 use crate::service::Service;
 use crate::{account, run_dir};
 
@@ -19,11 +20,9 @@ impl Postgres {
     /// The server is the user's, or one of both does not start.
     pub fn standby(&mut self, settings: &[(&str, &str)]) -> Result<Self> {
         self.stop(Mode::Fast)?;
-        let standby = self.own("copy")?.copied(settings);
+        let standby = self.0.own("copy")?.copied(settings);
         self.start_again()?;
-        let mut standby = standby?;
-        standby.launch()?;
-        Ok(Self { kind: super::Kind::Own(Box::new(standby)) })
+        Self::launched(standby?)
     }
 
     /// Has it come back as a standby that follows nobody.
@@ -32,7 +31,7 @@ impl Postgres {
     /// The server is the user's, or does not stop and start.
     pub fn demote(&mut self) -> Result<()> {
         self.stop(Mode::Fast)?;
-        self.own("demote")?.wait_for_promotion()?;
+        self.0.own("demote")?.wait_for_promotion()?;
         self.start_again()
     }
 
@@ -41,7 +40,7 @@ impl Postgres {
     /// # Errors
     /// It is the user's, or no standby.
     pub fn promote(&self) -> Result<()> {
-        self.own("promote")?.connect("postgres")?.execute("SELECT pg_promote()", &[])?;
+        self.0.own("promote")?.connect("postgres")?.execute("SELECT pg_promote()", &[])?;
         Ok(())
     }
 }
