@@ -1,7 +1,8 @@
 //! Rows that `prune` keeps: those that no slot has carried, and those that would be nowhere else.
 
 use crate::lane::{Lane, hint};
-use crate::prune::{AGED, in_partitions, left, old, proven, pruned};
+use crate::prune::{AGED, left, old, proven, pruned};
+use crate::prune_partitions::in_partitions;
 
 /// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
 #[test]
