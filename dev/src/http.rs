@@ -1,6 +1,7 @@
-//! One HTTP request, for the relay's own pages and Kafka Connect's interface on loopback.
+//! One HTTP request on loopback: made of the relay's own pages and of Kafka Connect's interface, or read by a server of ours.
 
-use std::io::{Read as _, Write as _};
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -8,6 +9,9 @@ use anyhow::{Context as _, Result};
 
 /// How long a page of the relay or of a broker may take: on a machine that has much else to do, seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The largest request that a server of ours takes, in bytes.
+const LARGEST: usize = 8 << 20;
 
 /// An answer: its status code and its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +39,41 @@ pub fn request(port: u16, method: &str, path: &str, body: &str, patience: Durati
     let kind = if body.is_empty() { "" } else { "Content-Type: application/json\r\n" };
     let (status, body) = exchange(port, &format!("{method} {path}"), kind, body.as_bytes(), patience)?;
     Ok(Answer { status, body: String::from_utf8(body)? })
+}
+
+/// A request, as a server of ours reads it.
+pub(crate) struct Request {
+    pub(crate) path: String,
+    /// The values of its head, by their names in lower case.
+    head: BTreeMap<String, String>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    /// Reads the next one of a connection; `None`: there is none.
+    pub(crate) fn read(reader: &mut impl BufRead) -> Result<Option<Self>> {
+        let (mut first, mut line, mut head) = (String::new(), String::new(), BTreeMap::new());
+        if reader.read_line(&mut first)? == 0 {
+            return Ok(None);
+        }
+        loop {
+            line.clear();
+            reader.read_line(&mut line)?;
+            let Some((name, value)) = line.trim_end().split_once(':') else { break };
+            head.insert(name.to_ascii_lowercase(), value.trim().to_owned());
+        }
+        let length = head.get("content-length").map_or(Ok(0), |length| length.parse())?;
+        anyhow::ensure!(length <= LARGEST, "a request of {length} bytes");
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body)?;
+        let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
+        Ok(Some(Self { path, head, body }))
+    }
+
+    /// A value of its head; empty where there is none.
+    pub(crate) fn value(&self, name: &str) -> &str {
+        self.head.get(name).map_or("", String::as_str)
+    }
 }
 
 /// A request on a connection of its own, with these lines of its head: the answer's status and body.

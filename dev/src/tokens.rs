@@ -5,7 +5,7 @@
 //!
 //! Specification: RFC 6749, section 4.4; RFC 7517; RFC 7518, section 3.4; RFC 7519.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +18,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::json;
+
+use crate::http::Request;
 
 /// How long who asks may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -165,27 +167,11 @@ impl Shared {
 
     fn answer(&self, stream: &TcpStream) -> Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut reader = BufReader::new(stream);
-        let mut request = String::new();
-        reader.read_line(&mut request)?;
-        let mut length = 0;
-        loop {
-            let mut line = String::new();
-            if reader.read_line(&mut line)? == 0 || line.trim().is_empty() {
-                break;
-            }
-            if let Some((name, value)) = line.split_once(':')
-                && name.eq_ignore_ascii_case("content-length")
-            {
-                length = value.trim().parse()?;
-            }
-        }
-        reader.take(length).read_to_end(&mut Vec::new())?;
-        let path = request.split(' ').nth(1).unwrap_or_default();
+        let Some(request) = Request::read(&mut BufReader::new(stream))? else { return Ok(()) };
         let (status, body) = if self.unavailable.load(Ordering::SeqCst) {
             ("503 Service Unavailable", json!({"error": "temporarily_unavailable"}).to_string())
         } else {
-            match path {
+            match request.path.as_str() {
                 "/jwks" => ("200 OK", lock(&self.key).set()?),
                 "/token" => {
                     let life = self.life_seconds.load(Ordering::SeqCst);

@@ -8,7 +8,7 @@
 mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::brokers::{SqsMessage, field, post};
+use crate::http::Request;
 use topics::Topics;
 
 /// What a request is refused with whose keys nobody knows.
@@ -25,9 +26,6 @@ const UNKNOWN_KEYS: &str = "com.amazon.coral.service#UnrecognizedClientException
 
 /// What many bodies have in them, and many have not.
 const SOME: &str = "7";
-
-/// The largest request, in bytes.
-const LARGEST: usize = 8 << 20;
 
 /// What is to fail of batches.
 #[derive(Debug, Clone)]
@@ -227,37 +225,6 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// A request: what it asks for, and its body.
-struct Request {
-    /// Empty: the body says it.
-    target: String,
-    body: Vec<u8>,
-    /// It is the last one on its connection.
-    last: bool,
-}
-
-fn read(reader: &mut impl BufRead) -> Result<Option<Request>> {
-    let (mut target, mut length, mut line, mut last) = (String::new(), 0, String::new(), false);
-    if reader.read_line(&mut line)? == 0 {
-        return Ok(None);
-    }
-    loop {
-        line.clear();
-        reader.read_line(&mut line)?;
-        let Some((name, value)) = line.trim_end().split_once(':') else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "x-amz-target" => value.trim().clone_into(&mut target),
-            "content-length" => length = value.trim().parse()?,
-            "connection" => last = value.trim().eq_ignore_ascii_case("close"),
-            _ => {}
-        }
-    }
-    anyhow::ensure!(length <= LARGEST, "a request of {length} bytes");
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body)?;
-    Ok(Some(Request { target, body, last }))
-}
-
 fn refusal(status: u16, code: &str) -> (u16, Vec<u8>) {
     (status, json!({"__type": code, "message": "by the gate"}).to_string().into_bytes())
 }
@@ -271,12 +238,14 @@ impl Shared {
         client.set_nodelay(true)?;
         let mut reader = BufReader::new(client);
         let mut writer = client;
-        while let Some(request) = read(&mut reader)? {
-            let (status, body) = match (request.target.as_str(), self.target) {
+        while let Some(request) = Request::read(&mut reader)? {
+            // Empty: the body says it.
+            let target = request.value("x-amz-target");
+            let (status, body) = match (target, self.target) {
                 (_, Some(_)) if self.state().keys_refused => refusal(403, UNKNOWN_KEYS),
                 ("AmazonSQS.SendMessageBatch", Some(port)) => {
                     let batch = serde_json::from_slice(&request.body)?;
-                    let forward = |batch: &Value| post(port, &request.target, batch.to_string().as_bytes());
+                    let forward = |batch: &Value| post(port, target, batch.to_string().as_bytes());
                     self.batch(batch, forward)?
                 }
                 ("AmazonSQS.DeleteMessageBatch", Some(_)) if self.state().loses_deletion() => {
@@ -287,7 +256,7 @@ impl Shared {
             };
             let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
             writer.write_all(&[head.as_bytes(), &body].concat())?;
-            if request.last {
+            if request.value("connection").eq_ignore_ascii_case("close") {
                 break;
             }
         }

@@ -15,7 +15,7 @@ use walrelay_dev::process;
 use super::case::{Load, Reading};
 use super::ground::{Ground, Job, Loaded};
 use super::measure;
-use super::report::{Row, dash, table};
+use super::report::{Found, Row, dash, table};
 use super::subject::{Name, Subjects};
 use super::verify::Verdict;
 use crate::screen::thousands;
@@ -59,7 +59,7 @@ struct Outcome {
 pub(super) fn measure(
     ground: &Ground,
     subjects: &Subjects,
-    found: &[(Name, Result<String, String>)],
+    found: &Found,
     loaded: &Loaded,
     reading: &Reading,
     kills: u32,

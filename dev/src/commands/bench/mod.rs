@@ -35,7 +35,7 @@ use crate::screen::{line, thousands};
 use crate::to::To;
 use case::{Delivery, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
-use report::{Report, Row, Table};
+use report::{Found, Report, Table};
 use steady::Case;
 use subject::{Name, Programs, Subjects};
 
@@ -219,11 +219,15 @@ impl Arguments {
         ground: &Ground,
         subjects: &Subjects,
         loaded: &Loaded,
-        found: &[(Name, Result<String, String>)],
+        found: &Found,
         first: usize,
     ) -> Vec<Table> {
-        let mut tables: Vec<Table> =
-            self.readings().into_iter().map(|reading| self.empty(loaded, reading, found)).collect();
+        let table = |reading: Reading| Table {
+            load: loaded.load,
+            rows: report::rows(found, &loaded.load, &reading, self.to.kind()),
+            reading,
+        };
+        let mut tables: Vec<Table> = self.readings().into_iter().map(table).collect();
         let mut number = 0;
         for run in first..=self.runs {
             for table in &mut tables {
@@ -236,16 +240,6 @@ impl Arguments {
             }
         }
         tables
-    }
-
-    /// A table without figures; subjects that do not take part say why.
-    fn empty(&self, loaded: &Loaded, reading: Reading, found: &[(Name, Result<String, String>)]) -> Table {
-        let rows = found.iter().map(|(subject, found)| {
-            let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-            let cannot = subject.cannot(&loaded.load, &reading, self.to.kind()).map(str::to_owned);
-            Row::new(*subject, missing.or(cannot))
-        });
-        Table { load: loaded.load, rows: rows.collect(), reading }
     }
 }
 

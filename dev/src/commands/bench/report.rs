@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
+use walrelay_dev::brokers::Kind;
 
 use super::case::{Load, Reading};
 use super::figure::{Figure, figure_of};
@@ -50,6 +51,23 @@ impl<S: fmt::Display, R: fmt::Display> Row<S, R> {
             }
         }
     }
+}
+
+/// Each subject, or why it is not available.
+pub(super) type Found = [(Name, Result<String, String>)];
+
+/// A row without runs for each subject; those that do not take part say why.
+pub(super) fn rows<R: fmt::Display>(
+    found: &Found,
+    load: &Load,
+    reading: &Reading,
+    to: Option<Kind>,
+) -> Vec<Row<Name, R>> {
+    let row = |(name, found): &(Name, Result<String, String>)| {
+        let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
+        Row::new(*name, missing.or_else(|| name.cannot(load, reading, to).map(str::to_owned)))
+    };
+    found.iter().map(row).collect()
 }
 
 /// One case.

@@ -23,9 +23,9 @@ use walrelay_dev::process;
 use super::case::{Kind, Load, Reading, Size};
 use super::figure::{Figure, figure_of};
 use super::ground::{self, Ground, Job, Loaded};
-use super::report::{Row, dash, median, table};
+use super::report::{Found, Row, dash, median, table};
 use super::subject::{Name, Subjects};
-use super::{measure, verify};
+use super::{measure, report, verify};
 use crate::screen::{percentile, thousands};
 
 /// Rows of so many seconds come first and do not count.
@@ -103,7 +103,7 @@ struct Arrival {
 pub(super) fn measure(
     ground: &Ground,
     subjects: &Subjects,
-    found: &[(Name, Result<String, String>)],
+    found: &Found,
     cases: &[Case],
     seconds: u32,
     runs: usize,
@@ -130,18 +130,15 @@ fn wait_for_disk(ground: &Ground, wait: bool) -> Result<()> {
 fn of_case(
     ground: &Ground,
     subjects: &Subjects,
-    found: &[(Name, Result<String, String>)],
+    found: &Found,
     case: &Case,
     seconds: u32,
     runs: usize,
     number: &mut usize,
 ) -> Steady {
-    let load = case.load(0);
-    let rows = found.iter().filter(|(name, _)| name.writes()).map(|(name, found)| {
-        let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-        Row::new(*name, missing.or_else(|| name.cannot(&load, &case.reading, ground.kind()).map(str::to_owned)))
-    });
-    let mut steady = Steady { case: case.clone(), seconds, rows: rows.collect() };
+    let mut rows = report::rows(found, &case.load(0), &case.reading, ground.kind());
+    rows.retain(|row| row.subject.writes());
+    let mut steady = Steady { case: case.clone(), seconds, rows };
     for round in 1..=runs {
         for row in steady.rows.iter_mut().filter(|row| row.note.is_none()) {
             *number += 1;

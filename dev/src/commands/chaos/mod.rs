@@ -109,7 +109,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let elsewhere = arguments.delivery == Delivery::ExactlyOnce || arguments.on_bad_row.is_some();
     anyhow::ensure!(kafka || !elsewhere, "exactly once, and bad rows, only with Kafka");
     if let Some(only) = &arguments.standby {
-        let passed = standby::run(&standby_settings(arguments, seed, only), &binary)?;
+        let rounds = standby::Rounds { count: arguments.rounds, at: arguments.at, only: only.clone() };
+        let passed = standby::run(&settings(arguments, seed), &rounds, &binary)?;
         line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(seed)));
         return Ok(passed);
     }
@@ -154,19 +155,6 @@ fn settings(arguments: &Arguments, seed: u64) -> Settings {
         dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
         distance: arguments.broker_distance.map(|distance| distance.0),
         partitions: arguments.partitions,
-        relay: arguments.relay.clone(),
-    }
-}
-
-fn standby_settings(arguments: &Arguments, seed: u64, only: &[standby::Fault]) -> standby::Settings {
-    standby::Settings {
-        to: arguments.to.kind(),
-        seed,
-        rounds: arguments.rounds,
-        at: arguments.at,
-        only: only.to_vec(),
-        major: arguments.postgres,
-        exactly_once: arguments.delivery == Delivery::ExactlyOnce,
         relay: arguments.relay.clone(),
     }
 }

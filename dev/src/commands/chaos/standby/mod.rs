@@ -28,7 +28,7 @@ use walrelay_dev::{brokers, provision};
 
 use super::judge::{Found, Judge};
 use super::scenarios::insert;
-use super::world;
+use super::world::{self, Settings};
 use crate::screen::line;
 pub(crate) use faults::Fault;
 use faults::{Round, plan};
@@ -53,19 +53,14 @@ const PREFIX: &str = "outbox.event";
 /// Nothing has come for so long: all that is under way has arrived.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// What a run is about.
+/// Which rounds are played.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
-    pub(super) to: Option<brokers::Kind>,
-    pub(super) seed: u64,
-    pub(super) rounds: usize,
-    /// Only this one of the rounds.
+pub(super) struct Rounds {
+    pub(super) count: usize,
+    /// Only this one of them.
     pub(super) at: Option<usize>,
     /// All when empty.
     pub(super) only: Vec<Fault>,
-    pub(super) major: u32,
-    pub(super) exactly_once: bool,
-    pub(super) relay: Vec<String>,
 }
 
 /// A relay and its standby, and what faults are done to.
@@ -88,10 +83,9 @@ struct Outcome {
 }
 
 /// Whether everything that is promised held.
-pub(super) fn run(settings: &Settings, binary: &Path) -> Result<bool> {
-    let rounds = plan(settings.seed, settings.rounds, &settings.only);
-    let rounds: Vec<Round> =
-        rounds.into_iter().filter(|round| settings.at.is_none_or(|at| at == round.number)).collect();
+pub(super) fn run(settings: &Settings, Rounds { count, at, only }: &Rounds, binary: &Path) -> Result<bool> {
+    let rounds = plan(settings.seed, *count, only);
+    let rounds: Vec<Round> = rounds.into_iter().filter(|round| at.is_none_or(|at| at == round.number)).collect();
     line(&format!("chaos with a standby: {} rounds, seed {}", rounds.len(), settings.seed));
     let servers = match settings.to {
         None => Servers::Kafka(world::start_kafka(1)?),
@@ -104,7 +98,7 @@ pub(super) fn run(settings: &Settings, binary: &Path) -> Result<bool> {
     for round in rounds {
         let outcome = play(settings, round, &postgres, (&servers, &postgres_tap), binary)
             .with_context(|| format!("round {}, {}", round.number, round.fault.name()))?;
-        line(&outcome.describe(settings.rounds));
+        line(&outcome.describe(*count));
         outcome.broken.iter().for_each(|what| line(&format!("  {what}")));
         outcomes.push(outcome);
     }
