@@ -185,7 +185,8 @@ impl Arrivals {
     pub fn read(&self, topics: &[String], mut take: impl FnMut(Record)) -> Result<()> {
         let place = match self {
             Self::Kafka(config) => {
-                return topics.iter().try_for_each(|topic| consume::read_topic(config, topic, &mut take));
+                let names: Vec<&str> = topics.iter().map(String::as_str).collect();
+                return consume::read_topics(config, &names, take);
             }
             Self::Other(Place::RabbitMq(port, _)) => Place::RabbitMq(*port, STREAM),
             Self::Other(place) => place.clone(),

@@ -13,7 +13,6 @@ use ::postgres::Client;
 use anyhow::{Context as _, Result, bail};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use std::process::Command;
 use std::time::Duration;
 use walrelay_dev::arrivals::{Arrivals, Place};
 use walrelay_dev::brokers;
@@ -21,6 +20,7 @@ use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres, TlsFiles};
 use walrelay_dev::provision;
+use walrelay_dev::secure::Authority;
 use walrelay_dev::servers::Servers;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::tap::pace::{self, Between};
@@ -127,7 +127,7 @@ impl Ground {
             Some(_) | None => None,
         };
         let settings = walrelay_dev::settings(&SETTINGS);
-        let tls_files = if tls { Some(self_signed(&folder)?) } else { None };
+        let tls_files = if tls { Some(certified(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
@@ -426,13 +426,9 @@ fn bytes_of(load: &Load) -> f64 {
 }
 
 /// A certificate for this machine alone.
-fn self_signed(folder: &Path) -> Result<TlsFiles> {
+fn certified(folder: &Path) -> Result<TlsFiles> {
+    Authority::new("bench")?.issue("127.0.0.1", &["127.0.0.1"])?.write(folder, "tls")?;
     let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=127.0.0.1", "-keyout"]);
-    command.arg(&key).arg("-out").arg(&certificate);
-    let output = command.output().context("cannot start openssl, which makes the certificate for TLS")?;
-    anyhow::ensure!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
     Ok(TlsFiles { certificate, key, client_authority: None })
 }
 

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use md5::{Digest as _, Md5};
-use walrelay_dev::consume::{self, Record};
+use walrelay_dev::consume::Record;
 
 use super::case::Reading;
 use super::ground::{Ground, Loaded};
@@ -45,15 +45,9 @@ struct Checker<'a> {
 pub(super) fn verify(ground: &Ground, topics: &[String], loaded: &Loaded, reading: &Reading) -> Result<Verdict> {
     let mut checker = Checker::new(loaded)?;
     let numbers: HashMap<&str, u64> = topics.iter().map(String::as_str).zip(0..).collect();
-    let mut see = |record: Record| {
+    ground.arrivals(reading).read(topics, |record| {
         checker.see(numbers.get(record.topic.as_str()).copied(), &record);
-    };
-    if ground.kind().is_some() {
-        ground.arrivals(reading).read(topics, see)?;
-    } else {
-        let names: Vec<&str> = topics.iter().map(String::as_str).collect();
-        consume::read_topics(&ground.client_config()?, &names, &mut see)?;
-    }
+    })?;
     Ok(checker.finish())
 }
 
