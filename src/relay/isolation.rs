@@ -19,7 +19,7 @@
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow};
 use crate::positions::Position;
-use crate::sink::{Failure, Token};
+use crate::sink::Failure;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -58,8 +58,6 @@ pub struct Alone {
     pub what: What,
     /// The topic that it goes to.
     pub topic: String,
-    /// The token with which it was enqueued.
-    pub token: Token,
 }
 
 /// The kind of record that is sent alone.
@@ -172,11 +170,6 @@ impl Isolation {
         if self.awaits() { self.alone.take() } else { None }
     }
 
-    /// As [`Isolation::guilty`], if it is the record of the row at `position`.
-    pub fn guilty_at(&mut self, position: Position) -> Option<Alone> {
-        if self.alone.as_ref().is_some_and(|alone| alone.position == position) { self.guilty() } else { None }
-    }
-
     /// The broker will never accept the record or dead-letter record that was alone.
     pub fn reject(&mut self, alone: Alone, failure: Failure) {
         if let Some(suspects) = &mut self.suspects {
@@ -240,7 +233,7 @@ mod tests {
 
     fn alone(position: Position, what: What) -> Alone {
         let row = BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated };
-        Alone { position, row, what, topic: "orders".into(), token: Token::unpack(0) }
+        Alone { position, row, what, topic: "orders".into() }
     }
 
     fn refusal() -> Failure {

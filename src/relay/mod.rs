@@ -43,7 +43,6 @@ use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
 use crate::remedy::Remedy;
-use crate::sink::Token;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use hold::Hold;
 use isolation::{Alone, What};
@@ -304,7 +303,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         loop {
             self.metrics.turned(self.clock.now());
             self.look_at_hold()?;
-            self.take_reports(Reported::WithoutStream)?;
+            self.take_reports()?;
             self.end_at_refusal()?;
             let ending = self.stop_requested();
             self.commit(ending)?;
@@ -358,7 +357,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Serves the delivery reports that have come.
-    fn take_reports(&mut self, when: Reported) -> Result<(), Box<StreamEnd>> {
+    fn take_reports(&mut self) -> Result<(), Box<StreamEnd>> {
         let Self {
             sink, ledger, metrics, clock, isolation, transaction, topics, refusals, acknowledged, reported, ..
         } = self;
@@ -406,7 +405,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match failed {
             Some(failure) => {
                 self.metrics.publish_failure(failure.reason, 1);
-                self.failed(failure, when).map_err(Box::new)
+                Err(Box::new(self.failed(failure)))
             }
             None => Ok(()),
         }
@@ -423,23 +422,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// A record failed: decides whether it is known which record, and what to try next.
-    fn failed(&mut self, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
-        if let Some(alone) = self.isolation.guilty() {
-            let token = alone.token;
-            if !self.rejects_or_pauses(alone, &failure) {
-                return Err(StreamEnd::SinkFailed(failure));
-            }
-            return self.go_on_without(token, failure, when);
-        }
+    fn failed(&mut self, failure: Failure) -> StreamEnd {
         let may_pass = failure.class == FailureClass::Topic && self.bad_rows.let_any_pass();
-        if failure.class == FailureClass::Row || may_pass {
+        if let Some(alone) = self.isolation.guilty() {
+            self.reject_or_pause(alone, &failure);
+        } else if failure.class == FailureClass::Row || may_pass {
             self.isolation.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
         }
-        Err(StreamEnd::SinkFailed(failure))
+        StreamEnd::SinkFailed(failure)
     }
 
-    /// Rejects a record that was alone, or pauses before its next try. Returns whether the failure is due to its row or topic.
-    fn rejects_or_pauses(&mut self, alone: Alone, failure: &Failure) -> bool {
+    /// Rejects a record that was alone, or pauses before its next try, if the failure is due to its row or topic.
+    fn reject_or_pause(&mut self, alone: Alone, failure: &Failure) {
         let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
         match failure.class {
             FailureClass::Row => self.isolation.reject(alone, failure.clone()),
@@ -458,20 +452,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
                 }
             }
-            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
-                return false;
-            }
+            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {}
         }
-        true
-    }
-
-    /// Withdraws the record and goes on with a new sink. Nothing else was in flight, and the row's frame is still in the buffer.
-    fn go_on_without(&mut self, token: Token, failure: Failure, when: Reported) -> Result<(), StreamEnd> {
-        if when == Reported::WithoutStream || self.transaction.is_on() {
-            return Err(StreamEnd::SinkFailed(failure));
-        }
-        self.ledger.withdrawn(token);
-        self.sink.restart().map_err(StreamEnd::SinkFailed)
     }
 
     /// Updates the metrics and the page.
@@ -571,15 +553,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             State::Streaming
         }
     }
-}
-
-/// When reports are taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reported {
-    /// The stream is open, and can go on.
-    WhileStreaming,
-    /// There is no stream.
-    WithoutStream,
 }
 
 /// Returns the more telling of two failures: a record's own refusal ranks above the failures that follow from it.

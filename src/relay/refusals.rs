@@ -1,6 +1,8 @@
-//! Handles rows whose records the destination refuses.
+//! Handles rows whose records are refused: by the destination, or before they were sent by the relay or the sink.
 //!
 //! ```text
+//!  a row gives no record, or the sink will never take it ──► it waits in the sink for its turn ─┐
+//!    ┌──────────────────────────────────────────────────────────────────────────────────────────┘
 //!  Refused ──► the row's action ──► skip: its sequence continues
 //!                    │         └──► dead-letter record in its place ──► delivered: its sequence continues
 //!                    │                          └── refused as well: sent without payload, then stop
@@ -13,7 +15,6 @@
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
 use super::BadRowAction;
-use super::isolation::Alone;
 use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
 use super::{BadRowAt, Clock, Relay, StreamEnd};
@@ -40,6 +41,8 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     cases: BTreeMap<Position, Case>,
+    /// Rows that were refused before their records were sent. What there is of those waits in the sink for its turn.
+    enqueued: BTreeMap<Position, BadRow>,
     /// How many dead-letter records with a token were delivered while others with it are still under way: those of one transaction
     /// may share a token, and a report does not say which of them it means.
     arrived: HashMap<Token, u32>,
@@ -95,7 +98,13 @@ impl Refusals {
     /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
         self.cases.clear();
+        self.enqueued.clear();
         self.arrived.clear();
+    }
+
+    /// The sink has taken what there is of a bad row's record.
+    pub(super) fn enqueued(&mut self, position: Position, row: BadRow) {
+        self.enqueued.insert(position, row);
     }
 
     /// Whether a row stops the relay.
@@ -158,10 +167,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[cold]
     pub(super) fn refused(&mut self, refused: Refused) {
         let position = position(refused.tag.origin);
-        self.metrics.publish_failure(refused.failure.reason, 1);
-        if let Some(alone) = self.isolation.guilty_at(position) {
-            return self.dead_letter_of_a_row_refused(alone, &refused);
+        if let Some(row) = self.refusals.enqueued.remove(&position) {
+            // The action is a dead letter, since nothing else waits for its turn.
+            return self.handle(position, row, refused, Stage::Offered { bare: false, at: self.clock.now() });
         }
+        self.metrics.publish_failure(refused.failure.reason, 1);
         if let Some(Case { stage: Stage::DeadLetter { bare, token }, .. }) = self.refusals.cases.get(&position) {
             let dead_letter = (*bare, *token);
             return self.dead_letter_refused(position, dead_letter, refused);
@@ -191,17 +201,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn decide(&mut self, position: Position, action: BadRowAction, refused: Refused) {
-        let Refused { id, tag, record, failure } = refused;
-        let row = self.refusals.row(&self.outbox, tag.origin, &record, &failure);
+        let Refused { tag, record, failure, .. } = &refused;
+        let row = self.refusals.row(&self.outbox, tag.origin, record, failure);
         let stage = match action {
             BadRowAction::Skip => Stage::Skipped { at: self.clock.now() },
             // The record is itself a dead-letter record, of a row that is not known any more.
             _ if record.topic() == self.bad_rows.dead_letter_topic => {
-                Stage::Stop { dead_letter_refused: Some(failure) }
+                Stage::Stop { dead_letter_refused: Some(failure.clone()) }
             }
             BadRowAction::Stop => Stage::Stop { dead_letter_refused: None },
             BadRowAction::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
         };
+        self.handle(position, row, refused, stage);
+    }
+
+    fn handle(&mut self, position: Position, row: BadRow, refused: Refused, stage: Stage) {
+        let Refused { id, tag, record, .. } = refused;
         let is_row = matches!(tag.origin.source, Source::Table(_));
         self.refusals.cases.insert(position, Case { row, is_row, id, token: tag.token, record, stage });
         self.offer_dead_letters();
@@ -258,7 +273,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (error, place) = (case.row.reason.to_string(), position.to_string());
         let mut offer = |bare| {
             case.record.with_record(room, |record| {
-                let intended = Some(record.topic);
+                let known = || Some(record.topic).filter(|topic| !topic.is_empty());
+                let intended = case.row.reason.topic().or_else(known);
                 let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
                 let dead_letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
                 dead_letter.with_record(record, |record| sink.resolve(case.id, Resolution::ReplaceWith(record, token)))
@@ -304,18 +320,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.offer_dead_letters();
     }
 
-    /// The dead-letter record of a row that gives no record was refused. It was alone, and its frame is still in the buffer.
-    fn dead_letter_of_a_row_refused(&mut self, alone: Alone, refused: &Refused) {
-        let token = alone.token;
-        if self.rejects_or_pauses(alone.clone(), &refused.failure) {
-            self.sink.resolve(refused.id, Resolution::Skip);
-            self.ledger.withdrawn(token);
-        } else {
-            self.isolation.enqueued(alone);
-            self.sink.resolve(refused.id, Resolution::Retry);
-        }
-    }
-
     /// Dead-letter records may be among what was delivered.
     #[cold]
     pub(super) fn dead_letters_delivered(&mut self, token: Token, records: u32) {
@@ -324,7 +328,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it.
+    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it. Those that wait in the sink for
+    /// their turn are in flight, as any record.
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
         for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {

@@ -3,11 +3,12 @@
 //! ```text
 //!  row ──► record ──► sink          taken: counted, and done with; no room: the frame stays
 //!            │          └─ refused ─┐
-//!            └─ none can be made ───┴─► its action: stop │ dead-letter record, alone, until acknowledged │ counted and skipped
+//!            └─ none can be made ───┴─► its action: stop │ dead letter, when its turn has come: see `refusals` │ counted and skipped
 //! ```
 //!
-//! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided. While a dead-letter record is
-//! in flight nothing else is, so no later record of its key overtakes it and the position cannot pass it.
+//! Invariants: a row's frame is consumed only once its record is enqueued, or its action is decided. What there is of a bad row's record
+//! waits in the sink behind the earlier records of its key, so its dead letter overtakes none of them, no later one overtakes it, and the
+//! position cannot pass it.
 
 use super::BadRowAction;
 use super::isolation::{Alone, AloneReport, Rejected, What};
@@ -170,8 +171,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> FrameStep {
         let topic = self.topics.last().to_owned();
-        let token = self.ledger.token(self.topics.number(&topic, &self.metrics));
-        self.isolation.enqueued(Alone { position: position(context), row, what, topic, token });
+        self.isolation.enqueued(Alone { position: position(context), row, what, topic });
         FrameStep::Wait(WaitCause::Alone)
     }
 
@@ -234,7 +234,46 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 Ok(self.skip(&row, position, session))
             }
-            BadRowAction::DeadLetter => self.send_dead_letter(row, change, context, session),
+            BadRowAction::DeadLetter if self.transaction.is_on() => {
+                self.send_dead_letter(row, change, context, session)
+            }
+            BadRowAction::DeadLetter => self.enqueue_refused(row, change, context, session),
+        }
+    }
+
+    /// Hands the sink what there is of a bad row's record, so that the row's dead letter goes out when its turn has come. See `refusals`.
+    fn enqueue_refused(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
+        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
+        let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
+        let tag = Tag { token, origin: change.origin(outbox, context) };
+        let (reason, text) = (row.reason.label(), row.reason.to_string());
+        let failure = Failure { class: FailureClass::Row, reason, text };
+        let whole = change.record(outbox, context, |record| sink.try_enqueue_refused(record, tag, &failure));
+        let outcome = match whole {
+            Err(RowError::Bad(_)) => {
+                change.partial_record(outbox, context, |record| sink.try_enqueue_refused(record, tag, &failure))
+            }
+            outcome => outcome,
+        };
+        match outcome {
+            Ok(RowOutcome::Record(Enqueue::Taken)) => {
+                self.ledger.enqueued();
+                session.flush_timing.enqueued();
+                self.refusals.enqueued(position(context), row);
+                Ok(self.done(session))
+            }
+            Ok(RowOutcome::Record(Enqueue::Full | Enqueue::Blocked(_) | Enqueue::Bad(_))) => {
+                Ok(FrameStep::Wait(WaitCause::ForRoom))
+            }
+            // Not reached: a moment ago it was a row to publish.
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.done(session)),
+            Err(error) => broken(error, position(context)),
         }
     }
 
@@ -263,7 +302,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// The dead letter goes alone: nothing is in flight when it is enqueued, and nothing follows until it is delivered.
+    /// Exactly once, the dead letter goes alone: nothing is in flight when it is enqueued, and nothing follows until it is delivered.
     fn send_dead_letter(
         &mut self,
         row: BadRow,

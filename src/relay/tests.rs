@@ -5,9 +5,11 @@ use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
 use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
-use crate::sink::{Enqueue, InFlight, Initialized, Owner, Record, Tag, Token};
+use crate::sink::{
+    Enqueue, HeaderRoom, InFlight, Initialized, OwnedRecord, Owner, Record, RefusalId, Refused, Resolution, Tag, Token,
+};
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -70,6 +72,10 @@ struct Idle {
 
 impl Sink for Idle {
     fn try_enqueue(&mut self, _record: &Record<'_>, _tag: Tag) -> Enqueue {
+        Enqueue::Full
+    }
+
+    fn try_enqueue_refused(&mut self, _record: &Record<'_>, _tag: Tag, _failure: &Failure) -> Enqueue {
         Enqueue::Full
     }
 
@@ -220,6 +226,10 @@ impl Sink for Transactional {
         }
         ledger.in_flight.push(token);
         Enqueue::Taken
+    }
+
+    fn try_enqueue_refused(&mut self, _record: &Record<'_>, _tag: Tag, _failure: &Failure) -> Enqueue {
+        panic!("a transaction takes a dead letter at once")
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
@@ -606,4 +616,173 @@ fn a_relay_that_may_not_send_yet_is_not_ready() {
     let waits = ready_after(&mut stage, Duration::from_millis(900)).unwrap_err();
     assert!(waits.starts_with("waiting-for-slot"), "{waits}");
     assert_eq!(ready_after(&mut stage, Duration::from_millis(1200)), Ok(()));
+}
+
+/// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
+#[derive(Default)]
+struct ByKey {
+    keys: BTreeMap<Vec<u8>, VecDeque<Waiting>>,
+    refusals: u64,
+    /// Why it takes no dead letters now, or ever.
+    no_dead_letters: Option<Enqueue>,
+    /// The topic and the event of each record that was delivered.
+    delivered: Vec<String>,
+}
+
+struct Waiting {
+    record: OwnedRecord,
+    tag: Tag,
+    refused: Option<Failure>,
+    /// The refusal that the relay knows of.
+    told: Option<RefusalId>,
+}
+
+const DEAD: &str = "dead";
+
+impl ByKey {
+    fn take(&mut self, record: &Record<'_>, tag: Tag, refused: Option<Failure>) -> Enqueue {
+        let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, told: None };
+        self.keys.entry(record.key.unwrap_or_default().to_vec()).or_default().push_back(record_of);
+        Enqueue::Taken
+    }
+}
+
+struct Shared(Rc<RefCell<ByKey>>);
+
+impl Sink for Shared {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        if record.value == Some(b"never") {
+            let text = "it is too large".to_owned();
+            return Enqueue::Bad(Failure { class: FailureClass::Row, reason: "too_large", text });
+        }
+        self.0.borrow_mut().take(record, tag, None)
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        self.0.borrow_mut().take(record, tag, Some(failure.clone()))
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        let ByKey { keys, refusals, delivered, .. } = &mut *self.0.borrow_mut();
+        for queue in keys.values_mut() {
+            while let Some(Waiting { record, tag, .. }) = queue.pop_front_if(|first| first.refused.is_none()) {
+                delivered.push(record.with_record(&mut HeaderRoom::default(), |record| {
+                    let header = |name: &str| record.headers.iter().find(|it| it.name == name).and_then(|it| it.value);
+                    let text = |name| header(name).map(|value| String::from_utf8_lossy(value).into_owned());
+                    let parts = [Some(record.topic.to_owned()), text("eventType"), text("walrelay-error")];
+                    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+                }));
+                each(Report::Delivered(Delivered { token: tag.token, records: 1, bytes: 1 }));
+            }
+            if let Some(Waiting { record, tag, refused: Some(failure), told: told @ None }) = queue.front_mut() {
+                *refusals += 1;
+                let id = RefusalId(*refusals);
+                *told = Some(id);
+                let (record, failure) = (record.clone(), failure.clone());
+                each(Report::Refused(Box::new(Refused { id, tag: *tag, record, failure })));
+            }
+        }
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        let Resolution::ReplaceWith(record, token) = resolution else { panic!("{resolution:?}") };
+        let mut sink = self.0.borrow_mut();
+        match &sink.no_dead_letters {
+            Some(Enqueue::Bad(failure)) => return Enqueue::Bad(failure.clone()),
+            Some(_) => return Enqueue::Full,
+            None => {}
+        }
+        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.told == Some(refusal));
+        let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
+        (first.record, first.tag.token, first.refused) = (OwnedRecord::of(record), token, None);
+        Enqueue::Taken
+    }
+
+    fn in_flight(&self) -> InFlight {
+        let sink = self.0.borrow();
+        let is_held = |queue: &&VecDeque<Waiting>| queue.front().is_some_and(|first| first.told.is_some());
+        let count = |records: u64, queue: &VecDeque<Waiting>| records + queue.len() as u64;
+        let held = sink.keys.values().filter(is_held).fold(0, count);
+        InFlight { records: sink.keys.values().fold(0, count), held, ..InFlight::default() }
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.0.borrow_mut().keys.clear();
+        Ok(())
+    }
+
+    fn problem(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A row of this key, as a message; its route may be bad.
+fn row_of(key: &str, route: &str, kind: &str, payload: &str) -> Vec<u8> {
+    let content = format!(
+        r#"{{"id": "{kind}", "aggregatetype": {route}, "aggregateid": "{key}", "type": "{kind}", "payload": {payload}}}"#
+    );
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
+}
+
+/// A relay whose bad rows become dead letters, its slot at 1000, and its server.
+fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<Shared, Hands>, Server, Rc<RefCell<ByKey>>) {
+    let (sink, clock) =
+        (Rc::new(RefCell::new(ByKey::default())), Hands(Rc::new(Cell::new(Instant::now())), Instant::now()));
+    let limits =
+        Limits { coalesce: Duration::ZERO, shutdown_timeout: seconds(8), disconnect_after: Duration::from_mins(5) };
+    let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
+    let outbox = Outbox::new(mapping, Vec::new()).unwrap();
+    let metrics = Arc::new(Metrics::new("s", "p", clock.now()));
+    let relay = Relay::new(outbox, Shared(Rc::clone(&sink)), clock.clone(), metrics, Arc::default(), limits);
+    let action = BadRowAction::DeadLetter;
+    let bad_rows = BadRows { action, dead_letter_topic: DEAD.to_owned(), ..BadRows::default() };
+    let mut relay = relay.with_bad_rows(bad_rows);
+    relay.acquired(Lsn::new(1000));
+    let sends = sent.iter().map(|message| (Duration::ZERO, message.clone())).collect();
+    let began = clock.now();
+    let server = Server { buffer: ReadBuffer::new(1 << 16), clock, began, until: seconds(2), sends, window: None };
+    (relay, server, sink)
+}
+
+#[test]
+fn a_bad_row_waits_for_its_turn_and_holds_up_its_key_alone() {
+    let sent = [
+        begin(2000),
+        row_of("a", "\"order\"", "a1", "{}"),
+        row_of("a", "\"order\"", "a2", "\"never\""),
+        row_of("a", "\"order\"", "a3", "{}"),
+        row_of("b", "\"order\"", "b1", "{}"),
+        row_of("c", "null", "c1", "{}"),
+        row_of("b", "\"order\"", "b2", "{}"),
+        commit(2000, 2040),
+    ];
+    let (mut relay, mut server, sink) = with_dead_letters(&sent);
+    sink.borrow_mut().no_dead_letters = Some(Enqueue::Full);
+    relay.stream(&mut server, None);
+    let topic = "outbox.event.order";
+    assert_eq!(sink.borrow().delivered, ["a1", "b1", "b2"].map(|kind| format!("{topic} {kind}")));
+    assert_eq!((relay.acknowledged, relay.in_flight(), relay.flush_lsn()), (3, 3, Lsn::new(1000)));
+    assert_eq!(relay.handled_bad_rows, 0, "none is finished");
+    sink.borrow_mut().no_dead_letters = None;
+    relay.idle(seconds(1)).unwrap();
+    let delivered = sink.borrow().delivered[3..].to_vec();
+    let [first, second, third] = delivered.as_slice() else { panic!("{delivered:?}") };
+    assert_eq!([first, second], [&format!("{DEAD} a2 it is too large"), &format!("{topic} a3")]);
+    assert!(third.starts_with(&format!("{DEAD} c1 column")), "{third}");
+    assert_eq!((relay.in_flight(), relay.flush_lsn(), relay.handled_bad_rows), (0, Lsn::new(2040), 2));
+}
+
+#[test]
+fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
+    let sent = [begin(2000), row_of("c", "null", "c1", "{}"), row_of("b", "\"order\"", "b1", "{}"), commit(2000, 2040)];
+    let (mut relay, mut server, sink) = with_dead_letters(&sent);
+    let failure = Failure { class: FailureClass::Row, reason: "too_large", text: "it is too large as well".to_owned() };
+    sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(failure.clone()));
+    let ended = relay.stream(&mut server, None);
+    let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
+    assert_eq!((bad.row.id.as_deref(), bad.row.reason.label()), (Some("c1"), "null_route"));
+    assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
+    assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
+    assert_eq!(relay.in_flight(), 1, "the bad row alone");
 }

@@ -4,7 +4,7 @@
 
 use super::rows::Change;
 use super::session::{Blocked, FrameStep, Open, Session, Turn, WaitCause, disconnected};
-use super::{Clock, Relay, Reported, StreamEnd};
+use super::{Clock, Relay, StreamEnd};
 use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, RowContext};
@@ -37,7 +37,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.look_at_hold()?;
         let takes = self.owns_sink(session)? && self.may_send();
         let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
-        self.take_reports(Reported::WhileStreaming)?;
+        self.take_reports()?;
         self.commit(matches!(wait, WaitCause::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
         self.show(Some(session), false);
@@ -121,7 +121,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     return Ok(FrameStep::Wait(WaitCause::ForEnd));
                 }
                 // Delivery reports that have come and were not taken yet must not hold the position back.
-                self.take_reports(Reported::WhileStreaming)?;
+                self.take_reports()?;
                 self.ledger.keepalive(keepalive.wal_end);
                 Ok(FrameStep::Done)
             }

@@ -18,6 +18,7 @@ pub mod labels;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod null;
+mod only_sequence;
 #[cfg(feature = "ordered-queue")]
 pub mod ordered_queue;
 mod owned;
@@ -343,6 +344,8 @@ pub enum Rows {
 ///   The records of a sequence arrive in the order in which they were taken. A destination does not send a record before every earlier
 ///   one of its sequence has arrived, unless it knows that the other end takes it only after those. Records of different sequences
 ///   pass each other freely, and so do reports.
+/// * **Refused before it is sent.** A record that [`Sink::try_enqueue_refused`] takes is never sent. It waits for its turn in its sequence, and
+///   then is refused as if the destination had refused it: the next rule holds for it.
 /// * **A sequence may wait.** If a sequence cannot move now, the destination takes its records all the same and copies them into a queue
 ///   of its own: they count as in flight. [`Enqueue::Full`] bounds the sum.
 /// * **A refusal holds its sequence.** The destination finds out which single record is refused before it says [`Report::Refused`]. It
@@ -355,6 +358,13 @@ pub enum Rows {
 pub trait Sink {
     /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;
+
+    /// Takes one record that is not to be sent, since it is refused already: its row gives no whole record, or [`Sink::try_enqueue`] said that
+    /// the destination would never take it. The topic may be empty. The record waits behind the earlier ones of its sequence. Once none of
+    /// those is left, the sink holds the sequence and says [`Report::Refused`] with `failure`. If the destination cannot say to which sequence
+    /// the record belongs, the sequences that may be its own wait. Returns [`Enqueue::Taken`] or [`Enqueue::Full`]. The relay does not call
+    /// it where there are transactions.
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue;
 
     /// Calls `each` with the reports that have come. Does not wait for any.
     fn poll(&mut self, each: &mut dyn FnMut(Report));
@@ -450,6 +460,16 @@ macro_rules! hand_on {
             self.$field.poll(each);
         }
     };
+    (@ $field:ident try_enqueue_refused) => {
+        fn try_enqueue_refused(
+            &mut self,
+            record: &$crate::sink::Record<'_>,
+            tag: $crate::sink::Tag,
+            failure: &$crate::sink::Failure,
+        ) -> $crate::sink::Enqueue {
+            self.$field.try_enqueue_refused(record, tag, failure)
+        }
+    };
     (@ $field:ident resolve) => {
         fn resolve(
             &mut self,
@@ -512,6 +532,10 @@ pub(crate) use hand_on;
 impl<S: Sink + ?Sized> Sink for Box<S> {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         (**self).try_enqueue(record, tag)
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        (**self).try_enqueue_refused(record, tag, failure)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {

@@ -2,7 +2,8 @@
 //!
 //! In: records. Out: their reports, at the next poll.
 
-use super::{Delivered, Enqueue, Failure, InFlight, Record, Report, Sink, Tag, Token};
+use super::only_sequence::OnlySequence;
+use super::{Delivered, Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag, Token};
 
 /// The sink that keeps nothing.
 #[derive(Debug, Default)]
@@ -10,10 +11,14 @@ pub struct NullSink {
     /// The records since the last poll: token, how many, bytes.
     runs: Vec<(Token, u32, u64)>,
     in_flight: InFlight,
+    refused: OnlySequence,
 }
 
 impl Sink for NullSink {
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
+        if self.refused.is_held() {
+            return Enqueue::Full;
+        }
         let bytes = record.bytes() as u64;
         match self.runs.last_mut() {
             Some((last, records, sum)) if *last == token => {
@@ -32,13 +37,36 @@ impl Sink for NullSink {
         for (token, records, bytes) in self.runs.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
+        self.refused.tell(each);
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        if self.refused.is_held() {
+            return Enqueue::Full;
+        }
+        self.refused.hold(record, tag, failure);
+        Enqueue::Taken
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        let Some(tag) = self.refused.tag(refusal) else { return Enqueue::Taken };
+        match resolution {
+            Resolution::Retry => self.refused.tell_again(),
+            Resolution::Skip => self.refused.forget(),
+            Resolution::ReplaceWith(record, token) => {
+                self.refused.forget();
+                return self.try_enqueue(record, Tag { token, ..tag });
+            }
+        }
+        Enqueue::Taken
     }
 
     fn in_flight(&self) -> InFlight {
-        self.in_flight
+        self.refused.count(self.in_flight)
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
+        self.refused.forget();
         self.runs.clear();
         self.in_flight = InFlight::default();
         Ok(())

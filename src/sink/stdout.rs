@@ -9,7 +9,10 @@ use crate::given::SettingError;
 use crate::route::TOPICS;
 use crate::wire::Hex;
 
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
+use super::only_sequence::OnlySequence;
+use super::{
+    Delivered, Enqueue, Failure, FailureClass, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag, Token,
+};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -75,13 +78,15 @@ pub struct StdoutSink<W: Write> {
     /// The records that are written and not flushed, in runs of equal tokens: token, records, bytes.
     pending: Vec<(Token, u32, u64)>,
     in_flight: InFlight,
+    refused: OnlySequence,
     broken: Option<io::ErrorKind>,
 }
 
 impl<W: Write> StdoutSink<W> {
     /// Writes to `writer`.
     pub fn new(writer: W) -> Self {
-        Self { writer: BufWriter::new(writer), pending: Vec::new(), in_flight: InFlight::default(), broken: None }
+        let (writer, refused) = (BufWriter::new(writer), OnlySequence::default());
+        Self { writer, pending: Vec::new(), in_flight: InFlight::default(), refused, broken: None }
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -95,6 +100,24 @@ impl<W: Write> StdoutSink<W> {
     fn write(&mut self, record: &Record<'_>) -> io::Result<()> {
         serde_json::to_writer(&mut self.writer, &line(record))?;
         self.writer.write_all(b"\n")
+    }
+
+    /// Writes a record that is to be reported with this token.
+    fn take(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
+        if let Err(error) = self.write(record) {
+            self.broken = Some(error.kind());
+        }
+        if let Some(failure) = self.failure() {
+            return Enqueue::Blocked(failure);
+        }
+        let bytes = record.bytes() as u64;
+        self.in_flight.records += 1;
+        self.in_flight.bytes += record.held_bytes() as u64;
+        match self.pending.last_mut() {
+            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
+            Some(_) | None => self.pending.push((token, 1, bytes)),
+        }
+        Enqueue::Taken
     }
 }
 
@@ -123,24 +146,37 @@ fn text(bytes: Option<&[u8]>) -> Value {
 
 impl<W: Write> Sink for StdoutSink<W> {
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
-        if let Err(error) = self.write(record) {
-            self.broken = Some(error.kind());
+        if self.refused.is_held() { Enqueue::Full } else { self.take(record, token) }
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        if self.refused.is_held() {
+            return Enqueue::Full;
         }
-        if let Some(failure) = self.failure() {
-            return Enqueue::Blocked(failure);
+        self.refused.hold(record, tag, failure);
+        Enqueue::Taken
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        if self.refused.tag(refusal).is_none() {
+            return Enqueue::Taken;
         }
-        let bytes = record.bytes() as u64;
-        self.in_flight.records += 1;
-        self.in_flight.bytes += record.held_bytes() as u64;
-        match self.pending.last_mut() {
-            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
-            Some(_) | None => self.pending.push((token, 1, bytes)),
+        match resolution {
+            Resolution::Retry => self.refused.tell_again(),
+            Resolution::Skip => self.refused.forget(),
+            Resolution::ReplaceWith(record, token) => {
+                let enqueue = self.take(record, token);
+                if matches!(enqueue, Enqueue::Taken) {
+                    self.refused.forget();
+                }
+                return enqueue;
+            }
         }
         Enqueue::Taken
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        if self.pending.is_empty() {
+        if self.pending.is_empty() && !self.refused.is_held() {
             return;
         }
         if let Err(error) = self.writer.flush() {
@@ -154,14 +190,16 @@ impl<W: Write> Sink for StdoutSink<W> {
         for (token, records, bytes) in self.pending.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
+        self.refused.tell(each);
     }
 
     fn in_flight(&self) -> InFlight {
-        self.in_flight
+        self.refused.count(self.in_flight)
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
         self.pending.clear();
+        self.refused.forget();
         self.in_flight = InFlight::default();
         self.failure().map_or(Ok(()), Err)
     }
@@ -221,6 +259,46 @@ mod tests {
         sink.poll(&mut each);
         sink.poll(&mut each);
         assert_eq!((reported, sink.in_flight().records), (2, 0));
+    }
+
+    #[test]
+    fn nothing_passes_a_refused_record_before_what_takes_its_place() {
+        let mut sink = StdoutSink::new(Vec::new());
+        let record = |topic| Record {
+            topic,
+            key: None,
+            value: None,
+            headers: &[],
+            timestamp_millis: 0,
+            partition: None,
+            content: Content::Unknown,
+        };
+        let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
+        let failure = Failure { class: FailureClass::Row, reason: "null_route", text: "no topic".to_owned() };
+        assert!(matches!(sink.try_enqueue(&record("a"), tag), Enqueue::Taken));
+        assert!(matches!(sink.try_enqueue_refused(&record(""), tag, &failure), Enqueue::Taken));
+        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Full));
+        assert_eq!((sink.in_flight().records, sink.in_flight().held), (2, 1));
+        let mut told = Vec::new();
+        let mut poll = |sink: &mut StdoutSink<Vec<u8>>| {
+            sink.poll(&mut |report| match report {
+                Report::Delivered(run) => told.push(format!("{} delivered", run.records)),
+                Report::Refused(refused) => told.push(format!("{}: {}", refused.id.0, refused.failure)),
+                Report::Failed(failure) => panic!("{failure}"),
+            });
+        };
+        poll(&mut sink);
+        poll(&mut sink);
+        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Full));
+        let instead = Resolution::ReplaceWith(&record("b"), Token::unpack(2));
+        assert!(matches!(sink.resolve(RefusalId(1), instead), Enqueue::Taken));
+        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Taken));
+        poll(&mut sink);
+        assert_eq!(told, ["1 delivered", "1: no topic", "1 delivered", "1 delivered"]);
+        assert_eq!(sink.in_flight(), InFlight::default());
+        let lines = String::from_utf8(sink.writer.into_inner().unwrap()).unwrap();
+        let topics: Vec<&str> = lines.lines().filter_map(|line| line.split("\"topic\":\"").nth(1)?.get(..1)).collect();
+        assert_eq!(topics, ["a", "b", "c"]);
     }
 
     #[test]

@@ -1,21 +1,25 @@
-//! A scripted broker with its producers, as an idempotent client with gapless delivery behaves.
+//! A scripted broker with its producers. Outside transactions it answers for each record by itself, as brokers other than Kafka do: one
+//! that is refused holds its partition. A batch of a transaction is taken as a whole, and a refused one ends its producer, as with Kafka.
 //!
 //! ```text
 //!  try_enqueue ──► one queue per partition ──► batches ──► log       reports come late, in any order
 //! ```
 //!
-//! A refused batch ends its producer: nothing later of its partition gets in, what was on its way to other partitions may. A
+//! Of a producer that ends, nothing later of a refused batch's partition gets in, and what was on its way to other partitions may. A
 //! producer that was given up may still have batches on their way: a part of each queue, from its front, may arrive within
 //! [`LINGERS`], also after what a newer producer has sent.
 
 use crate::dice::Dice;
 use crate::machines::{MACHINES, Machine};
 use crate::transactions::Transaction;
-use crate::truth::{DEAD_LETTERS, Found, Taken, Truth};
+use crate::truth::{DEAD_LETTERS, Found, Taken, Truth, identify};
 use crate::wal::Wal;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use walrelay::sink::{Delivered, Enqueue, Failure, FailureClass, InFlight, Report, Token};
+use walrelay::sink::{
+    Delivered, Enqueue, Failure, FailureClass, InFlight, OwnedRecord, Record, RefusalId, Refused, Report, Resolution,
+    Tag,
+};
 
 /// What a producer that was given up has on its way arrives within so long: its sockets are reset when it is closed, and when it is killed.
 pub(crate) const LINGERS: Duration = Duration::from_millis(500);
@@ -73,7 +77,13 @@ pub(crate) struct Producer {
     queues: BTreeMap<Partition, VecDeque<Queued>>,
     paused: BTreeMap<Partition, Duration>,
     reports: Vec<(Duration, Told)>,
-    pub(crate) in_flight: InFlight,
+    in_flight: InFlight,
+    /// Partitions whose first record is refused, by the number of the refusal; and the refusals that the relay does not know of.
+    held: BTreeMap<RefusalId, Partition>,
+    untold: Vec<(Duration, Refused)>,
+    refusals: u64,
+    /// Partitions that wait for a dead letter elsewhere.
+    replaced: BTreeSet<Partition>,
     /// Takes and sends nothing any more.
     fatal: bool,
     /// Nobody listens to it any more.
@@ -81,8 +91,6 @@ pub(crate) struct Producer {
     /// What is on its way arrives until then or never.
     lingers_until: Duration,
     pub(crate) taken: Taken,
-    /// Rows whose failure was reported.
-    pub(crate) failed: BTreeSet<usize>,
     /// Half of the smallest batch of several that was refused, in bytes: the next client's batches are no larger.
     pub(crate) refused: u64,
     pub(crate) settings: Client,
@@ -107,7 +115,7 @@ pub(crate) struct Client {
 /// What is reported of one record.
 #[derive(Debug)]
 struct Told {
-    token: Token,
+    tag: Tag,
     bytes: u64,
     outcome: Result<(), Failure>,
 }
@@ -117,7 +125,12 @@ struct Queued {
     number: usize,
     dead_letter: bool,
     bytes: u64,
-    token: Token,
+    tag: Tag,
+    record: OwnedRecord,
+    /// Why it is not to be sent.
+    refused: Option<Failure>,
+    /// The partition that waits for it, a dead letter.
+    releases: Option<Partition>,
 }
 
 impl Queued {
@@ -162,11 +175,14 @@ impl Broker {
             paused: BTreeMap::new(),
             reports: Vec::new(),
             in_flight: InFlight::default(),
+            held: BTreeMap::new(),
+            untold: Vec::new(),
+            refusals: 0,
+            replaced: BTreeSet::new(),
             fatal: false,
             given_up: false,
             lingers_until: Duration::MAX,
             taken,
-            failed: BTreeSet::new(),
             refused: u64::MAX,
             settings,
             transaction: None,
@@ -186,8 +202,14 @@ impl Broker {
         self.rules.limit = self.rules.limit.max(bytes_of(number, wal));
     }
 
-    pub(crate) fn try_enqueue(&mut self, producer: usize, queued: (Found, Token), wal: &Wal, now: Duration) -> Enqueue {
-        let (found @ Found { number, dead_letter, bytes }, token) = queued;
+    pub(crate) fn try_enqueue(
+        &mut self,
+        producer: usize,
+        (record, tag): (&Record<'_>, Tag),
+        wal: &Wal,
+        now: Duration,
+    ) -> Enqueue {
+        let found @ Found { number, dead_letter, bytes } = identify(record, wal);
         let partition = self.partition_of(found, wal);
         let refuses = self.refuses_topic(&partition.0, now);
         let producer = &mut self.producers[producer];
@@ -195,7 +217,7 @@ impl Broker {
             return Enqueue::Blocked(client_failure());
         }
         if bytes > producer.settings.record {
-            return Enqueue::Bad(refusal());
+            return Enqueue::Bad(refusal_of_size());
         }
         if producer.in_flight.records > 0 && producer.in_flight.bytes + bytes > producer.settings.room {
             return Enqueue::Full;
@@ -203,9 +225,80 @@ impl Broker {
         if let Some(failure) = refuses {
             return Enqueue::Blocked(failure);
         }
-        producer.in_flight.records += 1;
-        producer.in_flight.bytes += bytes;
-        producer.queues.entry(partition).or_default().push_back(Queued { number, dead_letter, bytes, token });
+        let record = OwnedRecord::of(record);
+        producer.take(partition, Queued { number, dead_letter, bytes, tag, record, refused: None, releases: None });
+        Enqueue::Taken
+    }
+
+    /// A record that is refused already waits for its turn in this partition.
+    pub(crate) fn try_enqueue_refused(
+        &mut self,
+        producer: usize,
+        (number, partition): (usize, Partition),
+        (record, tag): (&Record<'_>, Tag),
+        failure: &Failure,
+    ) -> Enqueue {
+        let producer = &mut self.producers[producer];
+        let (bytes, refused) = (record.bytes() as u64, Some(failure.clone()));
+        if producer.in_flight.records > 0 && producer.in_flight.bytes + bytes > producer.settings.room {
+            return Enqueue::Full;
+        }
+        let record = OwnedRecord::of(record);
+        producer.take(partition, Queued { number, dead_letter: false, bytes, tag, record, refused, releases: None });
+        Enqueue::Taken
+    }
+
+    /// The relay decides on a refused record.
+    pub(crate) fn resolve(
+        &mut self,
+        producer: usize,
+        (refusal, resolution): (RefusalId, Resolution<'_>),
+        wal: &Wal,
+        now: Duration,
+    ) -> Enqueue {
+        let Some(partition) = self.producers[producer].held.get(&refusal).cloned() else { return Enqueue::Taken };
+        let (mut instead, mut blocked) = (None, None);
+        if let Resolution::ReplaceWith(record, token) = resolution {
+            let found = identify(record, wal);
+            blocked = self.refuses_topic(record.topic, now);
+            instead = Some((self.partition_of(found, wal), found, OwnedRecord::of(record), token));
+        }
+        let producer = &mut self.producers[producer];
+        if let Some(failure) = blocked {
+            return Enqueue::Blocked(failure);
+        }
+        if instead.as_ref().is_some_and(|(_, found, ..)| found.bytes > producer.settings.record) {
+            return Enqueue::Bad(refusal_of_size());
+        }
+        producer.held.remove(&refusal);
+        if matches!(resolution, Resolution::Retry) {
+            producer.paused.insert(partition, now + Duration::from_secs(1));
+            return Enqueue::Taken;
+        }
+        let queue = producer.queues.get_mut(&partition).expect("a partition that is held");
+        let old = queue.pop_front().expect("a record that is refused");
+        producer.in_flight.records -= 1;
+        producer.in_flight.bytes -= old.bytes;
+        match instead {
+            None => {
+                old.releases
+                    .iter()
+                    .for_each(|waits| assert!(producer.replaced.remove(waits), "{waits:?} does not wait"));
+            }
+            Some((to, Found { number, dead_letter, bytes }, record, token)) => {
+                let tag = Tag { token, ..old.tag };
+                let in_place = to == partition;
+                let releases = if in_place { old.releases } else { Some(partition.clone()) };
+                let queued = Queued { number, dead_letter, bytes, tag, record, refused: None, releases };
+                producer.take(to.clone(), queued);
+                if in_place {
+                    let queue = producer.queues.get_mut(&to).expect("it was taken");
+                    queue.rotate_right(1);
+                } else {
+                    producer.replaced.insert(partition);
+                }
+            }
+        }
         Enqueue::Taken
     }
 
@@ -263,6 +356,16 @@ impl Broker {
                 producer.paused.insert(partition.clone(), now + Duration::from_millis(dice.below(2000)));
             }
             Action::Fatal => producer.die(Vec::new(), rules, now, (wal, truth), dice),
+            Action::Environment if producer.transaction.is_none() => {
+                producer.paused.insert(partition.clone(), now + Duration::from_secs(1));
+            }
+            Action::Forbidden if producer.transaction.is_none() => {
+                let told = now + Duration::from_millis(dice.below(300));
+                producer.hold(partition, topic_failure(), told);
+            }
+            Action::Judged if producer.transaction.is_none() => {
+                producer.append_each(partition, (rules, held), now, (wal, truth), dice);
+            }
             action @ (Action::Environment | Action::Forbidden) => {
                 let batch = producer.batch(partition, held, dice);
                 let told = now + Duration::from_millis(dice.below(300));
@@ -326,6 +429,7 @@ impl Broker {
             if at <= now { due.push(report) } else { rest.push((at, report)) }
         }
         producer.reports = rest;
+        let mut refused: Vec<Report> = producer.tell_refused(now);
         for place in (1..due.len()).rev() {
             due.swap(place, dice.index(place + 1));
         }
@@ -333,14 +437,22 @@ impl Broker {
             producer.in_flight.records -= 1;
             producer.in_flight.bytes -= report.bytes;
         }
-        in_runs(due)
+        refused.extend(in_runs(due));
+        refused
+    }
+
+    /// The producer's records in flight.
+    pub(crate) fn in_flight(&self, producer: usize) -> InFlight {
+        let producer = &self.producers[producer];
+        let held = producer.held.values().map(|partition| producer.queues[partition].len() as u64).sum();
+        InFlight { held, ..producer.in_flight }
     }
 }
 
 /// Reports of equal token and good outcome that follow each other come as one.
 fn in_runs(told: Vec<Told>) -> Vec<Report> {
     let mut reports: Vec<Report> = Vec::new();
-    for Told { token, bytes, outcome } in told {
+    for Told { tag: Tag { token, .. }, bytes, outcome } in told {
         match (outcome, reports.last_mut()) {
             (Err(failure), _) => reports.push(Report::Failed(failure)),
             (Ok(()), Some(Report::Delivered(run))) if run.token == token => {
@@ -357,10 +469,76 @@ impl Producer {
     /// The partitions that a batch may be sent to.
     fn able<'a>(&'a self, now: Duration, held: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a Partition> {
         let able = move |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
-            queue.front().is_some_and(|queued| !held.contains(&queued.number))
+            let is_free = |queued: &Queued| queued.refused.is_none() && !held.contains(&queued.number);
+            queue.front().is_some_and(is_free)
+                && !self.waits(partition)
                 && self.paused.get(*partition).is_none_or(|until| now >= *until)
         };
         self.queues.iter().filter(able).map(|(partition, _)| partition)
+    }
+
+    fn take(&mut self, partition: Partition, queued: Queued) {
+        self.in_flight.records += 1;
+        self.in_flight.bytes += queued.bytes;
+        self.queues.entry(partition).or_default().push_back(queued);
+    }
+
+    /// Whether a partition waits for the relay's decision, or for a dead letter.
+    fn waits(&self, partition: &Partition) -> bool {
+        self.replaced.contains(partition) || self.held.values().any(|held| held == partition)
+    }
+
+    /// The partition's first record is refused.
+    fn hold(&mut self, partition: &Partition, failure: Failure, told: Duration) {
+        if self.given_up {
+            return;
+        }
+        self.refusals += 1;
+        let id = RefusalId(self.refusals);
+        let front = self.queues[partition].front().expect("a record that is refused");
+        let refused = Refused { id, tag: front.tag, record: front.record.clone(), failure };
+        self.held.insert(id, partition.clone());
+        self.untold.push((told, refused));
+    }
+
+    /// The refusals that have come, with those of records that were refused before they were sent and whose turn has come.
+    fn tell_refused(&mut self, now: Duration) -> Vec<Report> {
+        let unsent = |queue: &VecDeque<Queued>| queue.front().and_then(|queued| queued.refused.clone());
+        let turns: Vec<(Partition, Failure)> = self
+            .queues
+            .iter()
+            .filter(|(partition, _)| !self.waits(partition))
+            .filter_map(|(partition, queue)| Some((partition.clone(), unsent(queue)?)))
+            .collect();
+        for (partition, failure) in turns {
+            self.hold(&partition, failure, now);
+        }
+        let told = self.untold.extract_if(.., |(told, _)| *told <= now);
+        told.map(|(_, refused)| Report::Refused(Box::new(refused))).collect()
+    }
+
+    /// The broker judges each record of a batch, up to the first that it refuses.
+    fn append_each(
+        &mut self,
+        partition: &Partition,
+        (rules, held): (&Rules, &BTreeSet<usize>),
+        now: Duration,
+        (wal, truth): (&Wal, &mut Truth),
+        dice: &mut Dice,
+    ) {
+        let mut batch: VecDeque<Queued> = self.batch(partition, held, dice).into();
+        let good = batch.iter().take_while(|queued| !rules.refuse(std::iter::once(queued.judged()))).count();
+        let rest = batch.split_off(good);
+        let is_refused = !rest.is_empty();
+        let queue = self.queues.get_mut(partition).expect("a batch's queue");
+        rest.into_iter().rev().for_each(|queued| queue.push_front(queued));
+        for released in batch.iter().filter_map(|queued| queued.releases.as_ref()) {
+            self.replaced.remove(released);
+        }
+        self.append(partition, batch.into(), now, (wal, truth), dice);
+        if is_refused {
+            self.hold(partition, refusal(), now + Duration::from_millis(dice.below(300)));
+        }
     }
 
     /// The front of a queue: at least one record, at most a batch.
@@ -372,7 +550,10 @@ impl Producer {
         let mut bytes = 0;
         while let Some(queued) = queue.front().filter(|_| batch.len() < most) {
             bytes += queued.bytes;
-            if !batch.is_empty() && bytes > self.settings.batch || held.contains(&queued.number) {
+            if !batch.is_empty() && bytes > self.settings.batch
+                || held.contains(&queued.number)
+                || queued.refused.is_some()
+            {
                 break;
             }
             batch.extend(queue.pop_front());
@@ -390,10 +571,10 @@ impl Producer {
     ) {
         let Client { report, later, .. } = self.settings;
         let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
-        for Queued { number, dead_letter, bytes, token } in batch {
+        for Queued { number, dead_letter, bytes, tag, .. } in batch {
             self.put(partition, (number, dead_letter), (wal, truth));
             if !self.given_up {
-                let delivered = Told { token, bytes, outcome: Ok(()) };
+                let delivered = Told { tag, bytes, outcome: Ok(()) };
                 self.reports.push((now + Duration::from_millis(late), delivered));
             }
         }
@@ -419,7 +600,9 @@ impl Producer {
     ) {
         self.fatal = true;
         for (partition, queue) in std::mem::take(&mut self.queues) {
-            let clean = queue.iter().take_while(|queued| !rules.refuse(std::iter::once(queued.judged()))).count();
+            let is_clean =
+                |queued: &Queued| queued.refused.is_none() && !rules.refuse(std::iter::once(queued.judged()));
+            let clean = if self.waits(&partition) { 0 } else { queue.iter().take_while(|it| is_clean(it)).count() };
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {
                 if place < through {
@@ -431,6 +614,8 @@ impl Producer {
         for queued in barred {
             self.fail(&queued, &client_failure(), now);
         }
+        self.held.clear();
+        self.untold.clear();
     }
 
     fn put(&mut self, partition: &Partition, record: (usize, bool), (wal, truth): (&Wal, &mut Truth)) {
@@ -450,10 +635,9 @@ impl Producer {
         if self.given_up {
             return;
         }
-        let Queued { bytes, token, number, .. } = *queued;
-        self.failed.insert(number);
+        let Queued { bytes, tag, .. } = *queued;
         let outcome = Err(failure.clone());
-        self.reports.push((now, Told { token, bytes, outcome }));
+        self.reports.push((now, Told { tag, bytes, outcome }));
     }
 }
 
@@ -461,13 +645,18 @@ pub(crate) fn append(truth: &mut Truth, partition: &Partition, (number, dead_let
     if dead_letter { truth.append_dead_letter(number, wal) } else { truth.append(partition, number, wal) }
 }
 
-fn bytes_of(number: usize, wal: &Wal) -> u64 {
+pub(crate) fn bytes_of(number: usize, wal: &Wal) -> u64 {
     let row = &wal.rows[number];
     (row.payload.len() + row.key.as_ref().map_or(0, String::len)) as u64
 }
 
 pub(crate) fn refusal() -> Failure {
     Failure { class: FailureClass::Row, reason: "too_large", text: "message size too large".to_owned() }
+}
+
+/// The client's own refusal.
+pub(crate) fn refusal_of_size() -> Failure {
+    Failure { text: "more than the client may send".to_owned(), ..refusal() }
 }
 
 pub(crate) fn topic_failure() -> Failure {

@@ -4,7 +4,7 @@ use crate::lanes::{Lanes, Mutant};
 use crate::machines::Shared;
 use crate::postgres::{Delivery, Postgres, read_status};
 use crate::transactions::Transaction;
-use crate::truth::{Taken, identify};
+use crate::truth::{Found, Taken, identify, identify_unsent};
 use crate::world::World;
 use std::time::{Duration, Instant};
 use walrelay::pg::frame::ReadBuffer;
@@ -93,15 +93,38 @@ impl Sink for SimSink {
                     let now = base + world.now;
                     lanes.try_enqueue(record, tag, world, now)
                 }
-                None => world.broker.try_enqueue(producer, (found, tag.token), &world.postgres.wal, world.now),
+                None => world.broker.try_enqueue(producer, (record, tag), &world.postgres.wal, world.now),
             };
-            let World { broker, postgres, machines, truth, .. } = world;
-            let began = machines[shared.machine].began;
             if matches!(enqueue, Enqueue::Taken) {
-                let taken = &mut broker.producers[producer].taken;
-                taken.take(found.number, (&postgres.wal, truth), began.0, began.1);
+                world.takes(shared.machine, producer, found.number);
                 world.took(found, record);
                 world.log(&format_args!("producer {producer} takes {found:?}"));
+            }
+            enqueue
+        })
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        let Self { shared, producer, lanes } = self;
+        let (producer, base) = (*producer, shared.base);
+        shared.with(|world| {
+            let number = identify_unsent(record, &world.postgres.wal);
+            assert!(world.is_unsendable(number), "row {number} is not to be sent, and nothing is wrong with it");
+            // One without a topic belongs to none.
+            let found = Found { number, dead_letter: false, bytes: record.bytes() as u64 };
+            let is_placed = !record.topic.is_empty() && world.nature.mutant != Some(Mutant::NotBehind);
+            let nowhere = || (String::new(), number as u64 % 7);
+            let place = if is_placed { world.broker.partition_of(found, &world.postgres.wal) } else { nowhere() };
+            let enqueue = match lanes {
+                Some(lanes) => {
+                    let now = base + world.now;
+                    lanes.try_enqueue_refused((&place, record), tag, failure, world, now)
+                }
+                None => world.broker.try_enqueue_refused(producer, (number, place), (record, tag), failure),
+            };
+            if matches!(enqueue, Enqueue::Taken) {
+                world.takes(shared.machine, producer, number);
+                world.log(&format_args!("producer {producer} takes the refused row {number}"));
             }
             enqueue
         })
@@ -127,19 +150,19 @@ impl Sink for SimSink {
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
         let Self { shared, lanes, producer } = self;
-        let Some(lanes) = lanes else { return Enqueue::Taken };
         let base = shared.base;
         shared.with(|world| {
             let now = base + world.now;
-            let enqueue = lanes.resolve(refusal, resolution, world, now);
+            let enqueue = if let Some(lanes) = lanes {
+                lanes.resolve(refusal, resolution, world, now)
+            } else {
+                let World { broker, postgres, now, .. } = world;
+                broker.resolve(*producer, (refusal, resolution), &postgres.wal, *now)
+            };
             world.log(&format_args!("{refusal:?} is resolved: {enqueue:?}, {resolution:?}"));
             if let (Enqueue::Taken, Resolution::ReplaceWith(record, _)) = (&enqueue, resolution) {
                 let found = identify(record, &world.postgres.wal);
                 world.took(found, record);
-            }
-            if let (Resolution::Skip, Some(number)) = (resolution, lanes.dead_letter_of(refusal)) {
-                // Its dead letter was refused: without its payload it comes again.
-                world.broker.producers[*producer].taken.withdraw(number);
             }
             enqueue
         })
@@ -166,11 +189,10 @@ impl Sink for SimSink {
         if let Some(lanes) = &self.lanes {
             return lanes.in_flight();
         }
-        self.shared.with(|world| world.broker.producers[self.producer].in_flight)
+        self.shared.with(|world| world.broker.in_flight(self.producer))
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        let in_flight = self.in_flight().records;
         let Self { shared, producer, lanes } = self;
         let base = shared.base;
         let mutant = shared.with(|world| world.nature.mutant);
@@ -188,26 +210,19 @@ impl Sink for SimSink {
             world.counts.restarts += 1;
             world.log(&format_args!("producer {producer} is replaced"));
             let streaming = world.machines[shared.machine].streaming;
-            assert!(!streaming || in_flight == 0, "records are given up, and the stream goes on");
+            assert!(!streaming, "the sink starts over, and the stream goes on");
             if let Some(lanes) = lanes {
                 let now = base + world.now;
                 lanes.restart(world, now);
             }
             let World { broker, nature, now, dice, .. } = world;
-            // With the stream going on, the new one goes on where the old one was: nothing may repeat.
-            let old = &broker.producers[*producer];
-            let mut taken = if streaming { old.taken.clone() } else { Taken::default() };
-            if streaming {
-                // At most one: the record that was alone.
-                old.failed.iter().for_each(|number| taken.withdraw(*number));
-            }
             // The one before is closed first.
             if mutant == Some(Mutant::NotClosed) {
                 broker.give_up(*producer, *now + Duration::from_mins(1), dice);
             } else {
                 broker.close(*producer);
             }
-            *producer = broker.connect(settings, taken, shared.machine);
+            *producer = broker.connect(settings, Taken::default(), shared.machine);
             broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())
         })
@@ -227,7 +242,7 @@ impl Sink for SimSink {
     fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         self.shared.with(|world| {
             let World { broker, postgres, truth, dice, now, nature, calm_since, .. } = world;
-            assert_eq!(broker.producers[self.producer].in_flight.records, 0, "committed before everything is reported");
+            assert_eq!(broker.in_flight(self.producer).records, 0, "committed before everything is reported");
             if *now < broker.down_until {
                 return Ok(false);
             }

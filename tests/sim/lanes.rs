@@ -9,11 +9,11 @@
 //! What stands around the rule is done here with the same calls in the same order as the sink does it. A [`Mutant`] breaks the rule
 //! from outside, so that it is seen that the judge notices.
 
-use crate::broker::{Client, Partition, client_failure, refusal};
+use crate::broker::{Client, Partition, client_failure, refusal_of_size};
 use crate::cluster::{Cluster, Message, Told};
 use crate::truth::{Found, identify};
 use crate::world::World;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use walrelay::sink::kafka::partitions::{Clients, NotTaken, PartitionPlace, Partitions, Ticket};
 use walrelay::sink::{
@@ -30,6 +30,8 @@ pub(crate) enum Mutant {
     Unproven,
     /// A key's rows in two lanes.
     TwoLanes,
+    /// A record that is refused before it is sent does not wait for its turn, and nothing waits for it.
+    NotBehind,
     /// The queue goes on behind a record that was refused, which is tried again later.
     NotHeld,
     /// The clients are ended two seconds after the slot is free.
@@ -58,9 +60,6 @@ pub(crate) struct Lanes {
     /// A lane's producer ended of itself, and would again: nothing is taken before a restart.
     fruitless: bool,
     mutant: Option<Mutant>,
-    /// Rows of which no record was made but the dead letter, and which refusals are theirs.
-    dead_letters: BTreeSet<usize>,
-    refused: BTreeMap<RefusalId, usize>,
     /// For a mutant: what is tried again later, and the tags of all rows.
     aside: Vec<(u32, OwnedRecord, Tag)>,
     tags: BTreeMap<usize, Tag>,
@@ -80,7 +79,7 @@ impl Producers<'_> {
     fn send(&mut self, id: u64, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Found { number, dead_letter, bytes } = identify(record, &self.world.postgres.wal);
         if bytes > self.settings.record {
-            return Err(NotTaken::Refused(refusal()));
+            return Err(NotTaken::Refused(refusal_of_size()));
         }
         let topic = self.topics[place.topic as usize].clone();
         let message = Message { ticket, number, dead_letter, bytes, record: OwnedRecord::of(record) };
@@ -125,8 +124,6 @@ impl Lanes {
             settings,
             fruitless: false,
             mutant: world.nature.mutant,
-            dead_letters: BTreeSet::new(),
-            refused: BTreeMap::new(),
             aside: Vec::new(),
             tags: BTreeMap::new(),
         }
@@ -136,11 +133,6 @@ impl Lanes {
         let mut in_flight = self.partitions.in_flight_by_state();
         in_flight.records += self.aside.len() as u64;
         in_flight
-    }
-
-    /// The row whose dead letter is refused, where no other record was made of it.
-    pub(crate) fn dead_letter_of(&self, refusal: RefusalId) -> Option<usize> {
-        self.refused.get(&refusal).copied()
     }
 
     pub(crate) fn blocked(&self) -> Option<Failure> {
@@ -181,9 +173,6 @@ impl Lanes {
         }
         let found = identify(record, &world.postgres.wal);
         self.tags.insert(found.number, tag);
-        if found.dead_letter {
-            self.dead_letters.insert(found.number);
-        }
         let partition = world.broker.partition_of(found, &world.postgres.wal);
         let at = self.choose(&partition, world, now);
         let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
@@ -194,6 +183,22 @@ impl Lanes {
             now,
             &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine },
         )
+    }
+
+    pub(crate) fn try_enqueue_refused(
+        &mut self,
+        (partition, record): (&Partition, &Record<'_>),
+        tag: Tag,
+        failure: &Failure,
+        world: &mut World,
+        now: Instant,
+    ) -> Enqueue {
+        let in_flight = self.partitions.in_flight();
+        if in_flight.records > 0 && in_flight.bytes + record.held_bytes() as u64 > self.settings.room {
+            return Enqueue::Full;
+        }
+        let at = self.choose(partition, world, now);
+        self.partitions.enqueue_refused(at, record, tag, failure)
     }
 
     pub(crate) fn resolve(
@@ -233,14 +238,6 @@ impl Lanes {
         let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
         partitions.turn(now, made, &mut |report| reports.push(report));
         partitions.take_events();
-        for report in &reports {
-            if let Report::Refused(one) = report {
-                let found = one.record.with_record(&mut HeaderRoom::default(), |it| identify(it, &world.postgres.wal));
-                if self.dead_letters.contains(&found.number) {
-                    self.refused.insert(one.id, found.number);
-                }
-            }
-        }
         reports
     }
 
@@ -332,7 +329,6 @@ impl Lanes {
         self.partitions.forget(now);
         self.aside.clear();
         self.tags.clear();
-        self.dead_letters.clear();
         self.fruitless = false;
     }
 }

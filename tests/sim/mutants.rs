@@ -33,6 +33,11 @@ fn a_queue_that_is_not_held_after_a_refusal_is_found() {
 }
 
 #[test]
+fn a_record_that_is_refused_before_it_is_sent_and_holds_nothing_is_found() {
+    println!("{:?}", found(Mutant::NotBehind, " appears ").expect("rows pass it, or its dead letter passes them"));
+}
+
+#[test]
 fn clients_that_are_ended_once_the_slot_is_free_are_found() {
     println!("{:?}", found(Mutant::ClosedLate, "STALE").expect("keys are stale"));
 }

@@ -170,7 +170,8 @@ impl Nature {
             client: Some(Client {
                 batch: dice.pick(&[500, 10_000, 1_000_000]),
                 room: dice.pick(&[300, 3000, 1_000_000]),
-                record: 1_000_000,
+                // Above the largest row, or below some.
+                record: dice.pick(&[1_000_000, 1_000_000, 1200]),
                 report: dice.pick(&[0, 5, 50]),
                 later: dice.pick(&[0, 10, 50]),
             }),

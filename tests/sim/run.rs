@@ -5,7 +5,6 @@ use crate::lanes::Mutant;
 use crate::machines::{MACHINES, Shared};
 use crate::nature::{Bounds, Nature};
 use crate::process::{Outcome, Process};
-use crate::wal::BAD_ROUTE;
 use crate::world::{Counts, World};
 use std::time::Duration;
 use walrelay::relay::BadRowAction;
@@ -148,13 +147,13 @@ impl World {
     fn bad_row(&mut self, bad: &BadRowAt) {
         self.counts.bad_rows += 1;
         let number: usize = bad.row.id.as_deref().expect("an id").parse().expect("a row's number");
+        let local = self.is_local(number);
         let Self { broker, postgres, truth, dice, decided, nature, .. } = self;
         let row = &postgres.wal.rows[number];
         assert_eq!(bad.position, row.position, "row {number}");
         if broker.rules.fixed.contains(&number) {
             return;
         }
-        let local = row.route == BAD_ROUTE;
         assert!(local || broker.refuses(number, &postgres.wal), "row {number} is called bad, and nobody refuses it");
         assert!(bad.dead_letter_refused.is_none(), "a dead letter was refused: {bad:?}");
         assert!(!truth.has(number), "row {number} is called bad, and is in the broker");
@@ -164,9 +163,9 @@ impl World {
             let whole =
                 wal.transactions.iter().find(|it| truth.exactly_once && (it.rows.0..it.rows.1).contains(&number));
             let before = whole.map_or(number, |it| it.rows.0);
-            // Other lanes may stand still for so long that it ends without them.
+            // Other sequences may stand still for so long that it ends without them.
             let is_there = truth.first_missing(wal).is_none_or(|missing| missing >= before);
-            let is_turn = is_there || nature.lanes > 0 && truth.is_turn_of(number, wal);
+            let is_turn = is_there || !nature.exactly_once && truth.is_turn_of(number, wal);
             assert!(is_turn, "not everything before row {before} is there");
             assert!(bad.confirmed <= row.position.final_lsn);
             assert!(postgres.slot.confirmed <= row.position.final_lsn);

@@ -89,12 +89,6 @@ impl Taken {
         }
         self.next = Some(number + 1);
     }
-
-    /// The last row was refused: it may come again, as it is or as a dead letter.
-    pub(crate) fn withdraw(&mut self, number: usize) {
-        assert_eq!(self.rows.pop_last(), Some(number), "the refused row was alone");
-        self.next = Some(number);
-    }
 }
 
 /// The first row that a stream from `begin` carries.
@@ -250,6 +244,18 @@ pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> Found {
         return Found { number: identify_dead_letter(record, wal), dead_letter: true, bytes };
     }
     Found { number: identify_record(record, wal), dead_letter: false, bytes }
+}
+
+/// Which row a record is that is not to be sent: there may be no more of it than the row gives.
+pub(crate) fn identify_unsent(record: &Record<'_>, wal: &Wal) -> usize {
+    if !record.topic.is_empty() {
+        return identify_record(record, wal);
+    }
+    let id = record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value).expect("an id");
+    let number = std::str::from_utf8(id).unwrap().parse().expect("a row's number");
+    let row: &Row = wal.rows.get(number).expect("a row that was committed");
+    assert_eq!(record.key, row.key.as_ref().map(String::as_bytes), "row {number}");
+    number
 }
 
 fn identify_dead_letter(record: &Record<'_>, wal: &Wal) -> usize {

@@ -8,7 +8,7 @@
 //!
 //! No socket, no sleep: the time moves only when all relays wait. So the same seed gives the same run.
 
-use crate::broker::{Action, Broker};
+use crate::broker::{Action, Broker, bytes_of};
 use crate::cluster::Cluster;
 use crate::dice::Dice;
 use crate::machines::{MACHINES, Machine};
@@ -218,10 +218,28 @@ impl World {
         ends
     }
 
-    /// Whether no record can be made of the row, or the broker refuses it.
+    /// Whether no record can be made of the row, the client never takes it, or the broker refuses it.
     pub(crate) fn is_bad(&self, number: usize) -> bool {
+        self.is_local(number) || self.broker.refuses(number, &self.postgres.wal)
+    }
+
+    /// Whether no record can be made of the row, or the client never takes it.
+    pub(crate) fn is_local(&self, number: usize) -> bool {
         let wal = &self.postgres.wal;
-        wal.rows[number].route == BAD_ROUTE || self.broker.refuses(number, wal)
+        let most = self.nature.client.map_or(u64::MAX, |client| client.record);
+        wal.rows[number].route == BAD_ROUTE || bytes_of(number, wal) > most
+    }
+
+    /// Whether the relay may say of a row that its record is not to be sent.
+    pub(crate) fn is_unsendable(&self, number: usize) -> bool {
+        self.is_local(number) || self.nature.missing + self.nature.forbidden > 0
+    }
+
+    /// A relay's sink takes a row.
+    pub(crate) fn takes(&mut self, machine: usize, producer: usize, number: usize) {
+        let Self { broker, postgres, machines, truth, .. } = self;
+        let began = machines[machine].began;
+        broker.producers[producer].taken.take(number, (&postgres.wal, truth), began.0, began.1);
     }
 
     /// The relay hands a record over.

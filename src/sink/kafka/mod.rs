@@ -24,6 +24,7 @@
 //! | `producers/` | the producers, their topic handles, flushes and ends |
 //! | `partitions/` | which record may be handed over, and the search for a refused one |
 //! | `metadata/` | questions to the cluster; topics and the choice of a partition |
+//! | `nowhere` | where refused records wait whose partition nobody knows |
 //! | `callbacks/` | librdkafka's reports, errors and log lines; new producers for those that ended |
 //! | `errors`, `auth_state` | classes and labels of errors; whether brokers accept the credentials |
 //! | `transactions`, `progress`, `replicas` | exactly once |
@@ -41,6 +42,7 @@ mod errors;
 mod login;
 mod marks;
 mod metadata;
+mod nowhere;
 pub mod partitions;
 mod producers;
 mod progress;
@@ -61,6 +63,7 @@ use crate::remedy::Remedy;
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
 use metadata::{Short, Topics};
+use nowhere::Nowhere;
 use partitions::{PartitionPlace, Partitions};
 use producers::{Client, Producers, purge_all, retire_client};
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -79,6 +82,7 @@ pub struct KafkaSink {
     producers: Producers,
     topics: Topics,
     partitions: Partitions,
+    nowhere: Nowhere,
     /// Producers that have ended and still have records in flight, and since when the sink waits for their reports.
     retired: Vec<(Client, Instant)>,
     sockets: Sockets,
@@ -149,6 +153,7 @@ impl KafkaSink {
             producer: producers.first(),
             topics: Topics::new(settings.partitioner(), count),
             partitions: Partitions::default(),
+            nowhere: Nowhere::default(),
             sockets: Sockets::to(ports(settings.brokers())),
             hold: Hold::default(),
             closed: false,
@@ -177,6 +182,15 @@ impl KafkaSink {
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
+    }
+
+    /// A record is about to be taken. If none is in flight, no report of an earlier one is waited for.
+    #[inline]
+    fn first_in_flight(&mut self) {
+        if self.partitions.in_flight().records == 0 {
+            self.now = Instant::now();
+            self.hear();
+        }
     }
 
     /// Puts another producer in the place of the first one, which ends. All records in flight are forgotten.
@@ -233,7 +247,7 @@ impl Sink for KafkaSink {
     }
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if self.closed || !self.has_room(record.held_bytes() as u64) {
+        if self.closed || !self.has_room(record.held_bytes() as u64) || self.is_nowhere(record.topic) {
             return Enqueue::Full;
         }
         if !self.topics.is_last(record.topic)
@@ -253,12 +267,18 @@ impl Sink for KafkaSink {
             Ok(at) => at,
             Err(outcome) => return outcome,
         };
-        if self.partitions.in_flight().records == 0 {
-            self.now = Instant::now();
-            self.hear();
-        }
+        self.first_in_flight();
         let mut producers = self.producers.with(&self.topics);
         self.partitions.enqueue(at, record, tag, self.now, &mut producers)
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        if self.closed || !self.has_room(record.held_bytes() as u64) {
+            return Enqueue::Full;
+        }
+        let at = self.choose_refused(record);
+        self.first_in_flight();
+        self.partitions.enqueue_refused(at, record, tag, failure)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {

@@ -11,7 +11,8 @@
 //!                         │ front, in order        │    │ refused
 //!                         └────────────────────────┘    ▼
 //!                              returned (unknown)     held ──▶ resolved: again, or gone
-//!                              postponed ──▶ resumed
+//!                              postponed ──▶ resumed    ▲
+//!                                                       └── first of its key, and refused before it was sent
 //! ```
 //!
 //! A client works only while the relay holds its slot ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the
@@ -127,6 +128,8 @@ pub struct OrderedQueue<T> {
     pushed: u64,
     /// How many records are of held keys.
     held: u64,
+    /// Keys that are held for a record that was refused before it was sent, until [`OrderedQueue::next_refused`] has named them.
+    refused: Vec<KeyId>,
 }
 
 /// The number of a key's first record, and the key.
@@ -165,6 +168,8 @@ struct QueuedItem<T> {
     item: T,
     /// How many items were pushed before: batches are sorted by it.
     number: u64,
+    /// The record was refused before it was sent: it is never taken.
+    refused: bool,
     next: u32,
 }
 
@@ -180,6 +185,7 @@ impl<T: Copy> Default for OrderedQueue<T> {
             unfit: Vec::new(),
             pushed: 0,
             held: 0,
+            refused: Vec::new(),
         }
     }
 }
@@ -230,9 +236,19 @@ impl<T: Copy> OrderedQueue<T> {
 
     /// Adds a record behind the others of its key.
     pub fn push(&mut self, key: KeyId, item: T) {
+        self.add(key, item, false);
+    }
+
+    /// Adds a record that was refused before it was sent behind the others of its key. Once it is the first, the key is held, and
+    /// [`OrderedQueue::next_refused`] names it.
+    pub fn push_refused(&mut self, key: KeyId, item: T) {
+        self.add(key, item, true);
+    }
+
+    fn add(&mut self, key: KeyId, item: T, refused: bool) {
         let number = self.pushed;
         self.pushed += 1;
-        let slot = self.fill(QueuedItem { item, number, next: NONE });
+        let slot = self.fill(QueuedItem { item, number, refused, next: NONE });
         let state = self.state(key);
         state.records += 1;
         let held = u64::from(state.waits == Waits::Held);
@@ -282,7 +298,7 @@ impl<T: Copy> OrderedQueue<T> {
         let most = if state.replacement { most.min(1) } else { most };
         let (mut at, mut taken) = (state.first, 0);
         while taken < most
-            && let Some(slot) = self.slots.get(at as usize)
+            && let Some(slot) = self.slots.get(at as usize).filter(|slot| !slot.refused)
         {
             match fit(&slot.item) {
                 Fit::Takes => batch.push(TakenRecord { key, number: slot.number, item: slot.item }),
@@ -373,7 +389,7 @@ impl<T: Copy> OrderedQueue<T> {
             }
             Resolved::ReplaceWith(item) => {
                 if let Some(slot) = self.slots.get_mut(first) {
-                    slot.item = item;
+                    (slot.item, slot.refused) = (item, false);
                 }
                 self.state(key).replacement = true;
                 old
@@ -381,6 +397,16 @@ impl<T: Copy> OrderedQueue<T> {
         };
         self.make_ready(key);
         old
+    }
+
+    /// The next key that is held for a record that was refused before it was sent: its first one.
+    pub fn next_refused(&mut self) -> Option<KeyId> {
+        self.refused.pop()
+    }
+
+    /// Whether [`OrderedQueue::next_refused`] has a key to name.
+    pub fn has_refused(&self) -> bool {
+        !self.refused.is_empty()
     }
 
     /// The key's first record.
@@ -427,14 +453,18 @@ impl<T: Copy> OrderedQueue<T> {
     }
 
     fn make_ready(&mut self, key: KeyId) {
-        let state = self.state(key);
-        let first = state.first;
-        if first != NONE
-            && state.under_way == 0
-            && state.waits == Waits::Not
-            && !std::mem::replace(&mut state.ready, true)
-        {
-            let number = self.slots.get(first as usize).map_or(0, |slot| slot.number);
+        let KeyState { first, under_way, waits, records, .. } = *self.state(key);
+        let Some(slot) = self.slots.get(first as usize).filter(|_| under_way == 0 && waits == Waits::Not) else {
+            return;
+        };
+        if slot.refused {
+            self.state(key).waits = Waits::Held;
+            self.held += u64::from(records);
+            self.refused.push(key);
+            return;
+        }
+        let number = slot.number;
+        if !std::mem::replace(&mut self.state(key).ready, true) {
             self.ready.push(Reverse((number, key)));
         }
     }

@@ -109,6 +109,16 @@ pub(in crate::sink::kafka) enum Chosen {
     Unknown(i32),
 }
 
+impl Chosen {
+    /// The index of a known partition.
+    pub(in crate::sink::kafka) fn known(self) -> Option<u32> {
+        match self {
+            Self::At(at) => Some(at),
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
 impl Topics {
     pub(in crate::sink::kafka) fn new(partitioner: Partitioner, producers: u8) -> Self {
         Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }

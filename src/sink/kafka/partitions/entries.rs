@@ -8,7 +8,7 @@
 //!
 //! Invariant: a ticket is redeemed once. A second report for one record is a mistake of this program, and ends the process.
 
-use crate::sink::Tag;
+use crate::sink::{Record, Tag};
 use std::num::NonZeroU32;
 
 /// The number of a record in flight: its entry's index, and how often that was used before.
@@ -124,6 +124,22 @@ pub(super) struct Entries {
     slots: Vec<EntrySlot>,
     /// The next tickets of free slots.
     free: Vec<Ticket>,
+}
+
+impl RecordEntry {
+    /// The entry of a record for the partition with this index, which is number `sequence` there.
+    #[inline]
+    pub(super) fn new(record: &Record<'_>, tag: Tag, at: u32, releases: Option<u32>, sequence: Sequence) -> Self {
+        Self {
+            tag,
+            timestamp_millis: record.timestamp_millis,
+            chosen: Chosen::new(at, record.partition.is_some()),
+            releases: releases.and_then(Released::new),
+            sequence,
+            bytes: size(record.bytes()),
+            held: size(record.held_bytes()),
+        }
+    }
 }
 
 impl Entries {

@@ -48,19 +48,23 @@ impl Partitions {
         if !self.attempted(at, now) {
             return;
         }
-        let Self { list, pool, room, told, .. } = self;
-        let Some(partition) = list.get_mut(at as usize) else { return };
+        let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Search { suspects, since, .. } = partition.search;
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
             partition.state = PartitionState::Unproven;
             self.events.push(Event::Isolated { place: partition.place });
             return self.pump(at, now, clients);
         }
+        if self.hold_unsent(at) {
+            return;
+        }
+        let Self { list, pool, room, told, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return };
         let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
         let next = partition.search.next(partition.queue.len());
         let (place, mut attempt) = (partition.place, 0);
         while attempt < next
-            && let Some(front) = partition.queue.front()
+            && let Some(front) = partition.queue.front().filter(|front| front.refused.is_none())
             && (attempt == 0 || partition.under_way_bytes + front.bytes <= most)
         {
             let (bytes, ticket) = (front.bytes, front.ticket);

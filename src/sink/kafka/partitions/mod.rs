@@ -21,7 +21,8 @@
 //! see `implied`.
 //!
 //! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
-//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
+//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`]. So
+//! is a record that the relay or the sink itself has refused, once it is the first of its partition's queue.
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. It knows neither librdkafka nor a clock.
 //! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
@@ -41,7 +42,7 @@ pub use partition::PartitionPlace;
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
-use entries::{Chosen, Entries, RecordEntry, Released, size};
+use entries::{Entries, RecordEntry};
 use partition::{Partition, PartitionState, Queued, Returned, WINDOW_HOLDS};
 use pool::Pool;
 use std::collections::HashMap;
@@ -247,17 +248,9 @@ impl Partitions {
     ) -> Enqueue {
         let Self { list, entries, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
-        let (held, releases) = (size(record.held_bytes()), releases.and_then(Released::new));
         partition.taken = partition.taken.next();
-        let entry = RecordEntry {
-            tag,
-            timestamp_millis: record.timestamp_millis,
-            chosen: Chosen::new(at, record.partition.is_some()),
-            releases,
-            sequence: partition.taken,
-            bytes: size(record.bytes()),
-            held,
-        };
+        let entry = RecordEntry::new(record, tag, at, releases, partition.taken);
+        let held = entry.held;
         let ticket = entries.add(entry);
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
@@ -276,9 +269,27 @@ impl Partitions {
                 Err(NotTaken::Later) => partition.state = PartitionState::Draining,
             }
         }
-        self.wait(at, record, ticket, bytes);
+        self.wait(at, record, ticket, bytes, None);
         self.count(held);
         Enqueue::Taken
+    }
+
+    /// Takes a record that is refused already. The partition is held for it once it is the first.
+    pub fn enqueue_refused(&mut self, at: u32, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        let Some(partition) = self.list.get_mut(at as usize) else { return Enqueue::Full };
+        partition.taken = partition.taken.next();
+        let entry = RecordEntry::new(record, tag, at, None, partition.taken);
+        let held = entry.held;
+        let ticket = self.entries.add(entry);
+        self.wait(at, record, ticket, u64::from(held), Some(Box::new(failure.clone())));
+        self.count(held);
+        Enqueue::Taken
+    }
+
+    /// Whether nothing waits in the partition, nor for a record that took the place of one of its own.
+    pub fn has_nothing_waiting(&self, at: u32) -> bool {
+        let partition = self.list.get(at as usize);
+        partition.is_none_or(|it| it.queue.is_empty() && !matches!(it.state, PartitionState::Replaced))
     }
 
     #[inline]
@@ -288,14 +299,14 @@ impl Partitions {
     }
 
     /// Puts the record into its partition's queue.
-    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
+    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, refused: Option<Box<Failure>>) {
         let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
                 partition.waits_since = Some(self.told);
             }
-            partition.queue.push_back(Queued { ticket, record: owned, bytes });
+            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused });
         }
         self.list_it(at);
     }
@@ -367,7 +378,8 @@ impl Partitions {
             partition.state = PartitionState::Draining;
         }
         let refused = failure.class == FailureClass::Row;
-        partition.failed(Returned { sequence, queued: Queued { ticket, record, bytes }, refused }, failure);
+        let queued = Queued { ticket, record, bytes, refused: None };
+        partition.failed(Returned { sequence, queued, refused }, failure);
         self.list_it(at);
     }
 
@@ -512,7 +524,7 @@ impl Partitions {
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Self { list, pool, room, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
-        while let Some(bytes) = partition.queue.front().map(|front| front.bytes)
+        while let Some(bytes) = partition.queue.front().filter(|front| front.refused.is_none()).map(|front| front.bytes)
             && partition.may_send(bytes, now, *told)
             && let Some(Queued { ticket, record, .. }) = partition.queue.front()
         {
@@ -538,5 +550,6 @@ impl Partitions {
                 }
             }
         }
+        self.hold_unsent(at);
     }
 }

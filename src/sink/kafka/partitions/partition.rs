@@ -12,6 +12,9 @@
 //!                                                                    └──┴──────── resolved ◄───┘
 //! ```
 //!
+//! A record may be refused before it is sent. Once it is the first one and no other is under way, the partition is `Held` from any state in
+//! which records are handed over, and `Unproven` once that record is resolved.
+//!
 //! librdkafka builds no request for a partition while [`PIPELINED`] messages or more have left and are not answered. Further records wait
 //! in librdkafka. Once these should have left, by a flush or by `linger.ms`, librdkafka's thread looks at them again and again without a
 //! pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed). With a slow broker that takes a
@@ -77,6 +80,8 @@ pub(super) struct Queued {
     pub(super) record: OwnedRecord,
     /// An upper estimate of its bytes in a request.
     pub(super) bytes: u64,
+    /// Why it was refused before it was sent. `None`: it is to be sent.
+    pub(super) refused: Option<Box<Failure>>,
 }
 
 /// A record that was under way and was not delivered.
@@ -197,6 +202,8 @@ pub(super) struct Partition {
     pub(super) passes_on: Option<u32>,
     /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
     pub(super) obstacle: Option<Failure>,
+    /// The record that holds the partition was refused before it was sent: the partition needs no search, and its own producer goes on.
+    pub(super) unsent: bool,
     /// Whether the partition is in the list for `turn`.
     pub(super) listed: bool,
 }
@@ -222,6 +229,7 @@ impl Partition {
             window: None,
             passes_on: None,
             obstacle: None,
+            unsent: false,
             listed: false,
         }
     }
@@ -309,8 +317,13 @@ impl Partition {
         suspects
     }
 
-    /// Continues the search with the other suspects. The first one is resolved.
-    pub(super) fn resume_search(&mut self, now: Instant) {
+    /// Continues behind the first record, which is resolved: with the search for other suspects, if a broker has refused that record.
+    pub(super) fn resume(&mut self, now: Instant) {
+        if std::mem::take(&mut self.unsent) {
+            self.search = Search::of(0, 0, now);
+            self.state = PartitionState::Unproven;
+            return;
+        }
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
         self.search = Search { found, ..Search::of(rest, 0, now) };

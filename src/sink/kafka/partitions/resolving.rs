@@ -27,9 +27,23 @@ impl Partitions {
             failure: failure.clone(),
         };
         partition.state = PartitionState::Held { failure };
+        partition.unsent = false;
         self.held.insert(id, at);
         self.reports.push(Report::Refused(Box::new(refused)));
         self.list_it(at);
+    }
+
+    /// Holds the partition for its first record if that was refused before it was sent. Returns whether it was; nothing may be handed over
+    /// then, also while records before it are under way.
+    pub(super) fn hold_unsent(&mut self, at: u32) -> bool {
+        let Some(partition) = self.list.get_mut(at as usize) else { return false };
+        let refused = partition.queue.front().and_then(|front| front.refused.as_deref());
+        let Some(failure) = refused.cloned() else { return false };
+        if partition.under_way == 0 {
+            self.hold(at, failure);
+            self.list.get_mut(at as usize).into_iter().for_each(|partition| partition.unsent = true);
+        }
+        true
     }
 
     /// Applies the relay's decision on a refused record. `to`: the partition of the record that takes its place.
@@ -77,7 +91,7 @@ impl Partitions {
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
         self.pool.keep(record);
         let RecordEntry { held, releases, .. } = self.entries.take(ticket);
-        partition.resume_search(now);
+        partition.resume(now);
         self.uncount(held);
         if let Some(released) = releases {
             self.release(released.at(), now);
@@ -90,7 +104,7 @@ impl Partitions {
         else {
             return;
         };
-        partition.resume_search(now);
+        partition.resume(now);
         let next = partition.passes_on.take();
         self.list_it(at);
         if let Some(next) = next {
@@ -103,6 +117,8 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };
         front.record.set(record);
+        front.refused = None;
+        partition.unsent = false;
         let held = size(record.held_bytes());
         front.bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         let entry = self.entries.get_mut(front.ticket);

@@ -163,6 +163,52 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     assert_eq!(partitions.in_flight_by_state().held, 301);
 }
 
+#[test]
+fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_its_partition_waits_for_its_dead_letter() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, now);
+    let tag = |number| Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+    offer_plain(&mut partitions, at, 2, now, &mut world);
+    let failure = Failure { text: "no headers".to_owned(), ..failure(FailureClass::Row) };
+    assert!(matches!(partitions.enqueue_refused(at, &record(b"7"), tag(7), &failure), Enqueue::Taken));
+    offer_plain(&mut partitions, at, 3, now, &mut world);
+    let turn = |partitions: &mut Partitions, world: &mut World| {
+        let mut refused = None;
+        partitions.turn(now, world, &mut |report| match report {
+            Report::Refused(one) => refused = Some(*one),
+            other @ (Report::Delivered(_) | Report::Failed(_)) => panic!("{other:?}"),
+        });
+        refused
+    };
+    assert!(turn(&mut partitions, &mut world).is_none(), "two records are under way");
+    answer(&mut partitions, 1, now, &mut world);
+    assert!(turn(&mut partitions, &mut world).is_none(), "one record is under way");
+    answer(&mut partitions, 1, now, &mut world);
+    let refused = turn(&mut partitions, &mut world).unwrap();
+    assert_eq!((refused.tag, refused.failure), (tag(7), failure));
+    assert_eq!((handed(&world), partitions.in_flight_by_state().held, partitions.in_flight().records), (0, 4, 4));
+    partitions.enqueue(other, &record(b"8"), tag(8), now, &mut world);
+    assert_eq!(handed(&world), 1, "another partition goes on");
+    let instead = Resolution::ReplaceWith(&record(b"9"), Token::unpack(9));
+    assert!(matches!(partitions.resolve(refused.id, instead, other, now, &mut world), Enqueue::Taken));
+    assert!(turn(&mut partitions, &mut world).is_none());
+    assert_eq!(partitions.in_flight().records, 5);
+    let deliver = |partitions: &mut Partitions, world: &mut World| {
+        let first = world.producers[0].waiting.get_mut(&1).and_then(VecDeque::pop_front).unwrap();
+        partitions.delivered(first.ticket, now).token.pack()
+    };
+    assert_eq!(deliver(&mut partitions, &mut world), 8);
+    assert!(turn(&mut partitions, &mut world).is_none());
+    assert_eq!((handed(&world), deliver(&mut partitions, &mut world)), (1, 9), "the dead letter alone");
+    assert!(turn(&mut partitions, &mut world).is_none());
+    assert_eq!(handed(&world), 1, "its own producer takes what follows, and has to be proven again");
+    answer(&mut partitions, 1, now, &mut world);
+    turn(&mut partitions, &mut world);
+    answer(&mut partitions, 2, now, &mut world);
+    assert_eq!(partitions.in_flight(), InFlight::default());
+}
+
 /// Two records are taken for delivered, and the one behind them is stored at this offset; the first one of the partition was at 5.
 /// Returns how many earlier records are delivered by that, and whether the relay hears of a failure.
 fn implied_before(offset: i64) -> (usize, bool) {
