@@ -42,7 +42,7 @@ pub use partition::PartitionPlace;
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
-use entries::{Entries, RecordEntry};
+use entries::{Entries, RecordEntry, Sequence};
 use partition::{Partition, PartitionState, Queued, Returned, WINDOW_HOLDS};
 use pool::Pool;
 use std::collections::HashMap;
@@ -344,6 +344,9 @@ impl Partitions {
                 partition.delivered = sequence;
             }
             partition.moved = now;
+            if !partition.returned.is_empty() {
+                overtaken(partition, sequence, &mut self.reports);
+            }
             if partition.obstacle.is_some() {
                 partition.obstacle = None;
             }
@@ -370,9 +373,7 @@ impl Partitions {
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence.is_before(partition.delivered) {
-            // A later record arrived. Only a new start from the confirmed position restores the order.
-            let text = format!("a later record was delivered before one that failed: {}", failure.text);
-            self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text }));
+            self.reports.push(out_of_order(&failure));
         }
         if !matches!(partition.state, PartitionState::Isolating) {
             partition.state = PartitionState::Draining;
@@ -552,4 +553,19 @@ impl Partitions {
         }
         self.hold_unsent(at);
     }
+}
+
+/// A record was delivered while others of its partition have failed. If one of those is an earlier one, it must not be sent behind this one.
+#[cold]
+fn overtaken(partition: &Partition, delivered: Sequence, reports: &mut Vec<Report>) {
+    if partition.returned.iter().any(|returned| returned.sequence.is_before(delivered)) {
+        reports.extend(partition.cause.as_ref().map(out_of_order));
+    }
+}
+
+/// A later record arrived before one that failed. Only a new start from the confirmed position restores the order.
+#[cold]
+fn out_of_order(failure: &Failure) -> Report {
+    let text = format!("a later record was delivered before one that failed: {}", failure.text);
+    Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text })
 }

@@ -209,6 +209,28 @@ fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_its_partiti
     assert_eq!(partitions.in_flight(), InFlight::default());
 }
 
+/// As with a broker that has taken both, and refuses the first one when it is sent again, since its answer was lost.
+#[test]
+fn a_record_that_fails_is_not_sent_again_behind_a_later_one_in_whichever_order_their_reports_come() {
+    for failed_first in [true, false] {
+        let (mut world, mut partitions, at) = proven();
+        let now = world.now;
+        offer_plain(&mut partitions, at, 2, now, &mut world);
+        let waiting = world.producers[0].waiting.get_mut(&0).unwrap();
+        let (first, second) = (waiting.pop_front().unwrap(), waiting.pop_front().unwrap());
+        if failed_first {
+            fail(&mut partitions, vec![first], FailureClass::Environment);
+            partitions.delivered(second.ticket, now);
+        } else {
+            partitions.delivered(second.ticket, now);
+            fail(&mut partitions, vec![first], FailureClass::Environment);
+        }
+        let mut starts_over = false;
+        partitions.turn(now, &mut world, &mut |report| starts_over |= matches!(report, Report::Failed(_)));
+        assert!(starts_over, "failed first: {failed_first}");
+    }
+}
+
 /// Two records are taken for delivered, and the one behind them is stored at this offset; the first one of the partition was at 5.
 /// Returns how many earlier records are delivered by that, and whether the relay hears of a failure.
 fn implied_before(offset: i64) -> (usize, bool) {
