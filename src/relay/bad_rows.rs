@@ -32,9 +32,4 @@ impl BadRows {
     pub fn action(&self, position: Position) -> BadRowAction {
         self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.action, |(_, action)| *action)
     }
-
-    /// Whether any bad row may be passed.
-    pub fn let_any_pass(&self) -> bool {
-        self.action != BadRowAction::Stop || !self.at.is_empty()
-    }
 }

@@ -15,11 +15,11 @@ mod bad_rows;
 mod clock;
 mod flush_timing;
 mod hold;
-mod isolation;
 mod oversized;
 mod pause;
 mod progress;
 mod refusals;
+mod rejected;
 mod rows;
 mod session;
 mod silence;
@@ -31,7 +31,6 @@ mod turn;
 pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};
 pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, SUCCESSOR_WAITS};
-pub use isolation::Isolation;
 pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
@@ -45,18 +44,14 @@ use crate::positions::{Keep, Ledger, Reached};
 use crate::remedy::Remedy;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use hold::Hold;
-use isolation::{Alone, What};
 use refusals::Refusals;
-use rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use rejected::RejectedRows;
 use session::{Session, Turn};
 use sink_transaction::SinkTransaction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topics::TopicStates;
-
-/// A record that was refused because of its topic is tried again after this time.
-const RETRY_TOPIC: Duration = Duration::from_secs(1);
 
 /// If the sink does not take a topic for so long, the relay logs it.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
@@ -91,7 +86,7 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     ledger: Ledger,
-    isolation: Isolation,
+    rejected: RejectedRows,
     transaction: SinkTransaction,
     topics: TopicStates,
     refusals: Refusals,
@@ -140,7 +135,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             ledger: Ledger::new(Lsn::ZERO),
-            isolation: Isolation::default(),
+            rejected: RejectedRows::default(),
             topics: TopicStates::default(),
             refusals: Refusals::default(),
             hold: Hold::default(),
@@ -224,7 +219,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be recreated.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
-        self.isolation.forget_from(switch_point);
+        self.rejected.forget_from(switch_point);
         if self.ledger.reaches_beyond(switch_point) {
             self.renew_sink()?;
             self.ledger.fall_back_to(switch_point);
@@ -263,7 +258,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn renew_sink(&mut self) -> Result<(), Failure> {
         self.sink.restart()?;
         self.refusals.forget();
-        self.isolation.settled();
         self.transaction.forget();
         Ok(())
     }
@@ -358,9 +352,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Serves the delivery reports that have come.
     fn take_reports(&mut self) -> Result<(), Box<StreamEnd>> {
-        let Self {
-            sink, ledger, metrics, clock, isolation, transaction, topics, refusals, acknowledged, reported, ..
-        } = self;
+        let Self { sink, ledger, metrics, clock, transaction, topics, refusals, acknowledged, reported, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut dead_letters = Vec::new();
@@ -370,7 +362,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
                 *reported = Some(now);
-                isolation.delivered();
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
                 }
@@ -393,19 +384,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         for (token, records) in dead_letters {
             self.dead_letters_delivered(token, records);
         }
-        if failed.is_none() {
-            for one in refused {
+        for one in refused {
+            if self.transaction.is_on() {
+                failed = Some(worse(failed.take(), self.reject(one)));
+            } else if failed.is_none() {
                 self.refused(one);
             }
-            if !self.refusals.is_empty() {
-                self.offer_dead_letters();
-            }
+        }
+        if failed.is_none() && !self.refusals.is_empty() {
+            self.offer_dead_letters();
         }
         self.settle();
         match failed {
             Some(failure) => {
                 self.metrics.publish_failure(failure.reason, 1);
-                Err(Box::new(self.failed(failure)))
+                Err(Box::new(StreamEnd::SinkFailed(failure)))
             }
             None => Ok(()),
         }
@@ -421,41 +414,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         });
     }
 
-    /// A record failed: decides whether it is known which record, and what to try next.
-    fn failed(&mut self, failure: Failure) -> StreamEnd {
-        let may_pass = failure.class == FailureClass::Topic && self.bad_rows.let_any_pass();
-        if let Some(alone) = self.isolation.guilty() {
-            self.reject_or_pause(alone, &failure);
-        } else if failure.class == FailureClass::Row || may_pass {
-            self.isolation.suspect(self.ledger.first_in_flight().unwrap_or_default(), self.ledger.next());
-        }
-        StreamEnd::SinkFailed(failure)
-    }
-
-    /// Rejects a record that was alone, or pauses before its next try, if the failure is due to its row or topic.
-    fn reject_or_pause(&mut self, alone: Alone, failure: &Failure) {
-        let (is_dead_letter, now) = (alone.what != What::Record, self.clock.now());
-        match failure.class {
-            FailureClass::Row => self.isolation.reject(alone, failure.clone()),
-            FailureClass::Topic if is_dead_letter => {
-                if self.topics.failed(&alone.topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now) {
-                    self.isolation.dead_letter_refused(alone, failure.clone());
-                } else {
-                    self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
-                }
-            }
-            FailureClass::Topic if self.bad_rows.action(alone.position) != BadRowAction::Stop => {
-                if self.topics.failed(&alone.topic, TOPIC_WITHIN, &self.metrics, now) {
-                    self.topics.give_up(&alone.topic, failure, now);
-                    self.isolation.reject(alone, failure.clone());
-                } else {
-                    self.isolation.pause(alone.position, now + RETRY_TOPIC, failure.clone());
-                }
-            }
-            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {}
-        }
-    }
-
     /// Updates the metrics and the page.
     fn show(&mut self, session: Option<&Session>, now_at_once: bool) {
         let now = self.clock.now();
@@ -466,7 +424,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         self.shown = Some(now);
         let flush_lsn = self.ledger.flush_lsn();
-        self.isolation.confirmed(flush_lsn);
+        self.rejected.confirmed(flush_lsn);
         let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
         self.metrics.positions(received, flush_lsn);
         self.metrics.oldest_in_flight(self.oldest_unanswered());
@@ -547,7 +505,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             State::Blocked
         } else if self.waits_for_last_holder() {
             State::WaitingForSlot
-        } else if self.isolation.is_on() || self.sink.in_flight().isolating > 0 {
+        } else if self.sink.in_flight().isolating > 0 {
             State::Careful
         } else {
             State::Streaming

@@ -10,6 +10,8 @@
 //!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
 //! ```
 //!
+//! Exactly once, nothing is resolved: see `rejected`.
+//!
 //! A refused record blocks all later records of its sequence until its action is taken. If that is a dead-letter record, until that is
 //! acknowledged. Other sequences continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
@@ -23,7 +25,7 @@ use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
 use crate::pgoutput::Relation;
 use crate::positions::Position;
-use crate::sink::dead_letter::DeadLetter;
+use crate::sink::dead_letter::{self, DeadLetter};
 use crate::sink::{
     DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,
     Source, Token,
@@ -198,6 +200,32 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         } else {
             self.sink.resolve(refused.id, Resolution::Retry);
         }
+    }
+
+    /// Exactly once, a refused record fails the transaction: keeps what is known of its row for when it comes again. Returns the failure.
+    #[cold]
+    pub(super) fn reject(&mut self, refused: Refused) -> Failure {
+        let Refused { tag, record, failure, .. } = refused;
+        let (position, topic, now) = (position(tag.origin), record.topic(), self.clock.now());
+        let is_dead_letter = topic == self.bad_rows.dead_letter_topic
+            && record.with_record(&mut self.refusals.room, |record| dead_letter::said(record).is_some());
+        match failure.class {
+            FailureClass::Row if is_dead_letter => self.rejected.dead_letter(position, failure.clone(), false),
+            FailureClass::Row => self.rejected.record(position, failure.clone()),
+            FailureClass::Topic if is_dead_letter => {
+                if self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now) {
+                    self.rejected.dead_letter(position, failure.clone(), true);
+                }
+            }
+            FailureClass::Topic if self.bad_rows.action(position) != BadRowAction::Stop => {
+                if self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now) {
+                    self.topics.give_up(topic, &failure, now);
+                    self.rejected.record(position, failure.clone());
+                }
+            }
+            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {}
+        }
+        failure
     }
 
     fn decide(&mut self, position: Position, action: BadRowAction, refused: Refused) {

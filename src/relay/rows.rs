@@ -11,8 +11,8 @@
 //! position cannot pass it.
 
 use super::BadRowAction;
-use super::isolation::{Alone, AloneReport, Rejected, What};
 use super::oversized::{Oversized, oversized};
+use super::rejected::Rejected;
 use super::session::{FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::{BadRowAt, Clock, ProtocolError, Relay, StreamEnd};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, RowOutcome, TablePlan, Updated};
@@ -110,10 +110,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.next_row();
             return Ok(FrameStep::Done);
         };
-        if self.isolation.concerns(position(&context))
-            && let Some(step) = self.with_care(change, &context, session)?
-        {
-            return Ok(step);
+        let rejected = self.rejected.get(position(&context));
+        if let Some(failure) = rejected.and_then(|rejected| rejected.failure.clone()) {
+            let row = change.bad(&mut self.outbox, &context, refusal(failure));
+            return self.bad_row(row, change, &context, session);
         }
         let Self { outbox, sink, ledger, metrics, topics, clock, .. } = self;
         let origin = change.origin(outbox, &context);
@@ -142,10 +142,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.ledger.enqueued();
                 session.flush_timing.enqueued();
                 self.transaction.enqueued(|| self.clock.now());
-                if self.isolation.goes_alone(position(context)) {
-                    let row = change.bad(&mut self.outbox, context, BadReason::Updated);
-                    return Ok(self.goes_alone(What::Record, row, context));
-                }
             }
             Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => {}
             Ok(RowOutcome::Record(Enqueue::Full)) => return Ok(FrameStep::Wait(WaitCause::ForRoom)),
@@ -169,53 +165,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         FrameStep::Done
     }
 
-    fn goes_alone(&mut self, what: What, row: BadRow, context: &RowContext) -> FrameStep {
-        let topic = self.topics.last().to_owned();
-        self.isolation.enqueued(Alone { position: position(context), row, what, topic });
-        FrameStep::Wait(WaitCause::Alone)
-    }
-
-    /// Handles a row that isolation concerns. `None`: the row is to be enqueued as any other.
-    #[cold]
-    fn with_care(
-        &mut self,
-        change: &Change<'_>,
-        context: &RowContext,
-        session: &mut Session,
-    ) -> Turn<Option<FrameStep>> {
-        let position = position(context);
-        match self.isolation.report(position) {
-            AloneReport::Awaited => return Ok(Some(FrameStep::Wait(WaitCause::Alone))),
-            AloneReport::Delivered(alone) => {
-                if let What::DeadLetter { bare } = alone.what {
-                    if bare && let Change::Row { .. } = change {
-                        self.tell_lost(&alone.row)?;
-                    }
-                    self.count_bad_row(&alone.row, position, "dead-letter");
-                }
-                return Ok(Some(self.done(session)));
-            }
-            AloneReport::Nobody => {}
-        }
-        if let Some(failure) = self.isolation.paused(position, self.clock.now()) {
-            return Ok(Some(FrameStep::Wait(WaitCause::Blocked(failure))));
-        }
-        if let Some(rejected) = self.isolation.rejected(position) {
-            let row = rejected.row.clone();
-            return self.bad_row(row, change, context, session).map(Some);
-        }
-        if !self.isolation.goes_alone(position) {
-            return Ok(None);
-        }
-        if self.sink.in_flight().records > 0 {
-            return Ok(Some(FrameStep::Wait(WaitCause::ForRoom)));
-        }
-        if self.isolation.passed(position) {
-            tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
-        }
-        Ok(None)
-    }
-
     /// The row cannot be published: takes the action that the settings have for it.
     #[cold]
     fn bad_row(
@@ -235,7 +184,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Ok(self.skip(&row, position, session))
             }
             BadRowAction::DeadLetter if self.transaction.is_on() => {
-                self.send_dead_letter(row, change, context, session)
+                self.enqueue_dead_letter(row, change, context, session)
             }
             BadRowAction::DeadLetter => self.enqueue_refused(row, change, context, session),
         }
@@ -302,8 +251,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Exactly once, the dead letter goes alone: nothing is in flight when it is enqueued, and nothing follows until it is delivered.
-    fn send_dead_letter(
+    /// Exactly once, the dead letter takes the row's place in the transaction, which arrives whole or not at all.
+    fn enqueue_dead_letter(
         &mut self,
         row: BadRow,
         change: &Change<'_>,
@@ -311,26 +260,28 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let position = position(context);
-        let (bare, refused) = match self.isolation.rejected(position) {
-            Some(Rejected { bare, dead_letter_refused, .. }) => (*bare, dead_letter_refused.clone()),
-            None => (false, None),
+        let Rejected { bare, dead_letter_refused, .. } = self.rejected.get(position).cloned().unwrap_or_default();
+        if dead_letter_refused.is_some() {
+            return Ok(self.stop_at(row, dead_letter_refused, position, session));
+        }
+        let whole = (!bare).then(|| self.offer_dead_letter(&row, false, change, context));
+        let outcome = match whole {
+            Some(outcome) if !matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) => outcome,
+            Some(_) | None => {
+                if let Change::Row { .. } = change {
+                    // Before the record is enqueued, since the row counts as received from then on.
+                    self.tell_lost(&row)?;
+                }
+                self.offer_dead_letter(&row, true, change, context)
+            }
         };
-        if refused.is_some() {
-            return Ok(self.stop_at(row, refused, position, session));
-        }
-        if self.sink.in_flight().records > 0 {
-            return Ok(FrameStep::Wait(WaitCause::ForRoom));
-        }
-        let (mut bare, mut outcome) = (bare, self.offer_dead_letter(&row, bare, change, context));
-        if !bare && matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) {
-            (bare, outcome) = (true, self.offer_dead_letter(&row, true, change, context));
-        }
         match outcome {
             Ok(RowOutcome::Record(Enqueue::Taken)) => {
                 self.ledger.enqueued();
                 session.flush_timing.enqueued();
                 self.transaction.enqueued(|| self.clock.now());
-                Ok(self.goes_alone(What::DeadLetter { bare }, row, context))
+                self.count_bad_row(&row, position, "dead-letter");
+                Ok(self.done(session))
             }
             Ok(RowOutcome::Record(Enqueue::Full)) => Ok(FrameStep::Wait(WaitCause::ForRoom)),
             Ok(RowOutcome::Record(Enqueue::Bad(failure))) => Ok(self.stop_at(row, Some(failure), position, session)),

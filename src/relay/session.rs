@@ -82,8 +82,6 @@ pub(super) enum WaitCause {
     ForBytes,
     /// The sink is full.
     ForRoom,
-    /// A record is in flight, alone.
-    Alone,
     /// The sink does not take the topic.
     Blocked(Failure),
     /// The stream is about to end.

@@ -224,8 +224,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let silent =
             self.ledger.oldest_in_flight().map(|at| self.transaction.acknowledged.map_or(at, |last| last.max(at)));
         self.transaction.disturbed |= silent.is_some_and(|since| self.transaction.is_outage(since, now));
-        self.transaction.closing |=
-            ending || self.isolation.is_on() || age >= MOST_AGE || self.transaction.records >= MOST_RECORDS;
+        self.transaction.closing |= ending || age >= MOST_AGE || self.transaction.records >= MOST_RECORDS;
         self.see_that_it_ends_in_time(age)?;
         if !self.transaction.closing || self.ledger.is_open() {
             return Ok(());

@@ -33,8 +33,8 @@ pub enum StreamEnd {
     /// Nothing failed. The relay aborts the destination's transaction and starts over from the confirmed position.
     StartOver(Why),
     /// A row will never be published. Everything before it is delivered; exactly once, everything before its transaction, which
-    /// is left out whole. Nothing after it was enqueued since the stream began again to find it; in other partitions, rows behind
-    /// it may have been delivered before, and will be again.
+    /// is left out whole. No later row of its sequence was delivered. Of other sequences, rows behind it may have been, and will be
+    /// again.
     BadRow(Box<BadRowAt>),
     /// A table has come that cannot be mapped. Everything before it is delivered as with a bad row, and the last status update
     /// confirms that.

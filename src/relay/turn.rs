@@ -304,15 +304,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 unblocked(was_blocked.as_ref());
                 return self.wait_for_bytes(upstream, session, now);
             }
-            WaitCause::ForRoom | WaitCause::Alone | WaitCause::ForEnd => {
+            WaitCause::ForRoom | WaitCause::ForEnd => {
                 unblocked(was_blocked.as_ref());
-                let alone = matches!(wait, WaitCause::Alone) && !session.flush_timing.is_empty();
-                if alone || session.flush_timing.is_stale(now) {
+                if session.flush_timing.is_stale(now) {
                     self.flush_sink(session);
                 }
-                if !alone {
-                    self.clock.pause(WAIT_FULL);
-                }
+                self.clock.pause(WAIT_FULL);
             }
             WaitCause::Blocked(failure) => {
                 let blocked = self.blocked(failure, was_blocked);

@@ -198,7 +198,8 @@ pub enum Report {
     /// The destination has stored records.
     Delivered(Delivered),
     /// The destination refuses one record: for the record's own sake ([`FailureClass::Row`]), or for its topic's
-    /// ([`FailureClass::Topic`]). The record stays in flight, and its sequence is held, until [`Sink::resolve`].
+    /// ([`FailureClass::Topic`]). The record stays in flight, and its sequence is held, until [`Sink::resolve`]. In a transaction, until
+    /// [`Sink::restart`].
     Refused(Box<Refused>),
     /// The client gave up as a whole: it takes and reports nothing more until [`Sink::restart`].
     Failed(Failure),
@@ -354,7 +355,9 @@ pub enum Rows {
 ///   reports the failure by [`Sink::blocked`], never as a refusal.
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
-/// * **Transactions.** A destination that takes records in transactions refuses no single record: it says [`Report::Failed`].
+/// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows
+///   the record, it says [`Report::Refused`], else [`Report::Failed`]. It sends what a refused batch held alone in the next transactions, so that
+///   it knows. [`InFlight::isolating`] counts the records meanwhile.
 pub trait Sink {
     /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;

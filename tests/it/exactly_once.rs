@@ -1,5 +1,6 @@
 //! `--delivery exactly-once`: a consumer of what is committed sees every row once, whatever happens to the relay.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -283,6 +284,41 @@ fn two_good_ones_and(lane: &Lane, transaction: &str) {
     insert(lane, 1, 10);
     insert(lane, 11, 20);
     lane.sql(transaction);
+}
+
+/// Two good transactions, and one of 20,000 rows with one in its middle that the topic refuses.
+fn one_of_many_too_large() -> Lane {
+    let lane = Lane::with(TABLE, "outbox");
+    let settings = [("max.message.bytes", "20000")];
+    shared_kafka().unwrap().create_topic(&lane.topic("order"), 3, &settings).unwrap();
+    two_good_ones_and(
+        &lane,
+        "INSERT INTO outbox SELECT n, 'order', 'k' || n % 7, 't', repeat(md5(n::text), CASE n WHEN 10000 THEN 1875 ELSE 3 END)
+         FROM generate_series(21, 20020) AS n",
+    );
+    lane
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_refused_record_in_the_middle_of_a_large_transaction_is_skipped_or_a_dead_letter_or_stops_the_relay() {
+    let expected: BTreeSet<u32> = (1..=20_020).filter(|id| *id != 10_000).collect();
+    for (action, dead_letters) in [("skip", 0), ("dead-letter", 1)] {
+        let lane = one_of_many_too_large();
+        let mut relay = lane.relay(&[EXACTLY_ONCE, "--on-bad-row", action]);
+        let found = lane.ids("order");
+        assert_eq!(found.len(), expected.len(), "{action}, each once: {}", relay.log());
+        assert!(found.iter().map(|id| id.parse().unwrap()).collect::<BTreeSet<u32>>() == expected, "{action}");
+        if dead_letters > 0 {
+            assert_eq!(lane.ids("dead-letter"), ["10000"]);
+        }
+        assert!(relay.log().contains("row not published"), "{}", relay.log());
+        assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    }
+    let lane = one_of_many_too_large();
+    let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE]));
+    assert!(code == 2 && hint(&log).contains("id 10000 ") && hint(&log).contains(&lane.confirmed()), "{log}");
+    each_once(&lane.records_now("order"), 20);
 }
 
 #[test]

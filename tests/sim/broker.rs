@@ -84,6 +84,8 @@ pub(crate) struct Producer {
     refusals: u64,
     /// Partitions that wait for a dead letter elsewhere.
     replaced: BTreeSet<Partition>,
+    /// Rows of refused batches of a transaction. Each of them goes alone.
+    pub(crate) suspects: BTreeSet<usize>,
     /// Takes and sends nothing any more.
     fatal: bool,
     /// Nobody listens to it any more.
@@ -179,6 +181,7 @@ impl Broker {
             untold: Vec::new(),
             refusals: 0,
             replaced: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             fatal: false,
             given_up: false,
             lingers_until: Duration::MAX,
@@ -395,6 +398,7 @@ impl Broker {
         let producer = &mut self.producers[producer];
         (producer.given_up, producer.lingers_until) = (true, now + LINGERS);
         producer.reports.clear();
+        producer.untold.clear();
         producer.in_flight = InFlight::default();
         for queue in producer.queues.values_mut() {
             queue.truncate(if dice.one_in(2) { 0 } else { dice.index(queue.len() + 1) });
@@ -406,6 +410,7 @@ impl Broker {
         let producer = &mut self.producers[producer];
         producer.given_up = true;
         producer.reports.clear();
+        producer.untold.clear();
         producer.in_flight = InFlight::default();
         producer.queues.values_mut().for_each(VecDeque::clear);
     }
@@ -550,7 +555,10 @@ impl Producer {
         let mut bytes = 0;
         while let Some(queued) = queue.front().filter(|_| batch.len() < most) {
             bytes += queued.bytes;
-            if !batch.is_empty() && bytes > self.settings.batch
+            let goes_alone = |number: usize| self.suspects.contains(&number);
+            let is_beside = |before: &Queued| goes_alone(before.number) || goes_alone(queued.number);
+            if batch.last().is_some_and(is_beside)
+                || !batch.is_empty() && bytes > self.settings.batch
                 || held.contains(&queued.number)
                 || queued.refused.is_some()
             {
@@ -582,7 +590,16 @@ impl Producer {
 
     /// This batch fails, and with it the client.
     fn refuse(&mut self, guilty: &Partition, batch: Vec<Queued>, failure: &Failure, now: Duration) -> Vec<Queued> {
+        let is_known = batch.len() == 1 || failure.class == FailureClass::Topic;
         for queued in batch {
+            if is_known && !self.given_up {
+                let Queued { tag, record, .. } = queued;
+                self.untold.push((now, Refused { id: RefusalId(0), tag, record, failure: failure.clone() }));
+                continue;
+            }
+            if failure.class == FailureClass::Row {
+                self.suspects.insert(queued.number);
+            }
             self.fail(&queued, failure, now);
         }
         // Nothing behind it gets through.
@@ -614,8 +631,10 @@ impl Producer {
         for queued in barred {
             self.fail(&queued, &client_failure(), now);
         }
-        self.held.clear();
-        self.untold.clear();
+        if self.transaction.is_none() {
+            self.held.clear();
+            self.untold.clear();
+        }
     }
 
     fn put(&mut self, partition: &Partition, record: (usize, bool), (wal, truth): (&Wal, &mut Truth)) {

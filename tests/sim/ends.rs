@@ -222,7 +222,9 @@ impl Sink for SimSink {
             } else {
                 broker.close(*producer);
             }
+            let suspects = std::mem::take(&mut broker.producers[*producer].suspects);
             *producer = broker.connect(settings, Taken::default(), shared.machine);
+            broker.producers[*producer].suspects = suspects;
             broker.producers[*producer].transaction = nature.exactly_once.then(Transaction::default);
             Ok(())
         })

@@ -483,6 +483,35 @@ fn a_bad_row_whose_dead_letter_waits_holds_up_its_key_alone() {
     check_that_a_bad_row_holds_up_its_key_alone(2);
 }
 
+/// A refused row in the middle of a large transaction, exactly once: how the process ends, how often each row is there, and the dead letters.
+fn exactly_once(action: BadRowAction) -> (String, Vec<u32>, Vec<usize>) {
+    let nature = Nature { steps: u64::MAX, exactly_once: true, bad_rows: action, ..Nature::peaceful() };
+    let shared = Shared::new(World::new(1, nature));
+    shared.with(|world| {
+        commit(world, &["a", "b"]);
+        world.broker.rules.refused.insert(302);
+        world.truth.excused.extend((action == BadRowAction::Skip).then_some(302));
+        commit(world, &["k"; 600]);
+    });
+    once(&shared, |world| world.truth.has(601), World::calm_down);
+    let ended = until_end(&shared, &mut start(&shared));
+    assert!(
+        shared.with(|world| world.counts.restarts) <= 4,
+        "one for the batch, one for the row, one for what is whole before it"
+    );
+    (ended, times(&shared), shared.with(|world| world.truth.dead_letters.iter().copied().collect()))
+}
+
+#[test]
+fn exactly_once_a_refused_row_is_found_among_its_batch_and_its_action_taken_within_the_transaction() {
+    let all_but = |row| (0..602).map(|number| u32::from(number != row)).collect::<Vec<_>>();
+    assert_eq!(exactly_once(BadRowAction::Skip), ("Stopped".to_owned(), all_but(302), vec![]));
+    assert_eq!(exactly_once(BadRowAction::DeadLetter), ("Stopped".to_owned(), all_but(302), vec![302]));
+    let (ended, times, dead_letters) = exactly_once(BadRowAction::Stop);
+    assert!(ended.starts_with("BadRow") && ended.contains("302"), "{ended}");
+    assert_eq!((times, dead_letters), (vec![1, 1], vec![]), "what is before its transaction, and nothing of it");
+}
+
 #[test]
 fn two_refused_rows_of_a_transaction_become_dead_letters_and_nothing_repeats() {
     let shared = world_of_small_reads();

@@ -66,7 +66,10 @@ impl Broker {
         let Some(transaction) = &mut self.producers[producer].transaction else { return };
         let open = std::mem::take(&mut transaction.open);
         let Some((key, value)) = transaction.asked.take().filter(|_| commits) else { return };
-        for (partition, record) in open {
+        // It arrives as a whole: between its partitions there is no order.
+        let (dead_letters, rows): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, (_, dead_letter))| *dead_letter);
+        truth.dead_letters.extend(dead_letters.iter().map(|(_, (number, _))| *number));
+        for (partition, record) in rows.into_iter().chain(dead_letters) {
             append(truth, &partition, record, wal);
         }
         self.progress.insert(key, value);

@@ -318,8 +318,7 @@ fn of_a_bad_row_what_is_said_of_it_alone_counts_first_and_dead_letters_go_to_a_t
         (BadRowAction::Skip, BadRowAction::DeadLetter)
     );
     assert_eq!(config.bad_rows.dead_letter_topic, "shop.dead-letter");
-    assert!(!run(&[]).bad_rows.let_any_pass());
-    assert!(run(&["--bad-row-at=0/10:1=skip"]).bad_rows.let_any_pass());
+    assert_eq!(run(&[]).bad_rows.action(at(1)), BadRowAction::Stop);
     for wrong in ["--bad-row-at=0/10:1", "--bad-row-at=0/10:1=stop", "--bad-row-at=1=skip", "--dead-letter-topic=a b"] {
         assert!(refused(&["run", wrong]).contains("is not valid"), "{wrong}");
     }

@@ -13,7 +13,8 @@
 //!
 //! A refused batch ends its producer (`enable.gapless.guarantee`), so that no record behind it gets in. The sink waits for the reports of
 //! that producer, starts a new one, and hands it the failed records again. The other partitions lose a round trip, and no record with a
-//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction.
+//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go alone
+//! in the next one, so that the record at fault is known.
 //!
 //! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
 //! first record only after the cluster has said that the topic exists; no client ends on this thread.
@@ -268,6 +269,9 @@ impl Sink for KafkaSink {
             Err(outcome) => return outcome,
         };
         self.first_in_flight();
+        if self.transactions.as_mut().is_some_and(|it| it.is_suspect(tag.origin)) {
+            return self.partitions.enqueue_alone(at, record, tag);
+        }
         let mut producers = self.producers.with(&self.topics);
         self.partitions.enqueue(at, record, tag, self.now, &mut producers)
     }
@@ -301,16 +305,11 @@ impl Sink for KafkaSink {
         if self.transactions.is_none() {
             self.renew(each);
         }
-        let (mut producers, in_transactions) = (self.producers.with(&self.topics), self.transactions.is_some());
-        let mut tell = |report| match report {
-            // The transaction fails as a whole, although no broker has seen the record.
-            Report::Refused(refused) if in_transactions => each(Report::Failed(refused.failure)),
-            report @ (Report::Delivered(_) | Report::Refused(_) | Report::Failed(_)) => each(report),
-        };
-        if self.partitions.turn(self.now, &mut producers, &mut tell) {
+        let mut producers = self.producers.with(&self.topics);
+        if self.partitions.turn(self.now, &mut producers, each) {
             self.producers.flush();
         }
-        self.producers.urge(self.now);
+        self.producers.urge(self.now, self.transactions.as_ref().is_some_and(Transactions::searches));
         self.tell();
         self.ask_again();
         self.look_at_login(each);
@@ -345,7 +344,9 @@ impl Sink for KafkaSink {
     }
 
     fn in_flight(&self) -> InFlight {
-        self.partitions.in_flight_by_state()
+        let in_flight = self.partitions.in_flight_by_state();
+        let searches = self.transactions.as_ref().is_some_and(Transactions::searches);
+        if searches { InFlight { isolating: in_flight.records, ..in_flight } } else { in_flight }
     }
 
     /// Flushes the producers: see `producers::Client`.

@@ -16,10 +16,11 @@ use super::metadata::UNANSWERED;
 use super::progress::{self, KeptProgress, LONG_SLICE, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{Replicas, TRANSACTION_STATE};
 use super::{KafkaSink, errors};
-use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
+use crate::sink::{Committed, Failure, FailureClass, Initialized, Origin, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How often the sink asks whether Kafka answers while its coordinator does not.
@@ -45,6 +46,19 @@ pub(super) struct Transactions {
     asked: Option<Instant>,
     /// Whether every commit of this process was answered. Then no other relay has fenced its producer and committed.
     pub(super) certain: bool,
+    search: Search,
+}
+
+/// The search for the record for which a batch was refused. It goes on over several transactions, each of which may be aborted.
+#[derive(Default)]
+struct Search {
+    /// The records of refused batches. In the next transactions each of them goes alone in its partition. librdkafka reports the error of a batch for
+    /// each of its records, unless the broker has named those at fault (KIP-467).
+    suspects: HashSet<Origin>,
+    /// The record that was taken last.
+    last: Origin,
+    /// One of the suspects was refused alone.
+    found: bool,
 }
 
 #[derive(Default)]
@@ -79,6 +93,40 @@ impl Transactions {
             Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) | Phase::Committing { .. } => {
                 Ok(false)
             }
+        }
+    }
+
+    /// A batch was refused that held these records.
+    pub(super) fn suspect(&mut self, records: impl Iterator<Item = Origin>) {
+        self.search.suspects.extend(records);
+    }
+
+    /// A record was refused alone.
+    pub(super) fn found(&mut self) {
+        self.search.found = true;
+    }
+
+    /// Whether records have to go alone.
+    pub(super) fn searches(&self) -> bool {
+        !self.search.suspects.is_empty()
+    }
+
+    /// A record is about to be taken. Returns whether it has to go alone.
+    #[inline]
+    pub(super) fn is_suspect(&mut self, record: Origin) -> bool {
+        self.search.last = record;
+        !self.search.suspects.is_empty() && self.search.suspects.contains(&record)
+    }
+
+    /// A transaction is committed: nothing in it, nor before it, was refused in the end.
+    fn committed(&mut self) {
+        if self.search.suspects.is_empty() {
+            return;
+        }
+        let last = self.search.last.final_lsn;
+        self.search.suspects.retain(|suspect| suspect.final_lsn > last);
+        if self.search.suspects.is_empty() && !std::mem::take(&mut self.search.found) {
+            tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
         }
     }
 
@@ -260,6 +308,7 @@ impl KafkaSink {
             Ok(()) => {
                 certain(self, true);
                 self.turn_to(Phase::Idle);
+                self.transactions.iter_mut().for_each(Transactions::committed);
                 self.producer.context().recovered();
                 Ok(true)
             }
@@ -344,4 +393,23 @@ pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
     let class = if is_forbidden { FailureClass::Environment } else { FailureClass::Client };
     let reason = if is_forbidden { "authorization" } else { errors::reason(code) };
     Failure { class, reason, text: format!("Kafka did not let the relay {what}: {error}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_of_a_refused_batch_go_alone_until_they_are_committed() {
+        let mut transactions = Transactions::default();
+        let row = |final_lsn, ordinal| Origin { final_lsn, ordinal, ..Origin::default() };
+        transactions.suspect([row(10, 1), row(20, 0)].into_iter());
+        assert!(!transactions.is_suspect(row(10, 0)) && transactions.is_suspect(row(10, 1)));
+        transactions.committed();
+        assert!(transactions.searches() && transactions.is_suspect(row(20, 0)), "it was not in that transaction");
+        transactions.found();
+        assert!(transactions.is_suspect(row(20, 0)), "the transaction was aborted");
+        transactions.committed();
+        assert!(!transactions.searches() && !transactions.is_suspect(row(20, 0)));
+    }
 }

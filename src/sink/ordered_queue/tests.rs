@@ -496,7 +496,9 @@ async fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_only_
     let deliver = |receiver: &mut Receiver| {
         let mut batch = Vec::new();
         receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
-        batch.iter().for_each(|taken| assert!(receiver.settle(*taken, &RecordOutcome::Delivered)));
+        for taken in &batch {
+            assert!(receiver.settle(*taken, &RecordOutcome::Delivered));
+        }
         receiver.publish();
         batch.len()
     };

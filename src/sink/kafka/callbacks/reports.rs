@@ -7,10 +7,10 @@ use super::super::partitions::{Event, PartitionPlace, Ticket};
 use super::super::producers::Client;
 use super::super::producers::retire;
 use super::super::progress::TOPIC;
-use super::super::transactions::PROGRESS;
+use super::super::transactions::{PROGRESS, Transactions};
 use super::super::{KafkaSink, client_failure};
 use super::{Reported, events, take_reports};
-use crate::sink::{Delivered, Failure, FailureClass, Report};
+use crate::sink::{Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl KafkaSink {
     }
 
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
-        let (mut run, mut refused, mut delivered) = (Run::default(), None, false);
+        let (mut run, mut refused, mut delivered) = (Run::default(), Vec::new(), false);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
             Reported::Delivered(opaque, _) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
             Reported::Delivered(..) | Reported::Failed(..) => None,
@@ -101,24 +101,56 @@ impl KafkaSink {
                         self.partitions.failed(ticket, record, failure);
                         continue;
                     }
-                    if failure.class == FailureClass::Row {
-                        let (_, records, bytes) = refused.unwrap_or((0, 0, 0));
-                        let bytes = bytes + record.room_bytes() as u64;
-                        refused = Some((self.partitions.partition_of(ticket), records + 1, bytes));
-                    }
                     run.end(each);
-                    each(Report::Failed(failure));
+                    match failure.class {
+                        FailureClass::Row => refused.push((ticket, record, failure)),
+                        FailureClass::Topic => each(self.refused_in_transaction(ticket, record, failure)),
+                        FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
+                            each(Report::Failed(failure));
+                        }
+                    }
                 }
             }
         }
         run.end(each);
-        if let Some((at, records, bytes)) = refused {
-            self.partitions.learn_limit(at, records, bytes, self.now);
+        if !refused.is_empty() {
+            each(self.batch_refused(refused));
         }
         if delivered {
             self.forbidden = None;
             self.producer.context().recovered();
         }
+    }
+
+    /// A batch of a transaction was refused: these are the records that may be the cause. One is known to be it. Several are sent alone in the next
+    /// transaction.
+    fn batch_refused(&mut self, mut records: Vec<(Ticket, OwnedRecord, Failure)>) -> Report {
+        let (count, last) = (records.len(), records.pop());
+        let Some((ticket, record, failure)) = last else {
+            return Report::Failed(client_failure("a batch without records was refused".to_owned()));
+        };
+        if count == 1 {
+            self.transactions.iter_mut().for_each(Transactions::found);
+            return self.refused_in_transaction(ticket, record, failure);
+        }
+        let bytes = records.iter().map(|(_, record, _)| record.room_bytes()).sum::<usize>() + record.room_bytes();
+        self.partitions.learn_limit(self.partitions.partition_of(ticket), count, bytes as u64, self.now);
+        let tickets = records.iter().map(|(ticket, ..)| *ticket).chain([ticket]);
+        let origins = tickets.map(|ticket| self.partitions.tag(ticket).origin);
+        if let Some(transactions) = &mut self.transactions {
+            transactions.suspect(origins);
+        }
+        tracing::warn!(
+            topic = record.topic(),
+            records = count,
+            "broker rejected a batch of a transaction; its records are sent again one by one to find the record"
+        );
+        Report::Failed(failure)
+    }
+
+    /// A transaction fails for the sake of this record. It is not resolved: the sink is restarted.
+    fn refused_in_transaction(&self, ticket: Ticket, record: OwnedRecord, failure: Failure) -> Report {
+        Report::Refused(Box::new(Refused { id: RefusalId(0), tag: self.partitions.tag(ticket), record, failure }))
     }
 
     /// Puts new producers in the place of those that have ended. Ends an old one once it has nothing in flight.

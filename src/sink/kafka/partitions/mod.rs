@@ -79,6 +79,26 @@ pub trait Clients {
     fn request_bytes(&self) -> u64;
 }
 
+/// What becomes of a waiting record.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    /// It is sent.
+    Sent,
+    /// It is sent while no other record of the partition is under way.
+    SentAlone,
+    /// It was refused before it was sent.
+    Refused(&'a Failure),
+}
+
+impl<'a> How<'a> {
+    fn refused(self) -> Option<&'a Failure> {
+        match self {
+            Self::Refused(failure) => Some(failure),
+            Self::Sent | Self::SentAlone => None,
+        }
+    }
+}
+
 /// The reason why a producer did not take a record.
 #[derive(Debug)]
 pub enum NotTaken {
@@ -269,19 +289,29 @@ impl Partitions {
                 Err(NotTaken::Later) => partition.state = PartitionState::Draining,
             }
         }
-        self.wait(at, record, ticket, bytes, None);
+        self.wait(at, record, ticket, bytes, How::Sent);
         self.count(held);
         Enqueue::Taken
     }
 
+    /// Takes a record that goes alone: no other one of the partition is under way beside it, so that a refusal is its own. It leaves at one of
+    /// the next turns.
+    pub fn enqueue_alone(&mut self, at: u32, record: &Record<'_>, tag: Tag) -> Enqueue {
+        self.keep(at, record, tag, How::SentAlone)
+    }
+
     /// Takes a record that is refused already. The partition is held for it once it is the first.
     pub fn enqueue_refused(&mut self, at: u32, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        self.keep(at, record, tag, How::Refused(failure))
+    }
+
+    fn keep(&mut self, at: u32, record: &Record<'_>, tag: Tag, how: How<'_>) -> Enqueue {
         let Some(partition) = self.list.get_mut(at as usize) else { return Enqueue::Full };
         partition.taken = partition.taken.next();
         let entry = RecordEntry::new(record, tag, at, None, partition.taken);
         let held = entry.held;
         let ticket = self.entries.add(entry);
-        self.wait(at, record, ticket, u64::from(held), Some(Box::new(failure.clone())));
+        self.wait(at, record, ticket, u64::from(held) + WIRE_OVERHEAD_BYTES, how);
         self.count(held);
         Enqueue::Taken
     }
@@ -299,14 +329,16 @@ impl Partitions {
     }
 
     /// Puts the record into its partition's queue.
-    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, refused: Option<Box<Failure>>) {
+    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, how: How<'_>) {
         let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
                 partition.waits_since = Some(self.told);
             }
-            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused });
+            let refused = how.refused().map(|failure| Box::new(failure.clone()));
+            let alone = matches!(how, How::SentAlone);
+            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused, alone });
         }
         self.list_it(at);
     }
@@ -379,7 +411,7 @@ impl Partitions {
             partition.state = PartitionState::Draining;
         }
         let refused = failure.class == FailureClass::Row;
-        let queued = Queued { ticket, record, bytes, refused: None };
+        let queued = Queued { ticket, record, bytes, refused: None, alone: false };
         partition.failed(Returned { sequence, queued, refused }, failure);
         self.list_it(at);
     }
@@ -449,6 +481,11 @@ impl Partitions {
         if let Some(partition) = self.list.get_mut(at as usize).filter(|_| records > 1) {
             partition.window = Some(((bytes / 2).max(1), now + WINDOW_HOLDS));
         }
+    }
+
+    /// The tag of a record in flight.
+    pub fn tag(&self, ticket: Ticket) -> Tag {
+        self.entries.get(ticket).tag
     }
 
     /// The partition of a record in flight.
@@ -525,10 +562,12 @@ impl Partitions {
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Self { list, pool, room, urgent, told, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
-        while let Some(bytes) = partition.queue.front().filter(|front| front.refused.is_none()).map(|front| front.bytes)
-            && partition.may_send(bytes, now, *told)
-            && let Some(Queued { ticket, record, .. }) = partition.queue.front()
-        {
+        while let Some(front) = partition.queue.front().filter(|front| front.refused.is_none()) {
+            let (bytes, alone) = (front.bytes, front.alone);
+            if !(if alone { partition.may_send_alone() } else { partition.may_send(bytes, now, *told) }) {
+                break;
+            }
+            let Some(Queued { ticket, record, .. }) = partition.queue.front() else { break };
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {

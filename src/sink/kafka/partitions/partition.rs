@@ -82,6 +82,8 @@ pub(super) struct Queued {
     pub(super) bytes: u64,
     /// Why it was refused before it was sent. `None`: it is to be sent.
     pub(super) refused: Option<Box<Failure>>,
+    /// Whether no other record of the partition may be under way beside it.
+    pub(super) alone: bool,
 }
 
 /// A record that was under way and was not delivered.
@@ -253,6 +255,15 @@ impl Partition {
             | PartitionState::Held { .. }
             | PartitionState::Replaced => false,
         }
+    }
+
+    /// Whether a record that goes alone may be handed to the partition's producer now. If it may, nothing follows before its report.
+    pub(super) fn may_send_alone(&mut self) -> bool {
+        let is_open = matches!(self.state, PartitionState::Unproven | PartitionState::Proven) && self.under_way == 0;
+        if is_open {
+            self.state = PartitionState::Unproven;
+        }
+        is_open
     }
 
     /// How many of the records under way have left, as far as is known.

@@ -209,6 +209,26 @@ fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_its_partiti
     assert_eq!(partitions.in_flight(), InFlight::default());
 }
 
+#[test]
+fn a_record_that_goes_alone_is_the_only_one_of_its_partition_under_way() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_plain(&mut partitions, at, 2, now, &mut world);
+    let tag = Tag { token: Token::unpack(7), origin: Origin::default() };
+    assert!(matches!(partitions.enqueue_alone(at, &record(b"7"), tag), Enqueue::Taken));
+    offer_plain(&mut partitions, at, 3, now, &mut world);
+    let mut handed_after = |answered: usize| {
+        answer(&mut partitions, answered, now, &mut world);
+        for _ in 0..2 {
+            partitions.turn(now, &mut world, &mut |report| panic!("{report:?}"));
+        }
+        handed(&world)
+    };
+    assert_eq!([handed_after(0), handed_after(1)], [2, 1], "others are under way");
+    assert_eq!(handed_after(1), 1, "it alone");
+    assert_eq!(handed_after(1), 3, "what follows, together");
+}
+
 /// As with a broker that has taken both, and refuses the first one when it is sent again, since its answer was lost.
 #[test]
 fn a_record_that_fails_is_not_sent_again_behind_a_later_one_in_whichever_order_their_reports_come() {
