@@ -14,42 +14,42 @@
 //! Data flows left to right through pure functions. Positions flow back right to left. walrelay stores state only in the slot's
 //! `confirmed_flush_lsn`.
 //!
-//! `docs/internals.md` follows one row and one position, hop by hop. `CONTRIBUTING.md` says where to change what: a default, a
-//! setting, a header, an exit code.
+//! `docs/internals.md` follows a row, a position, a refused record and a setting. `CONTRIBUTING.md` has a table of changes, and the
+//! files for each.
 //!
 //! # Invariants
 //!
 //! | # | always true | held by |
 //! |---|---|---|
 //! | 1 | `flush_lsn` never goes back, except by `Ledger::fall_back_to`: the server left the timeline there, or another relay has had the slot | `assert!` in [`positions::Ledger`] |
-//! | 2 | nothing is confirmed before every record of that and of every earlier transaction is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
+//! | 2 | an LSN is confirmed only once every record of its transaction and of all earlier ones is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
 //! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`positions::Ledger`]; simulation |
 //! | 4 | one delivery report per enqueued record | `assert!` in [`positions::Ledger`] |
 //! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`settings`] refuses otherwise |
 //! | 6 | a length from the wire never drives an allocation or a loop unchecked | [`wire`] is the one reader; fuzzing |
-//! | 7 | what network, server, table or user can cause is an `Err`; a mistake of this program is an assert | review |
+//! | 7 | a problem that network, server, table or user can cause is an `Err`; a mistake of this program is an assert | review |
 //!
 //! # The modules, in the order of the data
 //!
 //! | module | takes | gives | never |
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
-//! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes a caller wait for who reads it |
-//! | [`given`] | texts of settings | the same with where they were given, units, the nearest known text | knows a setting |
+//! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes the caller wait for the reader of stderr |
+//! | [`given`] | texts of settings | the same with their origin, units, the nearest known text | knows a single setting |
 //! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
-//! | [`check_finding`] | - | what `check` saw, and what fixes it | parses text |
-//! | [`secret`] | where a secret is stored | its present value | shows it |
+//! | [`check_finding`] | - | an observation of `check`, and its fix | parses text |
+//! | [`secret`] | the place of a secret | its present value | shows it |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
 //! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
-//! | [`positions`] | commits, reports, keepalives | the LSN to confirm, when, and what is already received | reads a clock |
+//! | [`positions`] | commits, reports, keepalives | the LSN to confirm, when to confirm it, the rows already received | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
-//! | [`supervise`] | settings | reconnects, back-off, the outcome | touches a row |
-//! | [`metrics`], [`http`] | what the loop saw | what an operator sees | slows the loop down |
+//! | [`supervise`] | settings | connections to Postgres, pauses, how the run ended | handles a row |
+//! | [`metrics`], [`http`] | the loop's figures | metrics, health, `/status`, a page | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `dead-letters`, `prune`, `bench`, `teardown` | - |
-//! | [`debezium`] | the files of a Debezium configuration | the same as settings, and what has no counterpart; with the feature `debezium` | contacts anything |
-//! | [`settings`] | what was typed, the file, the environment | requests, validated once | contacts anything |
+//! | [`debezium`] | the files of a Debezium configuration | settings, and notes on keys without a counterpart; with the feature `debezium` | contacts anybody |
+//! | [`settings`] | the command line, the file, the environment | requests, validated once | contacts anybody |
 
 pub mod check_finding;
 pub mod commands;
