@@ -57,12 +57,12 @@ impl Connection {
             let message = self.message(deadline, "authenticating")?;
             match message.tag {
                 b'R' => {}
-                b'E' => return Err(self.not_let_in(&exchange, &message.body)?),
+                b'E' => return Err(self.refusal(&exchange, &message.body)?),
                 tag => return Err(Error::Unexpected { tag, doing: "authenticating" }),
             }
             let mut reader = Reader::new("AuthenticationRequest", &message.body);
             exchange = match (reader.u32()?, exchange) {
-                (0, exchange) => return self.let_in(source, &exchange),
+                (0, exchange) => return self.check_accepted(source, &exchange),
                 (request @ (3 | 5), Exchange::Unasked) => {
                     self.prove_by_password(source, host, request, &mut reader)?;
                     Exchange::PasswordSent
@@ -91,7 +91,8 @@ impl Connection {
         }
     }
 
-    fn let_in(&self, source: &Source, exchange: &Exchange) -> Result<(), Error> {
+    /// Checks that the server may accept the login at this step.
+    fn check_accepted(&self, source: &Source, exchange: &Exchange) -> Result<(), Error> {
         match exchange {
             Exchange::Scram(_) => {
                 Err(self.unable("the server let us in without its own proof that it knows the password"))
@@ -108,7 +109,7 @@ impl Connection {
 
     /// The reason why the server ended the authentication. If the server has seen a token and then refuses the credentials, the token
     /// is wrong. Another line of `pg_hba.conf`, such as one for connections without TLS, would not help.
-    fn not_let_in(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
+    fn refusal(&self, exchange: &Exchange, body: &[u8]) -> Result<Error, Error> {
         let refused = self.refused(body)?;
         Ok(match (exchange, &refused) {
             (Exchange::TokenSent | Exchange::TokenRefused, Error::LoginRefused { error, .. })

@@ -514,7 +514,11 @@ fn confirmed_position(
 
 /// Explains the error of a walsender that does not find the publication: it was dropped, or it did not exist at the slot's position in
 /// the WAL. `None`: it is neither, or the server cannot be queried.
-pub(super) fn publication_gone(target: &StreamTarget, known: &KnownServer, error: &Error) -> Option<RunError> {
+pub(super) fn explain_missing_publication(
+    target: &StreamTarget,
+    known: &KnownServer,
+    error: &Error,
+) -> Option<RunError> {
     let Error::Server { error, .. } = error else { return None };
     let passes_over = error.severity == "WARNING" && error.code == sqlstate::NOT_IN_PREREQUISITE_STATE;
     if error.code != sqlstate::UNDEFINED_OBJECT && !passes_over {

@@ -246,7 +246,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
             StreamEnd::Disconnected(error) => {
                 self.close(stream);
-                Some(Err(self.server.publication_gone(&error).unwrap_or_else(|| error.into())))
+                Some(Err(self.server.explain_missing_publication(&error).unwrap_or_else(|| error.into())))
             }
             StreamEnd::Stalled => {
                 self.close_stream(stream);

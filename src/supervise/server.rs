@@ -64,7 +64,7 @@ pub trait Server {
     fn system(&self) -> Option<&str>;
 
     /// Explains an error of the stream by the state of the publication.
-    fn publication_gone(&mut self, error: &Error) -> Option<RunError>;
+    fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError>;
 
     /// The fix for this error of a server that was never reached, if the error would not pass by itself.
     fn remedy(&self, error: &Error) -> Option<&'static str>;
@@ -127,8 +127,8 @@ impl Server for PgServer {
         self.known.system.as_ref().map(|system| system.system_identifier.as_str())
     }
 
-    fn publication_gone(&mut self, error: &Error) -> Option<RunError> {
-        acquire::publication_gone(&self.target, &self.known, error)
+    fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError> {
+        acquire::explain_missing_publication(&self.target, &self.known, error)
     }
 
     fn remedy(&self, error: &Error) -> Option<&'static str> {

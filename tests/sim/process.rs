@@ -239,7 +239,7 @@ impl Server for SimServer {
         self.timeline.map(|_| "7")
     }
 
-    fn publication_gone(&mut self, error: &Error) -> Option<RunError> {
+    fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError> {
         panic!("{error}");
     }
 
