@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_blank_lines_are_passed_over() {
+    fn comments_and_blank_lines_are_skipped() {
         let text = "# a\n! b\n\n  \n  # c=d\\\nx=1\r\ny=2\rz=3";
         let owned = |key: &str, value: &str, line| (key.to_owned(), value.to_owned(), line);
         assert_eq!(read(text), Ok(vec![owned("x", "1", 6), owned("y", "2", 7), owned("z", "3", 8)]));

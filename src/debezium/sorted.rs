@@ -102,7 +102,7 @@ fn every_declared_key_is_sorted_as_the_list_has_it() {
 }
 
 #[test]
-fn no_declared_key_is_unknown_or_passed_over_in_silence() {
+fn no_declared_key_is_unknown_or_skipped_silently() {
     let rows = declared().into_iter().map(|(who, key)| row(who, key));
     let bad = rows.filter(|row| row.ends_with("unknown") || row.ends_with("silent")).collect::<Vec<_>>();
     assert_eq!(bad, Vec::<String>::new());

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_those_that_were_told() {
+    fn figures_are_those_that_were_set() {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start);
         metrics.set_state(State::WaitingForSlot);

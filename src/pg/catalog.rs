@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn transactions_two_billion_apart_cannot_be_told() {
+    fn transactions_two_billion_apart_cannot_be_compared() {
         let next = 1 << 33;
         assert!(is_comparable(next, next) && is_comparable(next - 1_999_999_999, next));
         assert!(!is_comparable(next - 2_000_000_000, next));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_read_back_and_how_far_it_is_stands_there_once() {
+    fn a_shard_is_read_back_and_its_progress_is_written_once() {
         let third = Shard::new(2, 3).unwrap();
         let comment = new_shard(third, "orders_2_of_3");
         assert_eq!(shard(Some(&comment)), Some((third, "orders_2_of_3")));

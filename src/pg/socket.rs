@@ -231,7 +231,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn a_window_to_this_machine_is_small_until_it_stands_in_the_way() {
+    fn a_window_to_this_machine_is_small_until_it_causes_delays() {
         let source = Source::resolve(Some("postgres://u@h/d"), &Environment::default()).unwrap().source;
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();

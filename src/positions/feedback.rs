@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_timeout_the_server_may_be_silent_for_ever() {
+    fn without_a_timeout_the_server_may_be_silent_indefinitely() {
         let start = Instant::now();
         let mut feedback = Feedback::new(start, None);
         feedback.sent(start + ms(999_999_900), at(1), false);

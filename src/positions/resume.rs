@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transaction_that_was_enqueued_whole_is_passed_over_and_its_neighbour_is_not() {
+    fn a_transaction_that_was_enqueued_whole_is_skipped_and_the_next_one_is_not() {
         let mut resume = Resume::new(lsn(100));
         assert_eq!(resume.begin(lsn(100)), Ok(BeginVerdict::Take));
         resume.commit(lsn(148));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_taken_transaction_goes_on_behind_its_last_row() {
+    fn a_partial_transaction_continues_after_its_last_row() {
         let mut resume = Resume::new(lsn(100));
         resume.begin(lsn(200)).unwrap();
         resume.row();

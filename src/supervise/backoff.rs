@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_fails_each_time_as_soon_as_it_stands_is_no_success() {
+    fn a_stream_that_fails_each_time_as_soon_as_it_is_open_is_no_success() {
         let mut backoff = Backoff::default();
         for expected in [100, 200, 400] {
             assert_eq!(backoff.next(false, 250).as_millis(), expected);

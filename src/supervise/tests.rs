@@ -43,7 +43,7 @@ fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
 }
 
 #[test]
-fn what_the_server_refuses_a_relay_that_it_let_in_before_passes_for_some_minutes() {
+fn a_refusal_is_waited_out_for_some_minutes_if_the_relay_has_streamed_before() {
     let refusal = |code: &str| {
         let error = Box::new(pg::ServerError { code: code.to_owned(), ..pg::ServerError::default() });
         pg::Error::LoginRefused { host: "h".to_owned(), error }

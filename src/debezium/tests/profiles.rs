@@ -135,7 +135,7 @@ fn a_variable_in_capitals_counts_for_a_key_in_mixed_case() {
 }
 
 #[test]
-fn places_that_are_not_read_are_told() {
+fn places_that_are_not_read_give_a_note() {
     let of = |name: &str, value: &str| read_all(&[SERVER], &[(name, value)]).unwrap();
     let option = "-Xmx1g -Ddebezium.source.slot.name=other";
     for (name, value) in [

@@ -61,7 +61,7 @@ fn another_regex_is_carried_over_with_its_replacement() {
 }
 
 #[test]
-fn an_expression_that_is_none_is_refused_where_it_stands() {
+fn an_invalid_expression_is_refused_with_its_place() {
     let translation = connect(r#""transforms.outbox.route.topic.regex": "(a""#);
     noted(&translation, "transforms.outbox.route.topic.regex", Severity::Refused, "unclosed group");
     let translation = connect(r#""transforms.outbox.route.topic.replacement": "${other}""#);
@@ -135,7 +135,7 @@ fn missing_columns_may_be_left_out() {
 }
 
 #[test]
-fn names_of_old_releases_are_told_and_not_obeyed() {
+fn names_of_old_releases_give_a_note_and_have_no_effect() {
     let old = [
         "transforms.outbox.table.field.payload",
         "transforms.outbox.table.field.payload.id",

@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_stands_apart_from_what_it_fixes() {
+    fn a_hint_is_apart_from_the_problem_that_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
         metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".into()));
         let page = page(&metrics);

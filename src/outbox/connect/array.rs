@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_within_are_not_looked_into_and_bounds_are_passed_over() {
+    fn inner_arrays_are_not_read_and_bounds_are_skipped() {
         check("{{1,2},{3,NULL}}", &[Some("{}"), Some("{}")]);
         check(r#"{{"}\"{"},{{x}}}"#, &[Some("{}"), Some("{}")]);
         check("[0:1]={1,2}", &[Some("1"), Some("2")]);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_a_repeated_name_stands_in_the_place_of_the_first() {
+    fn the_last_of_a_repeated_name_takes_the_place_of_the_first() {
         check(r#"{"a":1,"b":2,"a":3}"#, r#"{"a":3,"b":2}"#);
     }
 
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_behind_is_not_looked_at() {
+    fn text_after_the_value_is_ignored() {
         for behind in ["x", " x", "]", "}", "{\"b\":2}", "false"] {
             check(&format!("{{\"a\":1}}{behind}"), r#"{"a":1}"#);
         }

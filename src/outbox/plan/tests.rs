@@ -69,7 +69,7 @@ fn the_tables_of_the_common_tutorials_need_no_flag() {
 }
 
 #[test]
-fn of_several_names_the_first_tried_wins_wherever_it_stands() {
+fn of_several_names_the_first_tried_wins_in_any_order_of_columns() {
     let all = "data event_data payload event_id id aggregate_type aggregatetype aggregate_id aggregateid \
                task_type event_type type";
     check(all, &Mapping::default(), "id aggregatetype aggregateid type payload -");

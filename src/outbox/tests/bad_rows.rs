@@ -13,7 +13,7 @@ fn a_null_in_the_topic_is_a_bad_row_that_names_table_id_and_column() {
 }
 
 #[test]
-fn a_topic_that_no_broker_takes_is_a_bad_row_and_the_next_row_goes_on() {
+fn a_topic_that_no_broker_takes_is_a_bad_row_and_the_next_row_is_published() {
     let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
     outbox.relation(&debezium().relation()).unwrap();
     let spaced = debezium().with("aggregatetype", Some("my order")).insert();

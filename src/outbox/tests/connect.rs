@@ -450,7 +450,7 @@ fn schemas_know_what_the_catalogue_says_of_columns() {
 }
 
 #[test]
-fn a_default_stands_in_the_place_of_a_null() {
+fn a_default_replaces_a_null() {
     let columns = [
         ("aggregateid", false, Some("'none'::text")),
         ("payload", false, Some("'{\"a\": 1}'::jsonb")),

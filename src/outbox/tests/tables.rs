@@ -90,7 +90,7 @@ fn look_again(outbox: &mut Outbox, found: &[PublishedTable]) {
 }
 
 #[test]
-fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_reported_once_and_not_listed() {
+fn a_table_that_is_not_found_when_the_publication_is_read_again_is_reported_once_and_not_published() {
     let (mut outbox, passing) = (of_events(), given(&[("nothing", INT4, Some("1"))]));
     outbox.relation(&passing.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &passing.insert()), Err(RowError::NewTable("shop.outbox".into())));
@@ -101,7 +101,7 @@ fn a_table_that_is_gone_when_the_publication_is_looked_at_again_is_reported_once
 }
 
 #[test]
-fn rows_of_a_table_that_is_gone_are_bad_rows_if_it_had_an_outboxs_shape() {
+fn rows_of_a_table_that_was_removed_are_bad_rows_if_it_had_an_outboxs_shape() {
     let (mut outbox, given) = (of_events(), debezium());
     outbox.relation(&given.relation()).unwrap();
     assert_eq!(offer(&mut outbox, &given.insert()), Err(RowError::NewTable("shop.outbox".into())));

@@ -221,13 +221,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_keyword_stands_twice() {
+    fn no_keyword_is_listed_twice() {
         let names = KEYWORDS.iter().map(|keyword| keyword.name).collect::<std::collections::BTreeSet<_>>();
         assert_eq!(names.len(), KEYWORDS.len());
     }
 
     #[test]
-    fn what_stands_first_wins_between_places_and_last_within_one() {
+    fn the_first_place_counts_and_in_a_place_the_last_value() {
         let mut parameters = Parameters::default();
         let pairs = |values: [&str; 2]| values.map(|value| Pair::new("host", value)).into();
         parameters.add(pairs(["a", "b"]), &SourcePlace::Text).unwrap();

@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn of_a_keyword_that_stands_twice_the_first_counts() {
+    fn if_a_keyword_repeats_the_first_one_counts() {
         let expected = vec![("host".to_owned(), "a".to_owned()), ("port".to_owned(), "1".to_owned())];
         assert_eq!(in_file("[s]\nhost=a\nport=1\nhost=b", "s"), Ok(Some(expected)));
     }
 
     #[test]
-    fn what_stands_behind_a_sections_name_does_not_count() {
+    fn text_after_a_sections_name_is_ignored() {
         let expected = vec![("host".to_owned(), "a".to_owned())];
         assert_eq!(in_file("[s] # of the shop\nhost=a\n[t]x\nhost=b", "s"), Ok(Some(expected)));
         assert_eq!(in_file("[sh]op]\nhost=a", "shop"), Ok(None));
