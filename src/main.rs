@@ -6,12 +6,10 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
-use walrelay::commands::bench::{self, BenchError};
-use walrelay::commands::run::Error as RunError;
-use walrelay::commands::setup::Held;
-use walrelay::commands::{self, CommandError, backfill, check, dead_letters, prune, setup, status, teardown};
+use walrelay::commands::{self, CommandCause, CommandError};
+use walrelay::commands::{backfill, bench, check, dead_letters, prune, setup, status, teardown};
 use walrelay::pg::source::Environment;
-use walrelay::remedy::{Remedy, TypedFlags};
+use walrelay::remedy::TypedFlags;
 use walrelay::settings::cli;
 use walrelay::settings::{self, Exit, Invocation, LogConfig, LogFormat, Task};
 use walrelay::sink::kinds::SILENT;
@@ -49,61 +47,43 @@ fn begin() -> u8 {
 }
 
 fn perform(invocation: Invocation) -> u8 {
-    let typed = invocation.typed;
-    let hint = |hint: Option<Remedy>| hint.map(|hint| hint.with(&typed));
-    let stop = match in_chunks(&invocation.task).then(commands::stop_on_signal).transpose() {
-        Ok(stop) => stop.unwrap_or_default(),
-        Err(error) => return fail(&error, error.hint(), error.exit_kind()),
-    };
-    let stop = || stop.load(Ordering::Relaxed);
-    let ended = match invocation.task {
-        Task::Run(request) => match commands::run::run(*request, &typed) {
-            Ok(()) => return 0,
-            Err(error) => return fail(&error, hint(error.hint()), error.exit_kind()),
-        },
-        Task::CheckDebezium(review) => return end_check(review.print(&mut io::stdout())),
-        Task::Check(request) => check::check(&request, &mut io::stdout(), &typed),
-        Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
-        Task::Prune(request) => match prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop) {
-            // It goes on until it is asked to stop, whatever it waits for then.
-            Err(CommandError::Interrupted) if request.every.is_some() => Ok(()),
-            ended => ended,
-        },
-        // A signal ends the process, and with its connection whatever was being waited for.
-        Task::Setup(request, backfill) => {
-            match (setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false), backfill) {
-                (Ok(held), Some(request)) => return fill(*request, held, &typed),
-                (ended, _) => ended.map(drop),
-            }
-        }
-        Task::Backfill(request) => return fill(*request, None, &typed),
-        Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
-        Task::Ready(address) => status::ready(&address, &mut io::stdout()),
-        Task::Teardown(request) => tear_down(&request),
-        Task::Bench(request) => match measure(&request) {
-            Ok(()) => return 0,
-            Err(error) => return fail(&error, hint(error.hint()), error.exit_kind()),
-        },
-        Task::Man(folder) => cli::write_manual(&folder).map_err(CommandError::from),
-        Task::Completions(shell) => io::stdout().write_all(&cli::completions(shell)).map_err(CommandError::from),
-    };
-    match ended {
-        // The program that read the output closed it, as `head` does: no error.
-        Err(CommandError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
-        // The user stopped the command: it needs no hint.
-        Err(error @ CommandError::Interrupted) => fail(&error, None, error.exit_kind()),
-        Err(error) => fail(&error, hint(error.hint()), error.exit_kind()),
+    let Invocation { task, typed, .. } = invocation;
+    match execute(task, &typed) {
         Ok(()) => 0,
+        // The program that read the output closed it, as `head` does: no error.
+        Err(CommandError { cause: CommandCause::Output(error), .. }) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(error) => fail(error, &typed),
     }
 }
 
-/// Publishes existing rows; `held`: the snapshot that a new slot came with.
-fn fill(request: backfill::Request, held: Option<Held>, typed: &TypedFlags) -> u8 {
-    match backfill::backfill(request, held, &mut io::stdout(), typed) {
-        Ok(()) => 0,
-        // The user stopped the command: it needs no hint.
-        Err(error @ RunError::Setup(CommandError::Interrupted)) => fail(&error, None, error.exit_kind()),
-        Err(error) => fail(&error, error.hint().map(|hint| hint.with(typed)), error.exit_kind()),
+fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
+    let stop = in_chunks(&task).then(commands::stop_on_signal).transpose()?.unwrap_or_default();
+    let stop = || stop.load(Ordering::Relaxed);
+    match task {
+        Task::Run(request) => commands::run::run(*request, typed),
+        Task::CheckDebezium(review) => review.print(&mut io::stdout()).map_err(|error| {
+            let hint = error.hint();
+            CommandError::settings(error, hint)
+        }),
+        Task::Check(request) => check::check(&request, &mut io::stdout(), typed),
+        Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
+        Task::Prune(request) => prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop),
+        // A signal ends the process, and with its connection whatever was being waited for.
+        Task::Setup(request, backfill) => {
+            let held = setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false)?;
+            backfill.map_or(Ok(()), |request| backfill::backfill(*request, held, &mut io::stdout(), typed))
+        }
+        Task::Backfill(request) => backfill::backfill(*request, None, &mut io::stdout(), typed),
+        Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
+        Task::Ready(address) => status::ready(&address, &mut io::stdout()),
+        Task::Teardown(request) => tear_down(&request),
+        Task::Bench(request) => {
+            // The first signal ends the measurement, and what it made is removed; a second one ends the process.
+            let stop = commands::stop_on_signal()?;
+            bench::bench(&request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
+        }
+        Task::Man(folder) => Ok(cli::write_manual(&folder)?),
+        Task::Completions(shell) => Ok(io::stdout().write_all(&cli::completions(shell))?),
     }
 }
 
@@ -126,19 +106,6 @@ fn in_chunks(task: &Task) -> bool {
     }
 }
 
-/// The first signal ends the measurement, and what it made is removed; a second one ends the process.
-fn measure(request: &bench::Request) -> Result<(), BenchError> {
-    let stop = commands::stop_on_signal()?;
-    bench::bench(request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
-}
-
-fn end_check(ended: Result<(), walrelay::settings::ConfigError>) -> u8 {
-    match ended {
-        Ok(()) => 0,
-        Err(error) => fail(&error, error.hint().map(Remedy::from), ExitKind::Settings),
-    }
-}
-
 fn tear_down(request: &teardown::Request) -> Result<(), CommandError> {
     let mut stdin = io::stdin().lock();
     let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
@@ -155,11 +122,12 @@ fn leave(exit: &Exit) -> u8 {
     exit.code()
 }
 
-/// One line with the chain of causes, one with what fixes it.
-fn fail(error: &dyn std::error::Error, hint: Option<Remedy>, kind: ExitKind) -> u8 {
-    let hint = hint.map_or_else(String::new, |hint| format!("hint: {hint}\n"));
-    stderr::say(&format!("error: {}\n{hint}", chain(error)));
-    kind.exit_code()
+/// One line with the chain of causes, one with what fixes it. Its commands have the flags that were typed.
+fn fail(error: CommandError, typed: &TypedFlags) -> u8 {
+    let text = chain(&error);
+    let hint = error.remedy.map_or_else(String::new, |hint| format!("hint: {}\n", hint.with(typed)));
+    stderr::say(&format!("error: {text}\n{hint}"));
+    error.kind.exit_code()
 }
 
 /// The process aborts after a panic. What the log has not written yet, and the panic itself, are written before that.

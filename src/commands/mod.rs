@@ -24,9 +24,8 @@ pub mod status;
 mod target;
 pub mod teardown;
 
-pub use error::CommandError;
+pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
-pub use shards::ShardError;
 pub use signals::{end, stop_on_signal};
 pub use target::OutboxPlace;
 

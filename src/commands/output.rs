@@ -63,6 +63,16 @@ impl Told<'_> {
     }
 }
 
+/// Makes a set of shards, or moves rows to one: `--shards` or `--reshard`.
+pub(super) fn setup_shards(verb: &str, count: u8) -> Command {
+    Command::new("setup").set(verb, count).flag("--apply")
+}
+
+/// Drops a set of shards.
+pub(super) fn teardown_shards(count: u8) -> Command {
+    Command::new("teardown").set("--shards", count)
+}
+
 /// The command with a `--table` for each of the tables.
 pub(super) fn with_tables<'a>(command: Command, tables: impl IntoIterator<Item = &'a TableName>) -> Command {
     tables.into_iter().fold(command, |command, table| command.set("--table", table.as_typed()))

@@ -4,246 +4,15 @@
 //! Reads only. The names of a shard are derived in [`crate::pg::shard`]; a publication that has such a name and no line of ours in its comment is somebody
 //! else's, and is in no set.
 
-use crate::given::shell_quoted;
+use super::error::CommandError;
+use super::output::setup_shards;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, Moving};
 use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::{ExitKind, REPUBLISH_PAGE, RunError};
-
-/// Why a set of shards cannot be had as asked for. Nothing was changed, unless it says so.
-#[derive(Debug, thiserror::Error)]
-pub enum ShardError {
-    /// No row filters.
-    #[error("shards need row filters, which came with Postgres 15; this is {version}")]
-    TooOld {
-        /// The server's version.
-        version: String,
-    },
-    /// The key's type.
-    #[error(
-        "rows of {table} cannot be distinguished by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
-    )]
-    KeyType {
-        /// `schema.table`.
-        table: String,
-        /// The key.
-        column: String,
-        /// Its type.
-        type_name: String,
-    },
-    /// There is no such column.
-    #[error("{table} has no column \"{column}\"")]
-    NoColumn {
-        /// `schema.table`.
-        table: String,
-        /// As it was asked for.
-        column: String,
-    },
-    /// A set that is there has other tables.
-    #[error("table {table} is not in publication \"{publication}\" of the {count} shards that are there")]
-    NotShared {
-        /// `schema.table`.
-        table: String,
-        /// One of them.
-        publication: String,
-        /// How many.
-        count: u8,
-    },
-    /// A publication that rows cannot be moved from.
-    #[error("rows cannot be moved from publication \"{publication}\": {why}")]
-    Unfit {
-        /// Its name.
-        publication: String,
-        /// Why.
-        why: String,
-        /// What fixes it.
-        fix: Remedy,
-    },
-    /// There are no shards and no slot.
-    #[error("there is nothing to move rows from: no shards, and no slot of publication \"{publication}\"")]
-    NothingToMove {
-        /// Its name.
-        publication: String,
-        /// What makes shards.
-        hint: Remedy,
-    },
-    /// Another set was begun, and rows may be under way to it.
-    #[error("the setup of {found} is not finished")]
-    Unfinished {
-        /// What.
-        found: String,
-        /// What finishes it.
-        hint: Remedy,
-    },
-    /// There is something already.
-    #[error("there is {found} already: a new set of shards would publish its rows, too")]
-    Exists {
-        /// What.
-        found: String,
-        /// What moves the rows.
-        hint: Remedy,
-    },
-    /// More than one set to move from.
-    #[error("there are {}: which of them has the rows is not known", found.join(" and "))]
-    Several {
-        /// What.
-        found: Vec<String>,
-    },
-    /// A part of a set is gone.
-    #[error("shard {shard} is incomplete: {missing} does not exist")]
-    Incomplete {
-        /// Which.
-        shard: Shard,
-        /// Its publication or slot.
-        missing: String,
-    },
-    /// A slot with rows can no longer be read.
-    #[error(
-        "replication slot \"{slot}\" has been invalidated ({reason}) while rows are moved: those of its rows that are not published can no longer be read from it"
-    )]
-    Lost {
-        /// Its name.
-        slot: String,
-        /// Why.
-        reason: String,
-    },
-    /// The names of one shard were given, where all are meant.
-    #[error("publication \"{publication}\" is shard {shard} alone, which has only a part of each table's rows")]
-    OnePart {
-        /// Its name.
-        publication: String,
-        /// Which.
-        shard: Shard,
-        /// Publication and slot of the whole; `None`: they are not known.
-        whole: Option<(String, String)>,
-    },
-    /// Rows go over from one set to another.
-    #[error("the rows are being moved to {to}: until that is done, nothing proves which of them are delivered")]
-    Moves {
-        /// For people.
-        to: String,
-        /// What resumes it.
-        resume: Command,
-    },
-    /// There are shards, and what was asked for is for one slot.
-    #[error("the rows are shared out among {found}: {why}")]
-    SharedOut {
-        /// For people.
-        found: String,
-        /// Why that is refused.
-        why: &'static str,
-        /// What to do.
-        hint: Remedy,
-    },
-    /// Rows are under way, and nobody publishes them.
-    #[error("no relay reads slot \"{slot}\": its unpublished rows would hold up all others")]
-    Unread {
-        /// Its name.
-        slot: String,
-        /// What starts the relay.
-        start: Command,
-    },
-}
-
-impl ShardError {
-    /// The kind of end, which has the exit code.
-    pub(super) const fn exit_kind(&self) -> ExitKind {
-        match self {
-            Self::TooOld { .. }
-            | Self::KeyType { .. }
-            | Self::NoColumn { .. }
-            | Self::NotShared { .. }
-            | Self::OnePart { .. }
-            | Self::SharedOut { .. } => ExitKind::Settings,
-            Self::Moves { .. } => ExitKind::Restart,
-            Self::Unfit { .. }
-            | Self::NothingToMove { .. }
-            | Self::Unfinished { .. }
-            | Self::Exists { .. }
-            | Self::Several { .. }
-            | Self::Incomplete { .. }
-            | Self::Lost { .. }
-            | Self::Unread { .. } => ExitKind::Operator,
-        }
-    }
-
-    /// That something of a shard is gone: of such a kind, with such a name.
-    pub(super) fn incomplete(shard: Shard, kind: &str, name: &str) -> Self {
-        Self::Incomplete { shard, missing: format!("{kind} \"{name}\"") }
-    }
-
-    pub(super) fn hint(&self) -> Remedy {
-        match self {
-            Self::TooOld { .. } => {
-                "one table or partition for each relay, each with a publication and a slot of its own".into()
-            }
-            Self::KeyType { .. } | Self::NoColumn { .. } => {
-                "name another column with --key-column, here and for run, or --key-column '' for records without keys".into()
-            }
-            Self::NotShared { table, count, .. } => {
-                let own = setup("--shards", *count).set("--publication", "NAME").set("--slot", "NAME").set("--table", table);
-                Remedy::from("a set of shards keeps the tables that it was created with. For another table, a set of its own: ")
-                    .and(own)
-                    .and(". If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, ")
-                    .and(teardown(*count))
-                    .and(", and setup again")
-            }
-            Self::Unfit { fix, .. } => fix.clone(),
-            Self::NothingToMove { hint, .. }
-            | Self::Unfinished { hint, .. }
-            | Self::Exists { hint, .. }
-            | Self::SharedOut { hint, .. } => hint.clone(),
-            Self::Several { .. } => {
-                Remedy::from("drop the set that nobody reads: ")
-                    .and(Command::new("teardown").set("--shards", "N"))
-                    .and(", or ")
-                    .and(Command::new("teardown"))
-                    .and(" for the one slot")
-            }
-            Self::Incomplete { shard, .. } => {
-                Remedy::from("rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: ")
-                    .and(teardown(shard.count()))
-                    .and(" && ")
-                    .and(setup("--shards", shard.count()))
-                    .and(", then compare the table with the topics")
-            }
-            Self::Lost { slot, .. } => {
-                let name = literal(slot);
-                Remedy::sql(format!(
-                    "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput');"
-                ))
-                .and(format!(
-                    " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
-                ))
-            }
-            Self::OnePart { whole: Some((publication, slot)), .. } => format!(
-                "use the names without the shard, for all shards at once: --publication {} --slot {slot}",
-                shell_quoted(publication)
-            )
-            .into(),
-            Self::OnePart { whole: None, .. } => "use the names without the shard, for all shards at once".into(),
-            Self::Moves { resume, .. } => Remedy::from(Command::new("status").flag("--all"))
-                .and(" shows how far it is; then the same command again. If nobody moves them any more: ")
-                .and(resume.clone()),
-            Self::Unread { start, .. } => {
-                Remedy::from("start its relay: ").and(start.clone()).and("; then the same command again")
-            }
-        }
-    }
-}
-
-/// Makes a set of shards, or moves rows to one: `--shards` or `--reshard`.
-pub(super) fn setup(verb: &str, count: u8) -> Command {
-    Command::new("setup").set(verb, count).flag("--apply")
-}
-
-/// Drops a set of shards.
-pub(super) fn teardown(count: u8) -> Command {
-    Command::new("teardown").set("--shards", count)
-}
+use crate::supervise::{REPUBLISH_PAGE, RunError};
 
 /// One publication with its slot.
 #[derive(Debug, Clone)]
@@ -297,10 +66,10 @@ impl Set {
     }
 
     /// Sees that each of its publications is there.
-    pub(super) fn is_whole(&self, publication: &str) -> Result<(), ShardError> {
+    pub(super) fn is_whole(&self, publication: &str) -> Result<(), CommandError> {
         let has = |shard: &Shard| self.members.iter().any(|member| member.shard == Some(*shard));
         match self.count.and_then(|count| Shard::all(count).find(|shard| !has(shard))) {
-            Some(shard) => Err(ShardError::incomplete(shard, "publication", &shard.name(publication))),
+            Some(shard) => Err(CommandError::shard_lacks(shard, "publication", &shard.name(publication))),
             None => Ok(()),
         }
     }
@@ -351,24 +120,24 @@ pub(super) fn sets(connection: &mut Connection, publication: &str, slot: &str) -
 ///
 /// # Errors
 /// The names are those of one shard; rows go over to another set; there are several sets, or one is not whole.
-pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, super::CommandError> {
+pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, CommandError> {
     let (publication, slot) = whole;
     is_whole_name(connection, publication, slot)?;
     let mut sets = sets(connection, publication, slot)?;
     if let Some((set, resume)) = unfinished(&sets) {
-        return Err(ShardError::Moves { to: set.shown(), resume }.into());
+        return Err(CommandError::rows_move(&set.shown(), resume));
     }
     if !sets.iter().any(|set| set.count.is_some()) {
         return Ok(None);
     }
     if sets.len() > 1 {
-        return Err(ShardError::Several { found: sets.iter().map(Set::shown).collect() }.into());
+        return Err(CommandError::several_sets(&sets.iter().map(Set::shown).collect::<Vec<_>>()));
     }
     let Some(set) = sets.pop() else { return Ok(None) };
     set.is_whole(publication)?;
     let lost = set.members.iter().find_map(|member| member.shard.filter(|_| member.found.is_none()));
     match lost {
-        Some(shard) => Err(ShardError::incomplete(shard, "replication slot", &shard.name(slot)).into()),
+        Some(shard) => Err(CommandError::shard_lacks(shard, "replication slot", &shard.name(slot))),
         None => Ok(Some(set)),
     }
 }
@@ -377,42 +146,37 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
 pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, Command)> {
     let set = sets.iter().find(|set| set.is(Moving::Waits))?;
     let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
-    Some((set, setup(verb, set.count.unwrap_or_default())))
+    Some((set, setup_shards(verb, set.count.unwrap_or_default())))
 }
 
 /// Sees that a publication is not that of one shard.
-fn is_whole_name(connection: &mut Connection, publication: &str, slot: &str) -> Result<(), super::CommandError> {
+fn is_whole_name(connection: &mut Connection, publication: &str, slot: &str) -> Result<(), CommandError> {
     let mark = catalog::publication_mark(connection, publication)?;
     let Some((shard, found)) = marker::shard(mark.comment.as_deref()) else { return Ok(()) };
     let slot = shard.whole(slot).or_else(|| shard.whole(found));
-    let whole = shard.whole(publication).zip(slot).map(|(one, other)| (one.to_owned(), other.to_owned()));
-    Err(ShardError::OnePart { publication: publication.to_owned(), shard, whole }.into())
+    Err(CommandError::one_shard_named(publication, shard, shard.whole(publication).zip(slot)))
 }
 
 /// Sees that existing rows can be distinguished from those of the slot, which shards have no snapshot for.
 ///
 /// # Errors
 /// There are shards.
-pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> Result<(), super::CommandError> {
+pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> Result<(), CommandError> {
     let Some(set) = settled(connection, whole)? else { return Ok(()) };
-    Err(ShardError::SharedOut {
-        found: set.shown(),
-        why: "nothing says which rows are older than their slots",
-        hint: Remedy::from(format!(
-            "the SQL statement in {REPUBLISH_PAGE} passes rows through the shards, whether or not they were published. Another time publish existing rows before: "
-        ))
-        .and(Command::new("setup").flag("--apply").flag("--backfill"))
-        .and(", then ")
-        .and(Command::new("setup").set("--reshard", "N").flag("--apply")),
-    }
-    .into())
+    let remedy = Remedy::from(format!(
+        "the SQL statement in {REPUBLISH_PAGE} passes rows through the shards, whether or not they were published. Another time publish existing rows before: "
+    ))
+    .and(Command::new("setup").flag("--apply").flag("--backfill"))
+    .and(", then ")
+    .and(Command::new("setup").set("--reshard", "N").flag("--apply"));
+    Err(CommandError::shared_out(&set.shown(), "nothing says which rows are older than their slots", remedy))
 }
 
 /// Sees that one slot for all rows would not publish those of shards once more.
 ///
 /// # Errors
 /// There are shards, and that slot is not.
-pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) -> Result<(), super::CommandError> {
+pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) -> Result<(), CommandError> {
     let (publication, slot) = whole;
     is_whole_name(connection, publication, slot)?;
     let sets = sets(connection, publication, slot)?;
@@ -420,13 +184,10 @@ pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) ->
     if sets.iter().any(|set| set.count.is_none()) {
         return Ok(());
     }
-    Err(ShardError::SharedOut {
-        found: set.shown(),
-        why: "one slot for all of them would publish each row twice",
-        hint: Remedy::from("one relay for each of them, with --shard and without --setup; to have one relay again: ")
-            .and(setup("--reshard", 1)),
-    }
-    .into())
+    let remedy =
+        Remedy::from("one relay for each of them, with --shard and without --setup; to have one relay again: ")
+            .and(setup_shards("--reshard", 1));
+    Err(CommandError::shared_out(&set.shown(), "one slot for all of them would publish each row twice", remedy))
 }
 
 /// The tables that a publication names.
@@ -462,13 +223,13 @@ pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Re
 ///
 /// # Errors
 /// It has none, or the connection broke.
-pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), super::CommandError> {
+pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), CommandError> {
     let server = catalog::server(connection)?;
     if !server.decodes() {
         return Err(RunError::WalLevel { found: server.wal_level }.into());
     }
     if server.version < shard::SINCE {
-        return Err(ShardError::TooOld { version: server.version_text }.into());
+        return Err(CommandError::no_row_filters(&server.version_text));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //!
 //! A process that a container runs as its first one takes no notice of a signal that it does not listen for.
 
-use super::run::error::Error;
+use super::error::CommandError;
 use crate::stderr;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,8 +23,8 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Signals cannot be listened for.
-pub fn stop_on_signal() -> Result<Arc<AtomicBool>, Error> {
-    let failed = |source| Error::Start { what: "listen for signals", source };
+pub fn stop_on_signal() -> Result<Arc<AtomicBool>, CommandError> {
+    let failed = |error| CommandError::not_begun("listen for signals", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     let flag = Arc::clone(&stop);

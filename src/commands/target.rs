@@ -5,7 +5,7 @@
 use super::AGE_COLUMNS;
 use super::error::CommandError;
 use super::output::with_tables;
-use super::shards::{self, ShardError};
+use super::shards;
 use crate::outbox::Mapping;
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, Role};
@@ -108,7 +108,7 @@ pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str
 pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<crate::lsn::Lsn, CommandError> {
     let Some(slot) = server::slot(connection, &place.slot)? else {
         if let Some(shard) = place.shard {
-            return Err(ShardError::incomplete(shard, "replication slot", &place.slot).into());
+            return Err(CommandError::shard_lacks(shard, "replication slot", &place.slot));
         }
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
@@ -139,26 +139,18 @@ pub(super) fn targets(
 pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) -> Result<(), CommandError> {
     let published = server::published_tables(connection, &place.publication)?;
     let mapping = Mapping { id_column: place.id_column.clone(), ..Mapping::default() };
-    let mut outbox = Outbox::new(mapping, Vec::new()).map_err(Box::new)?;
+    let mut outbox = Outbox::new(mapping, Vec::new())?;
     let (outboxes, others): (Vec<_>, Vec<_>) =
         published.into_iter().partition(|table| outbox.published(std::slice::from_ref(table)).is_ok());
     if others.is_empty() {
         return Ok(());
     }
     let (outboxes, prune) = (roots(&outboxes), Command::new("prune"));
-    Err(CommandError::FlagNeeded {
-        flag: "--table",
-        why: format!(
-            "publication \"{}\" also has {}, with columns that are not an outbox's",
-            place.publication,
-            roots(&others).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        ),
-        example: if outboxes.is_empty() {
-            prune.set("--table", "SCHEMA.TABLE").into()
-        } else {
-            with_tables(prune, &outboxes).into()
-        },
-    })
+    let others = roots(&others).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let why = format!("publication \"{}\" also has {others}, with columns that are not an outbox's", place.publication);
+    let example =
+        if outboxes.is_empty() { prune.set("--table", "SCHEMA.TABLE") } else { with_tables(prune, &outboxes) };
+    Err(CommandError::flag_needed("--table", &why, example))
 }
 
 /// The tables of the publication; of partitions the table that they are a part of.
@@ -180,7 +172,7 @@ fn target(
     name: TableName,
 ) -> Result<Target, CommandError> {
     let Some(shape) = shape(connection, &name.schema, &name.name)? else {
-        return Err(CommandError::NoTable { table: name.to_string(), database: place.source.dbname.clone() });
+        return Err(CommandError::no_table(&name, &place.source.dbname));
     };
     if !published.iter().any(|table| name.covers(table)) {
         let published = roots(published).iter().map(ToString::to_string).collect();
@@ -190,10 +182,9 @@ fn target(
     }
     let filtered = has_filter(connection, &place.publication, shape.oid)?;
     let partial = lacks_partitions(connection, published, shape.oid)?;
-    let id = id_column(&shape, place.id_column.as_deref()).ok_or_else(|| CommandError::FlagNeeded {
-        flag: "--id-column",
-        why: format!("{name} has no column {}", place.id_column.as_deref().unwrap_or("id or event_id")),
-        example: "--id-column COLUMN".into(),
+    let id = id_column(&shape, place.id_column.as_deref()).ok_or_else(|| {
+        let why = format!("{name} has no column {}", place.id_column.as_deref().unwrap_or("id or event_id"));
+        CommandError::flag_needed("--id-column", &why, "--id-column COLUMN")
     })?;
     Ok(Target { name, shape, id, filtered, partial })
 }

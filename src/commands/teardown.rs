@@ -5,8 +5,7 @@
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
 
 use super::error::CommandError;
-use super::output::{Told, bytes};
-use super::shards;
+use super::output::{Told, bytes, setup_shards};
 use crate::outbox::TableName;
 use crate::pg::catalog::PublicationMark;
 use crate::pg::marker;
@@ -122,8 +121,8 @@ fn refuse(connection: &mut Connection, request: &Request, facts: &Facts) -> Resu
 }
 
 fn in_use(connection: &mut Connection, slot: &str, pid: Option<u32>) -> Result<CommandError, pg::Error> {
-    let reading = catalog::session(connection, pid)?.map(Box::new);
-    Ok(CommandError::SlotInUse { slot: slot.to_owned(), pid, reading })
+    let reading = catalog::session(connection, pid)?;
+    Ok(CommandError::slot_in_use(slot, pid, reading.as_ref()))
 }
 
 /// One thing to drop.
@@ -148,8 +147,7 @@ impl Step {
             let slot = server::slot(connection, &request.slot)?;
             return Err(in_use(connection, &request.slot, slot.and_then(|slot| slot.row.active_pid))?);
         }
-        let step = format!("drop {}", self.what);
-        Err(CommandError::Refused { step, fix: Some(self.fix.clone()), source: Box::new(error) })
+        Err(CommandError::refused(format!("drop {}", self.what), Some(self.fix.clone()), error))
     }
 }
 
@@ -207,7 +205,7 @@ fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
 
 fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<bool, CommandError> {
     let Some(terminal) = terminal else {
-        return Err(CommandError::NobodyToAsk { what: "teardown" });
+        return Err(CommandError::nobody_to_ask());
     };
     write!(out, "Continue? [y/N] ")?;
     out.flush()?;
@@ -233,7 +231,7 @@ fn ending(request: &Request, facts: &Facts) -> String {
     let tables = if goes { facts.tables.as_slice() } else { &[] };
     let told = Told { source, publication: &request.publication, slot: &request.slot, tables };
     if let Some(count) = request.shards {
-        return format!("to start over: {}\n", told.add_to(shards::setup("--shards", count)));
+        return format!("to start over: {}\n", told.add_to(setup_shards("--shards", count)));
     }
     let mut left: Vec<String> = Vec::new();
     if facts.publication.is_some() && !request.publication_too {
@@ -314,7 +312,7 @@ mod tests {
         {
             assert_eq!(agreed(&mut Vec::new(), Some(&mut answer.as_bytes())).unwrap(), yes, "{answer:?}");
         }
-        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().exit_kind().exit_code(), 64);
+        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().kind.exit_code(), 64);
     }
 
     #[test]

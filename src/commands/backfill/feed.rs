@@ -25,7 +25,7 @@ use crate::pg::rows::{NextRow, Values};
 use crate::pg::{self, Recovery, Upstream};
 use crate::pgoutput::{PgTime, encode};
 use crate::relay::{Clock as _, SystemClock};
-use crate::supervise::{RunError, chain};
+use crate::supervise::chain;
 use crate::wire::DecodeError;
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -373,13 +373,13 @@ impl Upstream for Feed {
                     tracing::info!("Postgres connection recovered");
                 }
             }
-            Err(CommandError::Run(RunError::Postgres(error))) if error.recovery() == Recovery::Reconnect => {
-                self.lost(&error);
-            }
-            Err(error) => {
-                self.failure = Some(error);
-                return Err(pg::Error::Ended);
-            }
+            Err(error) => match error.postgres() {
+                Some(error) if error.recovery() == Recovery::Reconnect => self.lost(error),
+                Some(_) | None => {
+                    self.failure = Some(error);
+                    return Err(pg::Error::Ended);
+                }
+            },
         }
         Ok(hand_over(&mut self.out, &mut self.buffer))
     }

@@ -19,7 +19,7 @@ mod resume;
 
 use super::error::CommandError;
 use super::output::rows;
-use super::run::{self, Error};
+use super::run;
 use super::setup::{self, Held};
 use super::shards;
 use super::target::{self, OutboxPlace};
@@ -84,7 +84,12 @@ impl Request {
 ///
 /// # Errors
 /// Nothing proves which rows no slot carries; what a run would end with; stopped before all is done.
-pub fn backfill(request: Request, held: Option<Held>, out: &mut dyn Write, typed: &TypedFlags) -> Result<(), Error> {
+pub fn backfill(
+    request: Request,
+    held: Option<Held>,
+    out: &mut dyn Write,
+    typed: &TypedFlags,
+) -> Result<(), CommandError> {
     let stop = super::stop_on_signal()?;
     let stopped = || stop.load(Ordering::Relaxed);
     let held = if held.is_none() && request.run.setup && !request.run.dry_run {
@@ -118,7 +123,7 @@ struct Job {
 
 impl Job {
     /// Looks at everything, and decides. `None`: there is nothing to publish.
-    fn plan(request: &Request, out: &mut dyn Write) -> Result<Option<Self>, Error> {
+    fn plan(request: &Request, out: &mut dyn Write) -> Result<Option<Self>, CommandError> {
         let run = &request.run;
         let place = OutboxPlace {
             source: run.source.clone(),
@@ -127,7 +132,7 @@ impl Job {
             shard: None,
             id_column: None,
         };
-        let mut connection = Connection::open(&run.source, Purpose::Control).map_err(CommandError::from)?;
+        let mut connection = Connection::open(&run.source, Purpose::Control)?;
         shards::has_one_slot(&mut connection, (&place.publication, &place.slot))?;
         target::confirmed(&mut connection, &place)?;
         let mut outbox =
@@ -140,7 +145,7 @@ impl Job {
         proof.covers(&mut connection, &place, &oids)?;
         proof.not_rewritten(&mut connection, &place, &oids)?;
         let asked = asked(&mut connection, request, proof)?;
-        let before = backfill_progress::read(&mut connection, &place.slot).map_err(CommandError::from)?;
+        let before = backfill_progress::read(&mut connection, &place.slot)?;
         let (progress, parts) = resume::resume(&request.rows(), before, &asked.proof.text, &tables, parts)?;
         if run.dry_run {
             count(&mut connection, &asked, &tables, &parts, out)?;
@@ -153,15 +158,15 @@ impl Job {
             }
             return Ok(None);
         }
-        if !backfill_progress::lock(&mut connection, &place.slot).map_err(CommandError::from)? {
-            return Err(CommandError::BackfillRuns { slot: place.slot }.into());
+        if !backfill_progress::lock(&mut connection, &place.slot)? {
+            return Err(CommandError::backfill_runs(&place.slot));
         }
         let total = expected(&mut connection, &asked, &parts)?;
         Ok(Some(Self { place, connection, outbox, asked, tables, parts, progress, total }))
     }
 
     /// Reads and publishes until all is acknowledged.
-    fn publish(self, request: &Request, held: Option<Held>, stop: &Arc<AtomicBool>) -> Result<(), Error> {
+    fn publish(self, request: &Request, held: Option<Held>, stop: &Arc<AtomicBool>) -> Result<(), CommandError> {
         let run = &request.run;
         let (kind, first) = (run.destination.kind(), self.progress.rows + 1);
         if run.delivery != Delivery::AtLeastOnce {
@@ -197,13 +202,9 @@ impl Job {
         let (ended, mut keeper) = read(relay, feed);
         let kept = keeper.finish(&|| stop.load(Ordering::Relaxed));
         tracing::info!(rows = keeper.rows(), done = ended.is_ok(), "backfill ends");
-        ended.map_err(|error| sink_failure(error, kind))?;
-        Ok(kept?)
+        ended.map_err(|error| error.advised_by(kind))?;
+        kept
     }
-}
-
-fn sink_failure(error: CommandError, kind: &'static crate::sink::destination::Kind) -> Error {
-    if let CommandError::Run(RunError::Sink(failure)) = error { Error::Sink { failure, kind } } else { error.into() }
 }
 
 /// The tables that are asked for, and the parts that their rows are read from, in order.
@@ -255,11 +256,11 @@ fn part(
 ) -> Result<Part, CommandError> {
     let name = format!("{}.{}", facts.name.0, facts.name.1);
     if facts.row_security {
-        return Err(CommandError::RowsHidden { table: name });
+        return Err(CommandError::rows_hidden(&name));
     }
     let Some(paging) = facts.paging(request.order.as_deref()) else {
-        let column = request.order.clone().unwrap_or_default();
-        return Err(CommandError::NoOrder { table: name, column, has_key: facts.has_key() });
+        let column = request.order.as_deref().unwrap_or_default();
+        return Err(CommandError::no_order(&name, column, facts.has_key()));
     };
     Ok(Part {
         table: at,
@@ -328,7 +329,7 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
         match ended {
             StreamEnd::Disconnected(pg::Error::Ended) if feed.is_done() => break Ok(()),
             StreamEnd::Disconnected(error) => break Err(feed.take_failure().unwrap_or_else(|| error.into())),
-            StreamEnd::Stopped => break Err(CommandError::Interrupted),
+            StreamEnd::Stopped => break Err(CommandError::interrupted()),
             StreamEnd::StopTimedOut { in_flight } => break Err(RunError::StopTimedOut { in_flight }.into()),
             StreamEnd::SinkFailed(failure) => {
                 if let Err(error) = start_over(&mut relay, &mut feed, &failure) {
@@ -341,7 +342,7 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
                 }
                 feed.restart(relay.flush_lsn());
             }
-            StreamEnd::BadRow(row) => break Err(CommandError::BadRow(row)),
+            StreamEnd::BadRow(row) => break Err(CommandError::bad_row(&row)),
             StreamEnd::Unmappable(error) => break Err(RunError::Unmappable(error).into()),
             StreamEnd::Protocol(error) => break Err(RunError::Protocol(error).into()),
             // What only a slot's stream comes to.
@@ -350,7 +351,7 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
             | StreamEnd::TransactionTooLong { .. }
             | StreamEnd::SlotTaken(_)
             | StreamEnd::ServerStops => {
-                break Err(CommandError::Interrupted);
+                break Err(CommandError::interrupted());
             }
         }
     };

@@ -164,5 +164,5 @@ impl Proof {
 const NOT_ANCHORED: &str = "which slot of that name it was written for was not written down";
 
 fn missing(place: &OutboxPlace, why: &str) -> CommandError {
-    CommandError::NoSnapshot { slot: place.slot.clone(), publication: place.publication.clone(), why: why.to_owned() }
+    CommandError::no_snapshot(&place.slot, &place.publication, why)
 }

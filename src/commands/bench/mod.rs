@@ -18,12 +18,8 @@ mod stopwatch;
 pub use request::{PayloadType, Request};
 pub use scratch::PREFIX;
 
-use super::{CommandError, run};
-use crate::given::SettingError;
+use super::CommandError;
 use crate::pg::{Connection, Purpose};
-use crate::remedy::Remedy;
-use crate::sink::destination::ScratchError;
-use crate::supervise::ExitKind;
 use relay::Running;
 use report::{Distance, Report, Steady};
 use scratch::Scratch;
@@ -41,62 +37,11 @@ const TELL_EVERY: Duration = Duration::from_millis(250);
 /// How often a statement is timed.
 const ROUND_TRIPS: usize = 9;
 
-/// Why there is no result.
-#[derive(Debug, thiserror::Error)]
-pub enum BenchError {
-    /// As another command would end.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// As a run would end.
-    #[error(transparent)]
-    Run(#[from] run::Error),
-    /// The destination's settings.
-    #[error(transparent)]
-    Settings(#[from] SettingError),
-    /// The topic.
-    #[error(transparent)]
-    Topic(#[from] ScratchError),
-    /// A signal came.
-    #[error("stopped before it was done")]
-    Interrupted,
-}
-
-impl BenchError {
-    /// The kind of end, which has the exit code.
-    pub fn exit_kind(&self) -> ExitKind {
-        match self {
-            Self::Command(error) => error.exit_kind(),
-            Self::Run(error) => error.exit_kind(),
-            Self::Settings(_) => ExitKind::Settings,
-            Self::Topic(_) => ExitKind::Operator,
-            Self::Interrupted => ExitKind::Restart,
-        }
-    }
-
-    /// What fixes it.
-    pub fn hint(&self) -> Option<Remedy> {
-        match self {
-            Self::Command(error) => error.hint(),
-            Self::Run(error) => error.hint(),
-            Self::Topic(_) => Some(
-                "give --brokers or --to, and a user that may create topics; or measure without: --sink null".into(),
-            ),
-            Self::Settings(_) | Self::Interrupted => None,
-        }
-    }
-}
-
-impl From<crate::pg::Error> for BenchError {
-    fn from(error: crate::pg::Error) -> Self {
-        Self::Command(error.into())
-    }
-}
-
 /// Measures, and removes what it made. `stop` becomes true when a signal has come; `terminal`: progress is shown on stderr.
 ///
 /// # Errors
 /// Something cannot be made, the relay fails, or `stop`.
-pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &AtomicBool) -> Result<(), BenchError> {
+pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &AtomicBool) -> Result<(), CommandError> {
     let scratch = Scratch::new(&request.source, &unique());
     let mut bench = Bench { request, scratch, stop, progress: Progress { terminal, told: None } };
     let measured = bench.measure();
@@ -108,9 +53,9 @@ pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &Atom
     }
     let report = measured?;
     if request.json {
-        writeln!(out, "{:#}", report.json()).map_err(CommandError::from)?;
+        writeln!(out, "{:#}", report.json())?;
     } else {
-        write!(out, "{}", report.text()).map_err(CommandError::from)?;
+        write!(out, "{}", report.text())?;
     }
     Ok(())
 }
@@ -129,7 +74,7 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
-    fn measure(&mut self) -> Result<Report<'a>, BenchError> {
+    fn measure(&mut self) -> Result<Report<'a>, CommandError> {
         let request = self.request;
         self.progress.say("creating a schema, a publication and a slot");
         let mut connection = Connection::open(&request.source, Purpose::Control)?;
@@ -153,15 +98,15 @@ impl<'a> Bench<'a> {
     }
 
     /// Makes the topic, where there is a destination.
-    fn make_topic(&mut self) -> Result<(), BenchError> {
+    fn make_topic(&mut self) -> Result<(), CommandError> {
         let Request { destination, partitions, .. } = self.request;
         if let Some(destination) = destination {
-            self.scratch.make_topic(destination.as_ref(), *partitions)?;
+            self.scratch.make_topic(destination.as_ref(), *partitions).map_err(CommandError::no_scratch)?;
         }
         Ok(())
     }
 
-    fn fill(&mut self, connection: &mut Connection) -> Result<f64, BenchError> {
+    fn fill(&mut self, connection: &mut Connection) -> Result<f64, CommandError> {
         let started = Instant::now();
         let Self { request, scratch, stop, progress } = self;
         load::fill(connection, scratch.name(), request, &mut |rows| {
@@ -176,7 +121,7 @@ impl<'a> Bench<'a> {
         &mut self,
         running: &Running,
         connection: &mut Connection,
-    ) -> Result<(relay::Drain, Option<Steady>), BenchError> {
+    ) -> Result<(relay::Drain, Option<Steady>), CommandError> {
         let request = self.request;
         let Self { scratch, stop, progress, .. } = self;
         let batch = request.rows_per_transaction.min(request.rows);
@@ -194,7 +139,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Single rows at a fixed rate, from row `first` on.
-    fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, BenchError> {
+    fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, CommandError> {
         let Request { rate, seconds, .. } = *self.request;
         let rows = u64::from(rate) * u64::from(seconds);
         running.acknowledged.begin();
@@ -228,8 +173,8 @@ impl<'a> Bench<'a> {
         !self.stop.load(Ordering::Relaxed) && !running.has_ended()
     }
 
-    fn go_on(&self) -> Result<(), BenchError> {
-        if self.stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    fn go_on(&self) -> Result<(), CommandError> {
+        if self.stop.load(Ordering::Relaxed) { Err(CommandError::interrupted()) } else { Ok(()) }
     }
 }
 

@@ -1,9 +1,8 @@
 //! The relay that is measured, in a thread of its own, and what is seen of it from outside.
 
-use super::BenchError;
 use super::Request;
 use super::stopwatch::{Acknowledged, Stopwatch};
-use crate::commands::run;
+use crate::commands::error::CommandError;
 use crate::metrics::Metrics;
 use crate::outbox::Mapping;
 use crate::outbox::Outbox;
@@ -95,13 +94,13 @@ struct Looks {
 
 impl Running {
     /// Starts it.
-    pub(super) fn start(request: &Request, name: &str, topic: &str) -> Result<Self, BenchError> {
+    pub(super) fn start(request: &Request, name: &str, topic: &str) -> Result<Self, CommandError> {
         let sink: Box<dyn Sink + Send> = match &request.destination {
             Some(destination) => destination.open(&format!("walrelay/{name}"), Delivery::AtLeastOnce)?,
             None => Box::new(NullSink::default()),
         };
         let mapping = Mapping { topic: TopicSetting::Template(topic.to_owned()), ..Mapping::default() };
-        let outbox = Outbox::new(mapping, Vec::new()).map_err(run::Error::from)?;
+        let outbox = Outbox::new(mapping, Vec::new())?;
         let metrics = Arc::new(Metrics::new(name, name, Instant::now()));
         let (stop, acknowledged) = (Arc::<AtomicBool>::default(), Arc::<Acknowledged>::default());
         let mut source = request.source.clone();
@@ -126,7 +125,7 @@ impl Running {
         let thread = thread::Builder::new()
             .name("relay".to_owned())
             .spawn(move || Supervisor::new(PgServer::new(target), relay, shown).run());
-        let thread = thread.map_err(|source| run::Error::Start { what: "start the relay's thread", source })?;
+        let thread = thread.map_err(|error| CommandError::not_begun("start the relay's thread", error))?;
         let max_in_flight = request.limits.max_in_flight as u64;
         let overhead_bytes = request.destination.as_ref().map_or(0, |to| to.kind().record_overhead_bytes);
         Ok(Self { thread, metrics, acknowledged, stop, max_in_flight, overhead_bytes, begun })
@@ -138,11 +137,11 @@ impl Running {
     }
 
     /// Stops it, and says why it ended.
-    pub(super) fn stop(self) -> Result<(), BenchError> {
+    pub(super) fn stop(self) -> Result<(), CommandError> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
-            Ok(ended) => Ok(ended.map_err(run::Error::from)?),
-            Err(_) => Err(run::Error::Vanished.into()),
+            Ok(ended) => Ok(ended?),
+            Err(_) => Err(CommandError::vanished()),
         }
     }
 
@@ -153,9 +152,8 @@ impl Running {
         slot: &str,
         rows: u64,
         progress: &mut dyn FnMut(u64) -> bool,
-    ) -> Result<Drain, BenchError> {
-        let mut control =
-            Connection::open(&request.source, Purpose::Control).map_err(RunError::from).map_err(run::Error::from)?;
+    ) -> Result<Drain, CommandError> {
+        let mut control = Connection::open(&request.source, Purpose::Control)?;
         let (mut start, mut looks) = (Start::new(self.begun), Looks::default());
         let (mut sampled, mut walsender) = (Instant::now(), None);
         loop {

@@ -58,7 +58,7 @@ impl Scratch {
         let fix = "run it as a role that may create a schema in this database and has REPLICATION";
         let refused = |step: &str| {
             let step = step.to_owned();
-            move |source: Error| CommandError::Refused { step, fix: Some(fix.into()), source: Box::new(source) }
+            move |source: Error| CommandError::refused(step, Some(fix.into()), source)
         };
         connection.query(&format!("CREATE SCHEMA {name}")).map_err(refused("create a schema"))?;
         self.schema = true;

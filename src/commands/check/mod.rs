@@ -57,7 +57,7 @@ pub fn check(request: &Request, out: &mut dyn Write, typed: &TypedFlags) -> Resu
     out.write_all(text.as_bytes())?;
     match report.count(Level::Fail) {
         0 => Ok(()),
-        count => Err(CommandError::CheckFailed { count }),
+        count => Err(CommandError::checks_fail(count)),
     }
 }
 
@@ -66,7 +66,7 @@ pub fn check(request: &Request, out: &mut dyn Write, typed: &TypedFlags) -> Resu
 /// # Errors
 /// The settings are wrong.
 pub fn report(config: &run::Request) -> Result<Report, CommandError> {
-    let outbox = Outbox::new(config.mapping.clone(), config.tables.clone()).map_err(Box::new)?;
+    let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
     let (mut report, mut tables, identity) = of_postgres(config, &mut outbox);
     tables.topics.extend(only_topic(config));

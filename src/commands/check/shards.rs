@@ -4,8 +4,9 @@
 //! all shards. Reads only.
 
 use crate::check_finding::{Finding, Level, Side};
+use crate::commands::output::{setup_shards, teardown_shards};
 use crate::commands::run;
-use crate::commands::shards::{Set, sets, setup, teardown};
+use crate::commands::shards::{Set, sets};
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};
@@ -17,7 +18,7 @@ const CHECK: &str = "shards";
 /// Adds to what was found of Postgres.
 pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
     let Some(shard) = config.shard else { return };
-    let set_up = setup("--shards", shard.count()).set("--table", "SCHEMA.TABLE");
+    let set_up = setup_shards("--shards", shard.count()).set("--table", "SCHEMA.TABLE");
     for finding in findings.iter_mut() {
         if finding.level == Level::Fail && ["publication", "slot"].contains(&finding.check) {
             finding.fix = Some(set_up.clone().into());
@@ -45,7 +46,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
     };
     if set.is(Moving::Waits) {
         let finding = Side::Postgres.warn(CHECK, format!("the setup of {count} shards is not finished"));
-        let fix = Remedy::from(setup("--reshard", count))
+        let fix = Remedy::from(setup_shards("--reshard", count))
             .and(format!(", or --shards {count} where rows were moved from nowhere"));
         return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(fix)];
     }
@@ -60,7 +61,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
             finding
                 .why("their rows are published by nobody, and those committed since are in no slot; before you drop the others, let their relays publish what waits there, and stop them")
                 .fix(
-                    Remedy::from(teardown(count))
+                    Remedy::from(teardown_shards(count))
                         .and(" && ")
                         .and(set_up.clone())
                         .and("; then compare the table with the topics"),

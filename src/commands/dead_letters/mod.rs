@@ -14,11 +14,9 @@ mod replay;
 mod shown;
 
 use super::error::CommandError;
-use crate::remedy::{Command, Remedy};
 use crate::sink::dead_letter::said;
-use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept, NoDeadLetters};
-use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
-use crate::supervise::{ExitKind, REPUBLISH_PAGE};
+use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept};
+use crate::sink::{HeaderRoom, Record};
 use replay::Replay;
 use shown::Entry;
 use std::io::{self, Write};
@@ -58,87 +56,14 @@ pub enum Action {
     Replay,
 }
 
-/// Why dead-letter records are not what they should be.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// They cannot be read.
-    #[error(transparent)]
-    Unreadable(#[from] NoDeadLetters),
-    /// Reading, publishing or remembering failed.
-    #[error(transparent)]
-    Failed(#[from] Failure),
-    /// Some could not be published.
-    #[error("{count} of them cannot be published and stay in {topic}")]
-    Stay {
-        /// How many.
-        count: u64,
-        /// The address.
-        topic: String,
-    },
-    /// What was published again cannot be remembered.
-    #[error("{topic} may not have recorded all that was published again, with records in flight: {count}")]
-    NotRemembered {
-        /// How many.
-        count: u64,
-        /// The address.
-        topic: String,
-        /// Why it does not.
-        #[source]
-        failure: Failure,
-    },
-}
-
-impl Error {
-    /// The kind of end, which has the exit code.
-    pub(super) fn exit_kind(&self) -> ExitKind {
-        match self {
-            Self::Unreadable(NoDeadLetters::Unsupported { .. } | NoDeadLetters::Settings(_)) => ExitKind::Settings,
-            Self::Unreadable(NoDeadLetters::Failed(failure))
-            | Self::Failed(failure)
-            | Self::NotRemembered { failure, .. } => match failure.class {
-                FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => ExitKind::Operator,
-                FailureClass::Environment | FailureClass::Client => ExitKind::Restart,
-            },
-            Self::Unreadable(NoDeadLetters::Missing { .. }) | Self::Stay { .. } => ExitKind::Operator,
-        }
-    }
-
-    /// What fixes it.
-    pub(super) fn hint(&self) -> Option<Remedy> {
-        Some(match self {
-            Self::Unreadable(NoDeadLetters::Unsupported { kind }) => {
-                format!("read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again", kind.title).into()
-            }
-            Self::Unreadable(NoDeadLetters::Missing { topic }) => format!(
-                "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"
-            )
-            .into(),
-            Self::Unreadable(NoDeadLetters::Settings(error)) => return error.hint().map(Remedy::from),
-            Self::Unreadable(NoDeadLetters::Failed(failure)) | Self::Failed(failure) => match failure.class {
-                FailureClass::Environment | FailureClass::Client => "nothing is lost: run it again".into(),
-                FailureClass::LogIn => "check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)".into(),
-                FailureClass::Topic => {
-                    "let the user read the dead-letter topic, and with NATS and Redis delete from it; then run it again".into()
-                }
-                FailureClass::Row => return None,
-            },
-            Self::Stay { .. } => Remedy::from("each line above says why; fix the causes, then ")
-                .and(Command::new("dead-letters").flag("--replay"))
-                .and(" publishes what is left"),
-            Self::NotRemembered { .. } => {
-                "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records".into()
-            }
-        })
-    }
-}
-
 /// Lists, shows or publishes again. `stop`: ends it between two records.
 ///
 /// # Errors
-/// See [`Error`]; or `stop` said so, or `out` cannot be written.
+/// They cannot be read, published or remembered; or `stop` said so, or `out` cannot be written.
 pub fn dead_letters(request: &Request, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
     let client = format!("walrelay/{}", request.slot);
-    let kept = request.destination.dead_letters(&client, &request.topic).map_err(Error::from)?;
+    let kept = request.destination.dead_letters(&client, &request.topic);
+    let kept = kept.map_err(CommandError::dead_letters_unreadable)?;
     match request.action {
         Action::List | Action::Show => look(request, kept, out, stop),
         Action::Replay => Replay::begin(request, kept, &client)?.run(out, stop),
@@ -186,7 +111,7 @@ fn look(
     let (mut counts, mut room) = (Counts::default(), HeaderRoom::default());
     let whole = request.action == Action::Show;
     while !stop() {
-        let each = match kept.next().map_err(Error::from)? {
+        let each = match kept.next().map_err(CommandError::dead_letters_failed)? {
             NextKept::Kept(each) => each,
             NextKept::Waiting => continue,
             NextKept::End => return sum_up(request, &counts, out).map_err(CommandError::from),
@@ -199,7 +124,7 @@ fn look(
             entry.write(out, request.json, whole.then_some(record))
         })?;
     }
-    Err(CommandError::Interrupted)
+    Err(CommandError::interrupted())
 }
 
 /// For people; JSON lines speak for themselves.

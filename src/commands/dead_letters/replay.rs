@@ -5,7 +5,7 @@
 //! record is settled only behind its report; before the first is known to be remembered, no second one is published.
 
 use super::shown::{self, Entry};
-use super::{Counts, Error, Request, left_out};
+use super::{Counts, Request, left_out};
 use crate::commands::error::CommandError;
 use crate::commands::progress::Progress;
 use crate::sink::dead_letter::{said, with_original};
@@ -115,11 +115,10 @@ impl<'r> Replay<'r> {
         self.sum_up(out)?;
         settled?;
         if !ended? {
-            return Err(CommandError::Interrupted);
+            return Err(CommandError::interrupted());
         }
         if self.outcome.failed > 0 {
-            let (count, topic) = (self.outcome.failed, self.request.topic.clone());
-            return Err(Error::Stay { count, topic }.into());
+            return Err(CommandError::dead_letters_stay(self.outcome.failed, &self.request.topic));
         }
         Ok(())
     }
@@ -127,7 +126,7 @@ impl<'r> Replay<'r> {
     /// Whether it came to the end.
     fn publish(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
         while !stop() {
-            match self.kept.next().map_err(Error::from)? {
+            match self.kept.next().map_err(CommandError::dead_letters_failed)? {
                 NextKept::Kept(kept) => {
                     if !self.take(kept, out, stop)? {
                         return Ok(false);
@@ -194,7 +193,7 @@ impl<'r> Replay<'r> {
                     (since.elapsed() >= TOPIC_WITHIN).then_some(failure)
                 }
                 Enqueue::Blocked(failure) if failure.class == FailureClass::LogIn => {
-                    return Err(Error::Failed(failure).into());
+                    return Err(CommandError::dead_letters_failed(failure));
                 }
                 Enqueue::Blocked(failure) => {
                     self.tell(&failure);
@@ -225,8 +224,7 @@ impl<'r> Replay<'r> {
     /// A record will not be published: it stays. One that settles others has to be.
     fn fail(&mut self, of: Option<Of>, failure: &Failure, out: &mut dyn Write) -> Result<(), CommandError> {
         let Some(of) = of else {
-            let (count, topic) = (self.flights.len() as u64, self.request.topic.clone());
-            return Err(Error::NotRemembered { count, topic, failure: failure.clone() }.into());
+            return Err(self.not_remembered(failure.clone()));
         };
         self.outcome.failed += 1;
         let json = self.request.json;
@@ -292,7 +290,7 @@ impl<'r> Replay<'r> {
     /// The client gave up: another one is to take everything that has not been reported, in the order that it had.
     fn begin_again(&mut self, failure: &Failure) -> Result<(), CommandError> {
         tracing::warn!(reason = %failure, "replacing the client; records in flight are sent again");
-        self.sink.restart().map_err(Error::from)?;
+        self.sink.restart().map_err(CommandError::dead_letters_failed)?;
         for (_, flight) in std::mem::take(&mut self.flights).into_iter().rev() {
             self.queue.push_front(flight);
         }
@@ -305,7 +303,7 @@ impl<'r> Replay<'r> {
         if self.delivered.is_empty() || !is_due {
             return Ok(true);
         }
-        let marks = self.kept.settle(&self.delivered).map_err(Error::from)?;
+        let marks = self.kept.settle(&self.delivered).map_err(CommandError::dead_letters_failed)?;
         self.remembers |= marks.is_empty();
         self.delivered.clear();
         for record in marks {
@@ -346,8 +344,11 @@ impl<'r> Replay<'r> {
             let text = "there was no answer in time".to_owned();
             Failure { class: FailureClass::Environment, reason: "timed_out", text }
         });
-        let (count, topic) = (self.flights.len() as u64, self.request.topic.clone());
-        Err(Error::NotRemembered { count, topic, failure }.into())
+        Err(self.not_remembered(failure))
+    }
+
+    fn not_remembered(&self, failure: Failure) -> CommandError {
+        CommandError::not_remembered(self.flights.len() as u64, &self.request.topic, failure)
     }
 
     /// Something is waited for that passes by itself.

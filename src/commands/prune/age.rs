@@ -36,12 +36,9 @@ impl Age {
         let named = |name: &str| shape.columns.iter().find(|column| column.name == name);
         if let Some(name) = flag {
             let column = named(name).filter(|column| holds_time(column));
-            return column.map(Self::of).ok_or_else(|| {
-                no_age(
-                    table,
-                    format!("--age-column {name} names no time: timestamptz, timestamp, date, or bigint milliseconds"),
-                )
-            });
+            let why =
+                format!("--age-column {name} names no time: timestamptz, timestamp, date, or bigint milliseconds");
+            return column.map(Self::of).ok_or_else(|| no_age(table, &why));
         }
         let found = AGE_COLUMNS.iter().filter_map(|name| named(name)).find(|column| holds_time(column));
         match found {
@@ -49,7 +46,7 @@ impl Age {
             None if tracks_commits => Ok(Self::Commit),
             None => Err(no_age(
                 table,
-                format!("{table} has none of {}, and the server does not track commits", AGE_COLUMNS.join(", ")),
+                &format!("{table} has none of {}, and the server does not track commits", AGE_COLUMNS.join(", ")),
             )),
         }
     }
@@ -88,11 +85,11 @@ const fn holds_time(column: &ShapeColumn) -> bool {
     matches!(column.type_id, DATE | TIMESTAMP | TIMESTAMPTZ | BIGINT)
 }
 
-fn no_age(table: &TableName, why: String) -> CommandError {
+fn no_age(table: &TableName, why: &str) -> CommandError {
     let prune = Command::new("prune").set("--table", table.as_typed()).set("--age-column", "COLUMN");
     let example = Remedy::from(prune)
         .and(", or: ALTER SYSTEM SET track_commit_timestamp = on; (a restart, for rows from then on)");
-    CommandError::FlagNeeded { flag: "--age-column", why, example }
+    CommandError::flag_needed("--age-column", why, example)
 }
 
 #[cfg(test)]
@@ -118,8 +115,8 @@ mod tests {
         assert_eq!(find(None, &both, true).unwrap().name(), "created_at");
         assert_eq!(find(Some("at"), &both, true).unwrap().name(), "at");
         assert_eq!(find(None, &[("created_at", 25)], true).unwrap(), Age::Commit);
-        assert_eq!(find(None, &[("id", 20)], false).unwrap_err().exit_kind().exit_code(), 64);
-        assert_eq!(find(Some("id2"), &[("id", 20)], true).unwrap_err().exit_kind().exit_code(), 64);
+        assert_eq!(find(None, &[("id", 20)], false).unwrap_err().kind.exit_code(), 64);
+        assert_eq!(find(Some("id2"), &[("id", 20)], true).unwrap_err().kind.exit_code(), 64);
     }
 
     #[test]

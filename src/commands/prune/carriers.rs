@@ -44,7 +44,7 @@ impl Carriers {
         // A move that began between the two looks is seen by the second one.
         let slots = |places: &[OutboxPlace]| places.iter().map(|place| place.slot.clone()).collect::<Vec<_>>();
         if slots(&whole.carriers(connection)?) != slots(&places) {
-            return Err(CommandError::Changed { publication: whole.publication.clone() });
+            return Err(CommandError::publication_changed(&whole.publication));
         }
         Ok(Self { whole: whole.clone(), of: of? })
     }
@@ -134,7 +134,7 @@ impl Carrier {
         if catalog::membership(connection, publication)? == self.members {
             return Ok(());
         }
-        Err(CommandError::Changed { publication: publication.clone() })
+        Err(CommandError::publication_changed(publication))
     }
 
     /// The slot's position, if it is the slot that was there before: one that was created meanwhile has confirmed what it never carried.

@@ -21,17 +21,15 @@ mod joined;
 mod partitions;
 mod proof;
 
-use super::error::CommandError;
+use super::error::{CommandCause, CommandError};
 use super::listed;
 use super::output::{duration, number};
 use super::progress::Progress;
-use super::shards::ShardError;
 use super::target::{self, OutboxPlace, Target};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
-use crate::supervise::RunError;
 use age::Age;
 use carriers::Carriers;
 use joined::Joined;
@@ -107,6 +105,8 @@ pub fn prune(
 ) -> Result<(), CommandError> {
     loop {
         match (once(request, out, notes, stop), request.every) {
+            // It goes on until it is asked to stop, whatever it waits for then.
+            (Err(error), Some(_)) if matches!(error.cause, CommandCause::Interrupted) => return Ok(()),
             (Err(error), Some(_)) if may_pass(&error) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
@@ -126,15 +126,10 @@ pub fn prune(
 
 /// Whether a later round may succeed.
 fn may_pass(error: &CommandError) -> bool {
-    if let CommandError::Run(RunError::Postgres(error)) = error {
-        return error.recovery() == pg::Recovery::Reconnect;
+    match error.postgres() {
+        Some(error) => error.recovery() == pg::Recovery::Reconnect,
+        None => matches!(error.cause, CommandCause::Passing(_)),
     }
-    matches!(
-        error,
-        CommandError::NotConfirmed { .. }
-            | CommandError::Changed { .. }
-            | CommandError::Shards(ShardError::Moves { .. })
-    )
 }
 
 fn once(
@@ -184,7 +179,7 @@ fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
     let targets = target::targets(connection, place, &request.tables)?;
     let table = |target: Target| {
-        let refused = |why| Err(CommandError::NotProven { table: target.name.to_string(), why });
+        let refused = |why| Err(CommandError::not_proven(&target.name, why));
         let shared = if request.force { None } else { carriers.shared(connection, &target)? };
         if target.filtered && shared.is_none() && !request.force {
             return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
@@ -207,8 +202,7 @@ fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -
 
 /// Where rows go before they are deleted.
 struct Archive {
-    /// `schema.table`.
-    name: String,
+    name: TableName,
     /// `INSERT INTO … SELECT …`, for rows of the table.
     insert: String,
     /// Triggers on its rows.
@@ -347,15 +341,11 @@ impl Round<'_> {
         let mut progress = Progress::new("waiting", 0);
         while let Some(place) = self.carriers.behind(&mut self.connection, behind)? {
             if (self.stop)() {
-                return Err(CommandError::Interrupted);
+                return Err(CommandError::interrupted());
             }
             if self.request.timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
-                return Err(CommandError::NotConfirmed {
-                    slot: place.slot.clone(),
-                    lsn: behind,
-                    waited: started.elapsed(),
-                    run: place.run_command(),
-                });
+                let (waited, run) = (started.elapsed(), place.run_command());
+                return Err(CommandError::not_confirmed(&place.slot, behind, waited, run));
             }
             let word = format!(
                 "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
@@ -385,7 +375,7 @@ impl Round<'_> {
         if table.joined.has_all_of(&now) {
             return Ok(());
         }
-        Err(CommandError::Changed { publication: self.carriers.first().publication.clone() })
+        Err(CommandError::publication_changed(&self.carriers.first().publication))
     }
 
     /// As SQL, which rows of `row` the relay has skipped; `None`: it has skipped none.
@@ -433,46 +423,32 @@ impl Round<'_> {
             return Ok(rows);
         }
         self.connection.query("ROLLBACK")?;
-        Err(CommandError::NotArchived {
-            table: table.target.name.to_string(),
-            archive: archive.name.clone(),
-            rows,
-            lacks: rows.saturating_sub(kept),
-            triggers: archive.triggers.clone(),
-        })
+        let counts = (rows.saturating_sub(kept), rows);
+        Err(CommandError::not_archived(&table.target.name, &archive.name, counts, &archive.triggers))
     }
 
     /// The table that rows of `table` go to.
     fn archive(&mut self, table: &Table) -> Result<Option<Archive>, CommandError> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
-            return Err(CommandError::NoArchive {
-                archive: into.sql(),
-                table: table.target.sql_name(),
-                database: self.request.place.source.dbname.clone(),
-            });
+            let database = &self.request.place.source.dbname;
+            return Err(CommandError::no_archive(&into.sql(), &table.target.sql_name(), database));
         };
-        let published = server::published_tables(&mut self.connection, &self.carriers.first().publication)?;
+        let publication = &self.carriers.first().publication;
+        let published = server::published_tables(&mut self.connection, publication)?;
         if *into == table.target.name || published.iter().any(|table| into.covers(table)) {
-            return Err(CommandError::ArchivePublished {
-                archive: into.to_string(),
-                publication: self.carriers.first().publication.clone(),
-            });
+            return Err(CommandError::archive_published(into, publication));
         }
         let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
         let names: Vec<String> = table.target.shape.columns.iter().map(|column| column.name.clone()).collect();
         if let Some(column) = names.into_iter().find(lacks) {
-            return Err(CommandError::ArchiveLacks {
-                archive: into.sql(),
-                column,
-                table: table.target.name.to_string(),
-            });
+            return Err(CommandError::archive_lacks(&into.sql(), &column, &table.target.name));
         }
         let kept = there.columns.iter().filter(|column| !column.generated);
         let kept = kept.filter(|column| table.target.shape.columns.iter().any(|have| have.name == column.name));
         let columns: Vec<String> = kept.map(|column| identifier(&column.name)).collect();
         let columns = columns.join(", ");
         let insert = format!("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}", into.sql());
-        Ok(Some(Archive { name: into.to_string(), insert, triggers: there.triggers }))
+        Ok(Some(Archive { name: into.clone(), insert, triggers: there.triggers }))
     }
 }

@@ -47,7 +47,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
 
 /// The one column that it is partitioned by; it has to be the age's.
 fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
-    let refused = |why: String| CommandError::NoPartitions { table: table.target.name.to_string(), why };
+    let refused = |why: &str| CommandError::no_partitions(&table.target.name, why);
     let rows = round.connection.query(&format!(
         "SELECT a.attname, a.atttypid::regtype::text FROM pg_catalog.pg_partitioned_table AS p
            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
@@ -56,11 +56,11 @@ fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
         table.target.shape.oid
     ))?;
     let key = rows.first().and_then(|row| row.text(0)).map(str::to_owned);
-    let key = key.ok_or_else(|| refused("it is not partitioned by range of one column with a time".to_owned()))?;
+    let key = key.ok_or_else(|| refused("it is not partitioned by range of one column with a time"))?;
     if table.age.name() == key {
         return Ok(key);
     }
-    Err(refused(format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
+    Err(refused(&format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
 }
 
 /// Partitions whose last moment is old enough, without those with rows that may be from before the slot. Rows that the role does not see
@@ -79,7 +79,7 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
     ))?;
     if let Some(hidden) = rows.iter().find(|row| row.is_true(1)).and_then(|row| row.text(0)) {
         let why = format!("row security hides rows of partition {hidden} from this role");
-        return Err(CommandError::NoPartitions { table: table.target.name.to_string(), why });
+        return Err(CommandError::no_partitions(&table.target.name, &why));
     }
     let (keeps, mut proven) = (round.keeps(table), Vec::new());
     for name in rows.iter().filter_map(|row| row.text(0)) {

@@ -128,7 +128,7 @@ impl Proof {
 fn kept(connection: &mut Connection, place: &OutboxPlace) -> Result<(Vec<String>, Vec<u32>), CommandError> {
     let (kept, places) = skipped_rows::read(connection, &place.slot)?;
     if kept.others {
-        return Err(CommandError::PassedOver { slot: place.slot.clone(), forget: forget(&places) });
+        return Err(CommandError::rows_skipped(&place.slot, &forget(&places)));
     }
     Ok((kept.ids, places))
 }
@@ -149,12 +149,7 @@ fn forget(places: &[u32]) -> String {
 
 /// That nothing is proven.
 pub(super) fn missing(place: &OutboxPlace, why: &str) -> CommandError {
-    CommandError::NoProof {
-        slot: place.slot.clone(),
-        publication: place.publication.clone(),
-        is_shard: place.shard.is_some(),
-        why: why.to_owned(),
-    }
+    CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why)
 }
 
 #[cfg(test)]

@@ -9,16 +9,16 @@
 //! In: validated settings. Out: the run's outcome. Order at start: what can be wrong without contacting anyone, the HTTP
 //! address, the destination's address (an unreachable one is waited for), then Postgres.
 
-pub(super) mod error;
 mod request;
 
-pub use error::Error;
 pub use request::{Limits, OnStop, Request};
 
+use super::error::{CommandCause, CommandError};
 use super::notify::Notifier;
+use super::setup;
 use super::signals::Signals;
-use super::{CommandError, setup};
 use crate::check_finding::CHECK;
+use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, Server};
 use crate::lsn::Lsn;
@@ -59,29 +59,29 @@ const FIGURES_EVERY: Duration = Duration::from_secs(10);
 /// Runs until a signal or an error ends it. `typed`: what the commands of a hint repeat.
 ///
 /// # Errors
-/// See [`Error`]; its exit code is the process's.
-pub fn run(config: Request, typed: &TypedFlags) -> Result<(), Error> {
+/// The exit code of the error is the process's.
+pub fn run(config: Request, typed: &TypedFlags) -> Result<(), CommandError> {
     let outbox =
         Outbox::new(config.mapping.clone(), config.tables.clone())?.with_patterns(config.table_patterns.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|source| Error::Start { what: "start the runtime", source })?;
+        .map_err(|error| CommandError::not_begun("start the runtime", error))?;
     let control = Control::new(config, outbox)?;
     let sink = match control.sink() {
         // Nothing is wrong with the settings: as where the destination refuses the credentials.
-        Err(error) if error.exit_kind() == ExitKind::Operator => Err(error),
+        Err(error) if error.kind == ExitKind::Operator => Err(error),
         sink => Ok(sink?),
     };
     let ended = runtime.block_on(control.serve(sink, typed));
-    if !matches!(ended, Err(Error::Killed { .. } | Error::Unanswered)) {
+    if !matches!(&ended, Err(error) if matches!(error.cause, CommandCause::Left(_))) {
         pg::wait_for_session_ends(GOODBYES);
     }
     ended
 }
 
 /// Tries the destination's address. Only a refusal ends the run: an outage is waited for.
-pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Error> {
+pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), CommandError> {
     match sink.reach(PROBE) {
         Reach::There(warnings) => {
             for warning in warnings {
@@ -89,7 +89,7 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Erro
             }
             Ok(())
         }
-        Reach::Refused(failure) => Err(Error::Sink { failure, kind }),
+        Reach::Refused(failure) => Err(CommandError::from(RunError::Sink(failure)).advised_by(kind)),
         Reach::Silent(failure) => {
             tracing::warn!(reason = %failure, hint = CHECK, "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
             Ok(())
@@ -97,9 +97,14 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Erro
     }
 }
 
-/// The destination's sink, behind the registry of schemas where there is one.
-pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result<Box<dyn Sink + Send>, Error> {
-    let sink = config.destination.open(client, delivery)?;
+/// The destination's sink, behind the registry of schemas where there is one. Credentials that cannot be had are for an operator: the
+/// settings are right.
+pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result<Box<dyn Sink + Send>, CommandError> {
+    let sink = config.destination.open(client, delivery).map_err(|error| {
+        let is_for_operator = matches!(error, SettingError::Credentials { .. });
+        let error = CommandError::from(error);
+        CommandError { kind: if is_for_operator { ExitKind::Operator } else { error.kind }, ..error }
+    })?;
     Ok(match &config.registry {
         Some(registry) => Box::new(Framed::new(sink, registry, &config.bad_rows.dead_letter_topic)),
         None => sink,
@@ -137,8 +142,8 @@ pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
 }
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
-fn hold(error: &Error, typed: &TypedFlags, metrics: &Metrics) {
-    let (text, hint) = (chain(error), error.hint().map(|hint| hint.with(typed)));
+fn hold(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
+    let (text, hint) = (chain(error), error.remedy.clone().map(|hint| hint.with(typed)));
     let shown = hint.as_ref().map(ToString::to_string);
     tracing::error!(error = text, hint = shown, "stopped: operator action required, see hint; SIGTERM exits");
     metrics.stopped(text, hint);
@@ -150,7 +155,7 @@ fn client(config: &Request) -> String {
 }
 
 /// The destination's sink, or why there is none though the settings are right.
-type Opened = Result<Box<dyn Sink + Send>, Error>;
+type Opened = Result<Box<dyn Sink + Send>, CommandError>;
 
 /// What the control thread holds.
 struct Control {
@@ -163,7 +168,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(mut config: Request, outbox: Outbox) -> Result<Self, Error> {
+    fn new(mut config: Request, outbox: Outbox) -> Result<Self, CommandError> {
         let listen = config.http.as_ref().map(listen_address).transpose()?;
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
@@ -177,7 +182,7 @@ impl Control {
     }
 
     /// A client of the destination, which begins to connect at once: everything that is wrong with settings has to be known by now.
-    fn sink(&self) -> Result<Box<dyn Sink + Send>, Error> {
+    fn sink(&self) -> Result<Box<dyn Sink + Send>, CommandError> {
         let Self { config, metrics, .. } = self;
         if config.dry_run {
             return Ok(Box::new(StdoutSink::new(std::io::stdout())));
@@ -192,16 +197,16 @@ impl Control {
         open(config, &client(config), config.delivery)
     }
 
-    async fn serve(self, sink: Opened, typed: &TypedFlags) -> Result<(), Error> {
+    async fn serve(self, sink: Opened, typed: &TypedFlags) -> Result<(), CommandError> {
         let server = match self.bind() {
             // A look beside a relay that runs: its pages are the ones that count.
-            Err(Error::Bind(error)) if self.config.dry_run => {
+            Err(error) if self.config.dry_run => {
                 tracing::info!(%error, "HTTP not served during this dry run");
                 None
             }
             bound => bound?,
         };
-        let mut signals = Signals::listen().map_err(|source| Error::Start { what: "listen for signals", source })?;
+        let mut signals = Signals::listen().map_err(|error| CommandError::not_begun("listen for signals", error))?;
         let (metrics, stop) = (Arc::clone(&self.metrics), Arc::clone(&self.stop));
         let stop_within = self.config.limits.shutdown_timeout + STOP_GRACE;
         let on_stop = self.config.on_stop;
@@ -229,8 +234,8 @@ impl Control {
                 }
             };
             tokio::select! {
-                ended = &mut outcome => match ended.map_err(|_| Error::Vanished)? {
-                    Err(error) if on_stop == OnStop::Hold && error.exit_kind() == ExitKind::Operator => {
+                ended = &mut outcome => match ended.map_err(|_| CommandError::vanished())? {
+                    Err(error) if on_stop == OnStop::Hold && error.kind == ExitKind::Operator => {
                         hold(&error, typed, &metrics);
                         tokio::select! {
                             _ = signals.next() => {}
@@ -249,21 +254,21 @@ impl Control {
                 },
                 number = signals.next() => {
                     if stop.swap(true, Ordering::Relaxed) {
-                        return Err(Error::Killed { signal: number });
+                        return Err(CommandError::killed(number));
                     }
                     tracing::info!(signal = number, "stopping: waiting for acknowledgements of what was sent; a second signal stops at once");
                     metrics.set_state(State::Stopping);
                     notifier.stopping(stop_within);
                     stop_by = tokio::time::Instant::now().checked_add(stop_within);
                 }
-                () = out_of_time => return Err(Error::Unanswered),
+                () = out_of_time => return Err(CommandError::unanswered()),
                 () = &mut http => {}
                 () = &mut tending => {}
             }
         }
     }
 
-    fn bind(&self) -> Result<Option<Server>, Error> {
+    fn bind(&self) -> Result<Option<Server>, CommandError> {
         let Some(address) = &self.listen else { return Ok(None) };
         let server = Server::bind(address, http::HttpLimits::default())?;
         for address in server.addresses() {
@@ -272,7 +277,7 @@ impl Control {
         Ok(Some(server))
     }
 
-    fn spawn_relay(self, sink: Opened) -> Result<oneshot::Receiver<Result<(), Error>>, Error> {
+    fn spawn_relay(self, sink: Opened) -> Result<oneshot::Receiver<Result<(), CommandError>>, CommandError> {
         let (report, outcome) = oneshot::channel();
         let kind = self.config.destination.kind();
         let relay = move || {
@@ -287,11 +292,11 @@ impl Control {
             .name("relay".to_owned())
             .spawn(relay)
             .map(|_| outcome)
-            .map_err(|source| Error::Start { what: "start the relay's thread", source })
+            .map_err(|error| CommandError::not_begun("start the relay's thread", error))
     }
 
     /// The relay's thread.
-    fn supervise(self, sink: Box<dyn Sink + Send>) -> Result<(), Error> {
+    fn supervise(self, sink: Box<dyn Sink + Send>) -> Result<(), CommandError> {
         if self.config.setup && !self.config.dry_run {
             self.set_up()?;
         }
@@ -304,13 +309,12 @@ impl Control {
         let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
         let asked = target.clone();
         let relay = relay.asking(Box::new(move || supervise::details_now(&asked)));
-        Supervisor::new(PgServer::new(target), relay, metrics).run().map_err(|error| {
-            if let RunError::Sink(failure) = error { Error::Sink { failure, kind } } else { Error::Run(error) }
-        })
+        let ended = Supervisor::new(PgServer::new(target), relay, metrics).run();
+        ended.map_err(|error| CommandError::from(error).advised_by(kind))
     }
 
     /// What `setup --apply` does, once Postgres is there.
-    fn set_up(&self) -> Result<(), Error> {
+    fn set_up(&self) -> Result<(), CommandError> {
         let Request { source, publication, slot, tables, .. } = &self.config;
         let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
         loop {
@@ -323,8 +327,8 @@ impl Control {
                     self.metrics.last_error(Some(chain(&error)));
                     thread::sleep(SETUP_RETRY);
                 }
-                Err(CommandError::Interrupted) => {}
-                ended => return Ok(ended.map(drop)?),
+                Err(CommandError { cause: CommandCause::Interrupted, .. }) => {}
+                ended => return ended.map(drop),
             }
         }
     }
@@ -332,14 +336,7 @@ impl Control {
 
 /// Whether the setup is to be tried again: the server was unavailable, or a table was locked.
 fn passes(error: &CommandError) -> bool {
-    let source = if let CommandError::Run(RunError::Postgres(source)) = error {
-        Some(source)
-    } else if let CommandError::Refused { source, .. } = error {
-        Some(source.as_ref())
-    } else {
-        None
-    };
-    source.is_some_and(|source| source.recovery() == Recovery::Reconnect)
+    error.postgres().is_some_and(|source| source.recovery() == Recovery::Reconnect)
 }
 
 /// Whether a wait is to end. To ask is a sign of life: making a slot waits for the oldest transaction, however long that is.
@@ -348,16 +345,16 @@ fn may_stop(stop: &AtomicBool, metrics: &Metrics, now: Instant) -> bool {
     stop.load(Ordering::Relaxed)
 }
 
-fn listen_address(address: &HttpAddress) -> Result<http::Address, Error> {
+fn listen_address(address: &HttpAddress) -> Result<http::Address, CommandError> {
     let Some(host) = &address.host else { return Ok(http::Address::Every(address.port)) };
     let addresses = (host.as_str(), address.port)
         .to_socket_addrs()
-        .map_err(|source| Error::Address { address: address.to_string(), source })?;
+        .map_err(|error| CommandError::no_address(&address.to_string(), error))?;
     Ok(http::Address::These(addresses.collect()))
 }
 
 /// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
-fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), Error> {
+fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), CommandError> {
     let look = move || {
         let (mut failing, mut publication) = (false, PublicationLook::default());
         loop {
@@ -385,7 +382,7 @@ fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), Error>
         .name("slot-figures".to_owned())
         .spawn(look)
         .map(drop)
-        .map_err(|source| Error::Start { what: "start the thread for the slot's figures", source })
+        .map_err(|error| CommandError::not_begun("start the thread for the slot's figures", error))
 }
 
 /// One look. No other server is asked than the one that the stream comes from, if there is one now.

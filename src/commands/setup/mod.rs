@@ -16,7 +16,7 @@ mod slot;
 
 use super::error::CommandError;
 use super::output::{Told, as_role, bytes, number};
-use super::shards::{ShardError, has_no_shards, sets, unfinished};
+use super::shards::{has_no_shards, sets, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::instance;
@@ -135,8 +135,7 @@ fn is_for_one_slot(connection: &mut Connection, request: &Request) -> Result<(),
     has_no_shards(connection, (publication, slot))?;
     let sets = sets(connection, publication, slot)?;
     let Some((set, resume)) = unfinished(&sets) else { return Ok(()) };
-    let hint = request.told().add_to(resume).into();
-    Err(ShardError::Unfinished { found: set.shown(), hint }.into())
+    Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)))
 }
 
 /// For `run --setup`: makes publication, slot and mark where they are missing, once. What is done is logged. Cheap when all is
@@ -206,7 +205,7 @@ fn must_be_markable(connection: &mut Connection, request: &Request) -> Result<()
         return Ok(());
     }
     let sql = plan::mark_sql(&request.publication, mark.comment.as_deref(), &request.slot);
-    Err(CommandError::NotMarkable { publication: request.publication.clone(), sql })
+    Err(CommandError::not_markable(&request.publication, &sql))
 }
 
 /// The snapshot that meets a new slot, as long as this lasts.
@@ -242,7 +241,7 @@ fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection
     let mut next_word = slot::FIRST_WORD;
     while !try_lock(&mut connection)? {
         if (voice.stop)() {
-            return Err(CommandError::Interrupted);
+            return Err(CommandError::interrupted());
         }
         if started.elapsed() >= next_word {
             (voice.wait)(&lock_holder(&mut connection)?);

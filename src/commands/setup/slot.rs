@@ -99,11 +99,11 @@ impl Onlooker<'_> {
     fn cancel(&mut self, outcome: &Receiver<(Connection, Outcome)>) -> Result<(Connection, Outcome), CommandError> {
         let sql = format!("SELECT pg_catalog.pg_cancel_backend({})", self.pid);
         if self.ask(|connection| connection.query(&sql)).is_err() {
-            return Err(CommandError::Interrupted);
+            return Err(CommandError::interrupted());
         }
         match outcome.recv_timeout(CANCEL_PATIENCE) {
             Ok((connection, Ok(rows))) => Ok((connection, Ok(rows))),
-            Ok((_, Err(_))) | Err(_) => Err(CommandError::Interrupted),
+            Ok((_, Err(_))) | Err(_) => Err(CommandError::interrupted()),
         }
     }
 

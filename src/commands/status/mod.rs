@@ -71,11 +71,10 @@ pub fn status(
 /// # Errors
 /// It is not, or does not answer.
 pub fn ready(http: &str, out: &mut dyn Write) -> Result<(), CommandError> {
-    let answer =
-        relay::get(http, "/readyz").map_err(|source| CommandError::NoRelay { address: http.to_owned(), source })?;
-    let reason = answer.body.trim().to_owned();
+    let answer = relay::get(http, "/readyz").map_err(|source| CommandError::no_relay(http, source))?;
+    let reason = answer.body.trim();
     if answer.status != 200 {
-        return Err(CommandError::NotReady { reason });
+        return Err(CommandError::not_ready(reason));
     }
     writeln!(out, "{reason}")?;
     Ok(())

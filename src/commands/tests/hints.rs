@@ -1,11 +1,9 @@
 //! Every hint that an error of a command prints, in one file, so that a change of words is seen as such.
 //!
-//! In: one of each error. Out: `tests/golden/hints.txt`, which `WALRELAY_BLESS=1` writes. A new case of an error does not compile before it
-//! has its place in `run_case` or `command_case`, and fails before there is one of it.
+//! In: one of each error. Out: `tests/golden/hints.txt`, which `WALRELAY_BLESS=1` writes. A new case of [`RunError`] does not compile before
+//! it has its place in `run_case`; a new case of [`CommandError`] fails a test before there is one of it here.
 
-use crate::commands::dead_letters;
 use crate::commands::error::CommandError;
-use crate::commands::shards::ShardError;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName, Within};
 use crate::pg::frame::FrameError;
@@ -14,7 +12,7 @@ use crate::pg::{self, ServerError, sqlstate};
 use crate::positions::Position;
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
-use crate::sink::destination::NoDeadLetters;
+use crate::sink::destination::{NoDeadLetters, ScratchError};
 use crate::sink::kinds::KINDS;
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::{RunError, chain};
@@ -183,7 +181,7 @@ fn run_errors() -> Vec<RunError> {
         moved(Shard::new(2, 3), 2),
         moved(None, 3),
         RunError::SlotOfOtherDatabase { slot: slot(), found: "billing".to_owned(), wanted: "shop".to_owned() },
-        RunError::SlotOfOtherPlugin { slot: slot(), found: "a slot of plugin wal2json".to_owned() },
+        RunError::SlotOfOtherPlugin { slot: slot(), found: "of plugin wal2json".to_owned() },
         RunError::TemporarySlot { slot: slot() },
         RunError::TwoPhaseSlot { slot: slot() },
         lost("wal_removed"),
@@ -212,162 +210,100 @@ fn run_errors() -> Vec<RunError> {
     errors
 }
 
-fn command_case(error: &CommandError) -> usize {
-    match error {
-        CommandError::Run(_) => 0,
-        CommandError::FlagNeeded { .. } => 1,
-        CommandError::NoTable { .. } => 2,
-        CommandError::Refused { .. } => 3,
-        CommandError::NoFailoverSlots { .. } => 4,
-        CommandError::NotMarkable { .. } => 5,
-        CommandError::Interrupted => 6,
-        CommandError::SlotInUse { .. } => 7,
-        CommandError::NobodyToAsk { .. } => 8,
-        CommandError::NotReady { .. } => 9,
-        CommandError::NoRelay { .. } => 10,
-        CommandError::CheckFailed { .. } => 11,
-        CommandError::NotProven { .. } => 12,
-        CommandError::NoProof { .. } => 13,
-        CommandError::PassedOver { .. } => 14,
-        CommandError::NotConfirmed { .. } => 15,
-        CommandError::ArchivePublished { .. } => 16,
-        CommandError::NoArchive { .. } => 17,
-        CommandError::ArchiveLacks { .. } => 18,
-        CommandError::NoPartitions { .. } => 20,
-        CommandError::NoSnapshot { .. } => 21,
-        CommandError::Updated { .. } => 22,
-        CommandError::Rewritten { .. } => 23,
-        CommandError::RowsHidden { .. } => 24,
-        CommandError::NoOrder { .. } => 25,
-        CommandError::BackfillRuns { .. } => 26,
-        CommandError::OtherBackfill { .. } => 27,
-        CommandError::BadRow(_) => 28,
-        CommandError::Shards(_) => 29,
-        CommandError::DeadLetters(_) => 30,
-        CommandError::Output(_) => 31,
-        // Of the settings: `settings` has their hints.
-        CommandError::Topic(_) | CommandError::Destination(_) => 35,
-        CommandError::Changed { .. } => 32,
-        CommandError::NotArchived { .. } => 19,
-    }
-}
-
 fn command_errors() -> Vec<CommandError> {
-    let (table, slot) = (|| "public.outbox".to_owned(), || "walrelay".to_owned());
-    let refused = |code: &str| CommandError::Refused {
-        step: "create the slot".to_owned(),
-        fix: Some(Remedy::sql("ALTER ROLE … REPLICATION;")),
-        source: Box::new(server(code)),
+    let (table, archive) = (TableName::parse("outbox").unwrap(), TableName::parse("archive").unwrap());
+    let name = "walrelay";
+    let refused = |code: &str| {
+        let fix = Remedy::sql("ALTER ROLE … REPLICATION;");
+        CommandError::refused("create the slot".to_owned(), Some(fix), server(code))
     };
-    let no_order = |has_key| CommandError::NoOrder { table: table(), column: "created_at".to_owned(), has_key };
     let mut errors = vec![
-        CommandError::FlagNeeded {
-            flag: "--table",
-            why: "why".to_owned(),
-            example: Command::new("setup").set("--table", "outbox").into(),
-        },
-        CommandError::NoTable { table: table(), database: "shop".to_owned() },
+        CommandError::flag_needed("--table", "why", Command::new("setup").set("--table", "outbox")),
+        CommandError::no_table(&table, "shop"),
         refused(sqlstate::INSUFFICIENT_PRIVILEGE),
         refused(sqlstate::LIMIT_EXCEEDED),
-        CommandError::NoFailoverSlots { version: "16.1".to_owned() },
-        CommandError::NotMarkable { publication: slot(), sql: "COMMENT ON PUBLICATION …;".to_owned() },
-        CommandError::Interrupted,
-        CommandError::SlotInUse { slot: slot(), pid: Some(7), reading: None },
-        CommandError::SlotInUse { slot: slot(), pid: None, reading: None },
-        CommandError::NobodyToAsk { what: "teardown" },
-        CommandError::NotReady { reason: "blocked".to_owned() },
-        CommandError::NoRelay { address: "127.0.0.1:9464".to_owned(), source: io::Error::other("refused") },
-        CommandError::CheckFailed { count: 2 },
-        CommandError::NotProven { table: table(), why: "why" },
-        CommandError::NoProof { slot: slot(), publication: slot(), is_shard: false, why: "why".to_owned() },
-        CommandError::NoProof { slot: slot(), publication: slot(), is_shard: true, why: "why".to_owned() },
-        CommandError::Changed { publication: slot() },
-        CommandError::PassedOver { slot: slot(), forget: "SELECT lo_unlink(1);".to_owned() },
-        CommandError::NotConfirmed {
-            slot: slot(),
-            lsn: AT,
-            waited: Duration::from_mins(1),
-            run: Command::new("run").set("--slot", "walrelay"),
-        },
-        CommandError::ArchivePublished { archive: "public.archive".to_owned(), publication: slot() },
-        CommandError::NoArchive { archive: "public.archive".to_owned(), table: table(), database: "shop".to_owned() },
-        CommandError::ArchiveLacks {
-            archive: "public.archive".to_owned(),
-            column: "headers".to_owned(),
-            table: table(),
-        },
-        CommandError::NotArchived {
-            table: table(),
-            archive: "public.archive".to_owned(),
-            rows: 2,
-            lacks: 1,
-            triggers: vec!["guard on archive".to_owned()],
-        },
-        CommandError::NoPartitions { table: table(), why: "why".to_owned() },
-        CommandError::NoSnapshot { slot: slot(), publication: slot(), why: "why".to_owned() },
-        CommandError::Updated { table: TableName::parse("\"Outbox\"").unwrap(), slot: slot() },
-        CommandError::Rewritten { table: table() },
-        CommandError::RowsHidden { table: table() },
-        no_order(true),
-        no_order(false),
-        CommandError::BackfillRuns { slot: slot() },
-        CommandError::OtherBackfill { table: table(), rows: 9, before: "--order-by created_at".to_owned() },
-        CommandError::BadRow(bad(BadReason::NullRoute { column: "aggregatetype".to_owned() })),
-        CommandError::Output(io::Error::other("a broken pipe")),
+        CommandError::no_failover_slots("16.1"),
+        CommandError::not_markable(name, "COMMENT ON PUBLICATION …;"),
+        CommandError::interrupted(),
+        CommandError::slot_in_use(name, Some(7), None),
+        CommandError::slot_in_use(name, None, None),
+        CommandError::nobody_to_ask(),
+        CommandError::not_ready("blocked"),
+        CommandError::no_relay("127.0.0.1:9464", io::Error::other("refused")),
+        CommandError::checks_fail(2),
+        CommandError::not_proven(&table, "why"),
+        CommandError::no_proof(name, name, false, "why"),
+        CommandError::no_proof(name, name, true, "why"),
+        CommandError::publication_changed(name),
+        CommandError::rows_skipped(name, "SELECT lo_unlink(1);"),
+        CommandError::not_confirmed(name, AT, Duration::from_mins(1), Command::new("run").set("--slot", name)),
+        CommandError::archive_published(&archive, name),
+        CommandError::no_archive("public.archive", "public.outbox", "shop"),
+        CommandError::archive_lacks("public.archive", "headers", &table),
+        CommandError::not_archived(&table, &archive, (1, 2), &["guard on archive".to_owned()]),
+        CommandError::no_partitions(&table, "why"),
+        CommandError::no_snapshot(name, name, "why"),
+        CommandError::updated(&TableName::parse("\"Outbox\"").unwrap(), name),
+        CommandError::rewritten("public.outbox"),
+        CommandError::rows_hidden("public.outbox"),
+        CommandError::no_order("public.outbox", "created_at", true),
+        CommandError::no_order("public.outbox", "created_at", false),
+        CommandError::backfill_runs(name),
+        CommandError::other_backfill("public.outbox", 9, "--order-by created_at"),
+        CommandError::bad_row(&bad(BadReason::NullRoute { column: "aggregatetype".to_owned() })),
+        CommandError::from(io::Error::other("a broken pipe")),
     ];
-    errors.extend(shard_errors().into_iter().map(CommandError::Shards));
-    errors.extend(dead_letter_errors().into_iter().map(CommandError::from));
-    errors.extend(run_errors().into_iter().map(CommandError::Run));
+    errors.extend(shard_errors(&table));
+    errors.extend(dead_letter_errors());
+    errors.extend(run_errors().into_iter().map(CommandError::from));
+    errors.extend(ends());
     errors
 }
 
-fn shard_errors() -> Vec<ShardError> {
-    let text = || Remedy::from("…");
+fn shard_errors(table: &TableName) -> Vec<CommandError> {
+    let first = Shard::new(0, 3).unwrap();
     vec![
-        ShardError::TooOld { version: "14.1".to_owned() },
-        ShardError::KeyType {
-            table: "public.outbox".to_owned(),
-            column: "key".to_owned(),
-            type_name: "json".to_owned(),
-        },
-        ShardError::NoColumn { table: "public.outbox".to_owned(), column: "key".to_owned() },
-        ShardError::NotShared {
-            table: "public.outbox".to_owned(),
-            publication: "walrelay_0_of_3".to_owned(),
-            count: 3,
-        },
-        ShardError::Unfit { publication: "walrelay".to_owned(), why: "why".to_owned(), fix: text() },
-        ShardError::NothingToMove { publication: "walrelay".to_owned(), hint: text() },
-        ShardError::Unfinished { found: "5 shards".to_owned(), hint: text() },
-        ShardError::Exists { found: "slot \"walrelay\"".to_owned(), hint: text() },
-        ShardError::Several { found: vec!["3 shards".to_owned(), "5 shards".to_owned()] },
-        ShardError::Lost { slot: "walrelay_0_of_3".to_owned(), reason: "wal_removed".to_owned() },
-        ShardError::incomplete(Shard::new(0, 3).unwrap(), "publication", "walrelay_0_of_3"),
-        ShardError::OnePart {
-            publication: "walrelay_0_of_3".to_owned(),
-            shard: Shard::new(0, 3).unwrap(),
-            whole: Some(("walrelay".to_owned(), "walrelay".to_owned())),
-        },
-        ShardError::OnePart { publication: "orders".to_owned(), shard: Shard::new(0, 3).unwrap(), whole: None },
-        ShardError::Moves {
-            to: "3 shards".to_owned(),
-            resume: Command::new("setup").set("--reshard", 3).flag("--apply"),
-        },
-        ShardError::SharedOut { found: "3 shards".to_owned(), why: "why", hint: text() },
-        ShardError::Unread { slot: "walrelay_0_of_3".to_owned(), start: Command::new("run").set("--shard", "0/3") },
+        CommandError::no_row_filters("14.1"),
+        CommandError::no_hash(table, "key", "json"),
+        CommandError::no_column(table, "key"),
+        CommandError::table_not_shared(table, "walrelay_0_of_3", 3),
+        CommandError::unfit("walrelay", "why", "…"),
+        CommandError::nothing_to_move("walrelay", "…"),
+        CommandError::unfinished("5 shards", "…"),
+        CommandError::shards_exist("slot \"walrelay\"", "…"),
+        CommandError::several_sets(&["3 shards".to_owned(), "5 shards".to_owned()]),
+        CommandError::shard_lost("walrelay_0_of_3", "wal_removed"),
+        CommandError::shard_lacks(first, "publication", "walrelay_0_of_3"),
+        CommandError::one_shard_named("walrelay_0_of_3", first, Some(("walrelay", "walrelay"))),
+        CommandError::one_shard_named("orders", first, None),
+        CommandError::rows_move("3 shards", Command::new("setup").set("--reshard", 3).flag("--apply")),
+        CommandError::shared_out("3 shards", "why", "…"),
+        CommandError::unread("walrelay_0_of_3", Command::new("run").set("--shard", "0/3")),
     ]
 }
 
-fn dead_letter_errors() -> Vec<dead_letters::Error> {
-    let topic = || "walrelay.dead-letter".to_owned();
+fn dead_letter_errors() -> Vec<CommandError> {
+    let topic = "walrelay.dead-letter";
     vec![
-        dead_letters::Error::Unreadable(NoDeadLetters::Unsupported { kind: KINDS[0] }),
-        dead_letters::Error::Unreadable(NoDeadLetters::Missing { topic: topic() }),
-        dead_letters::Error::Failed(failure(FailureClass::Environment)),
-        dead_letters::Error::Failed(failure(FailureClass::LogIn)),
-        dead_letters::Error::Failed(failure(FailureClass::Topic)),
-        dead_letters::Error::Stay { count: 2, topic: topic() },
-        dead_letters::Error::NotRemembered { count: 2, topic: topic(), failure: failure(FailureClass::Topic) },
+        CommandError::dead_letters_unreadable(NoDeadLetters::Unsupported { kind: KINDS[0] }),
+        CommandError::dead_letters_unreadable(NoDeadLetters::Missing { topic: topic.to_owned() }),
+        CommandError::dead_letters_failed(failure(FailureClass::Environment)),
+        CommandError::dead_letters_failed(failure(FailureClass::LogIn)),
+        CommandError::dead_letters_failed(failure(FailureClass::Topic)),
+        CommandError::dead_letters_stay(2, topic),
+        CommandError::not_remembered(2, topic, failure(FailureClass::Topic)),
+    ]
+}
+
+/// Ends of the process, and of `bench`.
+fn ends() -> [CommandError; 5] {
+    let (what, topic) = ("create topic", "walrelay-bench.events".to_owned());
+    [
+        CommandError::no_address("localhost:9464", io::Error::other("unknown")),
+        CommandError::vanished(),
+        CommandError::unanswered(),
+        CommandError::killed(15),
+        CommandError::no_scratch(ScratchError { what, topic, reason: "the destination's words".to_owned() }),
     ]
 }
 
@@ -407,15 +343,14 @@ fn of_destinations(text: &mut String) {
 
 #[test]
 fn every_hint_is_as_it_was_reviewed() {
-    let errors = command_errors();
     let runs: BTreeSet<usize> = run_errors().iter().map(run_case).collect();
-    let commands: BTreeSet<usize> = errors.iter().map(command_case).collect();
-    assert_eq!((runs, commands), ((0..32).collect(), (0..33).collect()), "one of each case");
+    assert_eq!(runs, (0..32).collect(), "one of each case");
     let mut text = String::from("# Each error with its exit code, and its hint\n");
-    for error in &errors {
-        let hint = error.hint().unwrap_or_else(|| "(no hint)".into());
+    for error in command_errors() {
+        let shown = chain(&error);
+        let hint = error.remedy.unwrap_or_else(|| "(no hint)".into());
         hint.parts().iter().for_each(is_no_command_as_words);
-        writeln!(text, "\n{} {}\n  {hint}", error.exit_kind().exit_code(), chain(error)).unwrap();
+        writeln!(text, "\n{} {shown}\n  {hint}", error.kind.exit_code()).unwrap();
     }
     of_destinations(&mut text);
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/hints.txt");
@@ -424,4 +359,13 @@ fn every_hint_is_as_it_was_reviewed() {
     }
     let reviewed = fs::read_to_string(&file).unwrap_or_default();
     assert!(text == reviewed, "tests/golden/hints.txt differs: WALRELAY_BLESS=1 writes it, for the review");
+}
+
+#[test]
+fn each_error_of_a_command_is_among_those() {
+    let (cases, here) = (include_str!("../error/cases.rs"), include_str!("hints.rs"));
+    let names = cases.split("fn ").skip(1).filter(|rest| rest.contains("-> Self {"));
+    let names: Vec<&str> = names.filter_map(|rest| rest.split(['(', '<']).next()).collect();
+    let missing: Vec<&&str> = names.iter().filter(|name| !here.contains(&format!("CommandError::{name}("))).collect();
+    assert!(names.len() > 50 && missing.is_empty(), "{} cases; missing here: {missing:?}", names.len());
 }

@@ -40,7 +40,7 @@ pub(super) fn resume(
         };
         let table = found.unwrap_or_else(fresh);
         if table.condition.as_deref() != asked.condition || table.order.as_deref() != asked.order {
-            return Err(CommandError::OtherBackfill { table: title, rows: table.rows, before: other(&table) });
+            return Err(CommandError::other_backfill(&title, table.rows, &other(&table)));
         }
         left = of_table(left, at, &table, &title)?;
         progress.tables.insert(title, table);
@@ -66,7 +66,7 @@ fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress, title: &str) -> 
     if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == *reached) {
         let now = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
         if now != table.file {
-            return Err(CommandError::Rewritten { table: title.to_owned() });
+            return Err(CommandError::rewritten(title));
         }
         part.begin = Start::After(table.key.clone().into());
     }

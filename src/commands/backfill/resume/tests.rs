@@ -100,8 +100,8 @@ fn what_is_done_is_not_read_unless_again_or_for_another_slot() {
 #[test]
 fn other_rows_of_the_table_are_no_continuation() {
     let other = left(Case { found: table("a_2", false), condition: Some("x"), ..CASE });
-    let Err(CommandError::OtherBackfill { before, rows: 5, .. }) = other else { panic!("{other:?}") };
-    assert_eq!(before, "without --where and --order-by");
+    let error = other.unwrap_err().to_string();
+    assert!(error.contains("without --where and --order-by has published 5 of its rows"), "{error}");
     assert!(left(Case { found: table("a_2", false), condition: Some("x"), again: true, ..CASE }).is_ok());
 }
 
@@ -110,5 +110,5 @@ fn rows_found_by_place_are_not_looked_for_in_another_file() {
     let found = TableProgress { file: Some(3), ..table("a_2", false) };
     assert!(of_table(vec![part(0, "a_2", Some(3))], 0, &found, "a").is_ok());
     let other = of_table(vec![part(0, "a_2", Some(4))], 0, &found, "a");
-    assert!(matches!(other, Err(CommandError::Rewritten { .. })), "{other:?}");
+    assert!(other.unwrap_err().to_string().contains("was rewritten"));
 }

@@ -146,7 +146,7 @@ impl Step {
         if !matches!(source, pg::Error::Server { .. }) {
             return source.into();
         }
-        CommandError::Refused { step: self.to_do(), fix: self.fix.clone(), source: Box::new(source) }
+        CommandError::refused(self.to_do(), self.fix.clone(), source)
     }
 }
 
@@ -181,7 +181,7 @@ pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandErro
 /// What no step can fix.
 fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
-        return Err(CommandError::NoFailoverSlots { version: facts.server.version_text.clone() });
+        return Err(CommandError::no_failover_slots(&facts.server.version_text));
     }
     if let Some(slot) = &facts.slot {
         check_slot(&request.slot, &facts.server.database, slot)?;
@@ -189,7 +189,7 @@ fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
     tables_are_named(request, facts)?;
     let missing = facts.tables.iter().skip(usize::from(request.create_table)).find(|table| table.row.is_none());
     if let Some(TableFacts { filter, .. }) = missing {
-        return Err(CommandError::NoTable { table: filter.to_string(), database: facts.server.database.clone() });
+        return Err(CommandError::no_table(filter, &facts.server.database));
     }
     match &facts.publication {
         Some(found) if !found.row.pubinsert => {
@@ -209,7 +209,7 @@ fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError
         Some(_) => return Ok(()),
     };
     let example = request.told().add_to(Command::new("setup")).set("--table", "public.outbox");
-    Err(CommandError::FlagNeeded { flag: "--table", why, example: example.into() })
+    Err(CommandError::flag_needed("--table", &why, example))
 }
 
 fn wal_level(facts: &Facts) -> Option<Step> {

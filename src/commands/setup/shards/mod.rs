@@ -40,7 +40,7 @@ mod sql;
 
 use super::{Request, Voice, begin};
 use crate::commands::error::CommandError;
-use crate::commands::shards::{Set, ShardError, has_row_filters};
+use crate::commands::shards::{Set, has_row_filters};
 use crate::lsn::Lsn;
 use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
@@ -165,13 +165,13 @@ fn make_slots(
     for shard in Shard::all(plan.count) {
         let name = shard.name(&request.slot);
         while let Some(slot) = server::slot(connection, &name)? {
-            match readable(&name, &plan.database, &slot) {
+            match check_slot(&name, &plan.database, &slot) {
                 // It has had no rows, since its publication had no tables.
-                Err(CommandError::Shards(ShardError::Lost { reason, .. })) if !plan.is_cut && !slot.row.active => {
+                Err(RunError::SlotLost { reason, .. }) if !plan.is_cut && !slot.row.active => {
                     drop_lost(connection, &name, &reason, voice)?;
                     continue;
                 }
-                outcome => outcome?,
+                checked => readable(checked)?,
             }
             if plan.is_cut || (!slot.row.active && slot.confirmed_flush_lsn.is_some()) {
                 break;
@@ -197,7 +197,7 @@ fn make_slots(
 /// Drops a slot of the new set that is of no use, so that it is made again.
 fn drop_lost(connection: &mut Connection, name: &str, reason: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
     if (voice.stop)() {
-        return Err(CommandError::Interrupted);
+        return Err(CommandError::interrupted());
     }
     connection.query(&format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)))?;
     Ok((voice.say)(&format!("dropped slot \"{name}\", which was lost before it had rows ({reason})"))?)
@@ -214,7 +214,7 @@ fn near(connection: &mut Connection, source: &Set, database: &str, voice: &mut V
                 break;
             }
             if !slot.row.active && started.elapsed() >= RELAY_PATIENCE {
-                return Err(ShardError::Unread { slot: member.slot.clone(), start: member.command() }.into());
+                return Err(CommandError::unread(&member.slot, member.command()));
             }
             wait.turn(voice, || {
                 let lag = crate::commands::output::bytes(slot.lag_bytes.unwrap_or_default());
@@ -266,15 +266,15 @@ fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut 
 fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<server::Slot, CommandError> {
     let missing = || RunError::NoSlot { slot: name.to_owned(), was_there: true };
     let slot = server::slot(connection, name)?.ok_or_else(missing)?;
-    readable(name, database, &slot)?;
+    readable(check_slot(name, database, &slot))?;
     Ok(slot)
 }
 
-/// Sees that a slot with rows is one that they can be read from.
-fn readable(name: &str, database: &str, slot: &server::Slot) -> Result<(), CommandError> {
-    match check_slot(name, database, slot) {
-        Err(RunError::SlotLost { reason, .. }) => Err(ShardError::Lost { slot: name.to_owned(), reason }.into()),
-        outcome => Ok(outcome?),
+/// Says of a slot that is lost what that means for its rows.
+fn readable(checked: Result<(), RunError>) -> Result<(), CommandError> {
+    match checked {
+        Err(RunError::SlotLost { slot, reason, .. }) => Err(CommandError::shard_lost(&slot, &reason)),
+        checked => Ok(checked?),
     }
 }
 
@@ -352,7 +352,7 @@ impl Wait {
 
     fn turn(&mut self, voice: &mut Voice<'_>, word: impl FnOnce() -> String) -> Result<(), CommandError> {
         if (voice.stop)() {
-            return Err(CommandError::Interrupted);
+            return Err(CommandError::interrupted());
         }
         if self.started.elapsed() >= self.next_word {
             (voice.wait)(&word());

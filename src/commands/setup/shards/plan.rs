@@ -4,10 +4,9 @@
 
 use super::Shards;
 use crate::commands::error::CommandError;
+use crate::commands::output::{setup_shards, teardown_shards};
 use crate::commands::setup::Request;
-use crate::commands::shards::{
-    Member, NamedTable, Set, ShardError, has_row_filters, named_tables, sets, setup, teardown, unfinished,
-};
+use crate::commands::shards::{Member, NamedTable, Set, has_row_filters, named_tables, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::backfill_progress;
 use crate::pg::marker::{self, Moving};
@@ -114,7 +113,9 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
     } else {
         target.members.iter().try_for_each(is_ours)?;
         if request.tables.is_empty() && !is_cut {
-            return Err(no_tables(request, shards));
+            let example = request.told().add_to(Command::new("setup").set("--shards", shards.count));
+            let why = "which tables the shards are for has to be said";
+            return Err(CommandError::flag_needed("--table", why, example.set("--table", "public.outbox")));
         }
         request.tables.clone()
     };
@@ -125,24 +126,21 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
 
 /// Sees that no other set is half made: rows may be under way to it. The set that they come from has publications, slots and relays, and
 /// publishes none of the rows from behind the cut.
-fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), ShardError> {
+fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), CommandError> {
     if let Some((set, resume)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
-        let hint = request.told().add_to(resume).into();
-        return Err(ShardError::Unfinished { found: set.shown(), hint });
+        return Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)));
     }
     let is_left = |set: &&Set| set.is(Moving::Drains) || set.is(Moving::Drained);
     match sets.iter().find(|set| set.count == Some(shards.count)).filter(is_left) {
         Some(set) => {
-            let again = request.told().add_to(setup("--shards", shards.count));
-            Err(ShardError::Unfit {
-                publication: set.members.first().map(|member| member.publication.clone()).unwrap_or_default(),
-                why: "its rows were moved to a set that is gone".to_owned(),
-                fix: Remedy::from("once its relays have published what waits in its slots, stop them: ")
-                    .and(teardown(shards.count))
-                    .and(", then ")
-                    .and(again.set("--table", "SCHEMA.TABLE"))
-                    .and("; compare the table with the topics"),
-            })
+            let publication = set.members.first().map_or("", |member| &member.publication);
+            let again = request.told().add_to(setup_shards("--shards", shards.count));
+            let fix = Remedy::from("once its relays have published what waits in its slots, stop them: ")
+                .and(teardown_shards(shards.count))
+                .and(", then ")
+                .and(again.set("--table", "SCHEMA.TABLE"))
+                .and("; compare the table with the topics");
+            Err(CommandError::unfit(publication, "its rows were moved to a set that is gone", fix))
         }
         None => Ok(()),
     }
@@ -153,15 +151,15 @@ fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> 
     let mut found: Vec<(&Member, Vec<TableName>)> = Vec::new();
     for member in &target.members {
         if let Some(shard) = member.shard.filter(|_| member.found.is_none()) {
-            return Err(ShardError::incomplete(shard, "replication slot", &member.slot).into());
+            return Err(CommandError::shard_lacks(shard, "replication slot", &member.slot));
         }
         let named = named_tables(connection, &member.publication)?;
         found.push((member, named.into_iter().map(|table| table.name).collect()));
     }
     for table in request.tables.iter().chain(found.iter().flat_map(|(_, named)| named)) {
         if let Some((member, _)) = found.iter().find(|(_, named)| !named.contains(table)) {
-            let (table, publication) = (table.to_string(), member.publication.clone());
-            return Err(ShardError::NotShared { table, publication, count: target.count.unwrap_or_default() }.into());
+            let count = target.count.unwrap_or_default();
+            return Err(CommandError::table_not_shared(table, &member.publication, count));
         }
     }
     Ok(())
@@ -169,41 +167,29 @@ fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> 
 
 /// The set that has the rows, of those that are not to be made.
 fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
-    let command = |verb| request.told().add_to(setup(verb, shards.count));
+    let command = |verb| request.told().add_to(setup_shards(verb, shards.count));
     let found = others.iter().map(Set::shown).collect::<Vec<_>>();
     match (others.len(), shards.moves) {
         (0, false) => Ok(None),
         (0, true) => {
-            let hint = command("--shards").set("--table", "public.outbox").into();
-            Err(ShardError::NothingToMove { publication: request.publication.clone(), hint }.into())
+            let make = command("--shards").set("--table", "public.outbox");
+            Err(CommandError::nothing_to_move(&request.publication, make))
         }
         (_, false) => {
-            let hint = Remedy::from("to move its rows over: ").and(command("--reshard"));
-            Err(ShardError::Exists { found: found.join(" and "), hint }.into())
+            let reshard = Remedy::from("to move its rows over: ").and(command("--reshard"));
+            Err(CommandError::shards_exist(&found.join(" and "), reshard))
         }
         (1, true) => Ok(others.into_iter().next()),
-        (_, true) => Err(ShardError::Several { found }.into()),
+        (_, true) => Err(CommandError::several_sets(&found)),
     }
 }
 
-fn no_tables(request: &Request, shards: &Shards) -> CommandError {
-    let setup = request.told().add_to(Command::new("setup").set("--shards", shards.count));
-    CommandError::FlagNeeded {
-        flag: "--table",
-        why: "which tables the shards are for has to be said".to_owned(),
-        example: setup.set("--table", "public.outbox").into(),
-    }
-}
-
-fn is_ours(member: &Member) -> Result<(), ShardError> {
+fn is_ours(member: &Member) -> Result<(), CommandError> {
     if member.owned {
         return Ok(());
     }
-    Err(ShardError::Unfit {
-        publication: member.publication.clone(),
-        why: "it belongs to another role".to_owned(),
-        fix: "run it as the owner of the publications and their tables".into(),
-    })
+    let fix = "run it as the owner of the publications and their tables";
+    Err(CommandError::unfit(&member.publication, "it belongs to another role", fix))
 }
 
 /// The tables that go over. Each publication of a set has the same.
@@ -222,13 +208,12 @@ fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Res
 /// Sees that a publication without shards is one whose tables can be given a filter, and nobody else's.
 fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable]) -> Result<(), CommandError> {
     let name = identifier(&member.publication);
-    let unfit =
-        |why: String, fix: Remedy| Err(ShardError::Unfit { publication: member.publication.clone(), why, fix }.into());
+    let unfit = |why: &str, fix: Remedy| Err(CommandError::unfit(&member.publication, why, fix));
     let other = marker::slots(member.comment.as_deref()).find(|slot| *slot != member.slot);
     if let Some(other) = other {
         let fix = Remedy::from("drop that slot first, if nobody needs it: ")
             .and(Command::new("teardown").set("--slot", other));
-        return unfit(format!("slot \"{other}\" is read with it, too"), fix);
+        return unfit(&format!("slot \"{other}\" is read with it, too"), fix);
     }
     let taken = marker::snapshot(member.comment.as_deref(), &member.slot);
     let unfinished =
@@ -238,20 +223,20 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
         let fix = Remedy::from(Command::new("backfill")).and(format!(
             ", to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
         ));
-        return unfit(why.to_owned(), fix);
+        return unfit(why, fix);
     }
     if member.all_tables || has_schemas(connection, &member.publication)? {
-        let why = "it names no tables, but all, or all of a schema".to_owned();
+        let why = "it names no tables, but all, or all of a schema";
         return unfit(why, "a publication FOR TABLE …, and a slot for it; then move its rows".into());
     }
     if let Some(table) = tables.iter().find(|table| table.restricted) {
         let why = format!("it has a row filter or a column list on {}, which shards would not have", table.name);
-        return unfit(why, "leave rows out by another table, or take the filter off".into());
+        return unfit(&why, "leave rows out by another table, or take the filter off".into());
     }
     let via_root = server::publication(connection, &member.publication)?.is_some_and(|found| found.pubviaroot);
     match tables.iter().find(|table| table.partitioned && !via_root) {
         Some(table) => unfit(
-            format!(
+            &format!(
                 "{} is partitioned, and its rows come as those of its partitions; a row filter needs them as its own",
                 table.name
             ),
@@ -272,17 +257,17 @@ fn has_schemas(connection: &mut Connection, publication: &str) -> Result<bool, C
 
 fn table(connection: &mut Connection, shards: &Shards, name: TableName, database: &str) -> Result<Table, CommandError> {
     let Some(shape) = shape(connection, &name.schema, &name.name)? else {
-        return Err(CommandError::NoTable { table: name.to_string(), database: database.to_owned() });
+        return Err(CommandError::no_table(&name, database));
     };
     let key = column(&shape, &name, shards.key_column.as_deref(), Role::Key)?;
     let id = column(&shape, &name, shards.id_column.as_deref(), Role::Id)?;
     if let Some(hashed) = Hashed::new(key, id) {
         return Ok(Table { name, hashed });
     }
-    let (column, type_id) = key.map(|(column, type_id)| (column.to_owned(), type_id)).unwrap_or_default();
+    let (column, type_id) = key.unwrap_or_default();
     let rows = connection.query(&format!("SELECT pg_catalog.format_type({type_id}, NULL)"))?;
-    let type_name = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
-    Err(ShardError::KeyType { table: name.to_string(), column, type_name }.into())
+    let type_name = rows.first().and_then(|row| row.text(0)).unwrap_or_default();
+    Err(CommandError::no_hash(&name, column, type_name))
 }
 
 /// The column that a record's part comes from, as `run` finds it.
@@ -291,16 +276,14 @@ fn column<'a>(
     table: &TableName,
     wanted: Option<&str>,
     role: Role,
-) -> Result<Option<(&'a str, u32)>, ShardError> {
+) -> Result<Option<(&'a str, u32)>, CommandError> {
     let find = |name: &str| {
         let column = shape.columns.iter().find(|column| column.name == name)?;
         Some((column.name.as_str(), column.type_id))
     };
     match wanted {
         Some("") => Ok(None),
-        Some(name) => find(name)
-            .map(Some)
-            .ok_or_else(|| ShardError::NoColumn { table: table.to_string(), column: name.to_owned() }),
+        Some(name) => find(name).map(Some).ok_or_else(|| CommandError::no_column(table, name)),
         None => Ok(role.names().iter().find_map(|name| find(name))),
     }
 }

@@ -4,11 +4,10 @@
 
 use super::Shards;
 use super::plan::Plan;
-use crate::commands::output::Told;
+use crate::commands::output::{Told, setup_shards};
 use crate::commands::setup::Request;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Set;
-use crate::commands::shards::setup;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, Moving};
 use crate::pg::shard::Shard;
@@ -72,7 +71,7 @@ pub(super) fn run_command(request: &Request, shard: Shard) -> Command {
 pub(super) fn script(request: &Request, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
     let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
-    let apply = Told { tables, ..request.told() }.add_to(setup(verb, plan.count));
+    let apply = Told { tables, ..request.told() }.add_to(setup_shards(verb, plan.count));
     if plan.is_done() {
         return comment_lines(&format!("nothing to do: {} are there", plan.shown()));
     }

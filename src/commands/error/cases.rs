@@ -1,0 +1,490 @@
+//! The errors of commands that have words of their own, each with its exit code and its remedy.
+//!
+//! In: names and numbers. Out: a [`CommandError`]. Pure. `tests/golden/hints.txt` shows each of them as the user sees it.
+
+use super::{CommandCause, CommandError};
+use crate::commands::output::{duration, session, setup_shards, teardown_shards};
+use crate::given::shell_quoted;
+use crate::lsn::Lsn;
+use crate::outbox::TableName;
+use crate::pg::catalog::ServerSession;
+use crate::pg::shard::Shard;
+use crate::pg::{identifier, literal};
+use crate::relay::BadRowAt;
+use crate::remedy::{Command, Remedy};
+use crate::sink::destination::{NoDeadLetters, ScratchError};
+use crate::sink::{Failure, FailureClass};
+use crate::supervise::ExitKind::{Operator, Restart, Settings};
+use crate::supervise::{ExitKind, REPUBLISH_PAGE};
+use std::io;
+use std::time::Duration;
+
+/// Settings that do not fit each other or what is there.
+impl CommandError {
+    /// A flag is missing that only a look at the database shows to be needed.
+    pub(in crate::commands) fn flag_needed(flag: &str, why: &str, example: impl Into<Remedy>) -> Self {
+        Self::said(Settings, format!("{flag} is needed: {why}")).fixed_by(example)
+    }
+
+    pub(in crate::commands) fn no_table(table: &TableName, database: &str) -> Self {
+        Self::said(Operator, format!("table {table} does not exist in database \"{database}\"")).fixed_by(
+            "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup create it: --create-table",
+        )
+    }
+
+    /// `--failover` on a server that has no such slots.
+    pub(in crate::commands) fn no_failover_slots(version: &str) -> Self {
+        Self::said(Settings, format!("--failover needs Postgres 17 or later; this is {version}"))
+            .fixed_by("leave --failover out; after a promotion the slot has to be created again on the new primary")
+    }
+
+    pub(in crate::commands) fn nobody_to_ask() -> Self {
+        Self::said(Settings, "teardown asks first, and standard input is no terminal")
+            .fixed_by("if that is what you want, add --yes")
+    }
+
+    /// The address of `--http` is none.
+    pub(in crate::commands) fn no_address(address: &str, source: io::Error) -> Self {
+        Self::explained(Settings, format!("cannot look up --http {address}"), source)
+    }
+}
+
+/// Ends of a process.
+impl CommandError {
+    /// The command was stopped on request.
+    pub(in crate::commands) const fn interrupted() -> Self {
+        Self::new(Restart, CommandCause::Interrupted)
+    }
+
+    /// The relay's thread ended without a word.
+    pub(in crate::commands) fn vanished() -> Self {
+        Self::said(Restart, "the relay's thread ended unexpectedly")
+    }
+
+    /// The time for a graceful shutdown is over.
+    pub(in crate::commands) const fn unanswered() -> Self {
+        let text = "stopped while waiting for an answer: what was delivered and not confirmed will be published again";
+        Self::new(Restart, CommandCause::Left(text))
+    }
+
+    /// A second signal of this number came.
+    pub(in crate::commands) const fn killed(signal: u8) -> Self {
+        Self::new(ExitKind::Signal(signal), CommandCause::Left("stopped at once by a second signal"))
+    }
+}
+
+/// Slots, relays, and what `check` found.
+impl CommandError {
+    /// The slot would be made, but the publication could not say that it was. `sql` lets its owner do that.
+    pub(in crate::commands) fn not_markable(publication: &str, sql: &str) -> Self {
+        let text = format!(
+            "publication \"{publication}\" belongs to another role, so that it cannot be marked: a slot lost later would not be noticed"
+        );
+        let remedy = Remedy::from("run as the publication's owner: ").and(setup());
+        Self::said(Operator, text).fixed_by(remedy.and(format!("; or once the slot is there: {sql}")))
+    }
+
+    /// A server process reads the slot.
+    pub(in crate::commands) fn slot_in_use(slot: &str, pid: Option<u32>, reading: Option<&ServerSession>) -> Self {
+        let process = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+        let reader = reading.map_or(process, session);
+        let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
+        Self::said(Operator, format!("replication slot \"{slot}\" is in use by {reader}")).fixed_by(format!(
+            "stop the relay that reads it; if that is gone and the server has not noticed: SELECT pg_terminate_backend({pid});"
+        ))
+    }
+
+    /// The relay is not ready, in its own words.
+    pub(in crate::commands) fn not_ready(reason: &str) -> Self {
+        Self::said(Restart, format!("not ready: {reason}"))
+    }
+
+    pub(in crate::commands) fn no_relay(address: &str, source: io::Error) -> Self {
+        Self::explained(Restart, format!("no relay answers at {address}"), source)
+            .fixed_by("check that the relay runs, and that its --http is this address")
+    }
+
+    pub(in crate::commands) fn checks_fail(count: usize) -> Self {
+        Self::said(Operator, format!("checks that fail: {count}")).fixed_by("each fail line above says how to fix it")
+    }
+
+    pub(in crate::commands) fn no_scratch(error: ScratchError) -> Self {
+        Self::said(Operator, error)
+            .fixed_by("give --brokers or --to, and a user that may create topics; or measure without: --sink null")
+    }
+}
+
+/// `prune`.
+impl CommandError {
+    pub(in crate::commands) fn not_proven(table: &TableName, why: &str) -> Self {
+        Self::said(Operator, format!("rows of {table} are not deleted: {why}"))
+            .fixed_by("if that is what you want, add --force")
+    }
+
+    /// Nothing says since when the slot has carried everything. `setup --apply` does not mark the slot of a shard.
+    pub(in crate::commands) fn no_proof(slot: &str, publication: &str, is_shard: bool, why: &str) -> Self {
+        let text = format!(
+            "no row is deleted: since when slot \"{slot}\" has carried every row of publication \"{publication}\" is not known: {why}"
+        );
+        Self::said(Operator, text).fixed_by(if is_shard {
+            "publications of shards have to stay as they were created; to delete rows without that proof: --force"
+                .into()
+        } else {
+            Remedy::from("run as the publication's owner: ")
+                .and(setup())
+                .and(", which records it from then on; for rows from before: --force")
+        })
+    }
+
+    pub(in crate::commands) fn publication_changed(publication: &str) -> Self {
+        let text = format!(
+            "publication \"{publication}\" was changed while its slot was waited for: no row was deleted since"
+        );
+        Self::new(Restart, CommandCause::Passing(text))
+            .fixed_by("run the same command again: it reads the publication as it is now")
+    }
+
+    /// The relay has skipped rows that cannot be identified. `forget` is the SQL that forgets them.
+    pub(in crate::commands) fn rows_skipped(slot: &str, forget: &str) -> Self {
+        let text =
+            format!("no row is deleted: the relay of slot \"{slot}\" has skipped rows that cannot be identified");
+        Self::said(Operator, text).fixed_by(format!(
+            "look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force"
+        ))
+    }
+
+    /// The slot did not confirm in time. `run` starts its relay.
+    pub(in crate::commands) fn not_confirmed(slot: &str, lsn: Lsn, waited: Duration, run: Command) -> Self {
+        let waited = duration(waited);
+        let text = format!("slot \"{slot}\" has not confirmed {lsn} in {waited}: no row was deleted since");
+        let remedy = Remedy::from("if its relay is stopped, start it: ").and(run).and("; or set a longer --timeout");
+        Self::new(Restart, CommandCause::Passing(text)).fixed_by(remedy)
+    }
+
+    /// Archived rows would be published.
+    pub(in crate::commands) fn archive_published(archive: &TableName, publication: &str) -> Self {
+        let text = format!("publication \"{publication}\" has {archive}: what is archived would be published again");
+        Self::said(Settings, text).fixed_by("name a table with --archive-to that the publication does not have")
+    }
+
+    /// Both tables as SQL names them.
+    pub(in crate::commands) fn no_archive(archive: &str, table: &str, database: &str) -> Self {
+        Self::said(Operator, format!("table {archive} does not exist in database \"{database}\""))
+            .fixed_by(Remedy::sql(format!("CREATE TABLE {archive} (LIKE {table});")))
+    }
+
+    /// Rows would lose the value of `column`. The archive as SQL names it.
+    pub(in crate::commands) fn archive_lacks(archive: &str, column: &str, table: &TableName) -> Self {
+        Self::said(Settings, format!("archive {archive} has no column \"{column}\", which {table} has")).fixed_by(
+            format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column)),
+        )
+    }
+
+    /// Rows would be in neither table: the archive lacks so many of those that were deleted.
+    pub(in crate::commands) fn not_archived(
+        table: &TableName,
+        archive: &TableName,
+        (lacks, rows): (u64, u64),
+        triggers: &[String],
+    ) -> Self {
+        let text = format!(
+            "rows of {table} are not deleted: {lacks} of {rows} rows were not inserted into {archive}, so this chunk was rolled back"
+        );
+        Self::said(Operator, text).fixed_by(format!(
+            "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Disable it, or name another table with --archive-to",
+            triggers.join(", ")
+        ))
+    }
+
+    /// The partitions are none that can be pruned as a whole.
+    pub(in crate::commands) fn no_partitions(table: &TableName, why: &str) -> Self {
+        Self::said(Settings, format!("{table} cannot be pruned by partitions: {why}"))
+            .fixed_by("leave out --partitions: rows are then deleted one by one")
+    }
+}
+
+/// `backfill`.
+impl CommandError {
+    /// Nothing says which rows no slot carries.
+    pub(in crate::commands) fn no_snapshot(slot: &str, publication: &str, why: &str) -> Self {
+        let text = format!(
+            "no row is published: which rows of publication \"{publication}\" came before slot \"{slot}\" is not known: {why}"
+        );
+        let remedy = Remedy::from(format!(
+            "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then "
+        ));
+        let backfill = Command::new("backfill").set("--slot", slot);
+        Self::said(Operator, text).fixed_by(
+            remedy
+                .and(Remedy::new_slot(slot))
+                .and(", and ")
+                .and(backfill)
+                .and(", which publishes every row that is in the table then"),
+        )
+    }
+
+    /// Rows from before the slot may look like rows from after it.
+    pub(in crate::commands) fn updated(table: &TableName, slot: &str) -> Self {
+        let text = format!(
+            "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be distinguished from a new one, which the slot carries"
+        );
+        Self::said(Operator, text).fixed_by(format!(
+            "find out which rows of {table}; publish the others with --leave-updated, and then those through the slot by the SQL statement in {REPUBLISH_PAGE}"
+        ))
+    }
+
+    /// The rows of a table without a key have moved.
+    pub(in crate::commands) fn rewritten(table: &str) -> Self {
+        let text = format!(
+            "{table} has no key and was rewritten (VACUUM FULL, CLUSTER, ALTER TABLE): its rows are in other places now"
+        );
+        Self::said(Operator, text).fixed_by("to publish all of its rows once more: --again; a primary key avoids this")
+    }
+
+    pub(in crate::commands) fn rows_hidden(table: &str) -> Self {
+        Self::said(Operator, format!("no row of {table} is published: row security hides rows of it from this role"))
+            .fixed_by("run it as a role with BYPASSRLS, or as the table's owner where row security is not forced")
+    }
+
+    pub(in crate::commands) fn no_order(table: &str, column: &str, has_key: bool) -> Self {
+        let (why, fix) = if has_key {
+            ("it has no such column", "--order-by takes the name of a column, without direction")
+        } else {
+            (
+                "without a key nothing says where to resume",
+                "add a primary key or a unique index on NOT NULL columns, or leave out --order-by",
+            )
+        };
+        Self::said(Settings, format!("{table} cannot be read in the order of {column}: {why}")).fixed_by(fix)
+    }
+
+    pub(in crate::commands) fn backfill_runs(slot: &str) -> Self {
+        Self::said(Operator, format!("another backfill of slot \"{slot}\" is running")).fixed_by(
+            "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again",
+        )
+    }
+
+    /// A backfill with other flags (`before`) has published rows of the table.
+    pub(in crate::commands) fn other_backfill(table: &str, rows: u64, before: &str) -> Self {
+        let text =
+            format!("a backfill of {table} {before} has published {rows} of its rows: they would be published again");
+        Self::said(Operator, text).fixed_by(
+            "to resume it, use the same flags; to publish rows whether or not they were published before: --again",
+        )
+    }
+
+    /// An existing row cannot be published.
+    pub(in crate::commands) fn bad_row(row: &BadRowAt) -> Self {
+        let refused = row.dead_letter_refused.as_ref().map_or_else(String::new, |(topic, failure)| {
+            format!(", and dead-letter topic {topic} does not take it: {failure}")
+        });
+        let at = row.position;
+        let row = &row.row;
+        let which = row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}"));
+        Self::said(Operator, format!("a row of {} cannot be published: {}{refused}", row.table, row.reason)).fixed_by(
+            format!(
+                "all rows before {which} are published: fix the cause ({}), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there",
+                row.reason.kind().fix
+            ),
+        )
+    }
+}
+
+/// Shards. Nothing was changed, unless it says so.
+impl CommandError {
+    pub(in crate::commands) fn no_row_filters(version: &str) -> Self {
+        Self::said(Settings, format!("shards need row filters, which came with Postgres 15; this is {version}"))
+            .fixed_by("one table or partition for each relay, each with a publication and a slot of its own")
+    }
+
+    pub(in crate::commands) fn no_hash(table: &TableName, column: &str, type_name: &str) -> Self {
+        let text = format!(
+            "rows of {table} cannot be distinguished by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
+        );
+        Self::said(Settings, text).fixed_by(ANOTHER_KEY)
+    }
+
+    pub(in crate::commands) fn no_column(table: &TableName, column: &str) -> Self {
+        Self::said(Settings, format!("{table} has no column \"{column}\"")).fixed_by(ANOTHER_KEY)
+    }
+
+    /// A set that is there has other tables.
+    pub(in crate::commands) fn table_not_shared(table: &TableName, publication: &str, count: u8) -> Self {
+        let text =
+            format!("table {table} is not in publication \"{publication}\" of the {count} shards that are there");
+        let own =
+            setup_shards("--shards", count).set("--publication", "NAME").set("--slot", "NAME").set("--table", table);
+        let remedy = Remedy::from(
+            "a set of shards keeps the tables that it was created with. For another table, a set of its own: ",
+        );
+        Self::said(Settings, text).fixed_by(
+            remedy
+                .and(own)
+                .and(". If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, ")
+                .and(teardown_shards(count))
+                .and(", and setup again"),
+        )
+    }
+
+    /// Rows cannot be moved from this publication.
+    pub(in crate::commands) fn unfit(publication: &str, why: &str, fix: impl Into<Remedy>) -> Self {
+        Self::said(Operator, format!("rows cannot be moved from publication \"{publication}\": {why}")).fixed_by(fix)
+    }
+
+    /// There are no shards and no slot. `make` makes shards.
+    pub(in crate::commands) fn nothing_to_move(publication: &str, make: impl Into<Remedy>) -> Self {
+        let text =
+            format!("there is nothing to move rows from: no shards, and no slot of publication \"{publication}\"");
+        Self::said(Operator, text).fixed_by(make)
+    }
+
+    /// Another set was begun, and rows may be under way to it. `resume` finishes it.
+    pub(in crate::commands) fn unfinished(found: &str, resume: impl Into<Remedy>) -> Self {
+        Self::said(Operator, format!("the setup of {found} is not finished")).fixed_by(resume)
+    }
+
+    /// There is a set already, or a slot. `reshard` moves its rows.
+    pub(in crate::commands) fn shards_exist(found: &str, reshard: impl Into<Remedy>) -> Self {
+        let text = format!("there is {found} already: a new set of shards would publish its rows, too");
+        Self::said(Operator, text).fixed_by(reshard)
+    }
+
+    /// There is more than one set to move rows from.
+    pub(in crate::commands) fn several_sets(found: &[String]) -> Self {
+        let text = format!("there are {}: which of them has the rows is not known", found.join(" and "));
+        let remedy =
+            Remedy::from("drop the set that nobody reads: ").and(Command::new("teardown").set("--shards", "N"));
+        Self::said(Operator, text).fixed_by(remedy.and(", or ").and(Command::new("teardown")).and(" for the one slot"))
+    }
+
+    /// A publication or slot (`kind`) of a shard is gone.
+    pub(in crate::commands) fn shard_lacks(shard: Shard, kind: &str, name: &str) -> Self {
+        let (text, count) = (format!("shard {shard} is incomplete: {kind} \"{name}\" does not exist"), shard.count());
+        let remedy = Remedy::from(
+            "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: ",
+        );
+        Self::said(Operator, text).fixed_by(
+            remedy
+                .and(teardown_shards(count))
+                .and(" && ")
+                .and(setup_shards("--shards", count))
+                .and(", then compare the table with the topics"),
+        )
+    }
+
+    /// A slot with rows can no longer be read.
+    pub(in crate::commands) fn shard_lost(slot: &str, reason: &str) -> Self {
+        let name = literal(slot);
+        let text = format!(
+            "replication slot \"{slot}\" has been invalidated ({reason}) while rows are moved: those of its rows that are not published can no longer be read from it"
+        );
+        Self::said(Operator, text).fixed_by(
+            Remedy::sql(format!(
+                "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput');"
+            ))
+            .and(format!(
+                " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
+            )),
+        )
+    }
+
+    /// The names of one shard were given, where all are meant. `whole`: publication and slot of all shards, where they are known.
+    pub(in crate::commands) fn one_shard_named(publication: &str, shard: Shard, whole: Option<(&str, &str)>) -> Self {
+        let text =
+            format!("publication \"{publication}\" is shard {shard} alone, which has only a part of each table's rows");
+        let flags = whole.map_or_else(String::new, |(publication, slot)| {
+            format!(": --publication {} --slot {slot}", shell_quoted(publication))
+        });
+        Self::said(Settings, text).fixed_by(format!("use the names without the shard, for all shards at once{flags}"))
+    }
+
+    /// Rows go over from one set to another. `resume` resumes that.
+    pub(in crate::commands) fn rows_move(to: &str, resume: Command) -> Self {
+        let text =
+            format!("the rows are being moved to {to}: until that is done, nothing proves which of them are delivered");
+        Self::new(Restart, CommandCause::Passing(text)).fixed_by(
+            Remedy::from(Command::new("status").flag("--all"))
+                .and(" shows how far it is; then the same command again. If nobody moves them any more: ")
+                .and(resume),
+        )
+    }
+
+    /// There are shards, and what was asked for is for one slot.
+    pub(in crate::commands) fn shared_out(found: &str, why: &str, remedy: impl Into<Remedy>) -> Self {
+        Self::said(Settings, format!("the rows are shared out among {found}: {why}")).fixed_by(remedy)
+    }
+
+    /// Rows are under way, and nobody publishes them. `start` starts the relay.
+    pub(in crate::commands) fn unread(slot: &str, start: Command) -> Self {
+        let text = format!("no relay reads slot \"{slot}\": its unpublished rows would hold up all others");
+        let remedy = Remedy::from("start its relay: ").and(start).and("; then the same command again");
+        Self::said(Operator, text).fixed_by(remedy)
+    }
+}
+
+/// Dead-letter records.
+impl CommandError {
+    /// They cannot be read.
+    pub(in crate::commands) fn dead_letters_unreadable(error: NoDeadLetters) -> Self {
+        match error {
+            NoDeadLetters::Unsupported { kind } => Self::said(Settings, error).fixed_by(format!(
+                "read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again",
+                kind.title
+            )),
+            NoDeadLetters::Missing { ref topic } => {
+                let remedy = format!(
+                    "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"
+                );
+                Self::said(Operator, error).fixed_by(remedy)
+            }
+            NoDeadLetters::Settings(error) => error.into(),
+            NoDeadLetters::Failed(failure) => Self::dead_letters_failed(failure),
+        }
+    }
+
+    /// Reading, publishing or remembering failed.
+    pub(in crate::commands) fn dead_letters_failed(failure: Failure) -> Self {
+        let remedy = match failure.class {
+            FailureClass::Environment | FailureClass::Client => Some("nothing is lost: run it again"),
+            FailureClass::LogIn => {
+                Some("check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)")
+            }
+            FailureClass::Topic => Some(
+                "let the user read the dead-letter topic, and with NATS and Redis delete from it; then run it again",
+            ),
+            FailureClass::Row => None,
+        };
+        Self { remedy: remedy.map(Remedy::from), ..Self::said(kind_of(&failure), failure) }
+    }
+
+    /// Some could not be published.
+    pub(in crate::commands) fn dead_letters_stay(count: u64, topic: &str) -> Self {
+        let remedy = Remedy::from("each line above says why; fix the causes, then ")
+            .and(Command::new("dead-letters").flag("--replay"))
+            .and(" publishes what is left");
+        Self::said(Operator, format!("{count} of them cannot be published and stay in {topic}")).fixed_by(remedy)
+    }
+
+    /// Records were published again that the address cannot mark as such.
+    pub(in crate::commands) fn not_remembered(count: u64, topic: &str, failure: Failure) -> Self {
+        let text =
+            format!("{topic} may not have recorded all that was published again, with records in flight: {count}");
+        Self::explained(kind_of(&failure), text, failure).fixed_by(
+            "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records",
+        )
+    }
+}
+
+const ANOTHER_KEY: &str =
+    "name another column with --key-column, here and for run, or --key-column '' for records without keys";
+
+fn kind_of(failure: &Failure) -> ExitKind {
+    match failure.class {
+        FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => Operator,
+        FailureClass::Environment | FailureClass::Client => Restart,
+    }
+}
+
+fn setup() -> Command {
+    Command::new("setup").flag("--apply")
+}

@@ -1,0 +1,233 @@
+//! Why a command ended without having done its work: the cause, the exit code, and the remedy.
+//!
+//! In: what a command met. Out: a [`CommandError`]. The errors with words of their own are all in `cases`. The others are those of a run
+//! ([`RunError`]), of settings, and of the output.
+
+mod cases;
+
+use crate::given::SettingError;
+use crate::http::BindError;
+use crate::pg::{self, sqlstate};
+use crate::remedy::Remedy;
+use crate::route::TopicError;
+use crate::sink::destination::Kind;
+use crate::supervise::{ExitKind, RunError};
+use std::{error, fmt, io};
+
+/// Why a command ended.
+#[derive(Debug)]
+pub struct CommandError {
+    /// The kind of end, which has the exit code.
+    pub kind: ExitKind,
+    /// The event that ended the command.
+    pub cause: CommandCause,
+    /// A command, SQL or a short text that fixes it.
+    pub remedy: Option<Remedy>,
+}
+
+/// The event that ended a command. Callers decide by all of its cases but the last one.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandCause {
+    /// As a run would end.
+    #[error(transparent)]
+    Run(Box<RunError>),
+    /// The role lacks a right, or the server something else that this step needs.
+    #[error("cannot {step}")]
+    Refused {
+        /// The step: `create publication "p"`.
+        step: String,
+        /// The server's answer.
+        #[source]
+        source: Box<pg::Error>,
+    },
+    /// The command was stopped on request while it waited. It left nothing half-made.
+    #[error("stopped before it was done")]
+    Interrupted,
+    /// The process leaves while the relay's thread may still wait for an answer.
+    #[error("{0}")]
+    Left(&'static str),
+    /// A later round of the same command may find it otherwise.
+    #[error("{0}")]
+    Passing(String),
+    /// The results cannot be written.
+    #[error("cannot write the output")]
+    Output(#[source] io::Error),
+    /// Any other error, which people read.
+    #[error(transparent)]
+    Other(Box<dyn error::Error + Send + Sync>),
+}
+
+/// A text with the error that it explains.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+struct Explained {
+    text: String,
+    source: Box<dyn error::Error + Send + Sync>,
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl error::Error for CommandError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+impl CommandError {
+    const fn new(kind: ExitKind, cause: CommandCause) -> Self {
+        Self { kind, cause, remedy: None }
+    }
+
+    /// An error in words; or another one, whose words are its own.
+    fn said(kind: ExitKind, error: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
+        Self::new(kind, CommandCause::Other(error.into()))
+    }
+
+    /// An error in words, with the error that it explains.
+    fn explained(kind: ExitKind, text: String, source: impl error::Error + Send + Sync + 'static) -> Self {
+        Self::said(kind, Explained { text, source: Box::new(source) })
+    }
+
+    /// The error with what fixes it.
+    fn fixed_by(self, remedy: impl Into<Remedy>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// The settings are wrong.
+    pub fn settings(error: impl Into<Box<dyn error::Error + Send + Sync>>, hint: Option<String>) -> Self {
+        Self { remedy: hint.map(Remedy::from), ..Self::said(ExitKind::Settings, error) }
+    }
+
+    /// The system does not let the process begin something: `listen for signals`.
+    pub(super) fn not_begun(what: &str, source: io::Error) -> Self {
+        Self::explained(ExitKind::Restart, format!("cannot {what}"), source)
+    }
+
+    /// The server refuses a step. The remedy is `fix` where a right is missing, else the server's own word.
+    pub(super) fn refused(step: String, fix: Option<Remedy>, source: pg::Error) -> Self {
+        let kind = if source.recovery() == pg::Recovery::Stop { ExitKind::Operator } else { ExitKind::Restart };
+        let lacks_a_right = source.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE);
+        let by_server = || {
+            let error = source.server_error()?;
+            if error.code == sqlstate::LIMIT_EXCEEDED {
+                return Some(Remedy::from(
+                    "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;",
+                ));
+            }
+            (!error.hint.is_empty()).then(|| error.hint.clone().into())
+        };
+        let remedy = fix.filter(|_| lacks_a_right).or_else(by_server);
+        Self { kind, cause: CommandCause::Refused { step, source: Box::new(source) }, remedy }
+    }
+
+    /// The same error; where a right is missing, as the refusal of this step with its `fix`.
+    pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
+        let lacks_a_right = self.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE));
+        let CommandCause::Run(error) = self.cause else { return self };
+        let error = *error;
+        if lacks_a_right && let RunError::Postgres(source) = error {
+            return Self::refused(step, Some(fix.into()), source);
+        }
+        error.into()
+    }
+
+    /// The same error; a failure of the destination with the destination's own remedy.
+    pub(super) fn advised_by(self, kind: &Kind) -> Self {
+        match self.as_run() {
+            Some(RunError::Sink(failure)) => Self { remedy: (kind.hint)(failure).map(Remedy::from), ..self },
+            Some(_) | None => self,
+        }
+    }
+
+    /// The answer of Postgres that ended the command, if it was that.
+    pub(super) fn postgres(&self) -> Option<&pg::Error> {
+        match (self.as_run(), &self.cause) {
+            (Some(RunError::Postgres(source)), _) => Some(source),
+            (_, CommandCause::Refused { source, .. }) => Some(source),
+            (_, _) => None,
+        }
+    }
+
+    /// The error that a run would end with, if it is that.
+    pub fn as_run(&self) -> Option<&RunError> {
+        if let CommandCause::Run(error) = &self.cause { Some(error) } else { None }
+    }
+}
+
+impl From<RunError> for CommandError {
+    fn from(error: RunError) -> Self {
+        Self { kind: error.exit_kind(), remedy: error.hint(), cause: CommandCause::Run(Box::new(error)) }
+    }
+}
+
+impl From<pg::Error> for CommandError {
+    fn from(error: pg::Error) -> Self {
+        RunError::from(error).into()
+    }
+}
+
+impl From<io::Error> for CommandError {
+    fn from(error: io::Error) -> Self {
+        Self::new(ExitKind::Restart, CommandCause::Output(error))
+    }
+}
+
+impl From<SettingError> for CommandError {
+    fn from(error: SettingError) -> Self {
+        let hint = error.hint();
+        Self::settings(error, hint)
+    }
+}
+
+impl From<TopicError> for CommandError {
+    fn from(error: TopicError) -> Self {
+        let hint = error.hint();
+        Self::settings(error, hint)
+    }
+}
+
+impl From<BindError> for CommandError {
+    fn from(error: BindError) -> Self {
+        Self::said(ExitKind::Operator, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pg::ServerError;
+
+    fn refusal(code: &str, fix: &str) -> CommandError {
+        let error = Box::new(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() });
+        CommandError::refused("do it".to_owned(), Some(fix.into()), pg::Error::Server { doing: "X".to_owned(), error })
+    }
+
+    #[test]
+    fn a_missing_right_is_fixed_by_the_steps_own_word() {
+        let error = refusal(sqlstate::INSUFFICIENT_PRIVILEGE, "GRANT it");
+        assert_eq!((error.kind, error.remedy), (ExitKind::Operator, Some("GRANT it".into())));
+    }
+
+    #[test]
+    fn no_free_slot_is_for_an_operator_and_names_the_setting() {
+        let error = refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it");
+        assert_eq!(error.kind, ExitKind::Operator);
+        assert!(error.remedy.unwrap().to_string().contains("max_replication_slots"));
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_worth_another_try() {
+        assert_eq!(refusal("57P01", "").kind, ExitKind::Restart);
+    }
+
+    #[test]
+    fn a_slot_in_use_names_the_process_and_how_to_end_it() {
+        let error = CommandError::slot_in_use("s", Some(7), None);
+        assert_eq!(error.to_string(), "replication slot \"s\" is in use by process 7");
+        assert!(error.remedy.unwrap().to_string().contains("pg_terminate_backend(7)"));
+    }
+}
