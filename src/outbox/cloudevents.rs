@@ -13,63 +13,16 @@
 use super::fault::{BadReason, RowError};
 use super::json;
 use super::kind::ColumnKind;
+use super::mapping::{CloudEvents, EventMode};
 use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
-use crate::sink::destination::EventBinding;
 
 /// The version of the specification.
 const VERSION: &str = "1.0";
 
 /// The media type of a value in structured mode.
 const STRUCTURED: &str = "application/cloudevents+json; charset=UTF-8";
-
-/// How rows become CloudEvents.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CloudEvents {
-    mode: Mode,
-    source: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Mode {
-    Binary(Names),
-    Structured,
-}
-
-/// The names of the attributes' headers at the destination, and whether their values are percent-encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Names {
-    version: String,
-    id: String,
-    source: String,
-    kind: String,
-    time: String,
-    subject: String,
-    percent: bool,
-}
-
-impl CloudEvents {
-    /// The attributes become headers, as the destination's binding names them.
-    pub fn binary(source: String, binding: EventBinding) -> Self {
-        let name = |attribute: &str| format!("{}{attribute}", binding.prefix);
-        let mode = Mode::Binary(Names {
-            version: name("specversion"),
-            id: name("id"),
-            source: name("source"),
-            kind: name("type"),
-            time: name("time"),
-            subject: name("subject"),
-            percent: binding.percent_encoded,
-        });
-        Self { mode, source }
-    }
-
-    /// An event becomes one JSON object.
-    pub fn structured(source: String) -> Self {
-        Self { mode: Mode::Structured, source }
-    }
-}
 
 /// The attributes of an event, as the row has them.
 #[derive(Clone, Copy)]
@@ -107,7 +60,7 @@ impl<'a> Row<'a> {
         drafts: &mut Vec<HeaderDraft<'a>>,
         arena: &mut Arena,
     ) -> Result<(), RowError> {
-        let Mode::Binary(names) = &events.mode else {
+        let EventMode::Binary(names) = &events.mode else {
             let value = Piece::Borrowed(STRUCTURED.as_bytes());
             drafts.push(HeaderDraft { name: CONTENT_TYPE.into(), value });
             return Ok(());
@@ -141,7 +94,7 @@ impl<'a> Row<'a> {
         arena: &mut Arena,
         out: &mut Vec<u8>,
     ) -> Result<Option<RecordValue<'a>>, RowError> {
-        if events.mode != Mode::Structured {
+        if events.mode != EventMode::Structured {
             return Ok(None);
         }
         let Attributes { id, kind, subject, time } = self.attributes(id, arena)?;

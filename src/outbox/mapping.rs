@@ -2,9 +2,9 @@
 //!
 //! Names of columns are in the catalog's case. Whether a table has the columns shows only when its plan is created.
 
-use super::cloudevents::CloudEvents;
-use super::connect::Connect;
+use super::connect::settings::Connect;
 use crate::route::{Rule, TopicSetting};
+use crate::sink::destination::EventBinding;
 
 /// The settings by which rows become records. The defaults are those of `walrelay run`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -106,4 +106,52 @@ pub enum OnUpdate {
     Skip,
     /// The update stops the relay.
     Stop,
+}
+
+/// How rows become CloudEvents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CloudEvents {
+    pub(super) mode: EventMode,
+    pub(super) source: String,
+}
+
+/// The place of the attributes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum EventMode {
+    Binary(EventNames),
+    Structured,
+}
+
+/// The names of the attributes' headers at the destination, and whether their values are percent-encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EventNames {
+    pub(super) version: String,
+    pub(super) id: String,
+    pub(super) source: String,
+    pub(super) kind: String,
+    pub(super) time: String,
+    pub(super) subject: String,
+    pub(super) percent: bool,
+}
+
+impl CloudEvents {
+    /// The attributes become headers, as the destination's binding names them.
+    pub fn binary(source: String, binding: EventBinding) -> Self {
+        let name = |attribute: &str| format!("{}{attribute}", binding.prefix);
+        let mode = EventMode::Binary(EventNames {
+            version: name("specversion"),
+            id: name("id"),
+            source: name("source"),
+            kind: name("type"),
+            time: name("time"),
+            subject: name("subject"),
+            percent: binding.percent_encoded,
+        });
+        Self { mode, source }
+    }
+
+    /// An event becomes one JSON object.
+    pub fn structured(source: String) -> Self {
+        Self { mode: EventMode::Structured, source }
+    }
 }

@@ -32,12 +32,11 @@ mod tables;
 mod time;
 mod value;
 
-pub use cloudevents::CloudEvents;
 pub use details::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 use kind::Domains;
-pub use mapping::{Constant, Mapping, OnUpdate, SchemaId, Timestamp};
+pub use mapping::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 pub use plan::{Cause, Lack, PlanError, Role, TablePlan, Within};
 pub use table_name::TableName;

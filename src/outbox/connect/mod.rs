@@ -1,7 +1,7 @@
 //! Builds records as Debezium's outbox router and Kafka Connect's converters write them.
 //!
 //! ```text
-//!  Relation + catalog ──types──► a Type per column ──Encoder::new──► ConnectPlan, beside the table's TablePlan
+//!  Relation + catalog ──types──► a Type per column ──planner──► ConnectPlan, beside the table's TablePlan
 //!  text of a column ──Type::read──► ConnectValue ──Encoder──► bytes of key, header, value
 //! ```
 //!
@@ -15,10 +15,11 @@ mod default;
 mod envelope;
 mod expand;
 mod number;
+mod planner;
 mod reader;
 mod row;
 mod schema;
-mod settings;
+pub(super) mod settings;
 mod special_types;
 mod temporal;
 mod types;
@@ -28,16 +29,9 @@ pub use settings::{
     BinaryMode, Connect, Converter, DecimalMode, Expand, HstoreMode, IntervalMode, Json, Modes, Schemas, TimePrecision,
 };
 
-use super::details::{ColumnDetail, Details};
-use super::mapping::Mapping;
-use super::plan::TablePlan;
-use crate::pgoutput::Relation;
+use envelope::EnvelopeSchema;
 pub(super) use envelope::EnvelopeSchemas;
-use envelope::{EnvelopeField, EnvelopeSchema};
 use reader::TypeReader;
-use row::Written;
-use types::{NoType, Schema, Type};
-use value::ConnectValue;
 
 /// The column because of which a table's rows cannot be written as by Debezium, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,294 +105,4 @@ enum NullForm {
     Nothing,
     /// This text.
     Text(String),
-}
-
-const ANOTHER_TIME: &str =
-    "of a type with infinity or 24:00, and that is its default, of which Debezium makes another time";
-const UNKNOWN_TYPE: &str = "of a type that the catalogue does not know (any more)";
-const LEFT_OUT: &str = "of a type that Debezium leaves out of its records, and so its task ends where the router looks for the column (additional columns: table.field.additional.missing=ignore skips it)";
-const NO_BYTES: &str = "bytes, of which this converter writes no text that can be had here: set binary.handling.mode, or a converter for bytes";
-const BYTES_ALONE: &str = "no bytea, and the converter takes bytes alone";
-const JAVA_DATE: &str =
-    "a date or time, and with time.precision.mode=connect its text depends on the zone of Java's machine";
-const NO_TEXT: &str = "of a type for which this converter writes where its bytes lie in Java's memory (of numerics without a scale: set decimal.handling.mode)";
-const OTHER_BYTES: &str = "bytes, but no bytea, which this converter does not take";
-
-/// A column, as converters get it.
-struct ConnectColumn {
-    kind: Type,
-    optional: bool,
-    /// The value that replaces a null, in Postgres' text form.
-    default: Option<String>,
-    /// Whether a value that cannot be converted ends the task.
-    must_convert: bool,
-}
-
-impl Encoder {
-    fn new(column: &ConnectColumn, converter: &Converter) -> Result<Self, &'static str> {
-        let kind = &column.kind;
-        let is_bytes = matches!(kind.reader, TypeReader::Bytes(BinaryMode::Bytes));
-        match converter {
-            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: NullForm::Nothing }),
-            Converter::Bytes { .. } if kind.schema.kind == "bytes" => Err(OTHER_BYTES),
-            Converter::Bytes { other: Some(other) } => Self::new(column, other),
-            Converter::Bytes { other: None } => Err(BYTES_ALONE),
-            Converter::Text | Converter::Simple if is_java_date(&kind.schema) => Err(JAVA_DATE),
-            Converter::Text if is_bytes => Err(NO_BYTES),
-            Converter::Text if kind.schema.has_no_java_text() => Err(NO_TEXT),
-            Converter::Text => Ok(Self::text(column, ValueForm::Java)),
-            Converter::Simple => Ok(Self::text(column, ValueForm::Simple)),
-            Converter::Json(json) => Ok(Self::json(column, *json)),
-        }
-    }
-
-    fn text(column: &ConnectColumn, form: ValueForm) -> Self {
-        let null = NullForm::of(column, &form).unwrap_or(NullForm::Nothing);
-        if is_its_text(&column.kind.reader) {
-            return Self::AsIs { null };
-        }
-        Self::Write { reader: column.kind.reader.clone(), form, null, must_convert: column.must_convert }
-    }
-
-    fn json(column: &ConnectColumn, json: Json) -> Self {
-        let reader = column.kind.reader.clone();
-        let (form, otherwise) = if json.schemas {
-            let before = format!("{{\"schema\":{},\"payload\":", column.schema(json, None));
-            let null = format!("{before}null}}");
-            (ValueForm::JsonWithSchema { json, before }, null)
-        } else {
-            (ValueForm::Json(json), "null".to_owned())
-        };
-        let null = NullForm::of(column, &form).unwrap_or(NullForm::Text(otherwise));
-        Self::Write { reader, form, null, must_convert: column.must_convert || column.has_no_null() }
-    }
-
-    /// The encoder of a member of an envelope. The envelope has the member's schema.
-    fn member(column: &ConnectColumn, json: Json) -> Self {
-        Self::json(column, Json { schemas: false, ..json })
-    }
-}
-
-impl NullForm {
-    /// The form of a null: the default's bytes, if there is a default.
-    fn of(column: &ConnectColumn, form: &ValueForm) -> Option<Self> {
-        let mut out = Vec::new();
-        let written = row::write(&column.kind.reader, form, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
-        String::from_utf8(out).ok().filter(|_| written == Written::Value).map(Self::Text)
-    }
-}
-
-impl ConnectColumn {
-    /// Whether a null is an error if there are schemas.
-    fn has_no_null(&self) -> bool {
-        !self.optional && self.default.is_none()
-    }
-
-    /// The column's schema in JSON. `field`: its name in a structure.
-    fn schema(&self, json: Json, field: Option<&str>) -> String {
-        let form = ValueForm::Json(json);
-        let default = NullForm::of(self, &form).and_then(|default| match default {
-            NullForm::Text(default) => Some(default),
-            NullForm::Nothing => None,
-        });
-        schema::json(&self.kind.schema, self.optional, default.as_deref(), field)
-    }
-}
-
-/// Whether the text that Postgres sends is the value's text. A boolean is not: its text is a word.
-const fn is_its_text(reader: &TypeReader) -> bool {
-    reader.is_text() || matches!(reader, TypeReader::Integer | TypeReader::Boolean)
-}
-
-fn is_java_date(schema: &Schema) -> bool {
-    let name = schema.name.unwrap_or_default();
-    let is_one = name.starts_with("org.apache.kafka.connect.data.") && !name.ends_with(".Decimal");
-    is_one || schema.items.as_ref().is_some_and(|items| is_java_date(items))
-}
-
-/// The inputs of a plan.
-struct Planner<'a> {
-    plan: &'a TablePlan,
-    relation: Option<&'a Relation>,
-    connect: &'a Connect,
-    details: &'a Details,
-}
-
-impl TablePlan {
-    /// Removes the extra columns that Debezium leaves out, if the router skips missing ones.
-    pub(super) fn without_left_out(&mut self, relation: Option<&Relation>, connect: &Connect, details: &Details) {
-        let Some(relation) = relation.filter(|_| connect.skip_missing) else { return };
-        let is_left_out = |index: usize| {
-            let column = relation.columns.get(index);
-            let kind =
-                column.map(|column| Type::of(column.type_id, column.type_modifier, connect.modes, &details.types));
-            kind == Some(Err(NoType::LeftOut))
-        };
-        self.extra_headers.retain(|(_, index)| !is_left_out(*index));
-        let mut kept = self.envelope.iter().map(|(_, index)| !is_left_out(*index)).collect::<Vec<_>>().into_iter();
-        self.envelope_names.retain(|_| kept.next().unwrap_or(true));
-        self.envelope.retain(|(_, index)| !is_left_out(*index));
-    }
-}
-
-impl ConnectPlan {
-    /// Creates the plan of a table. `relation` is `None` for a logical message, whose columns are all texts.
-    pub(super) fn new(
-        plan: &TablePlan,
-        relation: Option<&Relation>,
-        mapping: &Mapping,
-        connect: &Connect,
-        details: &Details,
-    ) -> Result<Self, NoPlan> {
-        let planner = Planner { plan, relation, connect, details };
-        let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
-        let null = if absent.is_empty() { NullForm::Nothing } else { NullForm::Text(absent.to_owned()) };
-        let payload = planner.column(plan.payload)?;
-        let is_bytes = payload.kind.reader == TypeReader::Bytes(BinaryMode::Bytes);
-        Ok(Self {
-            id: planner.encoder(plan.id, &connect.header)?,
-            key: plan.key.map_or(Ok(Encoder::Absent { null }), |index| planner.encoder(index, &connect.key))?,
-            headers: plan
-                .extra_headers
-                .iter()
-                .map(|(_, index)| planner.encoder(*index, &connect.header))
-                .collect::<Result<_, _>>()?,
-            value: planner.value(mapping)?,
-            blank_counts: !is_bytes,
-            payload_default: payload.default,
-            payload_is_text: payload.kind.schema.kind == "string",
-            payload_reader: Some(payload.kind.reader).filter(|reader| !is_bytes && !is_its_text(reader)),
-        })
-    }
-}
-
-impl Planner<'_> {
-    fn kind(&self, index: usize) -> Result<Type, NoPlan> {
-        let column = self.relation.and_then(|relation| relation.columns.get(index));
-        let Some(column) = column else { return Ok(Type::plain_text()) };
-        let kind = Type::of(column.type_id, column.type_modifier, self.connect.modes, &self.details.types);
-        kind.map_err(|no| match no {
-            NoType::Unknown => NoPlan { index, why: UNKNOWN_TYPE },
-            NoType::LeftOut => NoPlan { index, why: LEFT_OUT },
-            NoType::Unsupported(why) => NoPlan { index, why },
-        })
-    }
-
-    fn detail(&self, index: usize) -> Option<&ColumnDetail> {
-        let name = self.plan.column_name(index).to_owned();
-        let relation = self.relation?;
-        self.details.columns.get(&(relation.namespace.clone(), relation.name.clone(), name))
-    }
-
-    fn column(&self, index: usize) -> Result<ConnectColumn, NoPlan> {
-        let kind = self.kind(index)?;
-        let detail = self.detail(index);
-        let type_id = self.relation.and_then(|relation| relation.columns.get(index)).map_or(0, |column| column.type_id);
-        let scale = if let TypeReader::Decimal { scale, .. } = kind.reader { scale } else { None };
-        let its = self.details.types.get(&type_id).filter(|detail| detail.labels.is_some());
-        let any_scale =
-            matches!(kind.reader, TypeReader::Decimal { mode: DecimalMode::Double | DecimalMode::Text, .. });
-        let column =
-            default::DefaultColumn { type_id, enum_name: its.map(|detail| detail.name.as_str()), scale, any_scale };
-        let expression = detail.and_then(|detail| detail.default.as_deref());
-        let default = expression.and_then(|expression| default::text(expression, column));
-        if default.as_deref().is_some_and(|text| default::is_another_time(type_id, text)) {
-            return Err(NoPlan { index, why: ANOTHER_TIME });
-        }
-        let default =
-            default.filter(|text| kind.reader.read(text.as_bytes()).is_some_and(|read| read != ConnectValue::Nothing));
-        let optional = !detail.is_some_and(|detail| detail.not_null);
-        Ok(ConnectColumn { kind, optional, default, must_convert: self.connect.fail_on_conversion })
-    }
-
-    fn encoder(&self, index: usize, converter: &Converter) -> Result<Encoder, NoPlan> {
-        Encoder::new(&self.column(index)?, converter).map_err(|why| NoPlan { index, why })
-    }
-
-    fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
-        let (payload, expand) = (self.plan.payload, self.connect.expand);
-        // A value stays an envelope even if the table has none of its other columns.
-        if mapping.envelope.is_empty() {
-            let encoder = self.encoder(payload, &self.connect.value)?;
-            return Ok(ValuePlan::Payload { encoder, expand: expand.filter(|_| self.is_text(payload)) });
-        }
-        self.envelope(&self.connect.value, mapping)
-    }
-
-    fn is_text(&self, index: usize) -> bool {
-        self.kind(index).is_ok_and(|kind| kind.schema.kind == "string")
-    }
-
-    fn envelope(&self, converter: &Converter, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
-        let payload = self.plan.payload;
-        match converter {
-            Converter::Bytes { other: Some(other) } => self.envelope(other, mapping),
-            Converter::Bytes { other: None } | Converter::Simple => Err(NoPlan { index: payload, why: BYTES_ALONE }),
-            Converter::Text => {
-                let member = |(name, index): (&str, usize)| {
-                    let column = self.column(index)?;
-                    let column = ConnectColumn { must_convert: column.must_convert || column.has_no_null(), ..column };
-                    let encoder = Encoder::new(&column, &Converter::Text);
-                    Ok((name.to_owned(), encoder.map_err(|why| NoPlan { index, why })?))
-                };
-                let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
-                Ok(ValuePlan::Java { members })
-            }
-            Converter::Json(json) => {
-                let member = |(name, index): (&str, usize)| {
-                    Ok((format!("{}:", schema::quoted(name)), Encoder::member(&self.column(index)?, *json)))
-                };
-                let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
-                let schema = self.envelope_schema(mapping, *json)?;
-                let expand = self.connect.expand.filter(|_| self.is_text(payload));
-                Ok(ValuePlan::Json { members, expand, schema })
-            }
-        }
-    }
-
-    /// The members: the payload first, then the others in the order of the setting.
-    fn members(&self) -> Vec<(&str, usize)> {
-        let further = self.plan.envelope_names.iter().map(String::as_str).zip(&self.plan.envelope);
-        std::iter::once(("payload", self.plan.payload))
-            .chain(further.map(|(name, (_, index))| (name, *index)))
-            .collect()
-    }
-
-    fn envelope_schema(&self, mapping: &Mapping, json: Json) -> Result<EnvelopeSchema, NoPlan> {
-        let (mut schemas, mut fields) = (Vec::new(), Vec::new());
-        for (name, index) in self.members() {
-            let column = self.column(index)?;
-            schemas.push(column.schema(json, Some(name)));
-            let null = match NullForm::of(&column, &ValueForm::Json(json)) {
-                Some(NullForm::Text(default)) => default,
-                Some(NullForm::Nothing) | None => "null".to_owned(),
-            };
-            let nullable = ConnectColumn { optional: true, default: None, ..column }.schema(json, Some(name));
-            fields.push(EnvelopeField { name: format!("{}:", schema::quoted(name)), null, nullable });
-        }
-        let named = |name: &Option<String>| {
-            name.as_ref().and_then(|name| self.plan.columns.iter().position(|column| column.name == *name))
-        };
-        let name = sanitized(&format!("{}.{}", self.connect.schemas.prefix, self.plan.table));
-        let before_route = format!(
-            "{{\"schema\":{{\"type\":\"struct\",\"fields\":[{}],\"optional\":false,\"name\":\"{name}.",
-            schemas.join(",")
-        );
-        Ok(EnvelopeSchema {
-            before_route: json.schemas.then_some(before_route),
-            payload: self.column(self.plan.payload)?.schema(json, None),
-            fields,
-            route: named(&mapping.route_column).unwrap_or(self.plan.payload),
-            version: named(&self.connect.schemas.version_column),
-        })
-    }
-}
-
-/// The name with an underscore in the place of each of Java's characters that a topic cannot have. Debezium names a table's topic like
-/// this, and its schemas after the topic.
-fn sanitized(name: &str) -> String {
-    const LONGEST: usize = 249;
-    let is_valid = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);
-    let units = name.chars().flat_map(|c| std::iter::repeat_n(Some(c).filter(is_valid).unwrap_or('_'), c.len_utf16()));
-    units.take(LONGEST).collect()
 }

@@ -12,8 +12,13 @@ use crate::pgoutput::Relation;
 use crate::sink::Record;
 
 /// The settings for Debezium's records.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Connect {}
+pub(super) mod settings {
+    /// There are none.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub enum Connect {}
+}
+
+pub use settings::Connect;
 
 /// How the columns of a table become Debezium's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
