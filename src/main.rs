@@ -61,10 +61,7 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
     let stop = || stop.load(Ordering::Relaxed);
     match task {
         Task::Run(request) => commands::run::run(*request, typed),
-        Task::CheckDebezium(review) => review.print(&mut io::stdout()).map_err(|error| {
-            let hint = error.hint();
-            CommandError::settings(error, hint)
-        }),
+        Task::CheckDebezium(review) => Ok(review.print(&mut io::stdout())?),
         Task::Check(request) => check::check(&request, &mut io::stdout(), typed),
         Task::DeadLetters(request) => dead_letters::dead_letters(&request, &mut io::stdout(), &stop),
         Task::Prune(request) => prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop),

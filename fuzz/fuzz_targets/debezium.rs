@@ -11,7 +11,8 @@ use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
-use walrelay::debezium::{self, DebeziumError, Setting, Translation};
+use walrelay::debezium::{self, Setting, Translation};
+use walrelay::given::SettingError;
 use walrelay::pg::source::Environment;
 use walrelay_fuzz::{SECRET, Scratch, assert_short, assert_well_formed, names_devices, texts};
 
@@ -58,7 +59,7 @@ fn environment<'v>(variables: impl Iterator<Item = (&'v str, &'v str)>) -> Envir
 }
 
 /// Up to three files.
-fn read(texts: &[&[u8]], environment: &Environment) -> Result<Translation, DebeziumError> {
+fn read(texts: &[&[u8]], environment: &Environment) -> Result<Translation, SettingError> {
     let paths = FILES.with(|files| {
         let write = |(file, text): (&Scratch, &&[u8])| {
             file.write(text);

@@ -14,11 +14,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::error::DebeziumError;
 use super::keys::{KeyValue, Keys};
 use super::places::Places;
 use super::properties::{self, PropertyEntry};
-use crate::given::{Foreign, Origin, shown};
+use crate::given::{Foreign, Origin, SettingError, shown};
 
 /// The program that ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +53,7 @@ pub(super) enum Document {
 
 impl Document {
     /// Reads one file.
-    pub(super) fn read(file: &Path, bytes: &[u8]) -> Result<Self, DebeziumError> {
+    pub(super) fn read(file: &Path, bytes: &[u8]) -> Result<Self, SettingError> {
         let text = properties::decode(bytes);
         if text.trim_start().starts_with(['{', '[']) {
             return json(file, &text).map(Self::Connector);
@@ -62,7 +61,7 @@ impl Document {
         let keys = keys(file, properties_of(file, &text)?);
         let is_yaml = file.extension().is_some_and(|name| name == "yaml" || name == "yml");
         if is_yaml || keys.get("debezium").is_some_and(|value| value.text.is_empty()) {
-            return Err(syntax(
+            return Err(SettingError::syntax(
                 file,
                 1,
                 "this is YAML, which is not read here: write its keys into a .properties file",
@@ -76,7 +75,7 @@ impl Document {
     }
 
     /// Reads the file of one profile. Its keys count only if the profile is active.
-    pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, DebeziumError> {
+    pub(super) fn of_profile(file: &Path, bytes: &[u8], profile: &str) -> Result<Self, SettingError> {
         let mut keys = Keys::default();
         for (key, value) in variables(file, bytes)?.iter() {
             let key = if key.starts_with('%') { key.to_owned() } else { format!("%{profile}.{key}") };
@@ -94,13 +93,14 @@ fn is_of_server(key: &str) -> bool {
 }
 
 /// Reads a file of names and values, such as `.env`.
-pub(super) fn variables(file: &Path, bytes: &[u8]) -> Result<Keys, DebeziumError> {
+pub(super) fn variables(file: &Path, bytes: &[u8]) -> Result<Keys, SettingError> {
     Ok(keys(file, properties_of(file, &properties::decode(bytes))?))
 }
 
-fn properties_of(file: &Path, text: &str) -> Result<Vec<PropertyEntry>, DebeziumError> {
-    properties::parse(text)
-        .map_err(|bad| syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character"))
+fn properties_of(file: &Path, text: &str) -> Result<Vec<PropertyEntry>, SettingError> {
+    properties::parse(text).map_err(|bad| {
+        SettingError::syntax(file, bad.line, "a \\u is to be followed by four hex digits of a character")
+    })
 }
 
 /// Returns a file beside `file` that Debezium Server would read as well and walrelay does not. Its keys would count as much as
@@ -113,20 +113,20 @@ pub(super) fn unread_beside(file: &Path) -> Option<PathBuf> {
     names.map(|name| file.with_file_name(name)).find(|path| path != file && path.is_file())
 }
 
-fn syntax(file: &Path, line: usize, message: impl Into<String>) -> DebeziumError {
-    DebeziumError::Syntax { file: file.to_owned(), line, message: message.into() }
-}
-
 fn origin(file: &Path, line: usize, name: &str) -> Origin {
     Origin::Translated(Box::new(Foreign { name: name.to_owned(), place: Some((file.to_owned(), line)) }))
 }
 
 /// Reads a connector as `POST /connectors` takes it, or its configuration alone.
-fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
+fn json(file: &Path, text: &str) -> Result<Keys, SettingError> {
     let parsed = serde_json::from_str::<Json>(text)
-        .map_err(|error| syntax(file, error.line(), format!("this is not JSON: {error}")))?;
+        .map_err(|error| SettingError::syntax(file, error.line(), &format!("this is not JSON: {error}")))?;
     let Json::Object(outer) = parsed else {
-        return Err(syntax(file, 1, "a JSON object is wanted: {\"name\": …, \"config\": {…}}, or the config alone"));
+        return Err(SettingError::syntax(
+            file,
+            1,
+            "a JSON object is wanted: {\"name\": …, \"config\": {…}}, or the config alone",
+        ));
     };
     let config = match outer.get("config") {
         Some(Json::Object(config)) => config,
@@ -141,10 +141,10 @@ fn json(file: &Path, text: &str) -> Result<Keys, DebeziumError> {
             Json::Bool(value) => value.to_string(),
             Json::Number(value) => value.to_string(),
             Json::Array(_) | Json::Object(_) => {
-                return Err(syntax(
+                return Err(SettingError::syntax(
                     file,
                     line,
-                    format!("\"{}\" is to be a text, a number, true or false", shown(key.as_bytes())),
+                    &format!("\"{}\" is to be a text, a number, true or false", shown(key.as_bytes())),
                 ));
             }
         };
@@ -180,7 +180,7 @@ fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
 impl Configuration {
     /// Merges documents. A later file's key takes precedence over an earlier file's. `places`: the places in which Debezium Server
     /// looks keys up.
-    pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, DebeziumError> {
+    pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, SettingError> {
         let (mut is_server, mut connector, mut worker) = (false, None::<Keys>, None::<Keys>);
         for document in documents {
             let (slot, keys) = match document {
@@ -196,14 +196,14 @@ impl Configuration {
         match (is_server, connector, worker) {
             (true, None, _) => Self::of_server(places),
             (false, Some(connector), worker) => Ok(Self::of_connect(connector, worker)),
-            (true, Some(_), _) => Err(DebeziumError::Together {
-                message: "one file is Debezium Server's and another is Kafka Connect's".to_owned(),
-                hint: "give the files of one of them",
-            }),
-            (false, None, _) => Err(DebeziumError::Together {
-                message: "no file holds a connector (connector.class, or debezium.source.connector.class)".to_owned(),
-                hint: "give Debezium Server's application.properties or a connector's JSON; a Connect worker's properties go along with it",
-            }),
+            (true, Some(_), _) => Err(SettingError::usage(
+                "--from-debezium: one file is Debezium Server's and another is Kafka Connect's",
+                "give the files of one of them",
+            )),
+            (false, None, _) => Err(SettingError::usage(
+                "--from-debezium: no file holds a connector (connector.class, or debezium.source.connector.class)",
+                "give Debezium Server's application.properties or a connector's JSON; a Connect worker's properties go along with it",
+            )),
         }
     }
 
@@ -221,7 +221,7 @@ impl Configuration {
     }
 
     /// Removes Debezium Server's prefixes. A key with a more specific prefix takes precedence.
-    fn of_server(places: Places) -> Result<Self, DebeziumError> {
+    fn of_server(places: Places) -> Result<Self, SettingError> {
         let mut server = places.keys()?;
         let producer = server.take_below("debezium.sink.kafka.producer.");
         let mut connector = server.take_below("debezium.source.");

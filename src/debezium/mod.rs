@@ -12,7 +12,6 @@
 //! Invariants: every key is either carried over or in a note. No note and no printed text has a secret. A note is one line.
 
 mod document;
-mod error;
 mod expressions;
 mod jaas;
 mod keys;
@@ -31,9 +30,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 pub use document::Platform;
-pub use error::DebeziumError;
 
-use crate::given::{Origin, one_line};
+use crate::given::{Origin, SettingError, one_line};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
@@ -99,7 +97,7 @@ pub enum Severity {
 /// # Errors
 /// A file cannot be read or understood, or the files are not one configuration. Problems of single keys are in the notes instead: see
 /// [`Translation::verdict`].
-pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, DebeziumError> {
+pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, SettingError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
     let places = places(files, &mut documents, environment)?;
     Ok(translate::translate(Configuration::assemble(documents, places)?, environment))
@@ -107,11 +105,7 @@ pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation,
 
 /// Returns the places in which Debezium Server looks keys up. There are none if no file is Debezium Server's. Adds files of active
 /// profiles to `documents`.
-fn places(
-    files: &[PathBuf],
-    documents: &mut Vec<Document>,
-    environment: &Environment,
-) -> Result<Places, DebeziumError> {
+fn places(files: &[PathBuf], documents: &mut Vec<Document>, environment: &Environment) -> Result<Places, SettingError> {
     let of_server =
         |(file, document): (&PathBuf, &Document)| matches!(document, Document::Server(_)).then(|| file.clone());
     let named = files.iter().zip(&*documents).filter_map(of_server).collect::<Vec<_>>();
@@ -119,10 +113,10 @@ fn places(
         return Ok(Places::default());
     }
     if let Some(unread) = named.iter().find_map(|file| document::unread_beside(file)) {
-        return Err(DebeziumError::Together {
-            message: format!("Debezium Server reads {}, too, which is not read here", unread.display()),
-            hint: "write its keys into application.properties, and move it away",
-        });
+        return Err(SettingError::usage(
+            format!("--from-debezium: Debezium Server reads {}, too, which is not read here", unread.display()),
+            "write its keys into application.properties, and move it away",
+        ));
     }
     let dot_env = dot_env(&named).map(|file| document::variables(&file, &bytes(&file)?)).transpose()?;
     let keys = |documents: &[Document]| {
@@ -152,8 +146,8 @@ fn dot_env(files: &[PathBuf]) -> Option<PathBuf> {
     above.chain(std::iter::once(Path::new(""))).map(|folder| folder.join(".env")).find(|file| file.is_file())
 }
 
-fn bytes(file: &Path) -> Result<Vec<u8>, DebeziumError> {
-    fs::read(file).map_err(|source| DebeziumError::Unreadable { file: file.to_owned(), source })
+fn bytes(file: &Path) -> Result<Vec<u8>, SettingError> {
+    fs::read(file).map_err(|error| SettingError::unreadable("--from-debezium", file, error))
 }
 
 impl Translation {
@@ -181,14 +175,24 @@ impl Translation {
     ///
     /// # Errors
     /// A note forbids it.
-    pub fn verdict(&self, accept: bool) -> Result<(), DebeziumError> {
+    pub fn verdict(&self, accept: bool) -> Result<(), SettingError> {
         let least = if accept { Severity::Refused } else { Severity::Differs };
         let standing = self.notes.iter().filter(|note| note.severity >= least).collect::<Vec<_>>();
         if standing.is_empty() {
             return Ok(());
         }
-        let acceptable = standing.iter().all(|note| note.severity == Severity::Differs);
-        Err(DebeziumError::Problems { problems: standing.into_iter().map(ToString::to_string).collect(), acceptable })
+        let shows_all = "walrelay check --from-debezium FILE shows it all";
+        let hint = if standing.iter().all(|note| note.severity == Severity::Differs) {
+            format!("--accept-differences runs all the same; {shows_all}")
+        } else {
+            shows_all.to_owned()
+        };
+        let problems = standing.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let text = match problems.as_slice() {
+            [one] => one.clone(),
+            several => format!("{} keys cannot be carried over: {}", several.len(), several.join("; ")),
+        };
+        Err(SettingError::usage(text, hint))
     }
 
     /// A line to log for each note that matters.

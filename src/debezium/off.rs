@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::given::Origin;
+use crate::given::{Origin, SettingError};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
@@ -11,24 +11,15 @@ use crate::pg::source::Environment;
 #[derive(Debug)]
 pub enum Translation {}
 
-/// The reason why there is no translation.
-#[derive(Debug, thiserror::Error)]
-#[error("--from-debezium: this walrelay was built without the feature \"debezium\"")]
-pub struct DebeziumError;
-
 /// Refuses the files.
 ///
 /// # Errors
 /// Always.
-pub fn read(_: &[PathBuf], _: &Environment) -> Result<Translation, DebeziumError> {
-    Err(DebeziumError)
-}
-
-impl DebeziumError {
-    /// The fix: none, since another build is needed.
-    pub fn hint(&self) -> Option<String> {
-        Some("use a build with it: cargo build --features debezium".to_owned())
-    }
+pub fn read(_: &[PathBuf], _: &Environment) -> Result<Translation, SettingError> {
+    Err(SettingError::usage(
+        "--from-debezium: this walrelay was built without the feature \"debezium\"",
+        "use a build with it: cargo build --features debezium",
+    ))
 }
 
 impl Translation {
@@ -56,7 +47,7 @@ impl Translation {
     ///
     /// # Errors
     /// A note forbids it.
-    pub fn verdict(&self, _: bool) -> Result<(), DebeziumError> {
+    pub fn verdict(&self, _: bool) -> Result<(), SettingError> {
         match *self {}
     }
 

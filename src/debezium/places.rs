@@ -11,9 +11,8 @@
 //! Specification: Debezium Server's `DebeziumServer.configToProperties`; SmallRye Config's `EnvConfigSource`,
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
 
-use super::error::DebeziumError;
 use super::keys::{KeyValue, Keys};
-use crate::given::Origin;
+use crate::given::{Origin, SettingError};
 use crate::pg::source::Environment;
 
 /// All places. The first one that has a key counts.
@@ -92,7 +91,7 @@ impl Places {
     ///
     /// # Errors
     /// Two spellings of one key have different values.
-    pub(super) fn keys(&self) -> Result<Keys, DebeziumError> {
+    pub(super) fn keys(&self) -> Result<Keys, SettingError> {
         let mut keys = Keys::default();
         for name in self.names() {
             let dotted = dotted(&name);
@@ -100,10 +99,10 @@ impl Places {
             let key = if is_shell && is_in_any_form(&dotted) { dotted } else { name.clone() };
             let Some(value) = self.find(&name).cloned() else { continue };
             if let Some(other) = keys.get(&key).filter(|other| other.text != value.text) {
-                return Err(DebeziumError::Together {
-                    message: format!("{} and {} are one key with two values", other.origin, value.origin),
-                    hint: "leave one of them out: which of them Debezium Server takes depends on Java's hashes",
-                });
+                return Err(SettingError::usage(
+                    format!("--from-debezium: {} and {} are one key with two values", other.origin, value.origin),
+                    "leave one of them out: which of them Debezium Server takes depends on Java's hashes",
+                ));
             }
             keys.insert(key, value);
         }

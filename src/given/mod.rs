@@ -31,22 +31,18 @@ pub struct Given {
 impl Given {
     /// The error that the value is not valid.
     pub fn invalid(&self, expected: impl Into<String>, nearest: Option<String>) -> SettingError {
-        SettingError::Value {
-            origin: self.origin.clone(),
-            value: self.text.clone(),
-            expected: expected.into(),
-            nearest,
-        }
+        let text = format!("{}: \"{}\" is not valid: expected {}", self.origin, self.text, expected.into());
+        SettingError::new(text).hinted(nearest.map(|nearest| format!("the nearest valid value is {nearest}")))
     }
 
     /// The error that it needs another setting.
-    pub fn needs(&self, other: &'static str) -> SettingError {
-        SettingError::Needs { origin: self.origin.clone(), other }
+    pub fn needs(&self, other: &str) -> SettingError {
+        SettingError::new(format!("{} needs {other}", self.origin))
     }
 
     /// The error that it and another exclude each other.
     pub fn excludes(&self, other: &Self) -> SettingError {
-        SettingError::Exclusive { first: self.origin.clone(), second: other.origin.clone() }
+        SettingError::exclusive(&self.origin, &other.origin)
     }
 }
 

@@ -3,7 +3,6 @@
 //! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
-use super::error::ConfigError;
 use super::read::Reader;
 use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
@@ -19,7 +18,7 @@ const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names 
 
 impl Reader<'_> {
     /// Reads them; `slot` names the default dead-letter topic, `kind` has the rule for another.
-    pub(super) fn bad_rows(&self, slot: &str, kind: &Kind) -> Result<BadRows, ConfigError> {
+    pub(super) fn bad_rows(&self, slot: &str, kind: &Kind) -> Result<BadRows, SettingError> {
         let at = self.layers.many("bad-row-at").iter().map(row_at).collect::<Result<_, _>>()?;
         Ok(BadRows {
             action: self.one_of("on-bad-row", &ACTIONS)?.unwrap_or_default(),
@@ -30,11 +29,11 @@ impl Reader<'_> {
     }
 
     /// Where dead-letter records of the relay of `slot` go.
-    pub(super) fn dead_letter_topic(&self, slot: &str, addresses: &Rule) -> Result<String, ConfigError> {
+    pub(super) fn dead_letter_topic(&self, slot: &str, addresses: &Rule) -> Result<String, SettingError> {
         match self.layers.one("dead-letter-topic")? {
             None => Ok(default_topic(slot, addresses)),
             Some(given) if addresses.check(&given.text).is_ok() => Ok(given.text),
-            Some(given) => Err(given.invalid(addresses.expected, None).into()),
+            Some(given) => Err(given.invalid(addresses.expected, None)),
         }
     }
 }

@@ -4,10 +4,9 @@
 //! kind cannot do is refused here. Invariant: no message shows an address or a property that may hold a secret.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
-use super::error::ConfigError;
 use super::layers::Layers;
 use super::read::Reader;
 use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
@@ -29,25 +28,25 @@ struct To {
 
 impl Reader<'_> {
     /// Reads the destination. `max_in_flight` in bytes.
-    pub(super) fn destination(&mut self, max_in_flight: usize) -> Result<Arc<dyn Destination>, ConfigError> {
+    pub(super) fn destination(&mut self, max_in_flight: usize) -> Result<Arc<dyn Destination>, SettingError> {
         let to = self.to()?;
         let properties = self.properties(to.kind)?;
         let (scheme, addresses, warnings) = (to.scheme.as_str(), to.addresses, &mut self.warnings);
         let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
-        Ok((to.kind.read)(&mut asked)?)
+        (to.kind.read)(&mut asked)
     }
 
-    fn to(&mut self) -> Result<To, ConfigError> {
+    fn to(&mut self) -> Result<To, SettingError> {
         let brokers = self.layers.many("brokers");
         let Some(url) = self.layers.one("to")? else {
             let known =
                 kinds::of_scheme(DEFAULT).map(|kind| To { kind, scheme: DEFAULT.to_owned(), addresses: brokers });
-            return known.ok_or_else(|| without_default().into());
+            return known.ok_or_else(without_default);
         };
         // A Debezium configuration's servers count only where nothing else is said.
         let here = brokers.into_iter().find(|given| !matches!(given.origin, Origin::Translated(_)));
         if let Some(brokers) = here {
-            return Err(url.excludes(&brokers).into());
+            return Err(url.excludes(&brokers));
         }
         let to = split(&url)?;
         self.warnings.extend(visible_password(to.kind, &url));
@@ -71,7 +70,7 @@ impl Reader<'_> {
     }
 
     /// Sees that the kind can do what the other settings ask of it.
-    pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), ConfigError> {
+    pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), SettingError> {
         let tombstones = self.layers.is_on("tombstone-on-empty-payload")?;
         let exactly_once = delivery != Delivery::AtLeastOnce;
         let asked = [
@@ -83,7 +82,7 @@ impl Reader<'_> {
         for (refused, name, reason) in asked {
             if let Some(given) = self.layers.many_or_one(name).filter(|_| refused) {
                 let setting = format!("--{name} with {}", kind.title);
-                return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
+                return Err(SettingError::refused(&given.origin, &setting, reason));
             }
         }
         Ok(())
@@ -132,7 +131,7 @@ fn known(kind: &'static Kind, property: String, origin: &Origin) -> Result<Strin
         None if kind.properties.is_empty() => format!("{} has no properties", kind.title),
         None => format!("its properties are {}", kind.properties.join(", ")),
     };
-    Err(SettingError::UnknownProperty { origin: origin.clone(), destination: kind.title, property, hint })
+    Err(SettingError::unknown_property(origin, kind.title, &property, hint))
 }
 
 /// `KEY=VALUE`.
@@ -164,12 +163,7 @@ fn resolved(property: &str, given: Given) -> Result<Given, SettingError> {
 
 /// A file's text without the newline at its end.
 fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
-    let file = PathBuf::from(file);
-    let text = fs::read_to_string(&file).map_err(|source| SettingError::Unreadable {
-        origin: origin.clone(),
-        file,
-        source,
-    })?;
+    let text = fs::read_to_string(file).map_err(|error| SettingError::unreadable(origin, Path::new(file), error))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
@@ -201,7 +195,7 @@ mod tests {
     use super::*;
     use crate::pg::source::Environment;
 
-    type Read = (Result<Arc<dyn Destination>, ConfigError>, Vec<String>);
+    type Read = (Result<Arc<dyn Destination>, SettingError>, Vec<String>);
 
     fn read(to: Option<&str>, flags: &[&str], variables: &[(&str, &str)]) -> Read {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -221,7 +215,7 @@ mod tests {
     #[track_caller]
     fn refused(to: Option<&str>, flags: &[&str]) -> (String, Option<String>) {
         let error = read(to, flags, &[]).0.unwrap_err();
-        (error.to_string(), error.hint())
+        (error.to_string(), error.hint)
     }
 
     #[test]

@@ -13,7 +13,6 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::cli;
-use super::error::ConfigError;
 use crate::given::{Key, Origin, SettingError, nearest};
 use crate::sink::kinds::KINDS;
 
@@ -34,21 +33,17 @@ pub(super) struct Entry {
 }
 
 impl File {
-    pub(super) fn read(path: &Path, named_by: Origin) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| SettingError::Unreadable {
-            origin: named_by,
-            file: path.to_owned(),
-            source,
-        })?;
+    pub(super) fn read(path: &Path, named_by: Origin) -> Result<Self, SettingError> {
+        let text = fs::read_to_string(path).map_err(|source| SettingError::unreadable(named_by, path, source))?;
         Self::parse(&text, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+    fn parse(text: &str, path: &Path) -> Result<Self, SettingError> {
         let place = Places { path, text };
         let table = DeTable::parse(text).map_err(|error| {
             let line = error.span().map_or(1, |span| place.line(&span));
             // TOML's words, without the line that its own display shows.
-            ConfigError::Syntax { file: path.to_owned(), line, message: error.message().replace('\n', ", ") }
+            SettingError::syntax(path, line, &error.message().replace('\n', ", "))
         })?;
         let mut file = Self::default();
         for (key, value) in table.get_ref() {
@@ -65,7 +60,7 @@ impl File {
         Ok(file)
     }
 
-    fn add_setting(&mut self, key: &Name<'_>, value: &Value<'_>, place: &Places<'_>) -> Result<(), ConfigError> {
+    fn add_setting(&mut self, key: &Name<'_>, value: &Value<'_>, place: &Places<'_>) -> Result<(), SettingError> {
         let name = key.get_ref().replace('_', "-");
         if !cli::settings().contains(&name) {
             return Err(unknown_key(key, place));
@@ -73,7 +68,7 @@ impl File {
         let entry = entry(key.get_ref(), &key.span(), value, place)?;
         let origin = entry.origin.clone();
         match self.settings.insert(name, entry) {
-            Some(first) => Err(SettingError::Exclusive { first: first.origin, second: origin }.into()),
+            Some(first) => Err(SettingError::exclusive(&first.origin, &origin)),
             None => Ok(()),
         }
     }
@@ -91,7 +86,7 @@ fn add_properties(
     prefix: &str,
     table: &DeTable<'_>,
     place: &Places<'_>,
-) -> Result<(), ConfigError> {
+) -> Result<(), SettingError> {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
         if let DeValue::Table(table) = value.get_ref() {
@@ -123,11 +118,10 @@ impl Places<'_> {
     }
 }
 
-fn entry(key: &str, span: &Range<usize>, value: &Value<'_>, place: &Places<'_>) -> Result<Entry, ConfigError> {
-    let wrong = || ConfigError::Syntax {
-        file: place.path.to_owned(),
-        line: place.line(span),
-        message: format!("{key} must be a text, a whole number, true, false, or a list of these"),
+fn entry(key: &str, span: &Range<usize>, value: &Value<'_>, place: &Places<'_>) -> Result<Entry, SettingError> {
+    let wrong = || {
+        let message = format!("{key} must be a text, a whole number, true, false, or a list of these");
+        SettingError::syntax(place.path, place.line(span), &message)
     };
     let origin = place.origin(key, span);
     let is_list = value.get_ref().is_array();
@@ -148,20 +142,32 @@ fn text_of(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-fn unknown_key(key: &Name<'_>, place: &Places<'_>) -> ConfigError {
+/// A variable or key for something that only a command line can ask for.
+pub(super) fn command_line_only(origin: &Origin, flag: &str) -> SettingError {
+    SettingError::usage(format!("{origin}: this is given on the command line only"), format!("--{flag}"))
+}
+
+/// A variable or key that is no setting, with the one that was probably meant.
+pub(super) fn unknown(text: String, kind: &str, nearest: Option<String>) -> SettingError {
+    SettingError::usage(
+        text,
+        nearest.map_or_else(
+            || "walrelay run --help lists the settings".to_owned(),
+            |nearest| format!("the nearest {kind} is {nearest}"),
+        ),
+    )
+}
+
+fn unknown_key(key: &Name<'_>, place: &Places<'_>) -> SettingError {
     let name = key.get_ref().replace('_', "-");
     let settings = cli::settings();
     if cli::actions().contains(&name) {
-        return ConfigError::CommandLineOnly { origin: place.origin(key.get_ref(), &key.span()), flag: name };
+        return command_line_only(&place.origin(key.get_ref(), &key.span()), &name);
     }
     let candidates = settings.iter().map(String::as_str).chain(KINDS.iter().map(|kind| kind.name));
     let nearest = cli::setting_of_alias(&name).or_else(|| nearest(&name, candidates)).map(str::to_owned);
-    ConfigError::UnknownKey {
-        file: place.path.to_owned(),
-        line: place.line(&key.span()),
-        key: key.get_ref().to_string(),
-        nearest,
-    }
+    let text = format!("{}, line {}: unknown key \"{}\"", place.path.display(), place.line(&key.span()), key.get_ref());
+    unknown(text, "key", nearest)
 }
 
 #[cfg(test)]
@@ -170,14 +176,14 @@ mod tests {
 
     use super::*;
 
-    fn parse(text: &str) -> Result<File, ConfigError> {
+    fn parse(text: &str) -> Result<File, SettingError> {
         File::parse(text, Path::new("w.toml"))
     }
 
     #[track_caller]
     fn refused(text: &str) -> (String, Option<String>) {
         let error = parse(text).err().expect("must be refused");
-        (error.to_string(), error.hint())
+        (error.to_string(), error.hint)
     }
 
     #[test]

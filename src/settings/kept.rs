@@ -4,18 +4,18 @@
 //! dead-letter topic. Out: a [`Request`].
 
 use super::cli::DeadLettersArgs;
-use super::error::ConfigError;
 use super::read::Reader;
 use crate::commands::dead_letters::{Action, Request};
+use crate::given::SettingError;
 
 impl Reader<'_> {
-    pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<Request, ConfigError> {
+    pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<Request, SettingError> {
         let slot = self.slot()?;
         let destination = self.destination(self.limits()?.max_in_flight)?;
         let addresses = destination.kind().topics;
         let default_topic = self.layers.one("default-topic")?;
         if let Some(given) = default_topic.as_ref().filter(|given| addresses.check(&given.text).is_err()) {
-            return Err(given.invalid(addresses.expected, None).into());
+            return Err(given.invalid(addresses.expected, None));
         }
         Ok(Request {
             topic: self.dead_letter_topic(&slot, addresses)?,

@@ -8,10 +8,9 @@
 use std::path::PathBuf;
 
 use super::cli::{self, FlagValues};
-use super::error::ConfigError;
-use super::file::{Entry, File};
+use super::file::{Entry, File, command_line_only, unknown};
 use crate::debezium::{self, Translation};
-use crate::given::{Given, Origin, nearest};
+use crate::given::{Given, Origin, SettingError, nearest};
 use crate::pg::source::Environment;
 use crate::sink::destination::Kind;
 use crate::sink::kinds::KINDS;
@@ -32,7 +31,7 @@ pub(super) struct Layers<'a> {
 impl<'a> Layers<'a> {
     /// Reads the file that the flag or `WALRELAY_CONFIG` names, if any, and looks for names that are no settings. Reads the files of
     /// `--from-debezium`, wherever they are named.
-    pub(super) fn open(flags: FlagValues, environment: &'a Environment) -> Result<Self, ConfigError> {
+    pub(super) fn open(flags: FlagValues, environment: &'a Environment) -> Result<Self, SettingError> {
         check_variables(environment)?;
         let flag = flags.last("config").map(|path| (path, Origin::Flag("--config".to_owned())));
         let variable =
@@ -65,7 +64,7 @@ impl<'a> Layers<'a> {
     }
 
     /// The one value of a setting, or of a flag that stands on the command line alone.
-    pub(super) fn one(&self, name: &str) -> Result<Option<Given>, ConfigError> {
+    pub(super) fn one(&self, name: &str) -> Result<Option<Given>, SettingError> {
         let flag = self.flags.last(name).map(|text| given_flag(name, text));
         if let Some(given) = flag.or_else(|| self.variable(name)) {
             return Ok(Some(given));
@@ -75,7 +74,7 @@ impl<'a> Layers<'a> {
             Some(Entry { values, is_list: false, origin }) => {
                 Ok(values.first().map(|text| Given { text: text.clone(), origin: origin.clone() }))
             }
-            Some(Entry { origin, .. }) => Err(ConfigError::List { origin: origin.clone() }),
+            Some(Entry { origin, .. }) => Err(SettingError::new(format!("{origin}: expected one value, not a list"))),
         }
     }
 
@@ -98,12 +97,12 @@ impl<'a> Layers<'a> {
     }
 
     /// Whether a setting is on; off where it is not given.
-    pub(super) fn is_on(&self, name: &str) -> Result<bool, ConfigError> {
+    pub(super) fn is_on(&self, name: &str) -> Result<bool, SettingError> {
         let Some(given) = self.one(name)? else { return Ok(false) };
         match given.text.trim().to_ascii_lowercase().as_str() {
             "true" | "on" | "yes" | "1" => Ok(true),
             "false" | "off" | "no" | "0" => Ok(false),
-            _ => Err(given.invalid("true or false", None).into()),
+            _ => Err(given.invalid("true or false", None)),
         }
     }
 
@@ -173,7 +172,7 @@ fn is_service_link(name: &str, value: &str) -> bool {
         || names_a_port
 }
 
-fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
+fn check_variables(environment: &Environment) -> Result<(), SettingError> {
     let settings = cli::settings();
     let known = settings.iter().map(|name| variable_of(name)).collect::<Vec<_>>();
     let prefixes = KINDS.iter().map(|kind| Layers::prefix(kind)).collect::<Vec<_>>();
@@ -186,16 +185,16 @@ fn check_variables(environment: &Environment) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn unknown_variable(name: &str, known: &[String]) -> ConfigError {
+fn unknown_variable(name: &str, known: &[String]) -> SettingError {
     let flag = name.trim_start_matches(PREFIX).to_ascii_lowercase().replace('_', "-");
     if cli::actions().contains(&flag) {
-        return ConfigError::CommandLineOnly { origin: Origin::Variable(name.to_owned()), flag };
+        return command_line_only(&Origin::Variable(name.to_owned()), &flag);
     }
     // Compared without the prefix that all share, which would make everything resemble everything.
     let known = known.iter().map(|known| known.trim_start_matches(PREFIX)).chain(["CONFIG"]);
     let nearest = cli::setting_of_alias(&flag).map(variable_of);
     let nearest = nearest.or_else(|| self::nearest(&flag, known).map(|nearest| format!("{PREFIX}{nearest}")));
-    ConfigError::UnknownVariable { name: name.to_owned(), nearest }
+    unknown(format!("unknown variable {name}"), "variable", nearest)
 }
 
 #[cfg(test)]
@@ -215,7 +214,7 @@ mod tests {
     fn refused(variables: &[(&str, &str)]) -> (String, String) {
         let environment = environment(variables);
         let error = Layers::open(FlagValues::default(), &environment).err().expect("must be refused");
-        (error.to_string(), error.hint().unwrap())
+        (error.to_string(), error.hint.unwrap())
     }
 
     #[test]

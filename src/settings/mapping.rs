@@ -3,7 +3,6 @@
 //! In: the layers. Out: a [`Mapping`]. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-use super::error::ConfigError;
 use super::read::{self, Reader};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::connect::Connect;
@@ -19,7 +18,7 @@ type Pair = (String, String);
 
 impl Reader<'_> {
     /// Reads them; the destination has a rule for addresses, and may have no place for what is asked.
-    pub(super) fn mapping(&self, destination: &dyn Destination) -> Result<Mapping, ConfigError> {
+    pub(super) fn mapping(&self, destination: &dyn Destination) -> Result<Mapping, SettingError> {
         let (mut headers, constants) = self.headers()?;
         let own = destination.header_column();
         headers.extend(own.map(|(name, column)| (name.to_owned(), column.to_owned())));
@@ -48,13 +47,13 @@ impl Reader<'_> {
         })
     }
 
-    fn connect(&self) -> Result<Option<Box<Connect>>, ConfigError> {
+    fn connect(&self) -> Result<Option<Box<Connect>>, SettingError> {
         let accept = self.layers.is_on("accept-differences")?;
         Ok(self.layers.translation().map(|translation| Box::new(translation.connect(accept))))
     }
 
     /// A column's name, or an empty text: there is to be no such column, whatever the table has.
-    pub(super) fn optional_name(&self, setting: &str) -> Result<Option<String>, ConfigError> {
+    pub(super) fn optional_name(&self, setting: &str) -> Result<Option<String>, SettingError> {
         match self.layers.one(setting)? {
             Some(given) if given.text.is_empty() => Ok(Some(given.text)),
             given => Ok(given.map(read::name).transpose()?),
@@ -62,7 +61,7 @@ impl Reader<'_> {
     }
 
     /// A template, or a regular expression with its replacement, but not both.
-    fn topic(&self) -> Result<TopicSetting, ConfigError> {
+    fn topic(&self) -> Result<TopicSetting, SettingError> {
         let template = self.non_empty("topic")?;
         let regex = self.non_empty("topic-regex")?;
         let replacement = self.non_empty("topic-replacement")?;
@@ -73,21 +72,21 @@ impl Reader<'_> {
             (None, Some(regex), Some(replacement)) => {
                 Ok(TopicSetting::Regex { regex: regex.text, replacement: replacement.text })
             }
-            (Some(first), Some(second), _) | (Some(first), None, Some(second)) => Err(first.excludes(&second).into()),
-            (None, Some(regex), None) => Err(regex.needs("--topic-replacement").into()),
-            (None, None, Some(text)) => Err(text.needs("--topic-regex").into()),
+            (Some(first), Some(second), _) | (Some(first), None, Some(second)) => Err(first.excludes(&second)),
+            (None, Some(regex), None) => Err(regex.needs("--topic-replacement")),
+            (None, None, Some(text)) => Err(text.needs("--topic-regex")),
         }
     }
 
-    fn non_empty(&self, setting: &str) -> Result<Option<Given>, ConfigError> {
+    fn non_empty(&self, setting: &str) -> Result<Option<Given>, SettingError> {
         match self.layers.one(setting)? {
-            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None).into()),
+            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None)),
             given => Ok(given),
         }
     }
 
     /// A number, or a column; with nothing else that shapes the value.
-    fn schema_id(&self) -> Result<Option<SchemaId>, ConfigError> {
+    fn schema_id(&self) -> Result<Option<SchemaId>, SettingError> {
         if let Some(given) = self.layers.one("schema-registry")? {
             self.alone(&given, &["schema-id", "cloudevents"])?;
             return Ok(Some(SchemaId::Registry));
@@ -103,35 +102,35 @@ impl Reader<'_> {
     }
 
     /// What shapes the value has no other such setting beside it.
-    fn alone(&self, given: &Given, others: &[&str]) -> Result<(), ConfigError> {
+    fn alone(&self, given: &Given, others: &[&str]) -> Result<(), SettingError> {
         let envelope = self.layers.many_or_one("envelope");
         let others = others.iter().filter_map(|name| self.layers.many_or_one(name));
         match envelope.into_iter().chain(self.old_files()).chain(others).next() {
-            Some(other) => Err(given.excludes(&other).into()),
+            Some(other) => Err(given.excludes(&other)),
             None => Ok(()),
         }
     }
 
     /// Only where the destination's binding says how, and with nothing else that shapes the value.
-    fn cloudevents(&self, to: &dyn Destination) -> Result<Option<CloudEvents>, ConfigError> {
+    fn cloudevents(&self, to: &dyn Destination) -> Result<Option<CloudEvents>, SettingError> {
         let modes = [("binary", true), ("structured", false)];
         let source = self.layers.one("cloudevents-source")?;
         let mode = self.layers.one("cloudevents")?;
         let (given, source) = match (mode, source) {
             (None, None) => return Ok(None),
-            (None, Some(source)) => return Err(source.needs("--cloudevents").into()),
-            (Some(mode), None) => return Err(mode.needs("--cloudevents-source").into()),
+            (None, Some(source)) => return Err(source.needs("--cloudevents")),
+            (Some(mode), None) => return Err(mode.needs("--cloudevents-source")),
             (Some(mode), Some(source)) => (mode, source),
         };
         let is_binary = self.one_of("cloudevents", &modes)?.unwrap_or_default();
         if source.text.is_empty() || source.text.chars().any(|c| c.is_control() || c == ' ') {
-            return Err(source.invalid("a URI or a path without spaces, such as /shop/orders", None).into());
+            return Err(source.invalid("a URI or a path without spaces, such as /shop/orders", None));
         }
         self.alone(&given, &[])?;
         let Some(binding) = to.event_binding() else {
             let setting = format!("--cloudevents with {}", to.kind().title);
             let reason = "CloudEvents have no binding for it that walrelay knows";
-            return Err(SettingError::Refused { origin: given.origin, setting, reason, hint: None }.into());
+            return Err(SettingError::refused(&given.origin, &setting, reason));
         };
         let events =
             if is_binary { CloudEvents::binary(source.text, binding) } else { CloudEvents::structured(source.text) };
@@ -147,7 +146,7 @@ impl Reader<'_> {
     }
 
     /// Headers from columns, and among them those with a value of their own.
-    fn headers(&self) -> Result<(Vec<Pair>, Vec<Constant>), ConfigError> {
+    fn headers(&self) -> Result<(Vec<Pair>, Vec<Constant>), SettingError> {
         let (mut headers, mut constants) = (Vec::new(), Vec::new());
         for given in self.layers.many("header") {
             match constant(&given, headers.len())? {
@@ -159,29 +158,29 @@ impl Reader<'_> {
     }
 
     /// Members of one JSON object: distinct, and none of them the payload.
-    fn envelope(&self) -> Result<Vec<Pair>, ConfigError> {
+    fn envelope(&self) -> Result<Vec<Pair>, SettingError> {
         let mut members = Vec::<Pair>::new();
         for given in self.layers.many("envelope") {
             let ((name, column), given) = pair("NAME=COLUMN", given)?;
             if name == "payload" || members.iter().any(|(earlier, _)| *earlier == name) {
-                return Err(given.invalid("a NAME that the envelope does not have yet", None).into());
+                return Err(given.invalid("a NAME that the envelope does not have yet", None));
             }
             members.push((name, column));
         }
         Ok(members)
     }
 
-    fn timestamp(&self) -> Result<Timestamp, ConfigError> {
+    fn timestamp(&self) -> Result<Timestamp, SettingError> {
         Ok(match self.name("timestamp")? {
             Some(column) if column != "commit" => Timestamp::Column(column),
             _ => Timestamp::Commit,
         })
     }
 
-    fn message_prefixes(&self) -> Result<Vec<String>, ConfigError> {
+    fn message_prefixes(&self) -> Result<Vec<String>, SettingError> {
         let prefix = |given: Given| {
             let valid = !given.text.is_empty() && !given.text.contains('\0');
-            if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None).into()) }
+            if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None)) }
         };
         self.layers.many("message-prefix").into_iter().map(prefix).collect()
     }

@@ -2,9 +2,9 @@
 //!
 //! In: the layers, with the settings of `run` that a measurement shares. Out: a [`Request`] whose numbers are in range.
 
-use super::error::ConfigError;
 use super::read::{Bounds, Reader, bounds};
 use crate::commands::bench::{PayloadType, Request};
+use crate::given::SettingError;
 
 /// Rows that a measurement writes at most: more is a mistake.
 const MOST_ROWS: u64 = 1_000_000_000;
@@ -23,7 +23,7 @@ const TYPES: [(&str, PayloadType); 4] = [
 ];
 
 impl Reader<'_> {
-    pub(super) fn bench(&mut self, json: bool) -> Result<Request, ConfigError> {
+    pub(super) fn bench(&mut self, json: bool) -> Result<Request, SettingError> {
         let source = self.source()?;
         let limits = self.limits()?;
         let is_wanted = self.one_of("sink", &SINKS)?.unwrap_or(true);
@@ -44,10 +44,10 @@ impl Reader<'_> {
         })
     }
 
-    fn whole<T: std::str::FromStr + Ord + Copy>(&self, flag: &str, bounds: &Bounds<T>) -> Result<T, ConfigError> {
+    fn whole<T: std::str::FromStr + Ord + Copy>(&self, flag: &str, bounds: &Bounds<T>) -> Result<T, SettingError> {
         let Some(given) = self.layers.one(flag)? else { return Ok(bounds.default) };
         let number = given.text.trim().parse().ok().filter(|number| bounds.hold(number));
-        number.ok_or_else(|| given.invalid(format!("a whole number{}", bounds.range), None).into())
+        number.ok_or_else(|| given.invalid(format!("a whole number{}", bounds.range), None))
     }
 }
 
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::pg::source::Environment;
 
-    fn read(flag: &str, value: &str) -> Result<Request, ConfigError> {
+    fn read(flag: &str, value: &str) -> Result<Request, SettingError> {
         let environment = Environment::default();
         let flags = FlagValues::default().with("source", "host=h user=u").with("sink", "null").with(flag, value);
         let layers = Layers::open(flags, &environment)?;

@@ -14,7 +14,7 @@
 mod bad_rows;
 pub mod cli;
 mod destination;
-mod error;
+mod exit;
 mod file;
 mod kept;
 mod layers;
@@ -30,7 +30,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap_complete::Shell;
-pub use error::{ConfigError, Exit};
+pub use exit::Exit;
 use layers::Layers;
 pub use layers::variable_of;
 use read::Reader;
@@ -38,6 +38,7 @@ pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
 use crate::commands::{backfill, bench, check, dead_letters, prune, run, setup, status, teardown};
+use crate::given::SettingError;
 use crate::pg::source::Environment;
 use crate::remedy::TypedFlags;
 
@@ -70,7 +71,7 @@ pub enum Task {
     /// Measure.
     Bench(Box<bench::Request>),
     /// Show what a Debezium configuration means.
-    CheckDebezium(Box<Review<ConfigError>>),
+    CheckDebezium(Box<Review>),
     /// List dead-letter records, or publish them again.
     DeadLetters(Box<dead_letters::Request>),
     /// Publish rows that are older than the slot.
@@ -144,7 +145,7 @@ fn untyped(task: Task) -> Invocation {
 fn read_with(
     values: FlagValues,
     environment: &Environment,
-    task: &dyn Fn(&mut Reader<'_>) -> Result<Task, ConfigError>,
+    task: &dyn Fn(&mut Reader<'_>) -> Result<Task, SettingError>,
 ) -> Result<Invocation, Exit> {
     let mut reader = Reader { layers: Layers::open(values, environment)?, warnings: Vec::new() };
     let log = reader.log()?;

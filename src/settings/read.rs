@@ -9,7 +9,6 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use super::cli::{BackfillArgs, PruneArgs, SetupArgs, StatusArgs, TeardownArgs};
-use super::error::ConfigError;
 use super::layers::Layers;
 use super::names;
 use super::review::Review;
@@ -21,7 +20,7 @@ use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{TableName, TablePatterns};
-use crate::pg::source::{PasswordSetting, Source};
+use crate::pg::source::{PasswordSetting, Source, SourceError, SourcePlace};
 use crate::secret::{Secret, SecretCommand};
 use crate::sink::destination::Delivery;
 
@@ -54,13 +53,22 @@ pub(super) struct Place {
     pub(super) slot: String,
 }
 
+/// The error about the source, whose connection string was given at `text`.
+fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
+    let origin = match (&error.place, text) {
+        (SourcePlace::Text, Some(origin)) => origin.to_string(),
+        (place, _) => place.to_string(),
+    };
+    SettingError::new(origin).hinted(error.hint()).caused_by(error)
+}
+
 impl Reader<'_> {
-    pub(super) fn log(&self) -> Result<LogConfig, ConfigError> {
+    pub(super) fn log(&self) -> Result<LogConfig, SettingError> {
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
         Ok(LogConfig { format: self.one_of("log-format", &formats)?.unwrap_or_default(), filter: self.filter()? })
     }
 
-    pub(super) fn run(&mut self) -> Result<run::Request, ConfigError> {
+    pub(super) fn run(&mut self) -> Result<run::Request, SettingError> {
         self.debezium_configuration()?;
         let place = self.place()?;
         let shard = self.shard(&place)?;
@@ -95,7 +103,7 @@ impl Reader<'_> {
         })
     }
 
-    fn delivery(&self) -> Result<Delivery, ConfigError> {
+    fn delivery(&self) -> Result<Delivery, SettingError> {
         let one_replica = self.layers.is_on("accept-one-replica")?;
         Ok(match self.one_of("delivery", &DELIVERIES)?.unwrap_or_default() {
             Delivery::AtLeastOnce => Delivery::AtLeastOnce,
@@ -104,7 +112,7 @@ impl Reader<'_> {
     }
 
     /// Sees that the files of `--from-debezium` may be run as they are.
-    fn debezium_configuration(&mut self) -> Result<(), ConfigError> {
+    fn debezium_configuration(&mut self) -> Result<(), SettingError> {
         let accept = self.layers.is_on("accept-differences")?;
         let Some(translation) = self.layers.translation() else { return Ok(()) };
         translation.verdict(accept)?;
@@ -113,7 +121,7 @@ impl Reader<'_> {
     }
 
     /// What `walrelay check --from-debezium` is to print, and whether `run` would take it; else what `run` would need.
-    pub(super) fn check(&mut self, json: bool) -> Result<Task, ConfigError> {
+    pub(super) fn check(&mut self, json: bool) -> Result<Task, SettingError> {
         let Some(translation) = self.layers.translation() else {
             return Ok(Task::Check(Box::new(check::Request { config: self.run()?, json })));
         };
@@ -132,7 +140,7 @@ impl Reader<'_> {
         patterns.unwrap_or_default()
     }
 
-    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<Task, ConfigError> {
+    pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<Task, SettingError> {
         let place = self.place()?;
         let shards = self.shards(&place)?;
         let Place { source, publication, slot } = place;
@@ -153,7 +161,7 @@ impl Reader<'_> {
     }
 
     /// With what is said of a run, but not of shards.
-    fn backfill_after_setup(&mut self) -> Result<backfill::Request, ConfigError> {
+    fn backfill_after_setup(&mut self) -> Result<backfill::Request, SettingError> {
         for flag in ["key-column", "id-column"] {
             self.layers.flags.forget(flag);
         }
@@ -163,7 +171,7 @@ impl Reader<'_> {
         Ok(request)
     }
 
-    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::Request, ConfigError> {
+    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::Request, SettingError> {
         self.no_shard()?;
         Ok(backfill::Request {
             run: self.run()?,
@@ -177,7 +185,7 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<status::Request, ConfigError> {
+    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<status::Request, SettingError> {
         let Place { source, publication, slot } = self.place()?;
         let http = self.http()?.as_ref().map(HttpAddress::of_this_machine);
         Ok(status::Request {
@@ -192,27 +200,27 @@ impl Reader<'_> {
     }
 
     /// Where to ask whether the relay is ready; needs no source.
-    pub(super) fn ready(&self) -> Result<String, ConfigError> {
+    pub(super) fn ready(&self) -> Result<String, SettingError> {
         let address = self.http()?;
         address.as_ref().map(HttpAddress::of_this_machine).ok_or_else(|| {
-            ConfigError::usage("--ready asks the relay's HTTP address, and that is off", "--http 127.0.0.1:9464")
+            SettingError::usage("--ready asks the relay's HTTP address, and that is off", "--http 127.0.0.1:9464")
         })
     }
 
-    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::Request, ConfigError> {
+    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::Request, SettingError> {
         let Place { source, publication, slot } = self.place()?;
         let TeardownArgs { publication_too, yes, .. } = *args;
         let (shards, typed_source) = (self.count("shards")?, self.typed_source());
         Ok(teardown::Request { source, publication, slot, publication_too, shards, yes, typed_source })
     }
 
-    pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, ConfigError> {
+    pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, SettingError> {
         let place = self.outbox_place()?;
         let Some(older_than) = self.span("older-than")? else {
-            return Err(ConfigError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
+            return Err(SettingError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
         };
         if older_than < prune::LEAST_AGE && !args.force {
-            return Err(ConfigError::usage(
+            return Err(SettingError::usage(
                 "--older-than is below a minute: such rows may not be published yet",
                 "walrelay prune --older-than 1h, or --force",
             ));
@@ -232,12 +240,12 @@ impl Reader<'_> {
         })
     }
 
-    fn outbox_place(&mut self) -> Result<OutboxPlace, ConfigError> {
+    fn outbox_place(&mut self) -> Result<OutboxPlace, SettingError> {
         let Place { source, publication, slot } = self.place()?;
         Ok(OutboxPlace { source, publication, slot, shard: None, id_column: self.name("id-column")? })
     }
 
-    fn place(&mut self) -> Result<Place, ConfigError> {
+    fn place(&mut self) -> Result<Place, SettingError> {
         Ok(Place {
             publication: self.name("publication")?.unwrap_or_else(|| DEFAULT_NAME.to_owned()),
             slot: self.slot()?,
@@ -251,7 +259,7 @@ impl Reader<'_> {
     }
 
     /// A connection string never begins with an `@`: that is a file which holds one.
-    pub(super) fn source(&mut self) -> Result<Source, ConfigError> {
+    pub(super) fn source(&mut self) -> Result<Source, SettingError> {
         let database_url = || {
             let text = self.layers.environment.variable("DATABASE_URL")?.to_owned();
             Some(Given { text, origin: Origin::Variable("DATABASE_URL".to_owned()) })
@@ -259,7 +267,7 @@ impl Reader<'_> {
         let given = self.layers.one("source")?.or_else(database_url);
         let text = given.as_ref().map(|given| Secret::of_value(&given.text));
         let resolved = Source::resolve_from(text, self.source_password()?, self.layers.environment)
-            .map_err(|error| ConfigError::source(error, given.as_ref().map(|given| &given.origin)))?;
+            .map_err(|error| wrong_source(error, given.as_ref().map(|given| &given.origin)))?;
         if resolved.password_in_text && matches!(given, Some(Given { origin: Origin::Flag(_), .. })) {
             self.warnings.push(VISIBLE_PASSWORD.to_owned());
         }
@@ -267,7 +275,7 @@ impl Reader<'_> {
         Ok(resolved.source)
     }
 
-    fn source_password(&self) -> Result<Option<PasswordSetting>, ConfigError> {
+    fn source_password(&self) -> Result<Option<PasswordSetting>, SettingError> {
         match (self.layers.one("source-password-file")?, self.layers.one("source-password-command")?) {
             (None, None) => Ok(None),
             (Some(given), None) => {
@@ -282,21 +290,21 @@ impl Reader<'_> {
                 })?;
                 Ok(Some(PasswordSetting { name: "--source-password-command", secret: Secret::Command(command) }))
             }
-            (Some(file), Some(command)) => Err(file.excludes(&command).into()),
+            (Some(file), Some(command)) => Err(file.excludes(&command)),
         }
     }
 
-    pub(super) fn slot(&self) -> Result<String, ConfigError> {
+    pub(super) fn slot(&self) -> Result<String, SettingError> {
         match self.layers.one("slot")? {
             None => Ok(DEFAULT_NAME.to_owned()),
             Some(given) if names::is_slot(&given.text) => Ok(given.text),
-            Some(given) => Err(given.invalid(names::SLOT, names::nearest_slot(&given.text)).into()),
+            Some(given) => Err(given.invalid(names::SLOT, names::nearest_slot(&given.text))),
         }
     }
 
     /// The name of a column, a publication or a role, taken exactly.
-    pub(super) fn name(&self, setting: &str) -> Result<Option<String>, ConfigError> {
-        Ok(self.layers.one(setting)?.map(name).transpose()?)
+    pub(super) fn name(&self, setting: &str) -> Result<Option<String>, SettingError> {
+        self.layers.one(setting)?.map(name).transpose()
     }
 
     /// What stands on the command line alone, as it was typed.
@@ -304,7 +312,7 @@ impl Reader<'_> {
         self.layers.flags.last(flag).map(str::to_owned)
     }
 
-    fn tables(&mut self) -> Result<Vec<TableName>, ConfigError> {
+    fn tables(&mut self) -> Result<Vec<TableName>, SettingError> {
         let mut tables = Vec::new();
         for given in self.layers.many("table") {
             let table = table(&given)?;
@@ -316,18 +324,18 @@ impl Reader<'_> {
         Ok(tables)
     }
 
-    fn http(&self) -> Result<Option<HttpAddress>, ConfigError> {
+    fn http(&self) -> Result<Option<HttpAddress>, SettingError> {
         match self.layers.one("http")? {
             None => Ok(Some(HttpAddress::default())),
             Some(given) if given.text.trim().eq_ignore_ascii_case("off") => Ok(None),
             Some(given) => match HttpAddress::parse(&given.text) {
                 Some(address) => Ok(Some(address)),
-                None => Err(given.invalid(names::HTTP, nearest_http(&given.text)).into()),
+                None => Err(given.invalid(names::HTTP, nearest_http(&given.text))),
             },
         }
     }
 
-    pub(super) fn limits(&self) -> Result<Limits, ConfigError> {
+    pub(super) fn limits(&self) -> Result<Limits, SettingError> {
         let default = Limits::default();
         let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
         let stopping = bounds(default.shutdown_timeout, Duration::ZERO, Duration::MAX, "");
@@ -346,30 +354,30 @@ impl Reader<'_> {
         })
     }
 
-    fn duration(&self, setting: &str, bounds: &Bounds<Duration>) -> Result<Duration, ConfigError> {
+    fn duration(&self, setting: &str, bounds: &Bounds<Duration>) -> Result<Duration, SettingError> {
         let Some(given) = self.layers.one(setting)? else { return Ok(bounds.default) };
         let expected = format!("{}{}", units::DURATION, bounds.range);
         match units::duration(&given.text) {
             Ok(duration) if bounds.hold(&duration) => Ok(duration),
-            Ok(_) => Err(given.invalid(expected, None).into()),
-            Err(error) => Err(given.invalid(expected, error.suggestion).into()),
+            Ok(_) => Err(given.invalid(expected, None)),
+            Err(error) => Err(given.invalid(expected, error.suggestion)),
         }
     }
 
-    fn lsn(&self, setting: &str) -> Result<Option<Lsn>, ConfigError> {
+    fn lsn(&self, setting: &str) -> Result<Option<Lsn>, SettingError> {
         let Some(given) = self.layers.one(setting)? else { return Ok(None) };
-        given.text.parse().map(Some).map_err(|_| given.invalid("a WAL position such as 16/B374D848", None).into())
+        given.text.parse().map(Some).map_err(|_| given.invalid("a WAL position such as 16/B374D848", None))
     }
 
-    pub(super) fn size(&self, setting: &str, bounds: &Bounds<usize>) -> Result<usize, ConfigError> {
+    pub(super) fn size(&self, setting: &str, bounds: &Bounds<usize>) -> Result<usize, SettingError> {
         let Some(given) = self.layers.one(setting)? else { return Ok(bounds.default) };
         match units::size(&given.text) {
             Ok(size) if bounds.hold(&size) => Ok(size),
-            _ => Err(given.invalid(format!("{}{}", units::SIZE, bounds.range), None).into()),
+            _ => Err(given.invalid(format!("{}{}", units::SIZE, bounds.range), None)),
         }
     }
 
-    pub(super) fn one_of<T: Copy>(&self, setting: &str, values: &[(&str, T)]) -> Result<Option<T>, ConfigError> {
+    pub(super) fn one_of<T: Copy>(&self, setting: &str, values: &[(&str, T)]) -> Result<Option<T>, SettingError> {
         let Some(given) = self.layers.one(setting)? else { return Ok(None) };
         let text = given.text.trim().to_ascii_lowercase();
         if let Some((_, value)) = values.iter().find(|(name, _)| *name == text) {
@@ -379,33 +387,33 @@ impl Reader<'_> {
         // With one valid value, that is the nearest.
         let only = if let [only] = names.as_slice() { Some(*only) } else { None };
         let nearest = nearest(&text, names.iter().copied()).or(only);
-        Err(given.invalid(names.join(", "), nearest.map(str::to_owned)).into())
+        Err(given.invalid(names.join(", "), nearest.map(str::to_owned)))
     }
 
     /// A misspelt level is a target's name to `tracing`, and would silence everything.
-    fn filter(&self) -> Result<String, ConfigError> {
+    fn filter(&self) -> Result<String, SettingError> {
         let Some(given) = self.layers.one("log-level")? else { return Ok(LogConfig::default().filter) };
         let expected = "error, warn, info, debug, trace, off, or a filter such as info,walrelay::relay=debug";
         let parsed = EnvFilter::builder().parse(&given.text);
         let misspelt = given.text.split(',').map(str::trim).find_map(misspelt_level);
         if parsed.is_err() || misspelt.is_some() || given.text.trim().is_empty() {
             let nearest = misspelt.or_else(|| nearest(&given.text, LEVELS)).map(str::to_owned);
-            return Err(given.invalid(expected, nearest).into());
+            return Err(given.invalid(expected, nearest));
         }
         Ok(given.text)
     }
 
-    fn chunk(&self) -> Result<u32, ConfigError> {
+    fn chunk(&self) -> Result<u32, SettingError> {
         let Some(given) = self.layers.one("chunk")? else { return Ok(DEFAULT_CHUNK) };
         let rows = given.text.parse().ok().filter(|rows| (1..=LARGEST_CHUNK).contains(rows));
-        rows.ok_or_else(|| given.invalid("a number of rows from 1 to 100000", None).into())
+        rows.ok_or_else(|| given.invalid("a number of rows from 1 to 100000", None))
     }
 
     /// A duration without a default or bounds.
-    fn span(&self, flag: &str) -> Result<Option<Duration>, ConfigError> {
+    fn span(&self, flag: &str) -> Result<Option<Duration>, SettingError> {
         let Some(given) = self.layers.one(flag)? else { return Ok(None) };
         let duration = units::duration(&given.text);
-        duration.map(Some).map_err(|error| given.invalid(units::DURATION, error.suggestion).into())
+        duration.map(Some).map_err(|error| given.invalid(units::DURATION, error.suggestion))
     }
 }
 

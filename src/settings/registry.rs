@@ -2,15 +2,14 @@
 //!
 //! In: the layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
-use super::error::ConfigError;
 use super::read::Reader;
-use crate::given::{Given, Origin};
+use crate::given::{Given, Origin, SettingError};
 use crate::secret::Secret;
 use crate::sink::registry::{Credentials, Registry, Subjects};
 
 impl Reader<'_> {
     /// Reads it; what belongs to it is refused without it.
-    pub(super) fn registry(&mut self) -> Result<Option<Registry>, ConfigError> {
+    pub(super) fn registry(&mut self) -> Result<Option<Registry>, SettingError> {
         let one = |name| self.layers.one(name);
         let url = one("schema-registry")?;
         let subject = one("schema-subject")?;
@@ -19,14 +18,14 @@ impl Reader<'_> {
         let ca = one("schema-registry-ca")?;
         let Some(url) = url else {
             return match [subject, user, password, ca].into_iter().flatten().next() {
-                Some(given) => Err(given.needs("--schema-registry").into()),
+                Some(given) => Err(given.needs("--schema-registry")),
                 None => Ok(None),
             };
         };
         let address = url.text.trim().trim_end_matches('/');
         if !Registry::is_address(address) {
             let expected = "http://HOST:PORT or https://HOST/PATH; user and password go to --schema-registry-user and --schema-registry-password";
-            return Err(Given { text: "…".to_owned(), origin: url.origin }.invalid(expected, None).into());
+            return Err(Given { text: "…".to_owned(), origin: url.origin }.invalid(expected, None));
         }
         let subjects = match subject {
             Some(given) => Subjects::parse(&given.text).map_err(|error| given.invalid(error.to_string(), None))?,
@@ -34,7 +33,7 @@ impl Reader<'_> {
         };
         let credentials = match (user, password) {
             (None, None) => None,
-            (None, Some(password)) => return Err(password.needs("--schema-registry-user").into()),
+            (None, Some(password)) => return Err(password.needs("--schema-registry-user")),
             (Some(user), password) => {
                 self.warnings.extend(password.as_ref().and_then(visible));
                 let password = Secret::of_value(password.as_ref().map_or("", |given| &given.text));

@@ -4,23 +4,24 @@
 //! the reader's own, so that the two cannot disagree.
 //! Contacts nothing.
 
+use crate::given::SettingError;
 use std::io::Write;
 
 /// What is shown of a Debezium configuration.
 #[derive(Debug)]
-pub struct Review<E> {
+pub struct Review {
     /// For stdout; no secret is in it.
     pub report: String,
     /// Whether `run` would take the files.
-    pub verdict: Result<(), E>,
+    pub verdict: Result<(), SettingError>,
 }
 
-impl<E> Review<E> {
+impl Review {
     /// Prints the report.
     ///
     /// # Errors
     /// `run` would not take the files.
-    pub fn print(self, out: &mut dyn Write) -> Result<(), E> {
+    pub fn print(self, out: &mut dyn Write) -> Result<(), SettingError> {
         // A reader that went away does not want the rest.
         drop(out.write_all(self.report.as_bytes()));
         self.verdict

@@ -2,7 +2,6 @@
 //!
 //! In: the layers. Out: names and numbers, of which every one is in range.
 
-use super::error::ConfigError;
 use super::read::{Place, Reader};
 use crate::commands::setup::Shards;
 use crate::given::{Given, SettingError};
@@ -11,19 +10,19 @@ use crate::pg::shard::{MOST, SUFFIX_BYTES, Shard};
 
 impl Reader<'_> {
     /// Which shard it is. What one cannot do beside others is refused.
-    pub(super) fn shard(&self, place: &Place) -> Result<Option<Shard>, ConfigError> {
+    pub(super) fn shard(&self, place: &Place) -> Result<Option<Shard>, SettingError> {
         let Some(given) = self.layers.one("shard")? else { return Ok(None) };
         let expected = || format!("I/N with N from 1 to {MOST} and I from 0 to N - 1: 0/3");
         let shard = given.text.parse().map_err(|_| given.invalid(expected(), None))?;
         fits(place, &given)?;
         if self.layers.is_on("setup")? {
-            return Err(ConfigError::usage(
+            return Err(SettingError::usage(
                 format!("{}: one shard does not set up the others", given.origin),
                 "once, before any of them runs: walrelay setup --shards N --apply; then run without --setup",
             ));
         }
         if let Some(prefix) = self.layers.many("message-prefix").first() {
-            return Err(ConfigError::usage(
+            return Err(SettingError::usage(
                 format!("{}: logical messages are in every slot, so each shard would publish them", prefix.origin),
                 "insert into the outbox table instead",
             ));
@@ -32,10 +31,10 @@ impl Reader<'_> {
     }
 
     /// Sees that existing rows are not asked for shard by shard.
-    pub(super) fn no_shard(&self) -> Result<(), ConfigError> {
+    pub(super) fn no_shard(&self) -> Result<(), SettingError> {
         match self.layers.one("shard")? {
             None => Ok(()),
-            Some(given) => Err(ConfigError::usage(
+            Some(given) => Err(SettingError::usage(
                 format!("{}: a shard's slot does not say which rows are older than it", given.origin),
                 "publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply",
             )),
@@ -43,7 +42,7 @@ impl Reader<'_> {
     }
 
     /// How many shards there are to be.
-    pub(super) fn shards(&self, place: &Place) -> Result<Option<Shards>, ConfigError> {
+    pub(super) fn shards(&self, place: &Place) -> Result<Option<Shards>, SettingError> {
         let (given, moves) = match (self.layers.one("shards")?, self.layers.one("reshard")?) {
             (Some(given), _) => (given, false),
             (None, Some(given)) => (given, true),
@@ -59,8 +58,8 @@ impl Reader<'_> {
     }
 
     /// The number of shards behind a flag.
-    pub(super) fn count(&self, flag: &str) -> Result<Option<u8>, ConfigError> {
-        Ok(self.layers.one(flag)?.as_ref().map(count).transpose()?)
+    pub(super) fn count(&self, flag: &str) -> Result<Option<u8>, SettingError> {
+        self.layers.one(flag)?.as_ref().map(count).transpose()
     }
 }
 
@@ -71,12 +70,12 @@ fn count(given: &Given) -> Result<u8, SettingError> {
 }
 
 /// Sees that the names of shards are no longer than Postgres takes.
-fn fits(place: &Place, given: &Given) -> Result<(), ConfigError> {
+fn fits(place: &Place, given: &Given) -> Result<(), SettingError> {
     let most = MAX_NAME_BYTES - SUFFIX_BYTES;
     let long = [&place.publication, &place.slot].into_iter().find(|name| name.len() > most);
     match long {
         None => Ok(()),
-        Some(name) => Err(ConfigError::usage(
+        Some(name) => Err(SettingError::usage(
             format!("{}: \"{name}\" is too long for names such as \"…_0_of_3\"", given.origin),
             format!("--publication and --slot of at most {most} bytes"),
         )),

@@ -98,8 +98,11 @@ impl CommandError {
     }
 
     /// The settings are wrong.
-    pub fn settings(error: impl Into<Box<dyn error::Error + Send + Sync>>, hint: Option<String>) -> Self {
-        Self { remedy: hint.map(Remedy::from), ..Self::said(ExitKind::Settings, error) }
+    fn settings(error: impl error::Error + Send + Sync + 'static, hint: Option<String>) -> Self {
+        Self {
+            remedy: hint.map(Remedy::from),
+            ..Self::said(ExitKind::Settings, Box::new(error) as Box<dyn error::Error + Send + Sync>)
+        }
     }
 
     /// The system does not let the process begin something: `listen for signals`.
@@ -177,8 +180,8 @@ impl From<io::Error> for CommandError {
 }
 
 impl From<SettingError> for CommandError {
-    fn from(error: SettingError) -> Self {
-        let hint = error.hint();
+    fn from(mut error: SettingError) -> Self {
+        let hint = error.hint.take();
         Self::settings(error, hint)
     }
 }

@@ -18,7 +18,6 @@ use super::notify::Notifier;
 use super::setup;
 use super::signals::Signals;
 use crate::check_finding::CHECK;
-use crate::given::SettingError;
 use crate::http::HttpAddress;
 use crate::http::{self, Server};
 use crate::lsn::Lsn;
@@ -101,9 +100,8 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Comm
 /// settings are right.
 pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result<Box<dyn Sink + Send>, CommandError> {
     let sink = config.destination.open(client, delivery).map_err(|error| {
-        let is_for_operator = matches!(error, SettingError::Credentials { .. });
-        let error = CommandError::from(error);
-        CommandError { kind: if is_for_operator { ExitKind::Operator } else { error.kind }, ..error }
+        let kind = if error.lacks_secret { ExitKind::Operator } else { ExitKind::Settings };
+        CommandError { kind, ..error.into() }
     })?;
     Ok(match &config.registry {
         Some(registry) => Box::new(Framed::new(sink, registry, &config.bad_rows.dead_letter_topic)),

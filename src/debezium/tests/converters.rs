@@ -12,7 +12,7 @@ fn an_expanded_payload_needs_json_without_schemas_and_a_word_of_consent() {
     let translation = with(&format!("{json},"), "");
     assert_eq!(translation.connect.expand, Some(Expand { keep_nulls: false }));
     let error = translation.verdict(false).unwrap_err();
-    assert!(error.hint().unwrap().contains("--accept-differences"), "{error}");
+    assert!(error.hint.as_ref().unwrap().contains("--accept-differences"), "{error}");
     translation.verdict(true).unwrap();
     let nulls = r#", "transforms.outbox.table.json.payload.null.behavior": "optional_bytes""#;
     assert_eq!(with(&format!("{json},"), nulls).connect.expand, Some(Expand { keep_nulls: true }));

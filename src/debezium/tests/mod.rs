@@ -10,6 +10,7 @@ mod profiles;
 mod router;
 
 use super::*;
+use crate::given::SettingError;
 
 /// A configuration that gives no notes.
 pub(super) const SERVER: &str = "\
@@ -42,7 +43,7 @@ fn environment(variables: &[(&str, &str)]) -> Environment {
     Environment { variables, ..Environment::default() }
 }
 
-fn read_all(files: &[&str], variables: &[(&str, &str)]) -> Result<Translation, DebeziumError> {
+fn read_all(files: &[&str], variables: &[(&str, &str)]) -> Result<Translation, SettingError> {
     let dir = tempfile::tempdir().unwrap();
     let write = |(at, text): (usize, &&str)| {
         let path = dir.path().join(format!("file{at}"));

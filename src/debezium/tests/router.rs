@@ -111,7 +111,7 @@ fn commas_at_the_end_of_placements_are_nothing_and_aliases_may_hold_an_equals_si
 fn a_placement_that_is_none_is_refused() {
     for placements in ["a", "a:footer", "a:header:b:c", ":header", "a=b:header", "a:header,,b:header", "a:header, "] {
         let option = format!(r#""transforms.outbox.table.fields.additional.placement": "{placements}""#);
-        assert!(matches!(connect(&option).verdict(true), Err(DebeziumError::Problems { .. })), "{placements}");
+        assert!(connect(&option).verdict(true).is_err(), "{placements}");
     }
 }
 

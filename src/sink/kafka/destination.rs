@@ -93,7 +93,7 @@ fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<Settin
         Some(nearest) => format!("the nearest property is {nearest}"),
         None => "its properties are those of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md".to_owned(),
     };
-    Some(SettingError::UnknownProperty { origin: origin.clone(), destination: KIND.title, property: key.clone(), hint })
+    Some(SettingError::unknown_property(origin, KIND.title, key, hint))
 }
 
 /// The origins of properties from another program's files, in which they have other names than librdkafka's.
@@ -131,7 +131,7 @@ impl Kafka {
     /// The error, with the origin of its property.
     fn named(&self, error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
         let place = self.place(error, places).map(|origin| format!("{origin}: "));
-        SettingError::Client { text: format!("{}{error}", place.unwrap_or_default()), hint: self.lacks_mechanism() }
+        SettingError::new(format!("{}{error}", place.unwrap_or_default())).hinted(self.lacks_mechanism())
     }
 
     /// The origin of the property that librdkafka names, or else of the one without which librdkafka accepts the others.
@@ -152,11 +152,11 @@ impl Kafka {
 
     /// The error for settings that librdkafka refuses, or for missing credentials.
     fn refused(&self, error: &SettingsError) -> SettingError {
-        let text = error.to_string();
+        let said = SettingError::new(error.to_string());
         match error {
-            SettingsError::Login(_) => SettingError::Credentials { text },
-            SettingsError::Property { .. } | SettingsError::Unknown { .. } => SettingError::Client { text, hint: None },
-            SettingsError::Together { .. } => SettingError::Client { text, hint: self.lacks_mechanism() },
+            SettingsError::Login(_) => said.lacking_secret(),
+            SettingsError::Property { .. } | SettingsError::Unknown { .. } => said,
+            SettingsError::Together { .. } => said.hinted(self.lacks_mechanism()),
         }
     }
 

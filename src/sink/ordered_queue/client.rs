@@ -58,7 +58,7 @@ impl QueueSink {
     {
         let (sender, receiver) = hand_over(max_in_flight as u64);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&client, receiver));
-        let thread = thread.map_err(|error| SettingError::Client { text: no_thread(&error).text, hint: None })?;
+        let thread = thread.map_err(|error| SettingError::new(no_thread(&error).text))?;
         Ok(Box::new(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) }))
     }
 

@@ -181,19 +181,19 @@ impl Login {
         if let Some(issuer) = issuer {
             let others = token.or_else(|| take(properties, PASSWORD_COMMAND)).or_else(|| take(properties, PASSWORD));
             return match others {
-                Some(other) => Err(SettingError::Exclusive { first: issuer.origin, second: other.origin }),
+                Some(other) => Err(issuer.excludes(&other)),
                 None => by_msk(properties, &issuer, region, brokers).map(Some),
             };
         }
         if let Some(region) = region {
-            return Err(SettingError::Needs { origin: region.origin, other: "-X oauthbearer=aws-msk-iam" });
+            return Err(region.needs("-X oauthbearer=aws-msk-iam"));
         }
         let command = take(properties, PASSWORD_COMMAND);
         let password = properties.iter().rfind(|(name, _)| name == PASSWORD).map(|(_, given)| given.clone());
         let user = properties.iter().rfind(|(name, _)| name == USER).map(|(_, given)| given.text.clone());
         let (property, source) = match (token, command, password) {
             (Some(first), Some(second), _) | (Some(first), None, Some(second)) | (None, Some(first), Some(second)) => {
-                return Err(SettingError::Exclusive { first: first.origin, second: second.origin });
+                return Err(first.excludes(&second));
             }
             (Some(command), None, None) => {
                 by_token(properties, &command)?;
