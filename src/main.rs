@@ -103,7 +103,7 @@ fn in_chunks(task: &Task) -> bool {
     }
 }
 
-fn tear_down(request: &teardown::Request) -> Result<(), CommandError> {
+fn tear_down(request: &teardown::TeardownRequest) -> Result<(), CommandError> {
     let mut stdin = io::stdin().lock();
     let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
     teardown::teardown(request, &mut io::stdout(), terminal)

@@ -14,7 +14,7 @@ use walrelay::commands::EXIT_CODES;
 use walrelay::metrics::{State, WAL_STATUSES};
 use walrelay::outbox::{BadReason, Ignored};
 use walrelay::route::TopicFault;
-use walrelay::settings::cli::{Value, described};
+use walrelay::settings::cli::{SettingValue, described};
 use walrelay::settings::variable_of;
 use walrelay::sink::destination::Kind;
 use walrelay::sink::kinds::KINDS;
@@ -95,12 +95,12 @@ fn settings(group: &str) -> String {
     for setting in of_group {
         let short = setting.short.map_or_else(String::new, |short| format!("`-{short}`, "));
         let value = match &setting.value {
-            Value::Switch => "`true`, `false`".to_owned(),
-            Value::OneOf(values) => values.iter().map(|value| code(value)).collect::<Vec<_>>().join(", "),
-            Value::Named(name) => code(name),
+            SettingValue::Switch => "`true`, `false`".to_owned(),
+            SettingValue::OneOf(values) => values.iter().map(|value| code(value)).collect::<Vec<_>>().join(", "),
+            SettingValue::Named(name) => code(name),
         };
         let list = if setting.repeatable { ", a list" } else { "" };
-        let none = || if setting.value == Value::Switch { code("false") } else { "none".to_owned() };
+        let none = || if setting.value == SettingValue::Switch { code("false") } else { "none".to_owned() };
         let default = setting.default.as_deref().map_or_else(none, typed_default);
         let meaning = setting.meaning.trim_end_matches("; repeatable");
         writeln!(table, "| {short}`--{}` | {value}{list} | {default} | {} |", setting.name, typed(meaning)).unwrap();

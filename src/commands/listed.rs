@@ -1,6 +1,6 @@
 //! Rows of a table, listed in one snapshot by where they stand and who left them there.
 //!
-//! In: a table and a condition. Out: chunks of [`Place`]s, in order, from a cursor that the server holds: our memory is one chunk.
+//! In: a table and a condition. Out: chunks of [`RowPlace`]s, in order, from a cursor that the server holds: our memory is one chunk.
 //! Invariant: a place is used again once its row is gone, so nothing is done to a row before [`locked`] has seen, under a lock, that the
 //! same transaction's row with the same id still stands there.
 
@@ -12,7 +12,7 @@ pub(super) const PATIENCE: Duration = Duration::from_hours(24);
 
 /// Where a row stands, who left it there, and its id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RowPlace {
     /// `tableoid`: the partition.
     table: String,
     /// As SQL writes it: `(0,1)`.
@@ -63,21 +63,21 @@ pub(super) fn close(connection: &mut Connection) -> Result<(), pg::Error> {
 }
 
 /// The next `rows` of the list; empty at its end.
-pub(super) fn next(connection: &mut Connection, rows: u32) -> Result<Vec<Place>, pg::Error> {
+pub(super) fn next(connection: &mut Connection, rows: u32) -> Result<Vec<RowPlace>, pg::Error> {
     let found = connection.query(&format!("FETCH FORWARD {rows} FROM walrelay_rows"))?;
     Ok(found.iter().filter_map(place).collect())
 }
 
-fn place(row: &Row) -> Option<Place> {
+fn place(row: &Row) -> Option<RowPlace> {
     let text = |at| row.text(at).map(str::to_owned);
-    Some(Place { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
+    Some(RowPlace { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
 }
 
 /// The beginning of a statement: `locked (tab, tid)` are those of `places` that are still as they were listed, and locked now.
 /// `skip_locked`: without those that others have locked; else these are waited for. `table`: as SQL names it. `stays`: as SQL, which rows
 /// of `t` are left out though they were listed.
-pub(super) fn locked(table: &str, id: &str, places: &[Place], skip_locked: bool, stays: Option<&str>) -> String {
-    let array = |part: fn(&Place) -> &str| literal(&array(places.iter().map(part)));
+pub(super) fn locked(table: &str, id: &str, places: &[RowPlace], skip_locked: bool, stays: Option<&str>) -> String {
+    let array = |part: fn(&RowPlace) -> &str| literal(&array(places.iter().map(part)));
     let tids = array(|place| &place.ctid);
     format!(
         "WITH listed (tab, tid, x, id) AS (
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_row_is_recognised_by_place_transaction_and_id() {
         let place =
-            Place { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
+            RowPlace { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
         let sql = locked("\"public\".\"outbox\"", "event_id", &[place], true, None);
         for part in
             ["l.tid = t.ctid", "l.x = t.xmin", "t.\"event_id\"::text", "SKIP LOCKED", "it''s", "l.tab = t.tableoid"]

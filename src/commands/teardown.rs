@@ -19,7 +19,7 @@ use std::io::{BufRead, Write};
 
 /// What is to go.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct TeardownRequest {
     /// The database.
     pub source: Source,
     /// The publication.
@@ -32,11 +32,11 @@ pub struct Request {
     pub shards: Option<u8>,
     /// Without asking.
     pub yes: bool,
-    /// As in [`setup::Request`](super::setup::Request).
+    /// As in [`setup::SetupRequest`](super::setup::SetupRequest).
     pub typed_source: Option<String>,
 }
 
-impl Request {
+impl TeardownRequest {
     /// One for each slot.
     fn each(&self) -> Vec<Self> {
         let Some(count) = self.shards else { return vec![self.clone()] };
@@ -63,12 +63,12 @@ struct Facts {
 /// # Errors
 /// The slot is in use or is not one of this database's; nobody can be asked; the server cannot be reached or refuses.
 pub fn teardown(
-    request: &Request,
+    request: &TeardownRequest,
     out: &mut dyn Write,
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    let mut work: Vec<(Request, Facts, Vec<Step>)> = Vec::new();
+    let mut work: Vec<(TeardownRequest, Facts, Vec<Step>)> = Vec::new();
     for each in request.each() {
         let facts = look(&mut connection, &each)?;
         refuse(&mut connection, &each, &facts)?;
@@ -96,7 +96,7 @@ pub fn teardown(
     Ok(())
 }
 
-fn look(connection: &mut Connection, request: &Request) -> Result<Facts, CommandError> {
+fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<Facts, CommandError> {
     let publication = match server::publication(connection, &request.publication)? {
         Some(_) => Some(catalog::publication_mark(connection, &request.publication)?),
         None => None,
@@ -110,7 +110,7 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Facts, Command
     })
 }
 
-fn refuse(connection: &mut Connection, request: &Request, facts: &Facts) -> Result<(), CommandError> {
+fn refuse(connection: &mut Connection, request: &TeardownRequest, facts: &Facts) -> Result<(), CommandError> {
     let Some(slot) = &facts.slot else { return Ok(()) };
     // Whatever else is wrong with it is a reason to drop it.
     check_owner(&request.slot, &facts.database, slot)?;
@@ -136,7 +136,7 @@ struct Step {
 }
 
 impl Step {
-    fn execute(&self, connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+    fn execute(&self, connection: &mut Connection, request: &TeardownRequest) -> Result<(), CommandError> {
         let error = match connection.query(&self.sql) {
             Ok(_) => return Ok(()),
             Err(error @ pg::Error::Server { .. }) => error,
@@ -151,7 +151,7 @@ impl Step {
     }
 }
 
-fn plan(request: &Request, facts: &Facts) -> Vec<Step> {
+fn plan(request: &TeardownRequest, facts: &Facts) -> Vec<Step> {
     let slot = facts.slot.as_ref().map(|slot| drop_slot(&request.slot, slot));
     let publication = facts.publication.as_ref().and_then(|mark| {
         if request.publication_too { Some(drop_publication(request, facts, mark)) } else { remove_mark(request, mark) }
@@ -172,7 +172,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
     }
 }
 
-fn drop_publication(request: &Request, facts: &Facts, mark: &PublicationMark) -> Step {
+fn drop_publication(request: &TeardownRequest, facts: &Facts, mark: &PublicationMark) -> Step {
     let name = &request.publication;
     let tables: Vec<String> = facts.tables.iter().map(ToString::to_string).collect();
     let others: Vec<&str> = marker::slots(mark.comment.as_deref()).filter(|slot| *slot != request.slot).collect();
@@ -189,7 +189,7 @@ fn drop_publication(request: &Request, facts: &Facts, mark: &PublicationMark) ->
     }
 }
 
-fn remove_mark(request: &Request, mark: &PublicationMark) -> Option<Step> {
+fn remove_mark(request: &TeardownRequest, mark: &PublicationMark) -> Option<Step> {
     let comment = mark.comment.as_deref();
     if !marker::is_set(comment, &request.slot) {
         return None;
@@ -214,7 +214,7 @@ fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<boo
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-fn gone(request: &Request) -> String {
+fn gone(request: &TeardownRequest) -> String {
     match request.shards {
         Some(count) => format!("there are no {count} shards"),
         None if request.publication_too => {
@@ -225,7 +225,7 @@ fn gone(request: &Request) -> String {
 }
 
 /// What is left, and how to set it up again.
-fn ending(request: &Request, facts: &Facts) -> String {
+fn ending(request: &TeardownRequest, facts: &Facts) -> String {
     let source = request.typed_source.as_deref();
     let goes = request.publication_too || request.shards.is_some();
     let tables = if goes { facts.tables.as_slice() } else { &[] };
@@ -249,9 +249,9 @@ mod tests {
     use crate::pg::source::Environment;
     use serde_json::json;
 
-    fn request(publication_too: bool) -> Request {
+    fn request(publication_too: bool) -> TeardownRequest {
         let source = Source::resolve(Some("postgres://app@localhost/shop"), &Environment::default()).unwrap().source;
-        Request {
+        TeardownRequest {
             source,
             publication: "pub".to_owned(),
             slot: "orders".to_owned(),
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    fn sql(request: &Request, facts: &Facts) -> Vec<String> {
+    fn sql(request: &TeardownRequest, facts: &Facts) -> Vec<String> {
         plan(request, facts).into_iter().map(|step| step.sql).collect()
     }
 

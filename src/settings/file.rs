@@ -60,7 +60,12 @@ impl File {
         Ok(file)
     }
 
-    fn add_setting(&mut self, key: &Name<'_>, value: &Value<'_>, place: &Places<'_>) -> Result<(), SettingError> {
+    fn add_setting(
+        &mut self,
+        key: &TomlName<'_>,
+        value: &TomlValue<'_>,
+        place: &Places<'_>,
+    ) -> Result<(), SettingError> {
         let name = key.get_ref().replace('_', "-");
         if !cli::settings().contains(&name) {
             return Err(unknown_key(key, place));
@@ -99,8 +104,8 @@ fn add_properties(
     Ok(())
 }
 
-type Name<'a> = Spanned<DeString<'a>>;
-type Value<'a> = Spanned<DeValue<'a>>;
+type TomlName<'a> = Spanned<DeString<'a>>;
+type TomlValue<'a> = Spanned<DeValue<'a>>;
 
 /// Finds lines.
 struct Places<'a> {
@@ -118,7 +123,7 @@ impl Places<'_> {
     }
 }
 
-fn entry(key: &str, span: &Range<usize>, value: &Value<'_>, place: &Places<'_>) -> Result<Entry, SettingError> {
+fn entry(key: &str, span: &Range<usize>, value: &TomlValue<'_>, place: &Places<'_>) -> Result<Entry, SettingError> {
     let wrong = || {
         let message = format!("{key} must be a text, a whole number, true, false, or a list of these");
         SettingError::syntax(place.path, place.line(span), &message)
@@ -158,7 +163,7 @@ pub(super) fn unknown(text: String, kind: &str, nearest: Option<String>) -> Sett
     )
 }
 
-fn unknown_key(key: &Name<'_>, place: &Places<'_>) -> SettingError {
+fn unknown_key(key: &TomlName<'_>, place: &Places<'_>) -> SettingError {
     let name = key.get_ref().replace('_', "-");
     let settings = cli::settings();
     if cli::actions().contains(&name) {

@@ -1,15 +1,15 @@
 //! `dead-letters`: which records, and what is done with them.
 //!
 //! In: the layers, with the settings of `run` that it shares: the destination, the slot, the
-//! dead-letter topic. Out: a [`Request`].
+//! dead-letter topic. Out: a [`DeadLettersRequest`].
 
 use super::cli::DeadLettersArgs;
 use super::read::Reader;
-use crate::commands::dead_letters::{Action, Request};
+use crate::commands::dead_letters::{Action, DeadLettersRequest};
 use crate::given::SettingError;
 
 impl Reader<'_> {
-    pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<Request, SettingError> {
+    pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<DeadLettersRequest, SettingError> {
         let slot = self.slot()?;
         let destination = self.destination(self.limits()?.max_in_flight)?;
         let addresses = destination.kind().topics;
@@ -17,7 +17,7 @@ impl Reader<'_> {
         if let Some(given) = default_topic.as_ref().filter(|given| addresses.check(&given.text).is_err()) {
             return Err(given.invalid(addresses.expected, None));
         }
-        Ok(Request {
+        Ok(DeadLettersRequest {
             topic: self.dead_letter_topic(&slot, addresses)?,
             destination,
             slot,

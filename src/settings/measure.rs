@@ -1,9 +1,9 @@
 //! `bench`: what is measured, and with how much.
 //!
-//! In: the layers, with the settings of `run` that a measurement shares. Out: a [`Request`] whose numbers are in range.
+//! In: the layers, with the settings of `run` that a measurement shares. Out: a [`BenchRequest`] whose numbers are in range.
 
 use super::read::{Bounds, Reader, bounds};
-use crate::commands::bench::{PayloadType, Request};
+use crate::commands::bench::{BenchRequest, PayloadType};
 use crate::given::SettingError;
 
 /// Rows that a measurement writes at most: more is a mistake.
@@ -23,13 +23,13 @@ const TYPES: [(&str, PayloadType); 4] = [
 ];
 
 impl Reader<'_> {
-    pub(super) fn bench(&mut self, json: bool) -> Result<Request, SettingError> {
+    pub(super) fn bench(&mut self, json: bool) -> Result<BenchRequest, SettingError> {
         let source = self.source()?;
         let limits = self.limits()?;
         let is_wanted = self.one_of("sink", &SINKS)?.unwrap_or(true);
         let destination = is_wanted.then(|| self.destination(limits.max_in_flight)).transpose()?;
         let at_least_one = |default| bounds(default, 1, MOST_ROWS, ", at least 1");
-        Ok(Request {
+        Ok(BenchRequest {
             source,
             destination,
             limits,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::pg::source::Environment;
 
-    fn read(flag: &str, value: &str) -> Result<Request, SettingError> {
+    fn read(flag: &str, value: &str) -> Result<BenchRequest, SettingError> {
         let environment = Environment::default();
         let flags = FlagValues::default().with("source", "host=h user=u").with("sink", "null").with(flag, value);
         let layers = Layers::open(flags, &environment)?;

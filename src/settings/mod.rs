@@ -59,27 +59,27 @@ pub struct Invocation {
 #[derive(Debug)]
 pub enum Task {
     /// Read, publish, confirm.
-    Run(Box<run::Request>),
+    Run(Box<run::RunRequest>),
     /// Print or run the SQL that the database needs; then publish the rows that are there already, if the second is there.
-    Setup(Box<setup::Request>, Option<Box<backfill::Request>>),
+    Setup(Box<setup::SetupRequest>, Option<Box<backfill::BackfillRequest>>),
     /// Show the slot.
-    Status(Box<status::Request>),
+    Status(Box<status::StatusRequest>),
     /// Ask the relay on this machine, at `host:port`, whether it is ready (`status --ready`).
     Ready(String),
     /// Drop the slot.
-    Teardown(Box<teardown::Request>),
+    Teardown(Box<teardown::TeardownRequest>),
     /// Measure.
-    Bench(Box<bench::Request>),
+    Bench(Box<bench::BenchRequest>),
     /// Show what a Debezium configuration means.
     CheckDebezium(Box<Review>),
     /// List dead-letter records, or publish them again.
-    DeadLetters(Box<dead_letters::Request>),
+    DeadLetters(Box<dead_letters::DeadLettersRequest>),
     /// Publish rows that are older than the slot.
-    Backfill(Box<backfill::Request>),
+    Backfill(Box<backfill::BackfillRequest>),
     /// Delete rows that are delivered.
-    Prune(Box<prune::Request>),
+    Prune(Box<prune::PruneRequest>),
     /// Look at what a run needs.
-    Check(Box<check::Request>),
+    Check(Box<check::CheckRequest>),
     /// Print completions; see [`cli::completions`].
     Completions(Shell),
     /// Write the manual; see [`cli::write_manual`].

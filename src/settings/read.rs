@@ -47,7 +47,7 @@ pub(super) struct Reader<'a> {
 }
 
 /// What every command but `completions` needs.
-pub(super) struct Place {
+pub(super) struct SlotSettings {
     source: Source,
     pub(super) publication: String,
     pub(super) slot: String,
@@ -68,11 +68,11 @@ impl Reader<'_> {
         Ok(LogConfig { format: self.one_of("log-format", &formats)?.unwrap_or_default(), filter: self.filter()? })
     }
 
-    pub(super) fn run(&mut self) -> Result<run::Request, SettingError> {
+    pub(super) fn run(&mut self) -> Result<run::RunRequest, SettingError> {
         self.debezium_configuration()?;
         let place = self.place()?;
         let shard = self.shard(&place)?;
-        let Place { source, publication, slot } = place;
+        let SlotSettings { source, publication, slot } = place;
         let limits = self.limits()?;
         let tables = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
@@ -82,7 +82,7 @@ impl Reader<'_> {
         let registry = self.registry()?;
         // Dead-letter records have one place, whatever the number of shards.
         let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
-        Ok(run::Request {
+        Ok(run::RunRequest {
             source,
             publication: name(publication),
             slot: name(slot),
@@ -123,7 +123,7 @@ impl Reader<'_> {
     /// What `walrelay check --from-debezium` is to print, and whether `run` would take it; else what `run` would need.
     pub(super) fn check(&mut self, json: bool) -> Result<Task, SettingError> {
         let Some(translation) = self.layers.translation() else {
-            return Ok(Task::Check(Box::new(check::Request { config: self.run()?, json })));
+            return Ok(Task::Check(Box::new(check::CheckRequest { config: self.run()?, json })));
         };
         let accept = self.layers.is_on("accept-differences")?;
         let report = translation.report(&self.layers.debezium_files(), accept);
@@ -143,9 +143,9 @@ impl Reader<'_> {
     pub(super) fn setup(&mut self, args: &SetupArgs) -> Result<Task, SettingError> {
         let place = self.place()?;
         let shards = self.shards(&place)?;
-        let Place { source, publication, slot } = place;
+        let SlotSettings { source, publication, slot } = place;
         let backfill = args.backfill.then(|| self.backfill_after_setup()).transpose()?;
-        let request = setup::Request {
+        let request = setup::SetupRequest {
             source,
             publication,
             slot,
@@ -161,7 +161,7 @@ impl Reader<'_> {
     }
 
     /// With what is said of a run, but not of shards.
-    fn backfill_after_setup(&mut self) -> Result<backfill::Request, SettingError> {
+    fn backfill_after_setup(&mut self) -> Result<backfill::BackfillRequest, SettingError> {
         for flag in ["key-column", "id-column"] {
             self.layers.flags.forget(flag);
         }
@@ -171,9 +171,9 @@ impl Reader<'_> {
         Ok(request)
     }
 
-    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::Request, SettingError> {
+    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Result<backfill::BackfillRequest, SettingError> {
         self.no_shard()?;
-        Ok(backfill::Request {
+        Ok(backfill::BackfillRequest {
             run: self.run()?,
             condition: self.text("where"),
             order: self.name("order-by")?,
@@ -185,10 +185,10 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<status::Request, SettingError> {
-        let Place { source, publication, slot } = self.place()?;
+    pub(super) fn status(&mut self, args: &StatusArgs) -> Result<status::StatusRequest, SettingError> {
+        let SlotSettings { source, publication, slot } = self.place()?;
         let http = self.http()?.as_ref().map(HttpAddress::of_this_machine);
-        Ok(status::Request {
+        Ok(status::StatusRequest {
             source,
             publication,
             slot,
@@ -207,14 +207,14 @@ impl Reader<'_> {
         })
     }
 
-    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::Request, SettingError> {
-        let Place { source, publication, slot } = self.place()?;
+    pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::TeardownRequest, SettingError> {
+        let SlotSettings { source, publication, slot } = self.place()?;
         let TeardownArgs { publication_too, yes, .. } = *args;
         let (shards, typed_source) = (self.count("shards")?, self.typed_source());
-        Ok(teardown::Request { source, publication, slot, publication_too, shards, yes, typed_source })
+        Ok(teardown::TeardownRequest { source, publication, slot, publication_too, shards, yes, typed_source })
     }
 
-    pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::Request, SettingError> {
+    pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::PruneRequest, SettingError> {
         let place = self.outbox_place()?;
         let Some(older_than) = self.span("older-than")? else {
             return Err(SettingError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
@@ -225,7 +225,7 @@ impl Reader<'_> {
                 "walrelay prune --older-than 1h, or --force",
             ));
         }
-        Ok(prune::Request {
+        Ok(prune::PruneRequest {
             place,
             tables: self.tables()?,
             older_than,
@@ -241,12 +241,12 @@ impl Reader<'_> {
     }
 
     fn outbox_place(&mut self) -> Result<OutboxPlace, SettingError> {
-        let Place { source, publication, slot } = self.place()?;
+        let SlotSettings { source, publication, slot } = self.place()?;
         Ok(OutboxPlace { source, publication, slot, shard: None, id_column: self.name("id-column")? })
     }
 
-    fn place(&mut self) -> Result<Place, SettingError> {
-        Ok(Place {
+    fn place(&mut self) -> Result<SlotSettings, SettingError> {
+        Ok(SlotSettings {
             publication: self.name("publication")?.unwrap_or_else(|| DEFAULT_NAME.to_owned()),
             slot: self.slot()?,
             source: self.source()?,

@@ -2,7 +2,7 @@
 //!
 //! In: the layers. Out: names and numbers, of which every one is in range.
 
-use super::read::{Place, Reader};
+use super::read::{Reader, SlotSettings};
 use crate::commands::setup::Shards;
 use crate::given::{Given, SettingError};
 use crate::outbox::table_name::MAX_NAME_BYTES;
@@ -10,7 +10,7 @@ use crate::pg::shard::{MOST, SUFFIX_BYTES, Shard};
 
 impl Reader<'_> {
     /// Which shard it is. What one cannot do beside others is refused.
-    pub(super) fn shard(&self, place: &Place) -> Result<Option<Shard>, SettingError> {
+    pub(super) fn shard(&self, place: &SlotSettings) -> Result<Option<Shard>, SettingError> {
         let Some(given) = self.layers.one("shard")? else { return Ok(None) };
         let expected = || format!("I/N with N from 1 to {MOST} and I from 0 to N - 1: 0/3");
         let shard = given.text.parse().map_err(|_| given.invalid(expected(), None))?;
@@ -42,7 +42,7 @@ impl Reader<'_> {
     }
 
     /// How many shards there are to be.
-    pub(super) fn shards(&self, place: &Place) -> Result<Option<Shards>, SettingError> {
+    pub(super) fn shards(&self, place: &SlotSettings) -> Result<Option<Shards>, SettingError> {
         let (given, moves) = match (self.layers.one("shards")?, self.layers.one("reshard")?) {
             (Some(given), _) => (given, false),
             (None, Some(given)) => (given, true),
@@ -70,7 +70,7 @@ fn count(given: &Given) -> Result<u8, SettingError> {
 }
 
 /// Sees that the names of shards are no longer than Postgres takes.
-fn fits(place: &Place, given: &Given) -> Result<(), SettingError> {
+fn fits(place: &SlotSettings, given: &Given) -> Result<(), SettingError> {
     let most = MAX_NAME_BYTES - SUFFIX_BYTES;
     let long = [&place.publication, &place.slot].into_iter().find(|name| name.len() > most);
     match long {

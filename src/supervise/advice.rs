@@ -222,9 +222,9 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
     }
     let look = |mut connection| hint(&mut connection, target, outbox, &error);
     match Connection::open(&target.source, Purpose::Control).and_then(look) {
-        Ok(Some(Found::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
-        Ok(Some(Found::Error(error))) => RunError::Unmappable(error),
-        Ok(Some(Found::Instead(error))) => error,
+        Ok(Some(Advice::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
+        Ok(Some(Advice::Error(error))) => RunError::Unmappable(error),
+        Ok(Some(Advice::Instead(error))) => error,
         // An ordinary session is refused as well: it is not the right to replicate.
         Err(pg::Error::LoginRefused { error: refusal, .. })
             if may_not(&error) && refusal.code == sqlstate::INSUFFICIENT_PRIVILEGE =>
@@ -254,7 +254,7 @@ fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy
     is_closed.then(|| Remedy::sql(format!("ALTER DATABASE {database} ALLOW_CONNECTIONS true;")))
 }
 
-enum Found {
+enum Advice {
     Hint(Remedy),
     /// The same error, knowing more.
     Error(Box<PlanError>),
@@ -283,9 +283,9 @@ fn hint(
     target: &StreamTarget,
     outbox: &Outbox,
     error: &RunError,
-) -> Result<Option<Found>, pg::Error> {
+) -> Result<Option<Advice>, pg::Error> {
     if let RunError::Unmappable(error) = error {
-        return Ok(widened(connection, target, outbox, error)?.map(Found::Error));
+        return Ok(widened(connection, target, outbox, error)?.map(Advice::Error));
     }
     if let Some(found) = of_shards(connection, target, error)? {
         return Ok(Some(found));
@@ -296,11 +296,15 @@ fn hint(
         (&target.publication, &target.slot, &target.tables),
         outbox,
     )?;
-    Ok(around.hint(error).map(Found::Hint))
+    Ok(around.hint(error).map(Advice::Hint))
 }
 
 /// What became of a publication or slot that is gone, where rows are shared out: a slot alone is never made again.
-fn of_shards(connection: &mut Connection, target: &StreamTarget, error: &RunError) -> Result<Option<Found>, pg::Error> {
+fn of_shards(
+    connection: &mut Connection,
+    target: &StreamTarget,
+    error: &RunError,
+) -> Result<Option<Advice>, pg::Error> {
     // A publication may also be dropped between two questions about it.
     if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. } | RunError::NoTables { .. }) {
         return Ok(None);
@@ -321,8 +325,8 @@ fn of_shards(connection: &mut Connection, target: &StreamTarget, error: &RunErro
         to: other.count(),
     });
     let has_slot = !matches!(error, RunError::NoSlot { .. });
-    let lost = || shard.map(|shard| Found::Hint(lost_shard(shard, slot, is_there, has_slot)));
-    Ok(moved.map(Found::Instead).or_else(lost))
+    let lost = || shard.map(|shard| Advice::Hint(lost_shard(shard, slot, is_there, has_slot)));
+    Ok(moved.map(Advice::Instead).or_else(lost))
 }
 
 /// `is_there`: its publication is.

@@ -56,8 +56,8 @@ impl Place {
         self.value(&format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}'", self.slot)).unwrap()
     }
 
-    fn setup(&self) -> setup::Request {
-        setup::Request {
+    fn setup(&self) -> setup::SetupRequest {
+        setup::SetupRequest {
             source: self.source(),
             publication: self.publication.clone(),
             slot: self.slot.clone(),
@@ -77,14 +77,14 @@ impl Place {
 
     fn status(&self, json: bool) -> (String, Result<(), CommandError>) {
         let (source, publication, slot) = (self.source(), self.publication.clone(), self.slot.clone());
-        let request = status::Request { source, publication, slot, json, all: false, watch: None, http: None };
+        let request = status::StatusRequest { source, publication, slot, json, all: false, watch: None, http: None };
         let mut out = Vec::new();
         let outcome = status::status(&request, &mut out, false, &|| false);
         (String::from_utf8(out).unwrap(), outcome)
     }
 
     fn teardown(&self, publication_too: bool) -> (String, Result<(), CommandError>) {
-        let request = teardown::Request {
+        let request = teardown::TeardownRequest {
             source: self.source(),
             publication: self.publication.clone(),
             slot: self.slot.clone(),
@@ -113,14 +113,14 @@ fn outbox() -> TableName {
     TableName { schema: "public".to_owned(), name: "outbox".to_owned() }
 }
 
-fn set_up(request: &setup::Request) -> (String, Result<(), CommandError>) {
+fn set_up(request: &setup::SetupRequest) -> (String, Result<(), CommandError>) {
     let mut out = Vec::new();
     let outcome = setup::setup(request, &mut out, &mut Vec::new(), &|| false);
     (String::from_utf8(out).unwrap(), outcome.map(drop))
 }
 
 #[track_caller]
-fn done(request: &setup::Request) -> String {
+fn done(request: &setup::SetupRequest) -> String {
     let (out, outcome) = set_up(request);
     outcome.unwrap();
     out
@@ -131,7 +131,7 @@ fn the_printed_sql_is_all_that_a_database_needs() {
     let place = Place::new();
     place.run("DROP TABLE public.outbox");
     let role = unique_name("relay");
-    let request = setup::Request { apply: false, create_table: true, role: Some(role), ..place.setup() };
+    let request = setup::SetupRequest { apply: false, create_table: true, role: Some(role), ..place.setup() };
     let script = done(&request);
     let script = script.strip_prefix("\\set ON_ERROR_STOP on\n").unwrap();
     let sql: String = script.lines().filter(|line| !line.starts_with("--")).flat_map(|line| [line, "\n"]).collect();
@@ -165,7 +165,7 @@ fn rows_that_may_not_be_read_are_not_counted_and_that_is_said() {
          CREATE PUBLICATION walrelay FOR TABLE public.outbox; ALTER PUBLICATION walrelay OWNER TO {role}",
         place.source().dbname
     ));
-    let out = done(&setup::Request { source: place.source_as(&role), ..place.setup() });
+    let out = done(&setup::SetupRequest { source: place.source_as(&role), ..place.setup() });
     assert!(out.contains("could not be counted (permission denied for table outbox"), "{out}");
     place.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
 }
@@ -175,7 +175,7 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
     let place = Place::new();
     let role = unique_name("weak");
     place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION"));
-    let request = setup::Request { source: place.source_as(&role), ..place.setup() };
+    let request = setup::SetupRequest { source: place.source_as(&role), ..place.setup() };
     let error = set_up(&request).1.unwrap_err();
     assert_eq!((error.kind.exit_code(), error.to_string().starts_with("cannot create publication")), (2, true));
     assert!(
@@ -407,7 +407,7 @@ fn teardown_does_not_touch_a_slot_that_is_read_and_names_the_reader() {
 fn nobody_to_ask_is_no_yes() {
     let place = Place::new();
     done(&place.setup());
-    let request = teardown::Request {
+    let request = teardown::TeardownRequest {
         source: place.source(),
         publication: place.publication.clone(),
         slot: place.slot.clone(),

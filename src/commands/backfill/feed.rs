@@ -15,7 +15,7 @@
 //! that was read, with another connection.
 
 use super::keeper::Keeper;
-use super::parts::{Asked, Key, Paging, Part, Place, Start};
+use super::parts::{Asked, Key, Paging, Part, PartPosition, Start};
 use super::reader::Reader;
 use crate::commands::error::CommandError;
 use crate::lsn::Lsn;
@@ -55,7 +55,7 @@ struct Sent {
 #[derive(Debug)]
 enum State {
     /// The next page is to be asked for.
-    Between(Place),
+    Between(PartPosition),
     /// A page's rows are coming.
     Page {
         part: usize,
@@ -87,7 +87,7 @@ pub(super) struct Feed {
     next: u64,
     sent: VecDeque<Sent>,
     /// How far everything is acknowledged.
-    confirmed: Place,
+    confirmed: PartPosition,
     keeper: Keeper,
     /// The parts whose tables were looked at again: those before this one.
     looked_at: usize,
@@ -134,7 +134,7 @@ impl Feed {
         rate: Option<NonZeroU32>,
     ) -> Self {
         let pace = rate.map(|rate| Pace { rate, since: Instant::now(), rows: 0 });
-        let first = Place { part: 0, start: begin_of(&parts, 0) };
+        let first = PartPosition { part: 0, start: begin_of(&parts, 0) };
         Self {
             parts,
             asked,
@@ -189,7 +189,7 @@ impl Feed {
     pub(super) fn acknowledged(&mut self, flush_lsn: Lsn) {
         while let Some(front) = self.sent.pop_front_if(|front| front.number < flush_lsn.bytes()) {
             self.keeper.row(&self.parts, front.part);
-            self.confirmed = Place { part: front.part, start: Start::After(front.key) };
+            self.confirmed = PartPosition { part: front.part, start: Start::After(front.key) };
         }
         self.end_if_all();
         self.keeper.reached(&self.parts, &self.confirmed);
@@ -198,7 +198,7 @@ impl Feed {
     /// Nothing is read any more, and nothing is on its way.
     fn end_if_all(&mut self) {
         if matches!(self.state, State::Ended) && self.sent.is_empty() {
-            self.confirmed = Place { part: self.parts.len(), start: Start::First };
+            self.confirmed = PartPosition { part: self.parts.len(), start: Start::First };
         }
     }
 
@@ -208,11 +208,11 @@ impl Feed {
     }
 
     /// Asks for the next page, if there is one. `false`: it is not time yet.
-    fn begin_page(&mut self, place: Place) -> Result<bool, CommandError> {
-        let Place { mut part, mut start } = place;
+    fn begin_page(&mut self, place: PartPosition) -> Result<bool, CommandError> {
+        let PartPosition { mut part, mut start } = place;
         loop {
             if !self.may_go_on(part)? {
-                self.state = State::Between(Place { part, start });
+                self.state = State::Between(PartPosition { part, start });
                 return Ok(false);
             }
             let Some(of) = self.parts.get(part) else {
@@ -286,7 +286,7 @@ impl Feed {
     }
 
     /// Where the next page begins. Nothing is taken out of the state: the connection may break here, and reading resumes behind the last row.
-    fn behind_page(&mut self) -> Result<Place, CommandError> {
+    fn behind_page(&mut self) -> Result<PartPosition, CommandError> {
         let State::Page { part, start, next, rows, last } = &self.state else {
             return Ok(self.confirmed.clone());
         };
@@ -296,12 +296,12 @@ impl Feed {
                 if let Some(of) = self.parts.get(part) {
                     self.reader.check_file(of)?;
                 }
-                Place { part, start: start.clone() }
+                PartPosition { part, start: start.clone() }
             }
-            (None, Some(key)) if *rows >= self.asked.chunk => Place { part, start: Start::After(key.clone()) },
+            (None, Some(key)) if *rows >= self.asked.chunk => PartPosition { part, start: Start::After(key.clone()) },
             (None, _) => match self.parts.get(part).and_then(|of| of.rest(start)) {
-                Some(start) => Place { part, start },
-                None => Place { part: part + 1, start: begin_of(&self.parts, part + 1) },
+                Some(start) => PartPosition { part, start },
+                None => PartPosition { part: part + 1, start: begin_of(&self.parts, part + 1) },
             },
         })
     }
@@ -319,7 +319,7 @@ impl Feed {
         self.reader.lost();
         if let State::Page { part, start, last, .. } = &mut self.state {
             let start = last.take().map_or_else(|| start.clone(), Start::After);
-            self.state = State::Between(Place { part: *part, start });
+            self.state = State::Between(PartPosition { part: *part, start });
         }
     }
 

@@ -3,7 +3,7 @@
 //! In: rows that are acknowledged. Out: the note that a restart resumes from, a bar on a terminal, lines in the log elsewhere. Invariant: one
 //! backfill of a slot at a time, by a lock that lasts as long as the connection that notes are written over.
 
-use super::parts::{Paging, Part, Place, Start};
+use super::parts::{Paging, Part, PartPosition, Start};
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::commands::progress::Progress as Bar;
@@ -86,7 +86,7 @@ impl Keeper {
     }
 
     /// Everything before `place` is acknowledged.
-    pub(super) fn reached(&mut self, parts: &[Part], place: &Place) {
+    pub(super) fn reached(&mut self, parts: &[Part], place: &PartPosition) {
         for (at, name) in self.tables.iter().enumerate() {
             let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
             let done = parts.iter().rposition(|part| part.table == at).is_none_or(|last| last < place.part);

@@ -54,9 +54,9 @@ const COUNTING: Duration = Duration::from_hours(24);
 
 /// What is to be published.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct BackfillRequest {
     /// Where from, where to, and how rows become records.
-    pub run: run::Request,
+    pub run: run::RunRequest,
     /// Which rows, as SQL; `None`: all.
     pub condition: Option<String>,
     /// The column that they are ordered by before their key; `None`: by the key.
@@ -73,7 +73,7 @@ pub struct Request {
     pub then_run: bool,
 }
 
-impl Request {
+impl BackfillRequest {
     fn rows(&self) -> resume::Asked<'_> {
         resume::Asked { condition: self.condition.as_deref(), order: self.order.as_deref(), again: self.again }
     }
@@ -85,7 +85,7 @@ impl Request {
 /// # Errors
 /// Nothing proves which rows no slot carries; what a run would end with; stopped before all is done.
 pub fn backfill(
-    request: Request,
+    request: BackfillRequest,
     held: Option<Held>,
     out: &mut dyn Write,
     typed: &TypedFlags,
@@ -104,7 +104,7 @@ pub fn backfill(
     if !request.then_run || request.run.dry_run {
         return Ok(());
     }
-    run::run(run::Request { setup: false, ..request.run }, typed)
+    run::run(run::RunRequest { setup: false, ..request.run }, typed)
 }
 
 /// Everything that is known before the first row is read.
@@ -123,7 +123,7 @@ struct Job {
 
 impl Job {
     /// Looks at everything, and decides. `None`: there is nothing to publish.
-    fn plan(request: &Request, out: &mut dyn Write) -> Result<Option<Self>, CommandError> {
+    fn plan(request: &BackfillRequest, out: &mut dyn Write) -> Result<Option<Self>, CommandError> {
         let run = &request.run;
         let place = OutboxPlace {
             source: run.source.clone(),
@@ -166,7 +166,12 @@ impl Job {
     }
 
     /// Reads and publishes until all is acknowledged.
-    fn publish(self, request: &Request, held: Option<Held>, stop: &Arc<AtomicBool>) -> Result<(), CommandError> {
+    fn publish(
+        self,
+        request: &BackfillRequest,
+        held: Option<Held>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), CommandError> {
         let run = &request.run;
         let (kind, first) = (run.destination.kind(), self.progress.rows + 1);
         if run.delivery != Delivery::AtLeastOnce {
@@ -208,7 +213,7 @@ impl Job {
 }
 
 /// The tables that are asked for, and the parts that their rows are read from, in order.
-fn select(connection: &mut Connection, request: &Request) -> Result<(Vec<TableName>, Vec<Part>), CommandError> {
+fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec<TableName>, Vec<Part>), CommandError> {
     let run = &request.run;
     let published = server::published_tables(connection, &run.publication)?;
     let covers = |table: &PublishedTable| {
@@ -248,7 +253,7 @@ fn select(connection: &mut Connection, request: &Request) -> Result<(Vec<TableNa
 }
 
 fn part(
-    request: &Request,
+    request: &BackfillRequest,
     table: &PublishedTable,
     facts: Facts,
     at: usize,
@@ -274,7 +279,7 @@ fn part(
     })
 }
 
-fn asked(connection: &mut Connection, request: &Request, proof: Proof) -> Result<Asked, CommandError> {
+fn asked(connection: &mut Connection, request: &BackfillRequest, proof: Proof) -> Result<Asked, CommandError> {
     let commit_times = server::setting(connection, "track_commit_timestamp")?.as_deref() == Some("on");
     // A slow pace should hold no statement open for long.
     let chunk = request.rate.map_or(request.chunk, |rate| request.chunk.min(rate.get()));

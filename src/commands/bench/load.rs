@@ -3,7 +3,7 @@
 //! Row `n` has the id `n` in hexadecimal, so that its acknowledgement is known by it. The note is cut out of a text that does
 //! not compress.
 
-use super::Request;
+use super::BenchRequest;
 use crate::pg::{Connection, Error, identifier};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 pub(super) fn fill(
     connection: &mut Connection,
     schema: &str,
-    request: &Request,
+    request: &BenchRequest,
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), Error> {
     let batch = request.rows_per_transaction.min(request.rows).max(1);
@@ -40,7 +40,7 @@ pub(super) fn fill(
 }
 
 /// Transactions `from` up to `until`.
-fn statement(schema: &str, request: &Request, batch: u64, from: u64, until: u64) -> String {
+fn statement(schema: &str, request: &BenchRequest, batch: u64, from: u64, until: u64) -> String {
     let note = note_bytes(request);
     format!(
         "DO $$ DECLARE pool text := (SELECT string_agg(md5(i::text), '') FROM generate_series(1, {}) AS i); \
@@ -56,7 +56,7 @@ fn statement(schema: &str, request: &Request, batch: u64, from: u64, until: u64)
 }
 
 /// One row of its own transaction.
-pub(super) fn single(schema: &str, request: &Request, row: u64) -> String {
+pub(super) fn single(schema: &str, request: &BenchRequest, row: u64) -> String {
     let note = format!("repeat(md5('{row}'), {})", note_bytes(request) / 32 + 1);
     format!(
         "INSERT INTO {}.outbox (id, aggregatetype, aggregateid, type, payload) \
@@ -66,11 +66,11 @@ pub(super) fn single(schema: &str, request: &Request, row: u64) -> String {
     )
 }
 
-fn note_bytes(request: &Request) -> usize {
+fn note_bytes(request: &BenchRequest) -> usize {
     request.payload_bytes.saturating_sub(FRAME_BYTES).max(1)
 }
 
-fn payload(request: &Request, note: &str) -> String {
+fn payload(request: &BenchRequest, note: &str) -> String {
     let text = format!("'{{\"note\": \"' || {note} || '\", \"number\": ' || x || '}}'");
     match request.payload_type.column() {
         "bytea" => format!("convert_to({text}, 'UTF8')"),

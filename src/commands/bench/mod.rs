@@ -15,7 +15,7 @@ mod request;
 mod scratch;
 mod stopwatch;
 
-pub use request::{PayloadType, Request};
+pub use request::{BenchRequest, PayloadType};
 pub use scratch::PREFIX;
 
 use super::CommandError;
@@ -41,7 +41,12 @@ const ROUND_TRIPS: usize = 9;
 ///
 /// # Errors
 /// Something cannot be made, the relay fails, or `stop`.
-pub fn bench(request: &Request, out: &mut dyn Write, terminal: bool, stop: &AtomicBool) -> Result<(), CommandError> {
+pub fn bench(
+    request: &BenchRequest,
+    out: &mut dyn Write,
+    terminal: bool,
+    stop: &AtomicBool,
+) -> Result<(), CommandError> {
     let scratch = Scratch::new(&request.source, &unique());
     let mut bench = Bench { request, scratch, stop, progress: Progress { terminal, told: None } };
     let measured = bench.measure();
@@ -67,7 +72,7 @@ fn unique() -> String {
 }
 
 struct Bench<'a> {
-    request: &'a Request,
+    request: &'a BenchRequest,
     scratch: Scratch,
     stop: &'a AtomicBool,
     progress: Progress,
@@ -99,7 +104,7 @@ impl<'a> Bench<'a> {
 
     /// Makes the topic, where there is a destination.
     fn make_topic(&mut self) -> Result<(), CommandError> {
-        let Request { destination, partitions, .. } = self.request;
+        let BenchRequest { destination, partitions, .. } = self.request;
         if let Some(destination) = destination {
             self.scratch.make_topic(destination.as_ref(), *partitions).map_err(CommandError::no_scratch)?;
         }
@@ -140,7 +145,7 @@ impl<'a> Bench<'a> {
 
     /// Single rows at a fixed rate, from row `first` on.
     fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, CommandError> {
-        let Request { rate, seconds, .. } = *self.request;
+        let BenchRequest { rate, seconds, .. } = *self.request;
         let rows = u64::from(rate) * u64::from(seconds);
         running.acknowledged.begin();
         let (started, mut commits) = (Instant::now(), Vec::new());

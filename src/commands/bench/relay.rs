@@ -1,6 +1,6 @@
 //! The relay that is measured, in a thread of its own, and what is seen of it from outside.
 
-use super::Request;
+use super::BenchRequest;
 use super::stopwatch::{Acknowledged, Stopwatch};
 use crate::commands::error::CommandError;
 use crate::metrics::Metrics;
@@ -94,7 +94,7 @@ struct Looks {
 
 impl Running {
     /// Starts it.
-    pub(super) fn start(request: &Request, name: &str, topic: &str) -> Result<Self, CommandError> {
+    pub(super) fn start(request: &BenchRequest, name: &str, topic: &str) -> Result<Self, CommandError> {
         let sink: Box<dyn Sink + Send> = match &request.destination {
             Some(destination) => destination.open(&format!("walrelay/{name}"), Delivery::AtLeastOnce)?,
             None => Box::new(NullSink::default()),
@@ -148,7 +148,7 @@ impl Running {
     /// Waits until `rows` are acknowledged; `progress` is told how many are, and says whether to go on.
     pub(super) fn drain(
         &self,
-        request: &Request,
+        request: &BenchRequest,
         slot: &str,
         rows: u64,
         progress: &mut dyn FnMut(u64) -> bool,

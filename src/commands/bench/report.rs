@@ -1,7 +1,7 @@
 //! What a measurement says: a table or JSON, which side was the limit, and what may help.
 
 use super::relay::Drain;
-use super::{PayloadType, Request};
+use super::{BenchRequest, PayloadType};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const RELAY_SHARE: f64 = 0.5;
 /// Everything that was measured.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
-    pub(super) request: &'a Request,
+    pub(super) request: &'a BenchRequest,
     /// The server's version, and the host.
     pub(super) server: String,
     pub(super) distance: Distance,
@@ -107,7 +107,7 @@ impl Report<'_> {
 
     /// What may help against the side that sets the pace.
     fn advice(&self) -> Vec<&'static str> {
-        let Request { payload_type, rows_per_transaction, .. } = self.request;
+        let BenchRequest { payload_type, rows_per_transaction, .. } = self.request;
         let mut advice = Vec::new();
         match Side::of(&self.drain) {
             Side::Walsender => {

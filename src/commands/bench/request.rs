@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// What is to be measured.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct BenchRequest {
     /// The database.
     pub source: Source,
     /// Bounds of time and memory.

@@ -6,6 +6,7 @@
 
 use super::service::{MARKS, Service};
 use crate::commands::AGE_COLUMNS;
+use crate::commands::run::RunRequest;
 use crate::outbox::{Outbox, TableName};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession};
 use crate::pg::instance::{self, Sighting};
@@ -194,47 +195,35 @@ pub(super) struct RowFacts {
     pub(super) latest: Vec<Vec<Option<String>>>,
 }
 
-/// Where to look.
-pub(super) struct Place<'a> {
-    /// The database.
-    pub(super) source: &'a Source,
-    /// The publication.
-    pub(super) publication: &'a str,
-    /// The slot.
-    pub(super) slot: &'a str,
-    /// The tables that are asked for.
-    pub(super) tables: &'a [TableName],
-}
-
 /// Looks at everything.
 ///
 /// # Errors
 /// No connection, or it broke. A question that the server refuses leaves its answer out.
-pub(super) fn gather(place: &Place<'_>, outbox: &Outbox) -> Result<Facts, pg::Error> {
-    let mut connection = Connection::open(place.source, Purpose::Control)?;
+pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::Error> {
+    let mut connection = Connection::open(&config.source, Purpose::Control)?;
     let server = server_facts(&mut connection)?;
-    let replication = replication(place.source);
-    let publication = match server::publication(&mut connection, place.publication)? {
+    let replication = replication(&config.source);
+    let publication = match server::publication(&mut connection, &config.publication)? {
         Some(row) => {
-            Some(PublicationFacts { row, mark: catalog::publication_mark(&mut connection, place.publication)? })
+            Some(PublicationFacts { row, mark: catalog::publication_mark(&mut connection, &config.publication)? })
         }
         None => None,
     };
-    let slot = slot_facts(&mut connection, place.slot)?;
+    let slot = slot_facts(&mut connection, &config.slot)?;
     let comment = publication.as_ref().and_then(|found| found.mark.comment.as_deref());
     let sighting = slot.as_ref().and_then(|slot| slot.sighting.as_ref());
-    let is_marked = sighting.is_some_and(|now| agrees(place.publication, place.slot, comment, now).is_ok());
-    let since = marker::since(comment, place.slot).filter(|_| is_marked);
-    let tables = server::published_tables(&mut connection, place.publication)?
+    let is_marked = sighting.is_some_and(|now| agrees(&config.publication, &config.slot, comment, now).is_ok());
+    let since = marker::since(comment, &config.slot).filter(|_| is_marked);
+    let tables = server::published_tables(&mut connection, &config.publication)?
         .into_iter()
-        .map(|table| table_facts(&mut connection, table, place.publication, server.version(), since))
+        .map(|table| table_facts(&mut connection, table, &config.publication, server.version(), since))
         .collect::<Result<_, _>>()?;
     let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
     let prepared = or_none(catalog::prepared(&mut connection))?;
     let around = or_none(Surroundings::gather(
         &mut connection,
-        &place.source.user,
-        (place.publication, place.slot, place.tables),
+        &config.source.user,
+        (&config.publication, &config.slot, &config.tables),
         outbox,
     ))?;
     let host = connection.host().to_owned();

@@ -30,16 +30,15 @@ use crate::relay::transactional_id;
 use crate::remedy::TypedFlags;
 use crate::route::{TopicRule, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
-use facts::Place;
 pub use report::{Report, TableReport};
 use std::io::Write;
 use tables::Tables;
 
 /// What is to be looked at.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct CheckRequest {
     /// The settings of the run.
-    pub config: run::Request,
+    pub config: run::RunRequest,
     /// JSON.
     pub json: bool,
 }
@@ -48,7 +47,7 @@ pub struct Request {
 ///
 /// # Errors
 /// Something stands in the way of a run, or the settings are wrong.
-pub fn check(request: &Request, out: &mut dyn Write, typed: &TypedFlags) -> Result<(), CommandError> {
+pub fn check(request: &CheckRequest, out: &mut dyn Write, typed: &TypedFlags) -> Result<(), CommandError> {
     let mut report = report(&request.config)?;
     for finding in &mut report.findings {
         finding.fix = finding.fix.take().map(|fix| fix.with(typed));
@@ -65,7 +64,7 @@ pub fn check(request: &Request, out: &mut dyn Write, typed: &TypedFlags) -> Resu
 ///
 /// # Errors
 /// The settings are wrong.
-pub fn report(config: &run::Request) -> Result<Report, CommandError> {
+pub fn report(config: &run::RunRequest) -> Result<Report, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
     let (mut report, mut tables, identity) = of_postgres(config, &mut outbox);
@@ -90,7 +89,7 @@ pub fn report(config: &run::Request) -> Result<Report, CommandError> {
 }
 
 /// What all topics begin with, where that is known.
-fn topics_begin(config: &run::Request) -> &str {
+fn topics_begin(config: &run::RunRequest) -> &str {
     match &config.mapping.topic {
         TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
         TopicSetting::Regex { .. } => "",
@@ -98,7 +97,7 @@ fn topics_begin(config: &run::Request) -> &str {
 }
 
 /// The topic of every row, whatever there is in the tables; `None`: it depends on the row.
-fn only_topic(config: &run::Request) -> Option<String> {
+fn only_topic(config: &run::RunRequest) -> Option<String> {
     let topic = TopicRule::new(&config.mapping.topic, config.mapping.addresses).ok()?;
     let mut name = String::new();
     topic.names().is_empty().then(|| topic.render(|_| "", &mut name))?;
@@ -106,7 +105,7 @@ fn only_topic(config: &run::Request) -> Option<String> {
 }
 
 /// The topic of bad rows, where that is their action.
-fn dead_letter_topic(config: &run::Request) -> Option<&str> {
+fn dead_letter_topic(config: &run::RunRequest) -> Option<&str> {
     let wanted = &config.bad_rows;
     let any = wanted.action == BadRowAction::DeadLetter
         || wanted.at.iter().any(|(_, action)| *action == BadRowAction::DeadLetter);
@@ -122,12 +121,10 @@ struct Identity {
     was_read: bool,
 }
 
-fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, Identity) {
-    let run::Request { source, publication, slot, tables, .. } = config;
-    let place = Place { source, publication, slot, tables };
+fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (Report, Tables, Identity) {
     let host = Connection::first_host(&config.source);
     let mut report = Report { postgres: format!("{host}, database {}", config.source.dbname), ..Report::default() };
-    let facts = match facts::gather(&place, outbox) {
+    let facts = match facts::gather(config, outbox) {
         Ok(facts) => facts,
         Err(error) => {
             report.findings.extend(relay::ask(config, false));
@@ -147,6 +144,6 @@ fn of_postgres(config: &run::Request, outbox: &mut Outbox) -> (Report, Tables, I
     report.findings.extend(tables::largest(config, tables.largest_bytes));
     let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
     let sighting = facts.slot.as_ref().and_then(|slot| slot.sighting.as_ref());
-    let was_read = sighting.is_some_and(|seen| seen.was_read(marker::anchor(comment, slot).as_ref()));
+    let was_read = sighting.is_some_and(|seen| seen.was_read(marker::anchor(comment, &config.slot).as_ref()));
     (report, tables, Identity { system: facts.replication.ok(), was_read })
 }

@@ -14,7 +14,7 @@ const CHECK: &str = "schema_registry";
 const MOST: usize = 20;
 
 /// Asks for the subjects of `topics`; where these are not known, or subjects have the type in them, for one that need not be there.
-pub(super) fn findings<'a>(config: &run::Request, topics: impl Iterator<Item = &'a str>) -> Vec<Finding> {
+pub(super) fn findings<'a>(config: &run::RunRequest, topics: impl Iterator<Item = &'a str>) -> Vec<Finding> {
     let Some(registry) = &config.registry else { return Vec::new() };
     let side = Side::Destination(config.destination.kind().name);
     let subjects: Vec<String> = topics.filter_map(|topic| registry.subject(topic)).take(MOST).collect();

@@ -9,7 +9,7 @@ use crate::http::HttpAddress;
 use crate::metrics::State;
 
 /// Asks the relay that serves HTTP where this run would. `is_read`: somebody reads the slot.
-pub(super) fn ask(config: &run::Request, is_read: bool) -> Option<Finding> {
+pub(super) fn ask(config: &run::RunRequest, is_read: bool) -> Option<Finding> {
     let address = config.http.as_ref().map(HttpAddress::of_this_machine)?;
     match of_relay(&address, &config.slot) {
         Some(report) => Some(judge(&address, &report)),

@@ -16,7 +16,7 @@ use crate::remedy::{Command, Remedy};
 const CHECK: &str = "shards";
 
 /// Adds to what was found of Postgres.
-pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
+pub(super) fn add(config: &run::RunRequest, findings: &mut Vec<Finding>) {
     let Some(shard) = config.shard else { return };
     let set_up = setup_shards("--shards", shard.count()).set("--table", "SCHEMA.TABLE");
     for finding in findings.iter_mut() {
@@ -31,7 +31,7 @@ pub(super) fn add(config: &run::Request, findings: &mut Vec<Finding>) {
     ));
 }
 
-fn look(config: &run::Request, shard: Shard) -> Result<Option<Set>, pg::Error> {
+fn look(config: &run::RunRequest, shard: Shard) -> Result<Option<Set>, pg::Error> {
     let mut connection = Connection::open(&config.source, Purpose::Control)?;
     let whole = |name| shard.whole(name).unwrap_or(name);
     let sets = sets(&mut connection, whole(&config.publication), whole(&config.slot))?;

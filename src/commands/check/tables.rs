@@ -64,7 +64,7 @@ pub(super) struct Tables {
 }
 
 /// Looks at each table that `run` would publish from. `outbox` has the settings.
-pub(super) fn tables(config: &run::Request, facts: &Facts, outbox: &mut Outbox) -> Tables {
+pub(super) fn tables(config: &run::RunRequest, facts: &Facts, outbox: &mut Outbox) -> Tables {
     let mut all = Tables::default();
     for table in &facts.tables {
         let mut report = TableReport { table: table.name(), roles: Vec::new(), sample_topic: None };
@@ -96,7 +96,7 @@ impl Tables {
 
 /// What the columns and the latest rows say.
 fn mapped(
-    config: &run::Request,
+    config: &run::RunRequest,
     table: &TableFacts,
     sample: &Sample,
     outbox: &Outbox,
@@ -123,7 +123,7 @@ fn mapped(
 }
 
 /// Why records have no key, and what gives them one.
-fn without_key(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> (String, Remedy) {
+fn without_key(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) -> (String, Remedy) {
     let published: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
     let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
@@ -177,7 +177,7 @@ fn payload(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
 }
 
 /// Rows of one key must be in one shard.
-fn shared_out(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
+fn shared_out(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     let shard = config.shard?;
     let Some(filter) = &table.filter else {
         let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
@@ -194,7 +194,7 @@ fn shared_out(config: &run::Request, table: &TableFacts, plan: &TablePlan) -> Op
 }
 
 /// A row filter that names the column has dealt with it.
-fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
+fn scheduled(config: &run::RunRequest, table: &TableFacts) -> Vec<Finding> {
     let filtered = |name: &str| table.filter.as_ref().is_some_and(|filter| filter.contains(name));
     let columns = table.columns.iter().map(|have| have.column.name.as_str());
     let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
@@ -210,12 +210,12 @@ fn scheduled(config: &run::Request, table: &TableFacts) -> Vec<Finding> {
         .collect()
 }
 
-fn without_scheduled(config: &run::Request, table: &TableFacts, column: &str) -> Option<String> {
+fn without_scheduled(config: &run::RunRequest, table: &TableFacts, column: &str) -> Option<String> {
     let filter = format!("{} IS NULL", identifier(column));
     (table.server_version >= FILTERS_SINCE).then(|| in_publication(config, table, true, Some(&filter))).flatten()
 }
 
-fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Option<Finding> {
+fn bad_rows(config: &run::RunRequest, table: &TableFacts, sample: &Sample) -> Option<Finding> {
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {}", sample.bad.len(), reason.text);
@@ -238,7 +238,7 @@ fn bad_rows(config: &run::Request, table: &TableFacts, sample: &Sample) -> Optio
 }
 
 /// A column that is there, and that the publication's list leaves out.
-fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
+fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox, error: &PlanError) -> Finding {
     let mut whole = table.published.clone();
     whole.relation.columns = table.columns.iter().map(|have| have.column.clone()).collect();
     let of_all = if table.column_list { outbox.published(&[whole]) } else { Err(error.clone()) };
@@ -258,19 +258,24 @@ fn unmappable(config: &run::Request, table: &TableFacts, outbox: &mut Outbox, er
 }
 
 /// The table again in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
-fn in_publication(config: &run::Request, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
+fn in_publication(config: &run::RunRequest, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
     let listed: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let listed = if columns && table.column_list { listed } else { Vec::new() };
     with_columns(config, table, &listed, filter)
 }
 
 /// The same with these columns; none: all.
-fn with_columns(config: &run::Request, table: &TableFacts, columns: &[&str], filter: Option<&str>) -> Option<String> {
+fn with_columns(
+    config: &run::RunRequest,
+    table: &TableFacts,
+    columns: &[&str],
+    filter: Option<&str>,
+) -> Option<String> {
     Some(names::with_columns(&config.publication, table.member.as_deref()?, columns, filter))
 }
 
 /// How the publication has it.
-fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     let Some(publication) = &facts.publication else { return Vec::new() };
     let name = identifier(&config.publication);
     let mut found = Vec::new();
@@ -301,7 +306,7 @@ fn publication(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<
 }
 
 /// What is in it.
-fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
+fn rows(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
     match &table.rows {
         Err(refusal) => found.push(
@@ -319,7 +324,7 @@ fn rows(config: &run::Request, facts: &Facts, table: &TableFacts) -> Vec<Finding
     found
 }
 
-fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
+fn before_slot(config: &run::RunRequest, facts: &Facts, table: &TableFacts, count: u64) -> Option<Finding> {
     if count == 0 {
         return Some(SIDE.ok("before_slot", "no row is older than the slot"));
     }
@@ -338,7 +343,7 @@ fn before_slot(config: &run::Request, facts: &Facts, table: &TableFacts, count: 
     )
 }
 
-fn set_up(config: &run::Request, table: &TableFacts) -> Command {
+fn set_up(config: &run::RunRequest, table: &TableFacts) -> Command {
     Command::new("setup")
         .flag("--apply")
         .set("--slot", &config.slot)
@@ -366,7 +371,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
 }
 
 /// A row that is larger than what is accepted.
-pub(super) fn largest(config: &run::Request, bytes_seen: usize) -> Option<Finding> {
+pub(super) fn largest(config: &run::RunRequest, bytes_seen: usize) -> Option<Finding> {
     (bytes_seen > config.limits.max_row).then(|| {
         Side::Postgres
             .fail(

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// What is to be done.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct DeadLettersRequest {
     /// Whose records.
     pub destination: Arc<dyn Destination>,
     /// Names the client.
@@ -60,7 +60,11 @@ pub enum Action {
 ///
 /// # Errors
 /// They cannot be read, published or remembered; or `stop` said so, or `out` cannot be written.
-pub fn dead_letters(request: &Request, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
+pub fn dead_letters(
+    request: &DeadLettersRequest,
+    out: &mut dyn Write,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), CommandError> {
     let client = format!("walrelay/{}", request.slot);
     let kept = request.destination.dead_letters(&client, &request.topic);
     let kept = kept.map_err(CommandError::dead_letters_unreadable)?;
@@ -83,7 +87,12 @@ struct Counts {
 
 impl Counts {
     /// The record as it is shown; `None`: it is not meant.
-    fn choose<'a>(&mut self, request: &Request, kept: &KeptRecord, record: &Record<'a>) -> Option<Entry<'a>> {
+    fn choose<'a>(
+        &mut self,
+        request: &DeadLettersRequest,
+        kept: &KeptRecord,
+        record: &Record<'a>,
+    ) -> Option<Entry<'a>> {
         let Some(said) = said(record) else {
             self.others += 1;
             return None;
@@ -103,7 +112,7 @@ impl Counts {
 }
 
 fn look(
-    request: &Request,
+    request: &DeadLettersRequest,
     mut kept: Box<dyn DeadLetters>,
     out: &mut dyn Write,
     stop: &dyn Fn() -> bool,
@@ -128,7 +137,7 @@ fn look(
 }
 
 /// For people; JSON lines speak for themselves.
-fn sum_up(request: &Request, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
+fn sum_up(request: &DeadLettersRequest, counts: &Counts, out: &mut dyn Write) -> io::Result<()> {
     if request.json {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 //! record is settled only behind its report; before the first is known to be remembered, no second one is published.
 
 use super::shown::{self, Entry};
-use super::{Counts, Request, left_out};
+use super::{Counts, DeadLettersRequest, left_out};
 use crate::commands::error::CommandError;
 use crate::commands::progress::Progress;
 use crate::sink::dead_letter::{said, with_original};
@@ -62,7 +62,7 @@ struct Outcome {
 
 /// A replay under way.
 pub(super) struct Replay<'r> {
-    request: &'r Request,
+    request: &'r DeadLettersRequest,
     kept: Box<dyn DeadLetters>,
     sink: Box<dyn Sink + Send>,
     /// What waits to be handed over, in order.
@@ -86,7 +86,11 @@ pub(super) struct Replay<'r> {
 }
 
 impl<'r> Replay<'r> {
-    pub(super) fn begin(request: &'r Request, kept: Box<dyn DeadLetters>, client: &str) -> Result<Self, CommandError> {
+    pub(super) fn begin(
+        request: &'r DeadLettersRequest,
+        kept: Box<dyn DeadLetters>,
+        client: &str,
+    ) -> Result<Self, CommandError> {
         let sink = request.destination.open(client, Delivery::AtLeastOnce)?;
         Ok(Self {
             request,
@@ -379,7 +383,7 @@ fn tag(token: u64) -> Tag {
 }
 
 /// The topic that a record goes to.
-fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, String> {
+fn where_to<'a>(request: &'a DeadLettersRequest, entry: &Entry<'a>) -> Result<&'a str, String> {
     if let Some(bytes) = entry.left_out_bytes {
         return Err(format!(
             "its payload of {bytes} bytes was left out; once the limit is raised, the SQL statement in {REPUBLISH_PAGE} publishes its row"
@@ -398,7 +402,7 @@ fn where_to<'a>(request: &'a Request, entry: &Entry<'a>) -> Result<&'a str, Stri
 }
 
 /// Sees that the number of its schema is not lacking: a row of which no record was made has its payload as it is in the table.
-fn complete(request: &Request, record: &Record<'_>) -> Result<(), String> {
+fn complete(request: &DeadLettersRequest, record: &Record<'_>) -> Result<(), String> {
     if request.has_schema_ids && record.value.is_some_and(|value| value.first() != Some(&0)) {
         return Err(
             "its payload has no schema id before it, since no record was made of its row; insert the row again"

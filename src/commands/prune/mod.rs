@@ -54,7 +54,7 @@ const LOCK_PATIENCE: &str = "SET lock_timeout = '5s'";
 
 /// What is to be deleted.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct PruneRequest {
     /// The database, publication and slot.
     pub place: OutboxPlace,
     /// Only these tables; empty: all of the publication.
@@ -79,7 +79,7 @@ pub struct Request {
     pub force: bool,
 }
 
-impl Request {
+impl PruneRequest {
     /// What gives the rights that it needs on a table.
     fn fix(&self, table: &Target) -> String {
         if self.partitions {
@@ -98,7 +98,7 @@ impl Request {
 /// # Errors
 /// The slot is missing or not one that can be read; a table is not in the publication; the age cannot be determined; the server refuses.
 pub fn prune(
-    request: &Request,
+    request: &PruneRequest,
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
@@ -133,7 +133,7 @@ fn may_pass(error: &CommandError) -> bool {
 }
 
 fn once(
-    request: &Request,
+    request: &PruneRequest,
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
@@ -170,7 +170,11 @@ struct Table {
     joined: Joined,
 }
 
-fn tables(connection: &mut Connection, request: &Request, carriers: &Carriers) -> Result<Vec<Table>, CommandError> {
+fn tables(
+    connection: &mut Connection,
+    request: &PruneRequest,
+    carriers: &Carriers,
+) -> Result<Vec<Table>, CommandError> {
     // Those of all shards have the same tables.
     let place = carriers.first();
     if request.tables.is_empty() {
@@ -212,7 +216,7 @@ struct Archive {
 /// One look at all tables.
 struct Round<'a> {
     connection: Connection,
-    request: &'a Request,
+    request: &'a PruneRequest,
     /// The slot, or those of all shards.
     carriers: Carriers,
     /// `None`: whatever has come through the slot.

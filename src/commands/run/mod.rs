@@ -11,7 +11,7 @@
 
 mod request;
 
-pub use request::{Limits, OnStop, Request};
+pub use request::{Limits, OnStop, RunRequest};
 
 use super::error::{CommandCause, CommandError};
 use super::notify::Notifier;
@@ -59,7 +59,7 @@ const FIGURES_EVERY: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The exit code of the error is the process's.
-pub fn run(config: Request, typed: &TypedFlags) -> Result<(), CommandError> {
+pub fn run(config: RunRequest, typed: &TypedFlags) -> Result<(), CommandError> {
     let outbox =
         Outbox::new(config.mapping.clone(), config.tables.clone())?.with_patterns(config.table_patterns.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -98,7 +98,11 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Comm
 
 /// The destination's sink, behind the registry of schemas where there is one. Credentials that cannot be had are for an operator: the
 /// settings are right.
-pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result<Box<dyn Sink + Send>, CommandError> {
+pub(super) fn open(
+    config: &RunRequest,
+    client: &str,
+    delivery: Delivery,
+) -> Result<Box<dyn Sink + Send>, CommandError> {
     let sink = config.destination.open(client, delivery).map_err(|error| {
         let kind = if error.lacks_secret { ExitKind::Operator } else { ExitKind::Settings };
         CommandError { kind, ..error.into() }
@@ -110,7 +114,7 @@ pub(super) fn open(config: &Request, client: &str, delivery: Delivery) -> Result
 }
 
 /// What is read.
-pub(super) fn target(config: &Request) -> StreamTarget {
+pub(super) fn target(config: &RunRequest) -> StreamTarget {
     StreamTarget {
         messages: !config.mapping.message_prefixes.is_empty(),
         temporary_slot: config.dry_run.then(|| format!("walrelay_dry_run_{}", std::process::id())),
@@ -148,7 +152,7 @@ fn hold(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
 }
 
 /// Who the relay is at the destination.
-fn client(config: &Request) -> String {
+fn client(config: &RunRequest) -> String {
     format!("walrelay/{}", config.slot)
 }
 
@@ -157,7 +161,7 @@ type Opened = Result<Box<dyn Sink + Send>, CommandError>;
 
 /// What the control thread holds.
 struct Control {
-    config: Request,
+    config: RunRequest,
     outbox: Outbox,
     /// Where to serve HTTP.
     listen: Option<http::Address>,
@@ -166,7 +170,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(mut config: Request, outbox: Outbox) -> Result<Self, CommandError> {
+    fn new(mut config: RunRequest, outbox: Outbox) -> Result<Self, CommandError> {
         let listen = config.http.as_ref().map(listen_address).transpose()?;
         let name = format!("walrelay/{}", config.slot);
         config.source.application_name.get_or_insert(name);
@@ -313,7 +317,7 @@ impl Control {
 
     /// What `setup --apply` does, once Postgres is there.
     fn set_up(&self) -> Result<(), CommandError> {
-        let Request { source, publication, slot, tables, .. } = &self.config;
+        let RunRequest { source, publication, slot, tables, .. } = &self.config;
         let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
         loop {
             if stop() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// What is to be run.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct RunRequest {
     /// The database.
     pub source: Source,
     /// The publication.

@@ -44,7 +44,7 @@ const COUNT_LIMIT: u64 = 100_000;
 
 /// What is to be set up.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct SetupRequest {
     /// The database.
     pub source: Source,
     /// The publication.
@@ -68,7 +68,7 @@ pub struct Request {
     pub typed_source: Option<String>,
 }
 
-impl Request {
+impl SetupRequest {
     fn told(&self) -> Told<'_> {
         let source = self.typed_source.as_deref();
         Told { source, publication: &self.publication, slot: &self.slot, tables: &[] }
@@ -92,7 +92,7 @@ impl Request {
 /// # Errors
 /// The server cannot be reached or refuses; the settings do not fit what is there. What was done before is said on `out`.
 pub fn setup(
-    request: &Request,
+    request: &SetupRequest,
     out: &mut dyn Write,
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
@@ -130,7 +130,7 @@ pub fn setup(
 
 /// Sees that the rows are not shared out, nor about to be: where a set of shards waits for them, the one slot has no rows from behind
 /// the cut.
-fn is_for_one_slot(connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Result<(), CommandError> {
     let (publication, slot) = (&request.publication, &request.slot);
     has_no_shards(connection, (publication, slot))?;
     let sets = sets(connection, publication, slot)?;
@@ -151,7 +151,7 @@ pub fn once(
     tables: &[TableName],
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<Held>, CommandError> {
-    let request = Request {
+    let request = SetupRequest {
         source: source.clone(),
         publication: publication.to_owned(),
         slot: slot.to_owned(),
@@ -187,7 +187,7 @@ pub fn once(
 }
 
 /// Whether slot and mark are there.
-fn is_done(connection: &mut Connection, request: &Request) -> Result<bool, CommandError> {
+fn is_done(connection: &mut Connection, request: &SetupRequest) -> Result<bool, CommandError> {
     let mark = catalog::publication_mark(connection, &request.publication)?;
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
     match server::slot(connection, &request.slot)? {
@@ -198,7 +198,7 @@ fn is_done(connection: &mut Connection, request: &Request) -> Result<bool, Comma
 }
 
 /// A slot that could not be marked would be made again in silence when it is lost.
-fn must_be_markable(connection: &mut Connection, request: &Request) -> Result<(), CommandError> {
+fn must_be_markable(connection: &mut Connection, request: &SetupRequest) -> Result<(), CommandError> {
     let exists = server::publication(connection, &request.publication)?.is_some();
     let mark = catalog::publication_mark(connection, &request.publication)?;
     if !exists || mark.owned || server::slot(connection, &request.slot)?.is_some() {
@@ -286,7 +286,7 @@ fn lock_holder(connection: &mut Connection) -> Result<String, pg::Error> {
 }
 
 /// What there is. Reads only.
-fn look(connection: &mut Connection, request: &Request) -> Result<Facts, CommandError> {
+fn look(connection: &mut Connection, request: &SetupRequest) -> Result<Facts, CommandError> {
     let server = catalog::server(connection)?;
     let publication = look_at_publication(connection, &request.publication)?;
     let published = server::published_tables(connection, &request.publication)?;
@@ -315,7 +315,11 @@ fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option
 }
 
 /// Does what is needed. The connection carries the lock and ends with it.
-fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -> Result<Option<Held>, CommandError> {
+fn apply(
+    mut connection: Connection,
+    request: &SetupRequest,
+    voice: &mut Voice<'_>,
+) -> Result<Option<Held>, CommandError> {
     let facts = look(&mut connection, request)?;
     if !facts.server.decodes() {
         return Err(RunError::WalLevel { found: facts.server.wal_level }.into());
@@ -357,7 +361,7 @@ fn apply(mut connection: Connection, request: &Request, voice: &mut Voice<'_>) -
 }
 
 /// What the mark keeps of the snapshot: it is gone with its connection.
-fn taken(connection: &mut Connection, request: &Request, held: &Held) -> Result<SlotSnapshot, CommandError> {
+fn taken(connection: &mut Connection, request: &SetupRequest, held: &Held) -> Result<SlotSnapshot, CommandError> {
     connection.query(&held.begin())?;
     let rows = connection.query("SELECT pg_catalog.pg_current_snapshot()")?;
     let snapshot = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
@@ -366,7 +370,7 @@ fn taken(connection: &mut Connection, request: &Request, held: &Held) -> Result<
     Ok(SlotSnapshot { updates, snapshot })
 }
 
-fn nothing_to_do(request: &Request, facts: &Facts) -> String {
+fn nothing_to_do(request: &SetupRequest, facts: &Facts) -> String {
     let position = facts.slot.as_ref().map_or_else(String::new, |slot| {
         let (confirmed, lag) = (slot.confirmed_flush_lsn.unwrap_or_default(), slot.lag_bytes.unwrap_or_default());
         format!(" (confirmed {confirmed}, {} behind)", bytes(lag))
@@ -399,7 +403,7 @@ fn execute(connection: &mut Connection, step: &Step) -> Result<(), CommandError>
 /// What rows there are already that the slot will not carry: it is made now, or their table joins the publication.
 fn rows_before(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     facts: &Facts,
     plan: &Plan,
 ) -> Result<Vec<String>, CommandError> {

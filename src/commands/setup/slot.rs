@@ -5,7 +5,7 @@
 //! second session looks on. Invariant: when this is left, by an error or by the process's end, no half-made slot stays: the
 //! statement is cancelled, or the server notices that its client is gone.
 
-use super::Request;
+use super::SetupRequest;
 use super::plan::Step;
 use super::{Held, Voice, WORD_EVERY, made_at, unlimited};
 use crate::commands::error::CommandError;
@@ -34,7 +34,7 @@ type Outcome = Result<Vec<Row>, pg::Error>;
 /// Makes the slot of `step` over `connection`, a replication connection. The snapshot lasts as long as that connection.
 pub(super) fn make(
     mut connection: Connection,
-    request: &Request,
+    request: &SetupRequest,
     step: &Step,
     voice: &mut Voice<'_>,
 ) -> Result<(Held, Lsn), CommandError> {

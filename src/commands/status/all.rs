@@ -4,7 +4,7 @@
 //! address of its own.
 
 use super::report::Report;
-use super::{Request, judge, look};
+use super::{StatusRequest, judge, look};
 use crate::commands::error::CommandError;
 use crate::commands::shards::{Member, Set, sets};
 use crate::pg::marker::Moving;
@@ -31,14 +31,14 @@ struct All {
     slots: Vec<Entry>,
 }
 
-pub(super) fn status(request: &Request, out: &mut dyn Write) -> Result<(), CommandError> {
+pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     let sets = sets(&mut connection, &request.publication, &request.slot)?;
     let mut slots = Vec::new();
     let mut outcome = Ok(());
     for (shard, moving) in sets.iter().flat_map(members) {
         let name = |whole: &String| shard.map_or_else(|| whole.clone(), |shard| shard.name(whole));
-        let of = Request {
+        let of = StatusRequest {
             publication: name(&request.publication),
             slot: name(&request.slot),
             http: None,

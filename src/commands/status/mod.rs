@@ -30,7 +30,7 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct StatusRequest {
     /// The database.
     pub source: Source,
     /// The publication.
@@ -52,7 +52,7 @@ pub struct Request {
 /// # Errors
 /// The server cannot be reached; the slot is missing, lost, or not one that a relay on this database can read.
 pub fn status(
-    request: &Request,
+    request: &StatusRequest,
     out: &mut dyn Write,
     terminal: bool,
     stop: &dyn Fn() -> bool,
@@ -80,7 +80,7 @@ pub fn ready(http: &str, out: &mut dyn Write) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn once(request: &Request, out: &mut dyn Write) -> Result<(), CommandError> {
+fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
     let relay = relay_report(request);
     let found =
         Connection::open(&request.source, Purpose::Control).and_then(|mut connection| look(&mut connection, request));
@@ -100,7 +100,7 @@ fn once(request: &Request, out: &mut dyn Write) -> Result<(), CommandError> {
 }
 
 /// What the database has. Reads only.
-fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::pg::Error> {
+fn look(connection: &mut Connection, request: &StatusRequest) -> Result<StatusFacts, crate::pg::Error> {
     let slot = server::slot(connection, &request.slot)?;
     let publication = server::publication(connection, &request.publication)?.is_some();
     let mark = catalog::publication_mark(connection, &request.publication)?;
@@ -110,11 +110,11 @@ fn look(connection: &mut Connection, request: &Request) -> Result<Found, crate::
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
     let sighting = instance::sight(connection, &request.slot)?;
     let tables = tables.iter().map(|table| TableName::of(&table.relation).to_string()).collect();
-    Ok(Found { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
+    Ok(StatusFacts { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
 }
 
 /// What the database has.
-struct Found {
+struct StatusFacts {
     slot: Option<server::Slot>,
     publication: bool,
     /// The publication says that the slot was created.
@@ -128,7 +128,7 @@ struct Found {
 }
 
 /// What there is to show, and whether a relay could read the slot.
-fn judge(request: &Request, found: Found) -> (Report, Result<(), RunError>) {
+fn judge(request: &StatusRequest, found: StatusFacts) -> (Report, Result<(), RunError>) {
     let outcome = match &found.slot {
         None => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: found.marked }),
         Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|()| {
@@ -143,13 +143,13 @@ fn judge(request: &Request, found: Found) -> (Report, Result<(), RunError>) {
     (report, outcome)
 }
 
-fn relay_report(request: &Request) -> Option<RelayReport> {
+fn relay_report(request: &StatusRequest) -> Option<RelayReport> {
     of_relay(request.http.as_deref()?, &request.slot)
 }
 
 /// A watch: keeps its connection, and opens another when that broke.
 struct Watch<'a> {
-    request: &'a Request,
+    request: &'a StatusRequest,
     terminal: bool,
     connection: Option<Connection>,
     /// The last position, and when it was read.
@@ -195,7 +195,7 @@ impl Watch<'_> {
         Ok(report)
     }
 
-    fn look(&mut self) -> Result<Found, crate::pg::Error> {
+    fn look(&mut self) -> Result<StatusFacts, crate::pg::Error> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&self.request.source, Purpose::Control)?,

@@ -3,7 +3,7 @@
 //! In: plain values. Out: a table, a line, JSON. The names of the fields that are written are the keys of the JSON; they are
 //! part of the interface, and a key is always there: what is not known is null. Pure.
 
-use super::Request;
+use super::StatusRequest;
 use super::relay::RelayReport;
 use crate::commands::output::{bytes, number, session};
 use crate::lsn::Lsn;
@@ -120,7 +120,7 @@ fn shown_reader(reader: &ServerSession) -> String {
 
 impl Report {
     /// Nothing is known yet but the names.
-    pub(super) fn unknown(request: &Request) -> Self {
+    pub(super) fn unknown(request: &StatusRequest) -> Self {
         Self {
             slot: request.slot.clone(),
             slot_row: None,

@@ -19,7 +19,7 @@ pub struct Described {
     /// The group in which `--help` has it.
     pub group: String,
     /// What its value is.
-    pub value: Value,
+    pub value: SettingValue,
     /// It may be given more than once.
     pub repeatable: bool,
     /// Where it is not given; `None`: nothing is done.
@@ -30,7 +30,7 @@ pub struct Described {
 
 /// What a setting's value is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
+pub enum SettingValue {
     /// `true` or `false`; the flag alone is `true`.
     Switch,
     /// One of these.
@@ -69,14 +69,14 @@ fn describe(flag: &Arg) -> Option<Described> {
     })
 }
 
-fn value(flag: &Arg, name: &str) -> Value {
+fn value(flag: &Arg, name: &str) -> SettingValue {
     if flag.is_require_equals_set() {
-        return Value::Switch;
+        return SettingValue::Switch;
     }
     if let Some((_, values)) = VALUES.iter().find(|(known, _)| *known == name) {
-        return Value::OneOf(values);
+        return SettingValue::OneOf(values);
     }
-    Value::Named(flag.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect())
+    SettingValue::Named(flag.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect())
 }
 
 /// What a flag's text says before its default, and the default.

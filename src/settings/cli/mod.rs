@@ -22,7 +22,7 @@ mod shards;
 pub(crate) use completions::VALUES;
 pub use completions::completions;
 pub(crate) use dead_letters::DeadLettersArgs;
-pub use described::{Described, Value, described};
+pub use described::{Described, SettingValue, described};
 pub(crate) use flags::FlagValues;
 pub(crate) use others::{BackfillArgs, PruneArgs, SetupArgs, StatusArgs, TeardownArgs};
 use others::{BenchArgs, CheckArgs};

@@ -218,11 +218,11 @@ fn typing_the_defaults_that_help_names_changes_nothing() {
     const KINDS: [&str; 5] = ["DURATION", "SIZE", "ADDRESS", "TEMPLATE", "HOSTS"];
     let typed = cli::described().into_iter().filter_map(|setting| {
         let takes_default = match &setting.value {
-            cli::Value::OneOf(_) => setting.name != "log-format",
-            cli::Value::Named(kind) => {
+            cli::SettingValue::OneOf(_) => setting.name != "log-format",
+            cli::SettingValue::Named(kind) => {
                 KINDS.contains(&kind.as_str()) || ["publication", "slot"].contains(&setting.name.as_str())
             }
-            cli::Value::Switch => false,
+            cli::SettingValue::Switch => false,
         };
         // What stands on other settings has a default only beside them.
         let is_alone = setting.name != "schema-subject";

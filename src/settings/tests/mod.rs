@@ -26,7 +26,7 @@ fn parse_in(environment: &Environment, arguments: &[&str]) -> Result<Invocation,
 }
 
 #[track_caller]
-fn run_in(environment: &Environment, arguments: &[&str]) -> (run::Request, Vec<String>) {
+fn run_in(environment: &Environment, arguments: &[&str]) -> (run::RunRequest, Vec<String>) {
     let arguments = [&["run"], arguments].concat();
     match parse_in(environment, &arguments) {
         Ok(Invocation { task: Task::Run(config), warnings, .. }) => (*config, warnings),
@@ -36,7 +36,7 @@ fn run_in(environment: &Environment, arguments: &[&str]) -> (run::Request, Vec<S
 }
 
 #[track_caller]
-fn run(arguments: &[&str]) -> run::Request {
+fn run(arguments: &[&str]) -> run::RunRequest {
     run_in(&environment(&[]), arguments).0
 }
 

@@ -83,7 +83,7 @@ pub(super) enum Start {
 
 /// How far reading, or publishing, has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PartPosition {
     /// The part; beyond the last one: all of them.
     pub(super) part: usize,
     pub(super) start: Start,

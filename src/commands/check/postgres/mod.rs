@@ -57,7 +57,7 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
 }
 
 /// Everything about the server, the publication and the slot.
-pub(super) fn findings(config: &run::Request, facts: &Facts) -> Vec<Finding> {
+pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let server = &facts.server;
     let mut found = vec![version(server), service(server)];
     found.extend(encryption(facts));
@@ -137,7 +137,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
         .fix(server.service.wal_level())
 }
 
-fn replication(config: &run::Request, facts: &Facts) -> Finding {
+fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
     let Err(error) = &facts.replication else {
         return SIDE.ok("replication", format!("role {} may replicate", config.source.user));
     };
@@ -169,7 +169,7 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     Some(found.ok_if(i64::try_from(used).unwrap_or(i64::MAX) < most))
 }
 
-fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {
+fn publication(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let name = config.publication.clone();
     let Some(found) = &facts.publication else {
         return vec![as_run(
@@ -201,7 +201,7 @@ fn publication(config: &run::Request, facts: &Facts) -> Vec<Finding> {
     if missing.is_empty() { vec![SIDE.ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
 }
 
-fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
+fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
     let publication = facts.publication.as_ref()?;
     let name = identifier(&config.publication);
     match (config.mapping.on_update, publication.row.pubupdate) {
@@ -219,7 +219,7 @@ fn on_update(config: &run::Request, facts: &Facts) -> Option<Finding> {
     }
 }
 
-fn slot(config: &run::Request, facts: &Facts) -> Vec<Finding> {
+fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let name = &config.slot;
     let Some(found) = &facts.slot else {
         let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
@@ -257,7 +257,7 @@ fn reader(name: &str, found: &SlotFacts) -> Finding {
     }
 }
 
-fn behind(config: &run::Request, facts: &Facts, found: &SlotFacts) -> Finding {
+fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding {
     let row = &found.slot.row;
     let (lag, kept) = (found.slot.lag_bytes.unwrap_or_default(), found.slot.retained_wal_bytes.unwrap_or_default());
     let status = row.wal_status.as_deref().unwrap_or("unknown");
@@ -434,7 +434,7 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
 }
 
 /// A walsender is a standby to Postgres, also the relay's.
-fn synchronous_standby(config: &run::Request, server: &ServerFacts) -> Option<Finding> {
+fn synchronous_standby(config: &run::RunRequest, server: &ServerFacts) -> Option<Finding> {
     let named = server.settings.get("synchronous_standby_names")?;
     let own = config.source.application_name.as_deref().unwrap_or("walrelay");
     let names: Vec<&str> = named.split(['(', ')', ',', '"', ' ']).filter(|name| !name.is_empty()).collect();

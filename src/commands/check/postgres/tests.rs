@@ -10,7 +10,7 @@ use crate::settings::{self, Task};
 use crate::supervise::Surroundings;
 use serde_json::json;
 
-fn config(more: &[&str]) -> run::Request {
+fn config(more: &[&str]) -> run::RunRequest {
     let fixed = ["walrelay", "check", "--source", "postgres://app@db/shop"];
     let arguments = fixed.iter().chain(more).map(|text| (*text).into());
     let task = settings::parse(arguments, &Environment::default()).unwrap().task;

@@ -3,7 +3,7 @@
 //! In: what is wanted, and what there is. Out: steps, warnings, a script for `psql`. Pure. Invariant: what is there is never
 //! taken away or replaced; an empty plan means that there is nothing to do.
 
-use super::Request;
+use super::SetupRequest;
 use crate::commands::error::CommandError;
 use crate::commands::output::Told;
 use crate::outbox::TableName;
@@ -113,7 +113,7 @@ pub(super) struct Step {
 
 impl Step {
     /// Makes the slot of a request, as `user`.
-    pub(super) fn new_slot(request: &Request, user: &str) -> Self {
+    pub(super) fn new_slot(request: &SetupRequest, user: &str) -> Self {
         let failover = if request.failover { ", failover => true" } else { "" };
         // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
         Self {
@@ -165,7 +165,7 @@ impl Plan {
 }
 
 /// Compares what is wanted with what there is.
-pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandError> {
+pub(super) fn plan(request: &SetupRequest, facts: &Facts) -> Result<Plan, CommandError> {
     refuse(request, facts)?;
     let steps = [wal_level(facts), new_table(request, facts), publication(request, facts)]
         .into_iter()
@@ -179,7 +179,7 @@ pub(super) fn plan(request: &Request, facts: &Facts) -> Result<Plan, CommandErro
 }
 
 /// What no step can fix.
-fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
+fn refuse(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
         return Err(CommandError::no_failover_slots(&facts.server.version_text));
     }
@@ -199,7 +199,7 @@ fn refuse(request: &Request, facts: &Facts) -> Result<(), CommandError> {
     }
 }
 
-fn tables_are_named(request: &Request, facts: &Facts) -> Result<(), CommandError> {
+fn tables_are_named(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
     let why = match &facts.publication {
         _ if !request.tables.is_empty() => return Ok(()),
         None => {
@@ -223,7 +223,7 @@ fn wal_level(facts: &Facts) -> Option<Step> {
     })
 }
 
-fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
+fn new_table(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     let first = facts.tables.first().filter(|first| request.create_table && first.row.is_none())?;
     let statement = TABLE.find("CREATE TABLE").and_then(|start| TABLE.get(start..)).unwrap_or_default();
     Some(Step {
@@ -240,7 +240,7 @@ fn new_table(request: &Request, facts: &Facts) -> Option<Step> {
     })
 }
 
-fn publication(request: &Request, facts: &Facts) -> Option<Step> {
+fn publication(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     if facts.publication.is_some() {
         return None;
     }
@@ -281,7 +281,7 @@ pub(super) fn lacking(facts: &Facts) -> impl Iterator<Item = &TableFacts> {
     facts.tables.iter().filter(move |table| !table.covered && is_left_out(table))
 }
 
-fn members(request: &Request, facts: &Facts) -> Vec<Step> {
+fn members(request: &SetupRequest, facts: &Facts) -> Vec<Step> {
     let mut left_out = facts.publication.as_ref().map(|found| found.left_out.clone()).unwrap_or_default();
     let is_of_all = facts.publication.as_ref().is_some_and(|found| found.row.puballtables);
     let mut sql = |table: &TableName| {
@@ -304,7 +304,7 @@ fn members(request: &Request, facts: &Facts) -> Vec<Step> {
         .collect()
 }
 
-fn role(request: &Request, facts: &Facts) -> Option<Step> {
+fn role(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     let name = request.role.as_ref()?;
     let statements = role_statements(&identifier(name), facts);
     (!statements.is_empty()).then(|| Step {
@@ -342,7 +342,7 @@ fn role_statements(name: &str, facts: &Facts) -> Vec<String> {
     statements
 }
 
-fn slot(request: &Request, facts: &Facts) -> Option<Step> {
+fn slot(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
 }
 
@@ -373,14 +373,14 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
 }
 
 /// Marks the slot; `taken`: the snapshot that meets it, where it was made just now.
-pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot>) -> Option<Step> {
+pub(super) fn mark(request: &SetupRequest, facts: &Facts, taken: Option<&SlotSnapshot>) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
     let made = facts.slot.is_none() || !is_marked(request, facts);
     if !owned || (!made && is_whole(request, facts)) {
         return None;
     }
-    let Request { publication, slot, .. } = request;
+    let SetupRequest { publication, slot, .. } = request;
     // Since when an earlier slot was there means nothing for this one.
     let kept = if made { marker::removed(comment, slot) } else { marker::without_complete_since(comment, slot) };
     let since =
@@ -396,14 +396,14 @@ pub(super) fn mark(request: &Request, facts: &Facts, taken: Option<&SlotSnapshot
 }
 
 /// Whether the slot that is there is the one that is marked, as far as can be determined.
-fn is_marked(request: &Request, facts: &Facts) -> bool {
+fn is_marked(request: &SetupRequest, facts: &Facts) -> bool {
     let anchor =
         marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));
     anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, slot)| anchor.agrees(slot) == Agreement::Fits)
 }
 
 /// Whether the mark tells since when the slot has carried what the publication will have.
-fn is_whole(request: &Request, facts: &Facts) -> bool {
+fn is_whole(request: &SetupRequest, facts: &Facts) -> bool {
     let whole = marker::complete_since(comment(facts), &request.slot);
     let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
     whole.is_some_and(|whole| Some(&whole.members) == members) && lacking(facts).next().is_none()
@@ -413,7 +413,7 @@ fn comment(facts: &Facts) -> Option<&str> {
     facts.publication.as_ref()?.mark.comment.as_deref()
 }
 
-fn warnings(request: &Request, facts: &Facts) -> Vec<String> {
+fn warnings(request: &SetupRequest, facts: &Facts) -> Vec<String> {
     let found = facts.slot.as_ref();
     [
         found.and_then(|slot| older_than_publication(request, facts, slot)),
@@ -429,7 +429,7 @@ fn warnings(request: &Request, facts: &Facts) -> Vec<String> {
 }
 
 /// pgoutput looks the publication up as of each change.
-fn older_than_publication(request: &Request, facts: &Facts, slot: &Slot) -> Option<String> {
+fn older_than_publication(request: &SetupRequest, facts: &Facts, slot: &Slot) -> Option<String> {
     if facts.publication.is_some() {
         return None;
     }
@@ -446,7 +446,7 @@ fn older_than_publication(request: &Request, facts: &Facts, slot: &Slot) -> Opti
     ))
 }
 
-fn no_failover(request: &Request, slot: &Slot) -> Option<String> {
+fn no_failover(request: &SetupRequest, slot: &Slot) -> Option<String> {
     (request.failover && !slot.row.failover).then(|| {
         format!(
             "warning: slot \"{}\" is there without failover. With its relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
@@ -457,12 +457,12 @@ fn no_failover(request: &Request, slot: &Slot) -> Option<String> {
 }
 
 /// A role that is made has none, and most servers ask for one.
-fn no_password(request: &Request, facts: &Facts) -> Option<String> {
+fn no_password(request: &SetupRequest, facts: &Facts) -> Option<String> {
     let role = request.role.as_ref().filter(|_| facts.role.is_none())?;
     Some(format!("role \"{role}\" has no password yet: in psql, \\password {}", identifier(role)))
 }
 
-fn lost_before(request: &Request, facts: &Facts) -> Option<String> {
+fn lost_before(request: &SetupRequest, facts: &Facts) -> Option<String> {
     (facts.slot.is_none() && marker::is_set(comment(facts), &request.slot)).then(|| {
         format!(
             "warning: a slot \"{}\" was there before and is gone: rows committed since are in no slot; compare the table with the topic",
@@ -471,7 +471,7 @@ fn lost_before(request: &Request, facts: &Facts) -> Option<String> {
     })
 }
 
-fn created_again(request: &Request, facts: &Facts) -> Option<String> {
+fn created_again(request: &SetupRequest, facts: &Facts) -> Option<String> {
     let anchor = marker::anchor(comment(facts), &request.slot)?;
     let slot = facts.sighting.as_ref()?;
     (anchor.agrees(slot) == Agreement::Refuted).then(|| {
@@ -484,7 +484,7 @@ fn created_again(request: &Request, facts: &Facts) -> Option<String> {
     })
 }
 
-fn cannot_mark(request: &Request, facts: &Facts) -> Option<String> {
+fn cannot_mark(request: &SetupRequest, facts: &Facts) -> Option<String> {
     let found = facts.publication.as_ref()?;
     let comment = comment(facts);
     (!found.mark.owned && !marker::is_set(comment, &request.slot)).then(|| {
@@ -497,7 +497,7 @@ fn cannot_mark(request: &Request, facts: &Facts) -> Option<String> {
 }
 
 /// The plan for `psql`, with what else is to be known as comments.
-pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[String]) -> String {
+pub(super) fn script(request: &SetupRequest, facts: &Facts, plan: &Plan, rows: &[String]) -> String {
     let mut text = if plan.steps.is_empty() { String::new() } else { STOP_ON_ERROR.to_owned() };
     if plan.steps.is_empty() {
         text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));
@@ -524,7 +524,7 @@ pub(super) fn script(request: &Request, facts: &Facts, plan: &Plan, rows: &[Stri
 }
 
 /// The command with the flags that only `setup` has.
-fn with_own_flags(command: Command, request: &Request) -> Command {
+fn with_own_flags(command: Command, request: &SetupRequest) -> Command {
     let given = [("--create-table", request.create_table), ("--failover", request.failover)];
     let given = given.into_iter().filter(|(_, is_given)| *is_given);
     let command = given.fold(command, |command, (flag, _)| command.flag(flag));

@@ -10,9 +10,9 @@ const WHOLE: &str = "walrelay slot: walrelay\nwalrelay slot at: walrelay 1 1 0/3
 
 const EXISTING: TableRow = TableRow { partitioned: false, member: false };
 
-fn request(tables: &[&str]) -> Request {
+fn request(tables: &[&str]) -> SetupRequest {
     let source = Source::resolve(Some("postgres://app@localhost/shop"), &Environment::default()).unwrap().source;
-    Request {
+    SetupRequest {
         source,
         publication: "walrelay".to_owned(),
         slot: "walrelay".to_owned(),
@@ -27,7 +27,7 @@ fn request(tables: &[&str]) -> Request {
 }
 
 /// A server with the tables of `request`, and nothing else.
-fn facts(request: &Request) -> Facts {
+fn facts(request: &SetupRequest) -> Facts {
     let table = |filter: &TableName| TableFacts { filter: filter.clone(), row: Some(EXISTING), covered: false };
     Facts {
         server: ServerRow {
@@ -68,7 +68,7 @@ fn good_slot() -> Slot {
 }
 
 /// A server on which everything was done for `request`.
-fn complete(request: &Request) -> Facts {
+fn complete(request: &SetupRequest) -> Facts {
     let mut facts = facts(request);
     facts.publication = Some(publication(Some(WHOLE), true));
     facts.slot = Some(good_slot());
@@ -77,7 +77,7 @@ fn complete(request: &Request) -> Facts {
     facts
 }
 
-fn statements(request: &Request, facts: &Facts) -> Vec<String> {
+fn statements(request: &SetupRequest, facts: &Facts) -> Vec<String> {
     plan(request, facts).unwrap().steps.into_iter().map(|step| step.sql).collect()
 }
 
@@ -146,7 +146,7 @@ fn a_complete_database_needs_nothing() {
 
 #[test]
 fn a_publication_cannot_be_made_without_a_table() {
-    let request = Request { slot: "orders".to_owned(), ..request(&[]) };
+    let request = SetupRequest { slot: "orders".to_owned(), ..request(&[]) };
     let error = plan(&request, &facts(&request)).unwrap_err();
     assert_eq!(error.kind, ExitKind::Settings);
     assert!(error.to_string().starts_with("--table is needed"), "{error}");
@@ -188,7 +188,7 @@ fn a_partitioned_table_comes_with_advice() {
 
 #[test]
 fn a_new_role_gets_what_a_run_needs_and_an_old_one_what_it_lacks() {
-    let request = Request { role: Some("relay".to_owned()), ..request(&["outbox"]) };
+    let request = SetupRequest { role: Some("relay".to_owned()), ..request(&["outbox"]) };
     let mut facts = complete(&request);
     assert_eq!(
         statements(&request, &facts),
@@ -206,7 +206,7 @@ fn a_new_role_gets_what_a_run_needs_and_an_old_one_what_it_lacks() {
 
 #[test]
 fn failover_is_asked_of_the_slot_from_17_on_and_refused_before() {
-    let request = Request { failover: true, ..request(&["outbox"]) };
+    let request = SetupRequest { failover: true, ..request(&["outbox"]) };
     let mut facts = facts(&request);
     assert!(statements(&request, &facts)[1].ends_with("('walrelay', 'pgoutput', failover => true)"));
     (facts.server.version, facts.server.version_text) = (160_004, "16.4".to_owned());
@@ -216,7 +216,7 @@ fn failover_is_asked_of_the_slot_from_17_on_and_refused_before() {
 
 #[test]
 fn a_slot_without_failover_is_left_and_the_way_to_change_it_said() {
-    let request = Request { failover: true, ..request(&["outbox"]) };
+    let request = SetupRequest { failover: true, ..request(&["outbox"]) };
     let plan = plan(&request, &complete(&request)).unwrap();
     assert!(plan.steps.is_empty() && plan.warnings[0].contains("ALTER_REPLICATION_SLOT"));
 }
@@ -282,7 +282,7 @@ fn a_publication_without_inserts_is_an_error() {
 
 #[test]
 fn a_script_is_sql_and_comments_and_says_what_comes_next() {
-    let mut request = Request { role: Some("relay".to_owned()), ..request(&["outbox"]) };
+    let mut request = SetupRequest { role: Some("relay".to_owned()), ..request(&["outbox"]) };
     request.slot = "orders".to_owned();
     let mut facts = facts(&request);
     facts.server.wal_level = "replica".to_owned();

@@ -6,7 +6,7 @@
 //! Invariants: the lock is held until the transaction ends, and nothing is changed without it, nor while a slot of the new set is missing or lost.
 
 use super::plan::Plan;
-use super::{Request, Wait, sql};
+use super::{SetupRequest, Wait, sql};
 use crate::commands::error::CommandError;
 use crate::commands::output::session;
 use crate::commands::setup::Voice;
@@ -37,7 +37,7 @@ enum Tried {
 /// Tries until it is done, or the voice says to stop. `false`: the slots of the new set have to be made first.
 pub(super) fn cut(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     voice: &mut Voice<'_>,
 ) -> Result<bool, CommandError> {
@@ -62,7 +62,7 @@ pub(super) fn cut(
 
 fn attempt(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     bound: Duration,
 ) -> Result<Tried, CommandError> {
@@ -91,7 +91,7 @@ fn attempt(
 
 /// Whether each slot of the new set is there, made, and not lost since: nobody reads them yet, and the waits before have no bound. From
 /// the cut on it would be too late.
-fn has_slots(connection: &mut Connection, request: &Request, plan: &Plan) -> Result<bool, pg::Error> {
+fn has_slots(connection: &mut Connection, request: &SetupRequest, plan: &Plan) -> Result<bool, pg::Error> {
     for name in Shard::all(plan.count).map(|shard| shard.name(&request.slot)) {
         let slot = server::slot(connection, &name)?.filter(|slot| slot.confirmed_flush_lsn.is_some());
         if slot.is_none_or(|slot| check_slot(&name, &plan.database, &slot).is_err()) {

@@ -38,7 +38,7 @@ mod cut;
 mod plan;
 mod sql;
 
-use super::{Request, Voice, begin};
+use super::{SetupRequest, Voice, begin};
 use crate::commands::error::CommandError;
 use crate::commands::shards::{Set, has_row_filters};
 use crate::lsn::Lsn;
@@ -79,7 +79,7 @@ pub struct Shards {
 /// As [`super::setup`]; and where the rows cannot be moved, why.
 pub(super) fn set_up(
     mut connection: Connection,
-    request: &Request,
+    request: &SetupRequest,
     shards: &Shards,
     out: &mut dyn Write,
     wait: &mut dyn FnMut(&str),
@@ -106,7 +106,7 @@ pub(super) fn set_up(
 
 fn carry_out(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     voice: &mut Voice<'_>,
 ) -> Result<(), CommandError> {
@@ -130,7 +130,7 @@ fn carry_out(
 /// Step 1.
 fn prepare(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     voice: &mut Voice<'_>,
 ) -> Result<(), CommandError> {
@@ -157,7 +157,7 @@ fn prepare(
 /// Step 2. After the cut, a slot that is missing was lost.
 fn make_slots(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     voice: &mut Voice<'_>,
 ) -> Result<(), CommandError> {
@@ -185,7 +185,7 @@ fn make_slots(
         if plan.is_cut {
             return Err(RunError::NoSlot { slot: name, was_there: true }.into());
         }
-        let of_shard = Request { slot: name.clone(), failover: plan.failover, ..request.clone() };
+        let of_shard = SetupRequest { slot: name.clone(), failover: plan.failover, ..request.clone() };
         let step = super::plan::Step::new_slot(&of_shard, &plan.user);
         let maker = super::replicating(&request.source)?;
         let (_, lsn) = super::slot::make(maker, &of_shard, &step, voice)?;
@@ -315,7 +315,7 @@ fn drop_slots(
 /// Step 6.
 fn open(
     connection: &mut Connection,
-    request: &Request,
+    request: &SetupRequest,
     plan: &Plan,
     voice: &mut Voice<'_>,
 ) -> Result<(), CommandError> {

@@ -5,7 +5,7 @@
 use super::Shards;
 use crate::commands::error::CommandError;
 use crate::commands::output::{setup_shards, teardown_shards};
-use crate::commands::setup::Request;
+use crate::commands::setup::SetupRequest;
 use crate::commands::shards::{Member, NamedTable, Set, has_row_filters, named_tables, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::backfill_progress;
@@ -67,7 +67,7 @@ fn keeps_on_standbys(source: &Set) -> bool {
 }
 
 /// Looks at both sets.
-pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shards) -> Result<Plan, CommandError> {
+pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: &Shards) -> Result<Plan, CommandError> {
     has_row_filters(connection)?;
     let server = catalog::server(connection)?;
     let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
@@ -126,7 +126,7 @@ pub(super) fn look(connection: &mut Connection, request: &Request, shards: &Shar
 
 /// Sees that no other set is half made: rows may be under way to it. The set that they come from has publications, slots and relays, and
 /// publishes none of the rows from behind the cut.
-fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), CommandError> {
+fn is_finished(request: &SetupRequest, shards: &Shards, sets: &[Set]) -> Result<(), CommandError> {
     if let Some((set, resume)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
         return Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)));
     }
@@ -147,7 +147,7 @@ fn is_finished(request: &Request, shards: &Shards, sets: &[Set]) -> Result<(), C
 }
 
 /// Sees that a set that is there has its slots, and in each publication the same tables, with those that are asked for.
-fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> Result<(), CommandError> {
+fn is_as_asked(connection: &mut Connection, request: &SetupRequest, target: &Set) -> Result<(), CommandError> {
     let mut found: Vec<(&Member, Vec<TableName>)> = Vec::new();
     for member in &target.members {
         if let Some(shard) = member.shard.filter(|_| member.found.is_none()) {
@@ -166,7 +166,7 @@ fn is_as_asked(connection: &mut Connection, request: &Request, target: &Set) -> 
 }
 
 /// The set that has the rows, of those that are not to be made.
-fn source(request: &Request, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
+fn source(request: &SetupRequest, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
     let command = |verb| request.told().add_to(setup_shards(verb, shards.count));
     let found = others.iter().map(Set::shown).collect::<Vec<_>>();
     match (others.len(), shards.moves) {

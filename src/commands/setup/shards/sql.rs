@@ -5,7 +5,7 @@
 use super::Shards;
 use super::plan::Plan;
 use crate::commands::output::{Told, setup_shards};
-use crate::commands::setup::Request;
+use crate::commands::setup::SetupRequest;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Set;
 use crate::outbox::TableName;
@@ -16,7 +16,7 @@ use crate::remedy::Command;
 
 /// Makes a shard's publication, without tables, and says that its relay must wait. Row filters of partitioned tables count only where their
 /// rows come as their own.
-pub(super) fn publication(request: &Request, shard: Shard) -> [String; 2] {
+pub(super) fn publication(request: &SetupRequest, shard: Shard) -> [String; 2] {
     let name = identifier(&shard.name(&request.publication));
     let comment = marker::new_shard(shard, &shard.name(&request.slot));
     [
@@ -38,7 +38,7 @@ pub(super) fn lock(plan: &Plan) -> String {
 }
 
 /// Takes the rows away from the old set and gives them to the new one.
-pub(super) fn cut(request: &Request, plan: &Plan) -> Vec<String> {
+pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
     let with = |filter: &dyn Fn(&super::plan::Table) -> String| -> String {
         let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", of.name.sql(), filter(of)));
         tables.collect::<Vec<_>>().join(", ")
@@ -56,19 +56,19 @@ pub(super) fn cut(request: &Request, plan: &Plan) -> Vec<String> {
 }
 
 /// Marks a shard's slot; its relay need no longer wait.
-pub(super) fn opened(request: &Request, shard: Shard) -> String {
+pub(super) fn opened(request: &SetupRequest, shard: Shard) -> String {
     let (publication, slot) = (shard.name(&request.publication), shard.name(&request.slot));
     let line = marker::moving_to(Some(&marker::new_shard(shard, &slot)), None);
     mark_now_sql(&publication, &slot, &marker::set(line.as_deref(), &slot), &marker::since_format(&slot, true))
 }
 
 /// What runs the relay of a shard.
-pub(super) fn run_command(request: &Request, shard: Shard) -> Command {
+pub(super) fn run_command(request: &SetupRequest, shard: Shard) -> Command {
     request.told().add_to(Command::new("run").set("--shard", shard))
 }
 
 /// The whole for `psql`. What a move waits for cannot be written in SQL: it says where to wait.
-pub(super) fn script(request: &Request, shards: &Shards, plan: &Plan) -> String {
+pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
     let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
     let apply = Told { tables, ..request.told() }.add_to(setup_shards(verb, plan.count));
