@@ -5,16 +5,16 @@
 
 use crate::supervise::ExitKind;
 
-/// What an exit code means.
+/// The meaning of an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitCode {
     /// The code; of one that signals give, with its others.
     pub codes: &'static [u8],
     /// In few words, for `--help`.
     pub short: &'static str,
-    /// The same, whole.
+    /// The whole meaning, for the manual.
     pub meaning: &'static str,
-    /// What the user does.
+    /// The user's next step.
     pub action: &'static str,
 }
 

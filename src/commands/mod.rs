@@ -1,4 +1,4 @@
-//! What can be asked for: one file for each command.
+//! The commands, one file for each.
 //!
 //! In: a request, validated, and somewhere to write. Out: what was found or done as text, or an error with its exit code and
 //! what fixes it. Everything goes over [`pg::Connection`](crate::pg::Connection), the client that the relay uses, so that

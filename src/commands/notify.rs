@@ -1,4 +1,4 @@
-//! What a service manager is told: that the relay is up, what it does, that its loop turns, that it stops.
+//! Messages to a service manager: that the relay is up, what it does, that its loop turns, that it stops.
 //!
 //! In: the environment that systemd gives a service of `Type=notify`, the figures. Out: datagrams to `NOTIFY_SOCKET`; without
 //! one, nothing.

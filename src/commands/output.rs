@@ -42,7 +42,7 @@ pub(super) fn session(session: &ServerSession) -> String {
     }
 }
 
-/// What the next command has to be told again.
+/// The flags that the next command needs again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Told<'a> {
     /// The connection string that was typed, without secrets.

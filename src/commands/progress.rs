@@ -1,4 +1,4 @@
-//! How far long work has come: a bar that is drawn over on a terminal, and nothing elsewhere.
+//! A progress bar for long work. A terminal shows it, and other outputs do not.
 //!
 //! In: counts, and the time. Out: one line on stderr, at most ten times a second. What is written to stdout stays whole.
 

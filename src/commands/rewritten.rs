@@ -1,6 +1,6 @@
 //! Which transaction has written a table anew: each of its rows looks as if that one had inserted it.
 //!
-//! Those forms of `ALTER TABLE` create the table's TOAST table again, with its rows in `pg_attribute`, which nothing changes later. `TRUNCATE`,
+//! These forms of `ALTER TABLE` create the table's TOAST table again, with its rows in `pg_attribute`, which nothing changes later. `TRUNCATE`,
 //! `VACUUM FULL` and `CLUSTER` keep them (the last two keep the rows' transactions as well), and so do changes that write no row anew. A table
 //! without a TOAST table has another file than its first one; the transaction is then that of the last change to the table.
 //!

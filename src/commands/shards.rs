@@ -36,7 +36,7 @@ impl Member {
         marker::moving(self.comment.as_deref())
     }
 
-    /// What runs its relay.
+    /// Returns the command that runs its relay.
     pub(super) fn command(&self) -> Command {
         let run = Command::new("run");
         match self.shard {

@@ -47,7 +47,7 @@ impl OutboxPlace {
         Ok(set.members.into_iter().map(place).collect())
     }
 
-    /// What runs the relay of the slot.
+    /// Returns the command that runs the relay of the slot.
     pub(super) fn run_command(&self) -> Command {
         match self.shard {
             Some(shard) => Command::new("run").set("--shard", shard),
@@ -80,18 +80,19 @@ impl Target {
         if self.shape.partitioned { self.sql_name() } else { format!("ONLY {}", self.sql_name()) }
     }
 
-    /// What publishes these rows: the statement, or the page where more would happen.
+    /// Returns the statement that publishes these rows, or names the page where the statement would do more than that.
     pub(super) fn publishing_again(&self, condition: &str) -> String {
         publishing_again(&self.shape, &self.name, condition, &self.id)
     }
 
-    /// What gives those rights on it.
+    /// Returns the SQL that grants these rights on it.
     pub(super) fn grant(&self, rights: &str) -> String {
         format!("as its owner: GRANT {rights} ON {} TO the role that does it;", self.sql_name())
     }
 }
 
-/// What publishes rows of a table once more, in the order of their age and their ids: the statement, or the page where more would happen.
+/// Returns the statement that publishes rows of a table once more, in the order of their age and their ids, or names the page where the
+/// statement would do more than that.
 pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str, id: &str) -> String {
     let order: Vec<&str> = AGE_COLUMNS
         .into_iter()

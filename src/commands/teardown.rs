@@ -17,7 +17,7 @@ use crate::remedy::{Command, Remedy};
 use crate::supervise::check_owner;
 use std::io::{BufRead, Write};
 
-/// What is to go.
+/// The names of the objects to drop.
 #[derive(Debug, Clone)]
 pub struct TeardownRequest {
     /// The database.
@@ -50,7 +50,7 @@ impl TeardownRequest {
     }
 }
 
-/// What there is of it.
+/// The state of these objects in the database.
 struct Facts {
     database: String,
     slot: Option<Slot>,
@@ -127,7 +127,7 @@ fn in_use(connection: &mut Connection, slot: &str, pid: Option<u32>) -> Result<C
 
 /// One thing to drop.
 struct Step {
-    /// What it is, and what is lost with it.
+    /// The object, and what is lost with it.
     what: String,
     sql: String,
     /// That it was dropped.
@@ -224,7 +224,7 @@ fn gone(request: &TeardownRequest) -> String {
     }
 }
 
-/// What is left, and how to set it up again.
+/// Says what is left, and how to set it up again.
 fn ending(request: &TeardownRequest, facts: &Facts) -> String {
     let source = request.typed_source.as_deref();
     let goes = request.publication_too || request.shards.is_some();

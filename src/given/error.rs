@@ -56,19 +56,19 @@ impl SettingError {
         Self::usage(format!("{origin}: {destination} has no property \"{property}\""), hint)
     }
 
-    /// The same error, though the settings are right: a secret that they name cannot be had.
+    /// Marks the error as one of a secret that cannot be had, though the settings are right.
     #[must_use]
     pub fn lacking_secret(self) -> Self {
         Self { lacks_secret: true, ..self }
     }
 
-    /// The same error with another hint.
+    /// Replaces the hint.
     #[must_use]
     pub fn hinted(self, hint: Option<String>) -> Self {
         Self { hint, ..self }
     }
 
-    /// The same error with its cause.
+    /// Adds the cause.
     #[must_use]
     pub fn caused_by(self, source: impl Error + Send + Sync + 'static) -> Self {
         Self { source: Some(Box::new(source)), ..self }

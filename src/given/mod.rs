@@ -69,7 +69,7 @@ pub enum Origin {
     Translated(Box<Foreign>),
 }
 
-/// What names the file with its value.
+/// The flag or variable that names the file with the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagFile {
     /// Where it does, as `-X password`.
@@ -89,7 +89,7 @@ pub struct Key {
     pub name: String,
 }
 
-/// What another program's configuration says.
+/// A key of another program's configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Foreign {
     /// The name that it has there.

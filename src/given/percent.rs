@@ -3,7 +3,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::borrow::Cow;
 
-/// What is not unreserved in RFC 3986, 2.3.
+/// The characters that RFC 3986, 2.3, does not call unreserved.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The text itself; `None`: a `%` has no two hexadecimal digits behind it, or its bytes are not UTF-8.

@@ -1,4 +1,4 @@
-//! What others wrote, for messages: one line of bounded length.
+//! Texts of others, as messages show them: on one line of bounded length.
 //!
 //! In: any bytes. Out: the same for people. Pure.
 

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-/// What a duration may look like, for messages.
+/// The form of a duration, for messages.
 pub const DURATION: &str = "a whole number and one of us, ms, s, min, h, d (200us, 30s, 5min), or 0";
 
-/// What a size may look like, for messages.
+/// The form of a size, for messages.
 pub const SIZE: &str = "a whole number and one of kB, MB, GB (by 1000), KiB, MiB, GiB (by 1024) or none (bytes)";
 
 /// Units of time, in microseconds.
@@ -45,7 +45,7 @@ const SIZES: [(&str, u64); 14] = [
 /// A text that is no duration or no size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnitError {
-    /// What would be right, when that can be guessed.
+    /// The text that the user probably meant.
     pub suggestion: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of rows that cannot be published.
+//! The actions for rows that cannot be published.
 //!
 //! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
@@ -13,7 +13,7 @@ use crate::sink::destination::Kind;
 const ACTIONS: [(&str, BadRowAction); 3] =
     [("stop", BadRowAction::Stop), ("dead-letter", BadRowAction::DeadLetter), ("skip", BadRowAction::Skip)];
 
-/// What one row's action may look like, for messages.
+/// The form of one row's action, for messages.
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
 
 impl Reader<'_> {

@@ -13,7 +13,7 @@ use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};
 
-/// What stands between a scheme and an address.
+/// The separator between a scheme and an address.
 const BEHIND_SCHEME: &str = "://";
 
 /// The kind whose servers `--brokers` names, and that is meant where nothing is said.

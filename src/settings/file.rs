@@ -16,7 +16,7 @@ use super::cli;
 use crate::given::{Key, Origin, SettingError, nearest};
 use crate::sink::kinds::KINDS;
 
-/// What the file says. Without a file: nothing.
+/// The settings in the file. Without a file there are none.
 #[derive(Default)]
 pub(super) struct File {
     /// By the names of flags.

@@ -53,7 +53,7 @@ impl<'a> Layers<'a> {
         self.many("from-debezium").into_iter().map(|given| PathBuf::from(given.text)).collect()
     }
 
-    /// What those files say.
+    /// The translation of those files.
     pub(super) fn translation(&self) -> Option<&Translation> {
         self.translation.as_ref()
     }
@@ -130,7 +130,7 @@ impl<'a> Layers<'a> {
         old.chain(file).chain(variables).collect()
     }
 
-    /// What variables with the kind's properties begin with: `WALRELAY_KAFKA_`.
+    /// The prefix of variables with the kind's properties: `WALRELAY_KAFKA_`.
     pub(super) fn prefix(kind: &Kind) -> String {
         format!("{PREFIX}{}_", kind.name.to_ascii_uppercase())
     }

@@ -101,7 +101,7 @@ impl Reader<'_> {
         Ok(Some(SchemaId::Column(read::name(given)?)))
     }
 
-    /// What shapes the value has no other such setting beside it.
+    /// Sees that only one setting shapes the value.
     fn alone(&self, given: &Given, others: &[&str]) -> Result<(), SettingError> {
         let envelope = self.layers.many_or_one("envelope");
         let others = others.iter().filter_map(|name| self.layers.many_or_one(name));
@@ -221,7 +221,7 @@ fn constant(given: &Given, behind: usize) -> Result<Option<Constant>, SettingErr
     Ok(Some(Constant { behind, name: name.to_owned(), value: value.to_owned() }))
 }
 
-/// What a Debezium configuration says of topics counts as a whole, and only where nothing else says anything of them.
+/// A Debezium configuration's settings of topics count as a whole, and only where no other setting names topics.
 fn given_here(
     template: Option<Given>,
     regex: Option<Given>,

@@ -12,7 +12,7 @@ const MOST_ROWS: u64 = 1_000_000_000;
 /// Bytes of a payload at most.
 const MOST_PAYLOAD_BYTES: usize = 100 << 20;
 
-/// What `--sink` may say: whether there is a destination.
+/// The values of `--sink`: whether there is a destination.
 const SINKS: [(&str, bool); 2] = [("kafka", true), ("null", false)];
 
 const TYPES: [(&str, PayloadType); 4] = [

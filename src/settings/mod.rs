@@ -1,4 +1,4 @@
-//! What it means: settings from all their places, validated once.
+//! Its settings from all their places, validated once.
 //!
 //! ```text
 //!  arguments ─► cli ────────┐
@@ -42,7 +42,7 @@ use crate::given::SettingError;
 use crate::pg::source::Environment;
 use crate::remedy::TypedFlags;
 
-/// What the process is to do.
+/// The task of the process.
 #[derive(Debug)]
 pub struct Invocation {
     /// The command.

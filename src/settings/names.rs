@@ -4,17 +4,17 @@
 
 use crate::outbox::table_name::{MAX_NAME_BYTES, is_name};
 
-/// What a slot may be called, for messages.
+/// The form of a slot's name, for messages.
 pub(super) const SLOT: &str = "1 to 63 lower-case letters, digits and underscores";
 
-/// What a name may be, for messages.
+/// The form of a name, for messages.
 pub(super) const NAME: &str = "a name of 1 to 63 bytes";
 
-/// What a table may look like, for messages.
+/// The form of a table's name, for messages.
 pub(super) const TABLE: &str =
     "SCHEMA.TABLE or TABLE, with parts in double quotes to keep their case: public.\"Outbox\"";
 
-/// What an address may look like, for messages.
+/// The form of an address, for messages.
 pub(super) const HTTP: &str = "HOST:PORT, :PORT for every address, or off";
 
 /// Whether Postgres takes it as a slot's name.

@@ -46,7 +46,7 @@ pub(super) struct Reader<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-/// What every command but `completions` needs.
+/// The settings that every command but `completions` needs.
 pub(super) struct SlotSettings {
     source: Source,
     pub(super) publication: String,
@@ -120,7 +120,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What `walrelay check --from-debezium` is to print, and whether `run` would take it; else what `run` would need.
+    /// Reads `walrelay check --from-debezium`: the report to print, and whether `run` would take it; else the settings of `run`.
     pub(super) fn check(&mut self, json: bool) -> Result<Task, SettingError> {
         let Some(translation) = self.layers.translation() else {
             return Ok(Task::Check(Box::new(check::CheckRequest { config: self.run()?, json })));
@@ -160,7 +160,7 @@ impl Reader<'_> {
         Ok(Task::Setup(request.into(), backfill.map(Box::new)))
     }
 
-    /// With what is said of a run, but not of shards.
+    /// Takes the settings of `run`, but not those of shards.
     fn backfill_after_setup(&mut self) -> Result<backfill::BackfillRequest, SettingError> {
         for flag in ["key-column", "id-column"] {
             self.layers.flags.forget(flag);
@@ -307,7 +307,7 @@ impl Reader<'_> {
         self.layers.one(setting)?.map(name).transpose()
     }
 
-    /// What stands on the command line alone, as it was typed.
+    /// The value that stands on the command line, as it was typed.
     fn text(&self, flag: &str) -> Option<String> {
         self.layers.flags.last(flag).map(str::to_owned)
     }
@@ -459,7 +459,7 @@ pub(super) fn name(given: Given) -> Result<String, SettingError> {
     if is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 
-/// Who types capitals without quotes may mean them.
+/// A user who types capitals without quotes may mean capitals.
 fn folded(given: &Given, table: &TableName) -> Option<String> {
     let has_capitals = !given.text.contains('"') && given.text.bytes().any(|byte| byte.is_ascii_uppercase());
     has_capitals

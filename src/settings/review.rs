@@ -7,7 +7,7 @@
 use crate::given::SettingError;
 use std::io::Write;
 
-/// What is shown of a Debezium configuration.
+/// The report on a Debezium configuration.
 #[derive(Debug)]
 pub struct Review {
     /// For stdout; no secret is in it.

@@ -1,4 +1,4 @@
-//! What fixes an error, where the database has to be looked at to know: the name that was meant, the table that could be the outbox,
+//! Remedies that only a look at the database gives: the name that was meant, the table that could be the outbox,
 //! the role, the column that only the publication hides.
 //!
 //! In: an error that ends a run, and what was asked for. Out: the same error, with a hint that can be followed as it is. Reads only;
@@ -13,7 +13,7 @@ use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
 use crate::remedy::{Command, Remedy};
 
-/// What the database has beside what was asked for.
+/// The names that the database has beside those that the user gave.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
     /// Whom we connect as.
@@ -22,7 +22,7 @@ pub(crate) struct Surroundings {
     pub(crate) grants_by_role: bool,
     /// `--table`.
     pub(crate) tables: Vec<TableName>,
-    /// Of these, which there are not.
+    /// The tables of `tables` that do not exist.
     pub(crate) absent: Vec<TableName>,
     /// The publications of the database.
     pub(crate) publications: Vec<String>,
@@ -86,7 +86,7 @@ impl Surroundings {
         })
     }
 
-    /// What fixes an error here; `None`: nothing that its own hint does not say.
+    /// Returns the remedy that fits this database; `None`: the error's own hint says it all.
     pub(crate) fn hint(&self, error: &RunError) -> Option<Remedy> {
         if let RunError::NoPublication { publication, .. } = error {
             return Some(self.no_publication(publication));
@@ -109,7 +109,7 @@ impl Surroundings {
         may_not(error).then(|| self.replication())
     }
 
-    /// What publishes a table.
+    /// Returns the SQL that adds a table to the publication.
     fn add(&self, table: &TableName, publication: &str) -> Remedy {
         let sql = match &self.left_out {
             Some(left_out) => catalog::no_longer_left_out(publication, left_out, (&table.schema, &table.name)),
@@ -180,7 +180,7 @@ impl Surroundings {
         )
     }
 
-    /// What `--table` could be in the place of a table that is not there: that is not one to be added. Each table of the publication
+    /// Returns `--table` flags to give in the place of a table that does not exist, and so cannot be added. They name each table of the publication
     /// that looks like an outbox, since the slot passes the rows of one that is left out, and it may be the one that was meant.
     fn instead_of(&self, table: &TableName, published: &[String]) -> Option<Remedy> {
         if !self.absent.contains(table) {
@@ -210,7 +210,7 @@ impl Surroundings {
     }
 }
 
-/// The same error, with what the database shows to fix it.
+/// Adds to an error the remedy that the database shows.
 pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -> RunError {
     if let RunError::Postgres(pg::Error::LoginRefused { error: refusal, .. }) = &error
         && let Some(hint) = login_hint(refusal, target)
@@ -247,7 +247,7 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
     }
 }
 
-/// What lets the relay in again, where the code of the refusal says it.
+/// Returns the SQL that lets the relay in again, if the code of the refusal tells it.
 fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy> {
     let is_closed = refusal.code == sqlstate::NOT_IN_PREREQUISITE_STATE && refusal.hint.is_empty();
     let database = identifier(&target.source.dbname);
@@ -256,9 +256,9 @@ fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy
 
 enum Advice {
     Hint(Remedy),
-    /// The same error, knowing more.
+    /// The error about columns, with its cause.
     Error(Box<PlanError>),
-    /// What is really the matter.
+    /// The error that is the cause of the first one.
     Instead(RunError),
 }
 
@@ -299,7 +299,7 @@ fn hint(
     Ok(around.hint(error).map(Advice::Hint))
 }
 
-/// What became of a publication or slot that is gone, where rows are shared out: a slot alone is never made again.
+/// Looks for shards that explain why a publication or slot is gone. A shard's slot is never created again by itself.
 fn of_shards(
     connection: &mut Connection,
     target: &StreamTarget,

@@ -40,7 +40,7 @@ impl ExitKind {
 /// The page with the statement that publishes rows again, or rows that no slot has carried.
 pub const REPUBLISH_PAGE: &str = "docs/operations/republish.md";
 
-/// What a new slot leaves out.
+/// The rows that a new slot leaves out.
 const NONE_BEFORE: &str =
     "rows committed before that are in no slot: the SQL statement in docs/operations/republish.md publishes them";
 
@@ -50,7 +50,7 @@ pub(crate) const LOGIN_RULE: &str = "the server is up and a rule of its own refu
 /// Characters of a slot's name.
 const MOST_OF_SLOT: usize = 63;
 
-/// Of these, so many at most for what is added to another one's.
+/// The most characters that are added to the name of another slot.
 const MOST_OF_SUFFIX: usize = 30;
 
 /// Why a run ended.
@@ -131,7 +131,7 @@ pub enum RunError {
     Advised {
         /// The error.
         error: Box<Self>,
-        /// What fixes it here.
+        /// The remedy for this database.
         hint: Remedy,
     },
     /// No such slot; the publication is there.
@@ -193,7 +193,7 @@ pub enum RunError {
         slot: String,
         /// Why.
         reason: String,
-        /// What it had confirmed.
+        /// The last position that it confirmed.
         confirmed: Lsn,
     },
     /// The slot is ahead of what was read, and nothing proves that it is the same slot.
@@ -203,7 +203,7 @@ pub enum RunError {
     SlotUnproven {
         /// Its name.
         slot: String,
-        /// How far it was read, or where it was seen last.
+        /// The position up to which the relay read it, or at which the relay saw it last.
         read: Lsn,
         /// Where it is.
         confirmed: Lsn,
@@ -283,13 +283,13 @@ pub enum RunError {
     /// Everything is published, but Postgres may not have heard of it.
     #[error("stopped before Postgres confirmed {lsn}: what it has not confirmed will be published again")]
     StopUnconfirmed {
-        /// What should have been confirmed.
+        /// The position that Postgres should have confirmed.
         lsn: Lsn,
     },
     /// The destination's client cannot work.
     #[error(transparent)]
     Sink(Failure),
-    /// What is kept in Kafka of the relay's progress cannot be read.
+    /// The relay cannot read the progress that Kafka holds.
     #[error("the progress kept in Kafka under {key} is not a relay's: {value}")]
     StrangeProgress {
         /// The record's key.
@@ -359,7 +359,7 @@ impl RunError {
         }
     }
 
-    /// What fixes it: a command, SQL, or a short text.
+    /// Returns the command, SQL or short text that fixes it.
     pub fn hint(&self) -> Option<Remedy> {
         Some(match self {
             Self::Postgres(error) => return postgres_hint(error),
@@ -460,7 +460,7 @@ impl RunError {
     }
 }
 
-/// What keeps a slot from being invalidated for this reason, which is `invalidation_reason` where the version has that.
+/// Returns the setting that keeps Postgres from invalidating a slot for this reason, which is `invalidation_reason` where the version has that.
 fn prevention(reason: &str) -> &'static str {
     match reason {
         "idle_timeout" => "idle_replication_slot_timeout = 0, or longer than a relay may be down",

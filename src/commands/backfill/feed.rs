@@ -37,7 +37,7 @@ const AT_ONCE: usize = 128 * 1024;
 /// How long to wait before another connection is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What is slept at most while nothing can be read.
+/// The longest sleep while nothing can be read.
 const NAP: Duration = Duration::from_millis(20);
 
 /// How long the rest of a page may keep coming that nobody wants any more.
@@ -51,7 +51,7 @@ struct Sent {
     key: Key,
 }
 
-/// What is being read.
+/// The state of reading.
 #[derive(Debug)]
 enum State {
     /// The next page is to be asked for.
@@ -86,7 +86,7 @@ pub(super) struct Feed {
     /// The number of the next row.
     next: u64,
     sent: VecDeque<Sent>,
-    /// How far everything is acknowledged.
+    /// The position up to which everything is acknowledged.
     confirmed: PartPosition,
     keeper: Keeper,
     /// The parts whose tables were looked at again: those before this one.
@@ -202,7 +202,7 @@ impl Feed {
         }
     }
 
-    /// What was reached is written down.
+    /// Ends the feed, and returns its progress.
     pub(super) fn into_keeper(self) -> Keeper {
         self.keeper
     }

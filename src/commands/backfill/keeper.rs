@@ -1,4 +1,4 @@
-//! How far the backfill has come: written down now and then, and shown.
+//! The progress of a backfill: written down now and then, and shown.
 //!
 //! In: rows that are acknowledged. Out: the note that a restart resumes from, a bar on a terminal, lines in the log elsewhere. Invariant: one
 //! backfill of a slot at a time, by a lock that lasts as long as the connection that notes are written over.
@@ -29,7 +29,7 @@ pub(super) struct Keeper {
     progress: BackfillProgress,
     /// In the order of the parts.
     tables: Vec<TableName>,
-    /// What is in `progress` and not written down yet.
+    /// Whether `progress` has more than what is written down.
     unwritten: bool,
     noted: Instant,
     /// That it cannot be written was said.
@@ -37,7 +37,7 @@ pub(super) struct Keeper {
     shown: Shown,
 }
 
-/// What is shown.
+/// The progress that people see.
 struct Shown {
     bar: Bar,
     /// Rows of this run, and of all of it as the planner expects.

@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long counting may take.
 const COUNTING: Duration = Duration::from_hours(24);
 
-/// What is to be published.
+/// The rows to publish, and where to.
 #[derive(Debug, Clone)]
 pub struct BackfillRequest {
     /// Where from, where to, and how rows become records.

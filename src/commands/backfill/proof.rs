@@ -22,7 +22,7 @@ const OF_ALL_TABLES: &str =
 /// The first version that publishes whole schemas.
 const SCHEMAS: u32 = 150_000;
 
-/// What the mark proves.
+/// The proof that the mark gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Proof {
     /// The snapshot as it was written down.

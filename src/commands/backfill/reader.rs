@@ -15,7 +15,7 @@ use crate::pg::{self, Connection, Purpose};
 use crate::wire::DecodeError;
 use std::time::Duration;
 
-/// What a session of it is like: without limits of time, in the order of the file, and with an error where rows would be hidden.
+/// The settings of a session: no limits of time, rows in the order of the file, and an error where rows would be hidden.
 const SESSION: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
      WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
                     'idle_in_transaction_session_timeout', 'max_parallel_workers_per_gather');

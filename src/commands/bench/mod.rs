@@ -183,7 +183,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What the shortest of some statements took that do nothing.
+/// Returns the shortest round trip of some statements that do nothing.
 fn postgres_round_trip(connection: &mut Connection) -> Result<Duration, crate::pg::Error> {
     let mut shortest = Duration::MAX;
     for _ in 0..ROUND_TRIPS {

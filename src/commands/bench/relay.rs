@@ -36,18 +36,18 @@ pub(super) struct Running {
     pub(super) acknowledged: Arc<Acknowledged>,
     stop: Arc<AtomicBool>,
     max_in_flight: u64,
-    /// What a record in flight costs beyond key and value.
+    /// The bytes of a record in flight beyond key and value.
     overhead_bytes: u64,
     /// Just before its thread's start.
     begun: Moment,
 }
 
-/// What a drain showed.
+/// The figures of a drain.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Drain {
     /// Acknowledged between the last look that saw none, and the last of all.
     pub(super) rows: u64,
-    /// The same of key and value.
+    /// The bytes of their keys and values.
     pub(super) bytes: u64,
     pub(super) seconds: f64,
     /// From the thread's start to the first acknowledgement.
@@ -83,7 +83,7 @@ struct Start {
     first: Option<Instant>,
 }
 
-/// What the looks saw.
+/// The numbers of looks, by what they saw.
 #[derive(Default)]
 struct Looks {
     all: u32,

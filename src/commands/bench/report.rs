@@ -1,4 +1,4 @@
-//! What a measurement says: a table or JSON, which side was the limit, and what may help.
+//! The report of a measurement: a table or JSON, the side that was the limit, and advice.
 
 use super::relay::Drain;
 use super::{BenchRequest, PayloadType};
@@ -25,7 +25,7 @@ pub(super) struct Report<'a> {
     pub(super) peak_kib: Option<u64>,
 }
 
-/// How far the servers are, as round trips.
+/// The distances to the servers, as round trips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Distance {
     pub(super) postgres: Duration,
@@ -33,7 +33,7 @@ pub(super) struct Distance {
     pub(super) destination: Option<Duration>,
 }
 
-/// What the steady phase showed.
+/// The figures of the steady phase.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Steady {
     /// From the return of COMMIT to the acknowledgement, sorted.
@@ -43,7 +43,7 @@ pub(super) struct Steady {
     pub(super) written_per_second: f64,
 }
 
-/// Who set the pace of the drain.
+/// The side that set the pace of the drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Walsender,
@@ -92,7 +92,7 @@ impl Report<'_> {
         count(self.request.limits.max_in_flight as u64) / 1e6 / round_trip.as_secs_f64().max(1e-6)
     }
 
-    /// How far the servers are and what that means for the rest.
+    /// Says how far the servers are, and what that means for the rest.
     fn distance(&self) -> String {
         let Distance { postgres, destination } = self.distance;
         let postgres = format!("Postgres {} a round trip", millis(Some(postgres)));
@@ -105,7 +105,7 @@ impl Report<'_> {
         )
     }
 
-    /// What may help against the side that sets the pace.
+    /// Returns advice against the side that sets the pace.
     fn advice(&self) -> Vec<&'static str> {
         let BenchRequest { payload_type, rows_per_transaction, .. } = self.request;
         let mut advice = Vec::new();

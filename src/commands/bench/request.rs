@@ -1,11 +1,11 @@
-//! What is to be measured, and with how much.
+//! The settings of a measurement.
 
 use crate::commands::run::Limits;
 use crate::pg::source::Source;
 use crate::sink::destination::Destination;
 use std::sync::Arc;
 
-/// What is to be measured.
+/// The settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct BenchRequest {
     /// The database.

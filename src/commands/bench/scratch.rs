@@ -1,4 +1,4 @@
-//! What a measurement makes for itself, and removes: a schema with an outbox table, a publication, a slot, a topic.
+//! The objects that a measurement makes and removes: a schema with an outbox table, a publication, a slot, a topic.
 //!
 //! All have one name, with a part that nobody else has. Nothing that is there already is taken over: making fails then.
 //! Only what was made here is removed.
@@ -19,7 +19,7 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(15);
 /// The name's first part.
 pub const PREFIX: &str = "walrelay_bench";
 
-/// What is there because of us.
+/// The objects that exist because of us.
 pub(super) struct Scratch {
     name: String,
     source: Source,

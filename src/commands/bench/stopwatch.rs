@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What the stopwatch saw, shared with who reads it.
+/// The times that the stopwatch saw, shared with their reader.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
     on: AtomicBool,

@@ -1,4 +1,4 @@
-//! What is so, on the side of Postgres: gathered by queries, judged elsewhere.
+//! The facts about Postgres: gathered by queries, judged elsewhere.
 //!
 //! In: where to look. Out: plain values, each group by itself, so that what can be had is had when another group is refused. Reads
 //! only; a question that might take long is bounded by the server.
@@ -30,7 +30,7 @@ const SAMPLE_ROWS: u32 = 200;
 /// How many of its last pages they are looked for in.
 const SAMPLE_PAGES: i64 = 64;
 
-/// How far rows are counted.
+/// The limit up to which rows are counted.
 pub(super) const COUNT_LIMIT: u64 = 100_000;
 
 /// How long a question about a table's rows may take.
@@ -53,20 +53,20 @@ pub(super) struct Facts {
     pub(super) slot: Option<SlotFacts>,
     /// Its tables.
     pub(super) tables: Vec<TableFacts>,
-    /// What holds the slot back.
+    /// Transactions that hold the slot back.
     pub(super) holders: Vec<ServerSession>,
-    /// The same, prepared.
+    /// Prepared transactions.
     pub(super) prepared: Vec<PreparedTransaction>,
-    /// What there is beside what was asked for.
+    /// The names that the database has beside those that the user gave.
     pub(super) around: Surroundings,
 }
 
 /// The server as a whole.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerFacts {
-    /// Who it is.
+    /// The server's version, database and user.
     pub(super) row: Option<ServerRow>,
-    /// Who runs it.
+    /// The service that runs it.
     pub(super) service: Service,
     /// `pg_settings`, in base units.
     pub(super) settings: BTreeMap<String, String>,
@@ -78,11 +78,11 @@ pub(super) struct ServerFacts {
     pub(super) walsenders: u64,
     /// Physical standbys that are connected.
     pub(super) standbys: u64,
-    /// What they call themselves.
+    /// Their `application_name`s.
     pub(super) standby_names: Vec<String>,
-    /// Who commits asynchronously: `role app`, `database shop`.
+    /// The roles and databases that commit asynchronously: `role app`, `database shop`.
     pub(super) asynchronous: Vec<AsyncCommit>,
-    /// How far its clock is ahead of ours, in milliseconds, and how exactly that is known.
+    /// The lead of its clock over ours, in milliseconds, and the precision of that.
     pub(super) clock_ahead_ms: i64,
     /// Half the round trip.
     pub(super) clock_exact_to_ms: i64,
@@ -123,7 +123,7 @@ pub(super) struct PublicationFacts {
 pub(super) struct SlotFacts {
     /// Its row.
     pub(super) slot: Slot,
-    /// Who reads it.
+    /// Its reader.
     pub(super) reader: Option<ServerSession>,
     /// Beside the server's state at that moment.
     pub(super) sighting: Option<Sighting>,
@@ -157,7 +157,7 @@ pub(super) struct TableFacts {
     pub(super) deleted_rows: i64,
     /// The first columns of its indexes.
     pub(super) indexed: Vec<String>,
-    /// What deleting and inserting its rows meets; `None`: it is gone.
+    /// Its columns, triggers and the like; `None`: it is gone.
     pub(super) shape: Option<Shape>,
     /// Its rows, or why they cannot be looked at.
     pub(super) rows: Result<RowFacts, String>,
@@ -184,7 +184,7 @@ pub(super) struct ColumnFacts {
     pub(super) not_null: bool,
 }
 
-/// What is in a table.
+/// The rows of a table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RowFacts {
     /// How many, counted up to [`COUNT_LIMIT`] + 1.
@@ -301,7 +301,7 @@ fn asynchronous(connection: &mut Connection) -> Result<Vec<AsyncCommit>, pg::Err
     Ok(rows.iter().map(|row| AsyncCommit { role: text(row, 0), database: text(row, 1) }).collect())
 }
 
-/// How far the server's clock is ahead of ours, and half the round trip, in milliseconds.
+/// Returns the lead of the server's clock over ours, and half the round trip, in milliseconds.
 fn clock(connection: &mut Connection) -> Result<(i64, i64), pg::Error> {
     let before = now_ms();
     let rows = connection.query("SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint")?;

@@ -34,7 +34,7 @@ pub use report::{Report, TableReport};
 use std::io::Write;
 use tables::Tables;
 
-/// What is to be looked at.
+/// The settings to check.
 #[derive(Debug, Clone)]
 pub struct CheckRequest {
     /// The settings of the run.
@@ -88,7 +88,7 @@ pub fn report(config: &run::RunRequest) -> Result<Report, CommandError> {
     Ok(report)
 }
 
-/// What all topics begin with, where that is known.
+/// Returns the common beginning of all topics, if it is known.
 fn topics_begin(config: &run::RunRequest) -> &str {
     match &config.mapping.topic {
         TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
@@ -112,7 +112,7 @@ fn dead_letter_topic(config: &run::RunRequest) -> Option<&str> {
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 
-/// What the slot is to a destination that keeps progress.
+/// The slot's identity, for a destination that keeps progress.
 #[derive(Default)]
 struct Identity {
     /// The cluster's system identifier, where it can be had.

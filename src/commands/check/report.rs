@@ -1,4 +1,4 @@
-//! What was found, and how it is shown.
+//! The findings, and their forms.
 //!
 //! In: findings. Out: text for people, or JSON with stable keys. Pure. A fix stands on a line of its own, so that it can be
 //! copied.
@@ -27,7 +27,7 @@ pub struct Report {
     pub kind: (&'static str, &'static str),
     /// Where the destination was looked for.
     pub destination: String,
-    /// What was found.
+    /// The findings of a check.
     pub findings: Vec<Finding>,
     /// The outbox tables.
     pub tables: Vec<TableReport>,

@@ -9,7 +9,7 @@ use crate::outbox::{BadReason, Outbox, PlanError, RowContext, RowError, RowOutco
 use crate::pgoutput::{Message, PgTime, Relation};
 use std::collections::BTreeSet;
 
-/// What became of the rows.
+/// The results of the rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Sample {
     /// Where they go.

@@ -1,4 +1,4 @@
-//! Who runs the server: managed services, detected from what they answer.
+//! Managed services that run servers, detected from their servers' answers.
 //!
 //! In: names of settings and roles that are there, errors, host names. Out: which one it is, and how a thing is fixed there. Pure.
 //! A role's attributes are never taken for proof: services grant replication in ways of their own.
@@ -6,10 +6,10 @@
 use crate::pg::{self, identifier, sqlstate};
 use crate::supervise::LOGIN_RULE;
 
-/// Who runs the server.
+/// The service that runs the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Service {
-    /// Whoever may change its configuration.
+    /// A server whose configuration its owner may change.
     #[default]
     Own,
     /// Amazon RDS.
@@ -26,7 +26,7 @@ pub(super) enum Service {
     Neon,
 }
 
-/// What each service is known by: settings that only it has, and roles.
+/// The settings and roles that only one service has.
 pub(super) const MARKS: [(&str, Service); 15] = [
     ("rds.logical_replication", Service::Rds),
     ("rds.extensions", Service::Rds),
@@ -211,7 +211,7 @@ impl Service {
     }
 }
 
-/// What a refused attempt to replicate asks for.
+/// Returns the remedy for a refused attempt to replicate.
 pub(super) fn replication_fix(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
     match error.code() {
         Some(sqlstate::INSUFFICIENT_PRIVILEGE) => service.replication_right(user),

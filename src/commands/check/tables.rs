@@ -19,7 +19,7 @@ use crate::route::TopicSetting;
 use crate::supervise::REPUBLISH_PAGE;
 use std::collections::BTreeSet;
 
-/// What the findings here are about.
+/// The subject of the findings here.
 const SIDE: Side = Side::Table;
 
 /// jsonb's `pg_type.oid`.
@@ -46,11 +46,11 @@ const SCHEDULE_COLUMNS: [&str; 14] = [
 /// From how many rows on a prune without an index is felt.
 const MANY_ROWS: i64 = 10_000;
 
-/// What a change of the publication does not do.
+/// The limit of a change of the publication.
 const OLDER_ROWS: &str =
     "a change counts for rows committed after it: the slot sends older ones with the publication as it was then";
 
-/// What was found in all tables.
+/// The findings of all tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) findings: Vec<Finding>,
@@ -94,7 +94,7 @@ impl Tables {
     }
 }
 
-/// What the columns and the latest rows say.
+/// The findings about columns and the latest rows.
 fn mapped(
     config: &run::RunRequest,
     table: &TableFacts,
@@ -264,7 +264,7 @@ fn in_publication(config: &run::RunRequest, table: &TableFacts, columns: bool, f
     with_columns(config, table, &listed, filter)
 }
 
-/// The same with these columns; none: all.
+/// The statement with these columns; none: all.
 fn with_columns(
     config: &run::RunRequest,
     table: &TableFacts,

@@ -22,7 +22,7 @@ use shown::Entry;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-/// What is to be done.
+/// The records, and the action for them.
 #[derive(Debug, Clone)]
 pub struct DeadLettersRequest {
     /// Whose records.
@@ -39,13 +39,13 @@ pub struct DeadLettersRequest {
     pub default_topic: Option<String>,
     /// Values begin with the numbers of their schemas: a record that was never made has none.
     pub has_schema_ids: bool,
-    /// What is done with them.
+    /// The action for the chosen records.
     pub action: Action,
     /// JSON lines.
     pub json: bool,
 }
 
-/// What is done with the records.
+/// The actions for records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A line for each.
@@ -74,7 +74,7 @@ pub fn dead_letters(
     }
 }
 
-/// What came of the records at the address.
+/// The numbers of records at the address.
 #[derive(Debug, Default)]
 struct Counts {
     /// Meant.

@@ -53,7 +53,7 @@ struct Of {
     kept: OwnedRecord,
 }
 
-/// What came of all.
+/// The result, in numbers of records.
 #[derive(Debug, Default, Serialize)]
 struct Outcome {
     replayed: u64,
@@ -65,9 +65,9 @@ pub(super) struct Replay<'r> {
     request: &'r DeadLettersRequest,
     kept: Box<dyn DeadLetters>,
     sink: Box<dyn Sink + Send>,
-    /// What waits to be handed over, in order.
+    /// Records that wait to be handed over, in order.
     queue: VecDeque<Flight>,
-    /// What was handed over, by its token.
+    /// Records that were handed over, by their tokens.
     flights: BTreeMap<u64, Flight>,
     next: u64,
     /// Delivered, and not settled.
@@ -334,7 +334,7 @@ impl<'r> Replay<'r> {
         }
     }
 
-    /// What is under way is waited for, and what has arrived is settled.
+    /// Waits for the records that are under way, and settles those that have arrived.
     fn finish(&mut self, out: &mut dyn Write) -> Result<(), CommandError> {
         let until = Instant::now() + STOP_WITHIN;
         let late = || Instant::now() >= until;

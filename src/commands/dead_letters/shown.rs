@@ -42,7 +42,7 @@ struct Whole<'a> {
     key: Option<Box<RawValue>>,
     headers: Vec<(String, Option<Box<RawValue>>)>,
     payload: Option<Box<RawValue>>,
-    /// What of these is no UTF-8, and so written as base64: `key`, `payload`, `headers.NAME`.
+    /// The names of the fields that are no UTF-8 and so are written as base64: `key`, `payload`, `headers.NAME`.
     base64: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ struct Failed<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// What stands above lines.
+    /// The heading above the lines.
     pub(super) const HEAD: &'static str = "AT           TIME                      ID                                    POSITION          TABLE               MEANT FOR                     ERROR";
 
     pub(super) fn new(

@@ -127,7 +127,7 @@ impl CommandError {
         Self { kind, cause: CommandCause::Refused { step, source: Box::new(source) }, remedy }
     }
 
-    /// The same error; where a right is missing, as the refusal of this step with its `fix`.
+    /// Turns the answer that a right is missing into the refusal of this step, with its `fix`.
     pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
         let lacks_a_right = self.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE));
         let CommandCause::Run(error) = self.cause else { return self };
@@ -138,7 +138,7 @@ impl CommandError {
         error.into()
     }
 
-    /// The same error; a failure of the destination with the destination's own remedy.
+    /// Adds the destination's own remedy to a failure of the destination.
     pub(super) fn advised_by(self, kind: &Kind) -> Self {
         match self.as_run() {
             Some(RunError::Sink(failure)) => Self { remedy: (kind.hint)(failure).map(Remedy::from), ..self },

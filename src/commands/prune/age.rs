@@ -16,7 +16,7 @@ const TIMESTAMP: u32 = 1114;
 const TIMESTAMPTZ: u32 = 1184;
 const BIGINT: u32 = 20;
 
-/// What a row's age is taken from.
+/// The source of a row's age.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Age {
     /// A column: its name, and how it reads as a time.

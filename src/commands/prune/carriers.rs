@@ -15,7 +15,7 @@ use crate::pg::instance::{self, Sighting, Witness};
 use crate::pg::{self, Connection, catalog, literal, marker};
 use crate::supervise::RunError;
 
-/// One of them.
+/// A publication with its slot.
 #[derive(Debug)]
 struct Carrier {
     place: OutboxPlace,
@@ -23,7 +23,7 @@ struct Carrier {
     slot: Sighting,
     /// Since which transaction it is there, where that was written down.
     since: Option<u64>,
-    /// What its publication has.
+    /// The tables of its publication.
     members: Option<String>,
 }
 
@@ -59,7 +59,7 @@ impl Carriers {
         self.of.iter().map(|carrier| &carrier.place)
     }
 
-    /// What is proven of all of them.
+    /// Returns the proof that holds for all of them.
     pub(super) fn proof(&self, connection: &mut Connection) -> Result<Proof, CommandError> {
         let mut all: Option<Proof> = None;
         for carrier in &self.of {
@@ -72,7 +72,7 @@ impl Carriers {
         all.ok_or_else(|| proof::missing(&self.whole, "there is no slot"))
     }
 
-    /// What came to a table later than `proof` tells of.
+    /// Returns the partitions that came to a table later than `proof` tells.
     pub(super) fn joined(&self, connection: &mut Connection, table: u32, proof: &Proof) -> Result<Joined, pg::Error> {
         Joined::look(connection, self.places().map(|place| place.publication.as_str()), table, proof.since())
     }

@@ -47,15 +47,15 @@ pub(super) struct Joined(BTreeMap<u32, Proven>);
 /// Which rows of such a table are proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Proven {
-    /// Those of transactions younger than the one that it came in by (the lower 32 bits).
+    /// Rows of transactions younger than the one by which the table came in (the lower 32 bits).
     After(String),
     /// None.
     Never,
 }
 
 impl Joined {
-    /// Those of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago to be told.
-    /// `publications`: those whose slots carry the rows.
+    /// Looks for the partitions of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago
+    /// to be told. `publications`: those whose slots carry the rows.
     pub(super) fn look<'a>(
         connection: &mut Connection,
         publications: impl Iterator<Item = &'a str>,
@@ -97,7 +97,7 @@ impl Joined {
         later.0.iter().all(|(oid, proven)| self.0.get(oid) == Some(proven))
     }
 
-    /// The same as [`Joined::before`], of one table alone.
+    /// As [`Joined::before`], of one table alone.
     pub(super) fn before_of(&self, oid: u32) -> Option<String> {
         Some(match self.0.get(&oid)? {
             Proven::After(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),

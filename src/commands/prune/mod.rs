@@ -52,7 +52,7 @@ const LONGEST_REST: Duration = Duration::from_millis(200);
 /// How long a statement waits for a lock that somebody else has.
 const LOCK_PATIENCE: &str = "SET lock_timeout = '5s'";
 
-/// What is to be deleted.
+/// The rows to delete.
 #[derive(Debug, Clone)]
 pub struct PruneRequest {
     /// The database, publication and slot.
@@ -80,7 +80,7 @@ pub struct PruneRequest {
 }
 
 impl PruneRequest {
-    /// What gives the rights that it needs on a table.
+    /// Returns the SQL that grants the rights that it needs on a table.
     fn fix(&self, table: &Target) -> String {
         if self.partitions {
             return format!("run it as the owner of {} and of its partitions", table.sql_name());
@@ -166,7 +166,7 @@ struct Table {
     age: Age,
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
     shared: Option<String>,
-    /// What came to it later, with rows of its own.
+    /// The partitions that came to it later, with rows of their own.
     joined: Joined,
 }
 

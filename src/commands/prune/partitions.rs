@@ -97,7 +97,7 @@ fn has_rows(round: &mut Round<'_>, name: &str, stays: Option<&str>) -> Result<bo
     Ok(!round.connection.query_within(&one, listed::PATIENCE)?.is_empty())
 }
 
-/// What became of it. Nobody can add a row between the look and the end.
+/// Drops a partition that has no newer row, and says what it did. The lock lets nobody add a row between the look and the end.
 fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64) -> Result<&'static str, pg::Error> {
     let parent = table.target.sql_name();
     let newer = format!("SELECT FROM {name} WHERE NOT ({}) LIMIT 1", catalog::older_than(oldest));

@@ -74,7 +74,7 @@ impl Proof {
         Ok(())
     }
 
-    /// What is proven of the slots of two shards: a row may be in either.
+    /// Joins the proofs of two shards' slots: a row may be in either.
     pub(super) fn and(mut self, mut other: Self) -> Self {
         self.kept.append(&mut other.kept);
         self.places.append(&mut other.places);

@@ -113,7 +113,7 @@ pub(super) fn open(
     })
 }
 
-/// What is read.
+/// Returns the target of the stream.
 pub(super) fn target(config: &RunRequest) -> StreamTarget {
     StreamTarget {
         messages: !config.mapping.message_prefixes.is_empty(),
@@ -151,7 +151,7 @@ fn hold(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
     metrics.stopped(text, hint);
 }
 
-/// Who the relay is at the destination.
+/// Returns the relay's name at the destination.
 fn client(config: &RunRequest) -> String {
     format!("walrelay/{}", config.slot)
 }
@@ -159,7 +159,7 @@ fn client(config: &RunRequest) -> String {
 /// The destination's sink, or why there is none though the settings are right.
 type Opened = Result<Box<dyn Sink + Send>, CommandError>;
 
-/// What the control thread holds.
+/// The state of the control thread.
 struct Control {
     config: RunRequest,
     outbox: Outbox,
@@ -315,7 +315,7 @@ impl Control {
         ended.map_err(|error| CommandError::from(error).advised_by(kind))
     }
 
-    /// What `setup --apply` does, once Postgres is there.
+    /// Does the work of `setup --apply`, once Postgres is there.
     fn set_up(&self) -> Result<(), CommandError> {
         let RunRequest { source, publication, slot, tables, .. } = &self.config;
         let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
@@ -402,12 +402,12 @@ fn look(target: &StreamTarget, publication: &mut PublicationLook, metrics: &Metr
     Ok(())
 }
 
-/// What the last look at the publication found.
+/// The result of the last look at the publication.
 #[derive(Default)]
 struct PublicationLook {
-    /// What it had, nothing at first and once it is gone: looked at again once that changes.
+    /// Its tables; `None` at first, and once it is gone. A change leads to another look.
     membership: Option<String>,
-    /// What was wrong.
+    /// The error that the look found.
     gap: Option<String>,
 }
 

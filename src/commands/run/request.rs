@@ -1,4 +1,4 @@
-//! What `walrelay run` is asked for. `check` looks at the same.
+//! The settings of `walrelay run`, which `check` uses too.
 
 use crate::http::HttpAddress;
 use crate::lsn::Lsn;
@@ -11,7 +11,7 @@ use crate::sink::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is to be run.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct RunRequest {
     /// The database.
@@ -26,7 +26,7 @@ pub struct RunRequest {
     pub setup: bool,
     /// Only these tables; empty: every table of the publication. Distinct.
     pub tables: Vec<TableName>,
-    /// Of these, only what is captured; the default captures every one. Not beside `tables`.
+    /// The patterns that capture tables; the default captures every table. Not beside `tables`.
     pub table_patterns: TablePatterns,
     /// The slot at this position is read though nothing proves that it is the one that was read before.
     pub accept_slot_at: Option<Lsn>,
@@ -34,13 +34,13 @@ pub struct RunRequest {
     pub dry_run: bool,
     /// Where records go.
     pub destination: Arc<dyn Destination>,
-    /// What knows the numbers of schemas that values begin with; `None`: nothing.
+    /// The registry with the numbers of schemas that values begin with; `None`: there is none.
     pub registry: Option<Registry>,
     /// How rows become records.
     pub mapping: Mapping,
-    /// What becomes of rows that cannot be published.
+    /// The actions for rows that cannot be published.
     pub bad_rows: BadRows,
-    /// What becomes of a run that an operator must fix.
+    /// The end of a run that an operator must fix.
     pub on_stop: OnStop,
     /// How often a record may appear.
     pub delivery: Delivery,
@@ -68,7 +68,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Those that bound the loop.
+    /// Returns the limits of the loop.
     pub(crate) fn of_relay(&self) -> relay::Limits {
         let Self { coalesce, shutdown_timeout, disconnect_after, .. } = *self;
         relay::Limits { coalesce, shutdown_timeout, disconnect_after }
@@ -88,7 +88,7 @@ impl Default for Limits {
     }
 }
 
-/// What becomes of a run that an operator must fix.
+/// The end of a run that an operator must fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStop {
     /// The process ends with exit code 2.

@@ -39,10 +39,10 @@ const LOCK_RETRY: Duration = Duration::from_millis(500);
 /// How often what is waited for is reported again; first after [`slot::FIRST_WORD`].
 const WORD_EVERY: Duration = Duration::from_secs(5);
 
-/// How far existing rows are counted.
+/// The limit up to which existing rows are counted.
 const COUNT_LIMIT: u64 = 100_000;
 
-/// What is to be set up.
+/// The objects to set up.
 #[derive(Debug, Clone)]
 pub struct SetupRequest {
     /// The database.
@@ -74,7 +74,7 @@ impl SetupRequest {
         Told { source, publication: &self.publication, slot: &self.slot, tables: &[] }
     }
 
-    /// What to do then: run, as the role that it is for.
+    /// Returns the next command: `run`, as the role that it is for.
     fn next(&self) -> String {
         let run =
             |source: Option<&str>| Told { source, tables: &self.tables, ..self.told() }.add_to(Command::new("run"));
@@ -227,9 +227,9 @@ impl Held {
 
 /// Where lines go, and whether to go on.
 struct Voice<'a> {
-    /// What was done.
+    /// Takes a line about a step that was done.
     say: &'a mut dyn FnMut(&str) -> io::Result<()>,
-    /// What is waited for.
+    /// Takes a line about a wait.
     wait: &'a mut dyn FnMut(&str),
     stop: &'a dyn Fn() -> bool,
 }
@@ -285,7 +285,7 @@ fn lock_holder(connection: &mut Connection) -> Result<String, pg::Error> {
     Ok(format!("waiting: {holder} is setting this database up"))
 }
 
-/// What there is. Reads only.
+/// Looks at the database. Reads only.
 fn look(connection: &mut Connection, request: &SetupRequest) -> Result<Facts, CommandError> {
     let server = catalog::server(connection)?;
     let publication = look_at_publication(connection, &request.publication)?;
@@ -360,7 +360,7 @@ fn apply(
     Ok(held)
 }
 
-/// What the mark keeps of the snapshot: it is gone with its connection.
+/// Returns the snapshot's text for the mark, since the snapshot is gone with its connection.
 fn taken(connection: &mut Connection, request: &SetupRequest, held: &Held) -> Result<SlotSnapshot, CommandError> {
     connection.query(&held.begin())?;
     let rows = connection.query("SELECT pg_catalog.pg_current_snapshot()")?;
@@ -400,7 +400,7 @@ fn execute(connection: &mut Connection, step: &Step) -> Result<(), CommandError>
     connection.query(&step.sql).map(drop).map_err(|error| step.refused(error))
 }
 
-/// What rows there are already that the slot will not carry: it is made now, or their table joins the publication.
+/// Counts the rows that the slot will not carry, since the slot is made now, or their table joins the publication now.
 fn rows_before(
     connection: &mut Connection,
     request: &SetupRequest,

@@ -107,7 +107,7 @@ impl Onlooker<'_> {
         }
     }
 
-    /// What is waited for.
+    /// Says which transactions hold the slot up.
     fn words(&mut self, waited: Duration) -> Vec<String> {
         let pid = self.pid;
         let found = self

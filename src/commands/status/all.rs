@@ -19,7 +19,7 @@ use std::io::Write;
 struct Entry {
     /// `0/3`; null: it is the one without shards.
     shard: Option<String>,
-    /// How far it is in a move: `waits`, `drains`, `drained`; null: there is none.
+    /// The stage of a move: `waits`, `drains`, `drained`; null: there is no move.
     moving: Option<&'static str>,
     #[serde(flatten)]
     report: Report,

@@ -28,7 +28,7 @@ const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K";
 const CLEAR_BELOW: &str = "\x1b[J";
 
-/// What is asked for.
+/// The slot to show, and how.
 #[derive(Debug, Clone)]
 pub struct StatusRequest {
     /// The database.
@@ -99,7 +99,7 @@ fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError
     outcome.map_err(Into::into)
 }
 
-/// What the database has. Reads only.
+/// Asks the database. Reads only.
 fn look(connection: &mut Connection, request: &StatusRequest) -> Result<StatusFacts, crate::pg::Error> {
     let slot = server::slot(connection, &request.slot)?;
     let publication = server::publication(connection, &request.publication)?.is_some();
@@ -113,7 +113,7 @@ fn look(connection: &mut Connection, request: &StatusRequest) -> Result<StatusFa
     Ok(StatusFacts { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
 }
 
-/// What the database has.
+/// The database's answers.
 struct StatusFacts {
     slot: Option<server::Slot>,
     publication: bool,
@@ -127,7 +127,7 @@ struct StatusFacts {
     reader: Option<catalog::ServerSession>,
 }
 
-/// What there is to show, and whether a relay could read the slot.
+/// Returns the report, and whether a relay could read the slot.
 fn judge(request: &StatusRequest, found: StatusFacts) -> (Report, Result<(), RunError>) {
     let outcome = match &found.slot {
         None => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: found.marked }),

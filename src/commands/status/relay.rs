@@ -8,7 +8,7 @@ use crate::sink::fetch::{self, Answer};
 use serde::{Deserialize, Serialize};
 use std::io;
 
-/// What a relay says of itself.
+/// A relay's answer to `/status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::commands) struct RelayReport {
     #[serde(skip_serializing)]
@@ -20,7 +20,7 @@ pub(in crate::commands) struct RelayReport {
     pub(super) events_total: u64,
     /// With the hint in it.
     pub(in crate::commands) last_error: Option<String>,
-    /// What fixes it; a relay of before 0.2.0 does not say.
+    /// The remedy; a relay of before 0.2.0 does not say it.
     #[serde(default, skip_serializing)]
     pub(in crate::commands) hint: Option<String>,
     #[serde(default)]
@@ -44,7 +44,7 @@ impl RelayReport {
     }
 }
 
-/// What the relay at `address` says, if it reads `slot`.
+/// Returns the answer of the relay at `address`, if it reads `slot`.
 pub(in crate::commands) fn status(address: &str, slot: &str) -> Option<RelayReport> {
     let answer = get(address, "/status").ok()?;
     serde_json::from_str::<RelayReport>(&answer.body).ok().filter(|report| report.slot == slot)

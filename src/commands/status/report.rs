@@ -1,4 +1,4 @@
-//! What is known of one slot, and how it is shown.
+//! The report on one slot, and its forms.
 //!
 //! In: plain values. Out: a table, a line, JSON. The names of the fields that are written are the keys of the JSON; they are
 //! part of the interface, and a key is always there: what is not known is null. Pure.
@@ -38,7 +38,7 @@ pub(super) struct Report {
     hint: Option<Remedy>,
 }
 
-/// What the server says about a slot.
+/// The server's row about a slot.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct SlotReport {
     plugin: Option<String>,
@@ -55,7 +55,7 @@ pub(super) struct SlotReport {
     failover: Option<bool>,
     #[serde(skip)]
     pub(super) confirmed: Option<Lsn>,
-    /// Who reads it, in words.
+    /// Its reader, in words.
     #[serde(skip)]
     reader: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What `-h` prints: the flags that most people need, a line each. `--help` prints all of them, whole.
+//! The text of `-h`: the flags that most people need, a line each. `--help` prints all of them, whole.
 //!
 //! In: the commands as they are declared. Out: the same with shorter texts and with seldom flags left out. The texts are the
 //! beginnings of the whole ones, so that there is one source of them.
@@ -50,7 +50,7 @@ const MOST_FLAGS: usize = 20;
 /// A default that is longer than this is left to `--help`.
 const LONGEST_DEFAULT: usize = 28;
 
-/// What ends the first clause of a text.
+/// The characters that end the first clause of a text.
 const ENDS: [&str; 3] = [": ", "; ", " ("];
 
 /// All commands, as `-h` shows them.

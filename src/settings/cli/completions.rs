@@ -31,7 +31,7 @@ pub fn completions(shell: Shell) -> Vec<u8> {
     script
 }
 
-/// The same commands, for a shell that offers values. Not for parsing: an unknown value is refused with the nearest one elsewhere.
+/// The commands for a shell that offers values. Not for parsing: an unknown value is refused with the nearest one elsewhere.
 fn offering(command: Command) -> Command {
     command.mut_subcommands(|subcommand| subcommand.mut_args(with_values))
 }

@@ -1,4 +1,4 @@
-//! What may be typed of `dead-letters`.
+//! The flags of `dead-letters`.
 
 use super::{CommonArgs, OfRunArgs};
 use clap::Args;

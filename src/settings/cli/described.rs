@@ -18,24 +18,24 @@ pub struct Described {
     pub aliases: Vec<String>,
     /// The group in which `--help` has it.
     pub group: String,
-    /// What its value is.
+    /// The form of its value.
     pub value: SettingValue,
     /// It may be given more than once.
     pub repeatable: bool,
     /// Where it is not given; `None`: nothing is done.
     pub default: Option<String>,
-    /// What it does.
+    /// Its effect.
     pub meaning: String,
 }
 
-/// What a setting's value is.
+/// The form of a setting's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingValue {
     /// `true` or `false`; the flag alone is `true`.
     Switch,
-    /// One of these.
+    /// A word of this list.
     OneOf(&'static [&'static str]),
-    /// What it is called in `--help`.
+    /// A text, with its name in `--help`.
     Named(String),
 }
 
@@ -79,7 +79,7 @@ fn value(flag: &Arg, name: &str) -> SettingValue {
     SettingValue::Named(flag.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect())
 }
 
-/// What a flag's text says before its default, and the default.
+/// Splits a flag's text into the part before its default, and the default.
 pub(super) fn text_and_default(help: &str) -> (&str, Option<&str>) {
     match help.split_once(DEFAULT) {
         Some((text, default)) => (text, default.strip_suffix(']').or(Some(default))),

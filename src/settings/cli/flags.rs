@@ -7,7 +7,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 use std::collections::BTreeMap;
 
-/// What was typed behind each flag, by its long name; behind `-X`, by `property`.
+/// The values that the user typed, by the flag's long name; those of `-X`, by `property`.
 #[derive(Default)]
 pub(crate) struct FlagValues(BTreeMap<String, Vec<String>>);
 
@@ -46,7 +46,7 @@ impl FlagValues {
     }
 }
 
-/// What was typed of the flags of a command of `cli`.
+/// The flags that the user typed for a command of `cli`.
 pub(super) fn typed(cli: &Command, matches: &ArgMatches) -> TypedFlags {
     let commands = cli.get_subcommands().filter(|command| !command.is_hide_set());
     let flags = |command: &Command| command.get_arguments().filter_map(flag_name).collect();

@@ -68,7 +68,7 @@ cannot be published stops it. After a stop or a crash, the same command resumes 
   walrelay backfill --table outbox --dry-run
   walrelay backfill --setup --table outbox --then-run";
 
-/// What each exit code of `run` means, where it is not what it always means.
+/// The meaning of each exit code of `run`, where it is a special one.
 const RUN_CODES: [(u8, &str); 4] = [(0, "stopped on request"), (1, ""), (2, ""), (64, "")];
 
 const BACKFILL_CODES: [(u8, &str); 4] =

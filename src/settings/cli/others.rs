@@ -1,4 +1,4 @@
-//! What may be typed of the commands beside `run`. The doc comment of a field is its help text.
+//! The flags of the commands beside `run`. The doc comment of a field is its help text.
 
 use super::{CommonArgs, OfRunArgs, PasswordArgs, RunArgs, SetupShardsArgs, SourceArgs};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! What may be typed of `run`, in its groups. The doc comment of a field is its help text.
+//! The flags of `run`, in their groups. The doc comment of a field is its help text.
 
 use super::{CommonArgs, SourceArgs};
 use clap::Args;

@@ -1,4 +1,4 @@
-//! What may be typed about shards. The doc comment of a field is its help text.
+//! The flags about shards. The doc comment of a field is its help text.
 
 use clap::Args;
 

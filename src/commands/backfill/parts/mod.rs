@@ -81,7 +81,7 @@ pub(super) enum Start {
     Block(u64),
 }
 
-/// How far reading, or publishing, has come.
+/// The position up to which rows are read, or published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartPosition {
     /// The part; beyond the last one: all of them.
@@ -98,7 +98,7 @@ pub(super) struct Page {
     pub(super) next: Option<Start>,
 }
 
-/// What is asked of all pages.
+/// The settings that all pages have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     pub(super) proof: Proof,
@@ -152,7 +152,7 @@ impl Part {
         format!("SELECT count(*) FROM {} WHERE {}{behind}", self.from(), self.wanted(asked))
     }
 
-    /// What the planner expects of them, without the question who carries them, of which it knows nothing.
+    /// The query for the planner's estimate. It leaves out the condition about slots, of which the planner knows nothing.
     pub(super) fn explain(&self, asked: &Asked) -> String {
         let mut wanted = "true".to_owned();
         for condition in asked.condition.iter().chain(&self.filter) {
@@ -265,7 +265,7 @@ fn first_block(start: &Start) -> u64 {
     }
 }
 
-/// What the catalogue says of one table or partition.
+/// The catalogue's facts about one table or partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) oid: u32,

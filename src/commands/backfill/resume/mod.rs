@@ -19,7 +19,7 @@ pub(super) struct Asked<'a> {
     pub(super) again: bool,
 }
 
-/// What is left to read, and the progress that it is counted on from.
+/// Returns the parts that are left to read, and the progress from which counting goes on.
 pub(super) fn resume(
     asked: &Asked<'_>,
     before: Option<BackfillProgress>,

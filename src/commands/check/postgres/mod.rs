@@ -15,7 +15,7 @@ use crate::remedy::{Command, Remedy};
 use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
-/// What the findings here are about.
+/// The subject of the findings here.
 const SIDE: Side = Side::Postgres;
 
 /// The oldest version that is tested.
@@ -36,7 +36,7 @@ const FAR_BEHIND: u64 = 1 << 30;
 /// Decoding with less than this much memory writes ordinary transactions to disk, in kB.
 const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 
-/// What an attempt to connect came to.
+/// The finding about a connection that failed.
 pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
     if let pg::Error::Locked { holder, .. } = &error {
         return SIDE

@@ -1,4 +1,4 @@
-//! What is missing, as SQL in the order in which it has to be done.
+//! The missing objects, as SQL in the order in which they have to be created.
 //!
 //! In: what is wanted, and what there is. Out: steps, warnings, a script for `psql`. Pure. Invariant: what is there is never
 //! taken away or replaced; an empty plan means that there is nothing to do.
@@ -30,7 +30,7 @@ const FAILOVER_SLOTS: u32 = 170_000;
 /// The first version that skips changes from before the publication.
 const MISSING_PUBLICATION_PASSES: u32 = 180_000;
 
-/// What there is.
+/// The state of the database.
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) server: ServerRow,
@@ -50,7 +50,7 @@ pub(super) struct Facts {
 pub(super) struct PublicationFacts {
     pub(super) row: Publication,
     pub(super) mark: PublicationMark,
-    /// What it has now ([`crate::pg::catalog::membership`]).
+    /// Its tables now ([`crate::pg::catalog::membership`]).
     pub(super) members: Option<String>,
     /// The tables that it leaves out though it is one of all tables.
     pub(super) left_out: Vec<(String, String)>,
@@ -65,7 +65,7 @@ pub(super) struct TableFacts {
     pub(super) covered: bool,
 }
 
-/// What a step is about, in the order of the steps.
+/// The objects of steps, in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `wal_level`, which takes a restart.
@@ -85,7 +85,7 @@ impl Kind {
         matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role)
     }
 
-    /// What one does, and what has been done.
+    /// The verb for a step to do, and for one that is done.
     const fn verbs(self) -> (&'static str, &'static str) {
         match self {
             Self::WalLevel => ("set", "set"),
@@ -107,7 +107,7 @@ pub(super) struct Step {
     pub(super) sql: String,
     /// Lines for the reader of the script.
     comment: String,
-    /// Who may do it; `None`: that is not known.
+    /// The remedy for a missing right; `None`: none is known.
     fix: Option<Remedy>,
 }
 
@@ -150,7 +150,7 @@ impl Step {
     }
 }
 
-/// What to do, and what to know.
+/// Steps, and warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
@@ -178,7 +178,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &Facts) -> Result<Plan, Comman
     Ok(Plan { steps, warnings: warnings(request, facts) })
 }
 
-/// What no step can fix.
+/// Refuses what no step can fix.
 fn refuse(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
         return Err(CommandError::no_failover_slots(&facts.server.version_text));
@@ -351,7 +351,7 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
 
-/// The same, with since when: asked as it is written down.
+/// The marking statement with the server's time and transaction, which it asks for as it writes them.
 pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
     let body = format!(
         "BEGIN

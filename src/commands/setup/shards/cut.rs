@@ -106,7 +106,7 @@ fn refused(error: pg::Error) -> CommandError {
     CommandError::from(error).with_fix("make the cut".to_owned(), fix)
 }
 
-/// Who holds a lock that writers have.
+/// Describes the sessions that hold a lock as writers do.
 fn writers(connection: &mut Connection, plan: &Plan) -> Result<Vec<String>, pg::Error> {
     let names: Vec<String> = plan
         .tables

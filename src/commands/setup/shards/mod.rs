@@ -54,7 +54,7 @@ use std::time::{Duration, Instant};
 /// How often it is looked how far the old slots are.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How far behind an old slot may be when the cut is made: what is behind is published before the new relays begin.
+/// The largest lag of an old slot at the cut: its relay publishes that before the new relays begin.
 const NEAR_BYTES: u64 = 16 << 20;
 
 /// How long an old slot may have no relay before the cut: one that restarts is back by then.

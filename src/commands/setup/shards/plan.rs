@@ -1,4 +1,4 @@
-//! What there is of both sets, and whether rows may move between them.
+//! The state of both sets, and whether rows may move between them.
 //!
 //! In: names, how many shards there are to be. Out: a [`Plan`], or why there is none. Reads only.
 
@@ -16,7 +16,7 @@ use crate::pg::{Connection, catalog, identifier, literal, server};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_owner};
 
-/// What is to be done.
+/// The move of rows from a set to another one.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// How many shards there are to be.
@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub(super) user: String,
     /// Where the rows are now; `None`: nowhere.
     pub(super) source: Option<Set>,
-    /// What there is of the new set.
+    /// The part of the new set that exists.
     pub(super) target: Set,
     pub(super) tables: Vec<Table>,
     /// Standbys keep the new slots, as they keep the old ones.

@@ -62,7 +62,7 @@ pub(super) fn opened(request: &SetupRequest, shard: Shard) -> String {
     mark_now_sql(&publication, &slot, &marker::set(line.as_deref(), &slot), &marker::since_format(&slot, true))
 }
 
-/// What runs the relay of a shard.
+/// Returns the command that runs the relay of a shard.
 pub(super) fn run_command(request: &SetupRequest, shard: Shard) -> Command {
     request.told().add_to(Command::new("run").set("--shard", shard))
 }
