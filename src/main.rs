@@ -77,7 +77,7 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
         Task::Bench(request) => {
             // The first signal ends the measurement, and what it made is removed; a second one ends the process.
             let stop = commands::stop_on_signal()?;
-            bench::bench(&request, &mut io::stdout(), io::stderr().is_terminal(), &stop)
+            bench::bench(&request, &mut io::stdout(), &stop)
         }
         Task::Man(folder) => Ok(cli::write_manual(&folder)?),
         Task::Completions(shell) => Ok(io::stdout().write_all(&cli::completions(shell))?),

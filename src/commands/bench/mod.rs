@@ -19,6 +19,7 @@ pub use request::{BenchRequest, PayloadType};
 pub use scratch::PREFIX;
 
 use super::CommandError;
+use super::progress::Progress;
 use crate::pg::{Connection, Purpose};
 use relay::Running;
 use report::{Distance, Report, Steady};
@@ -31,28 +32,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Rows of the steady phase that are not acknowledged so long after its end are missing.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
 
-/// Distance of the lines of progress.
-const TELL_EVERY: Duration = Duration::from_millis(250);
-
 /// How often a statement is timed.
 const ROUND_TRIPS: usize = 9;
 
-/// Measures, and removes what it made. `stop` becomes true when a signal has come; `terminal`: progress is shown on stderr.
+/// Measures, and removes what it made. `stop` becomes true when a signal has come.
 ///
 /// # Errors
 /// Something cannot be made, the relay fails, or `stop`.
-pub fn bench(
-    request: &BenchRequest,
-    out: &mut dyn Write,
-    terminal: bool,
-    stop: &AtomicBool,
-) -> Result<(), CommandError> {
+pub fn bench(request: &BenchRequest, out: &mut dyn Write, stop: &AtomicBool) -> Result<(), CommandError> {
     let scratch = Scratch::new(&request.source, &unique());
-    let mut bench = Bench { request, scratch, stop, progress: Progress { terminal, told: None } };
+    let mut bench = Bench { request, scratch, stop, progress: Progress::new("measuring", 0) };
     let measured = bench.measure();
-    bench.progress.say("removing what was created");
+    bench.progress.note("removing what was created");
     let left = bench.scratch.remove();
-    bench.progress.end();
+    drop(bench.progress);
     for step in left {
         tracing::warn!(step, "cannot be removed; remove it by hand");
     }
@@ -81,7 +74,7 @@ struct Bench<'a> {
 impl<'a> Bench<'a> {
     fn measure(&mut self) -> Result<Report<'a>, CommandError> {
         let request = self.request;
-        self.progress.say("creating a schema, a publication and a slot");
+        self.progress.note("creating a schema, a publication and a slot");
         let mut connection = Connection::open(&request.source, Purpose::Control)?;
         let version = connection.query("SHOW server_version")?;
         let version = version.first().and_then(|row| row.text(0)).unwrap_or("?").to_owned();
@@ -113,9 +106,10 @@ impl<'a> Bench<'a> {
 
     fn fill(&mut self, connection: &mut Connection) -> Result<f64, CommandError> {
         let started = Instant::now();
-        let Self { request, scratch, stop, progress } = self;
+        let Self { request, scratch, stop, .. } = self;
+        let mut progress = Progress::new("writing", request.rows);
         load::fill(connection, scratch.name(), request, &mut |rows| {
-            progress.show("writing", rows, request.rows);
+            progress.at(rows);
             !stop.load(Ordering::Relaxed)
         })?;
         self.go_on()?;
@@ -128,11 +122,12 @@ impl<'a> Bench<'a> {
         connection: &mut Connection,
     ) -> Result<(relay::Drain, Option<Steady>), CommandError> {
         let request = self.request;
-        let Self { scratch, stop, progress, .. } = self;
+        let Self { scratch, stop, .. } = self;
         let batch = request.rows_per_transaction.min(request.rows);
         let rows = request.rows / batch * batch;
+        let mut progress = Progress::new("draining", rows);
         let drain = running.drain(request, scratch.name(), rows, &mut |done| {
-            progress.show("draining", done, rows);
+            progress.at(done);
             !stop.load(Ordering::Relaxed)
         })?;
         let steady = if self.may_go_on(running) && request.seconds > 0 {
@@ -147,6 +142,7 @@ impl<'a> Bench<'a> {
     fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, CommandError> {
         let BenchRequest { rate, seconds, .. } = *self.request;
         let rows = u64::from(rate) * u64::from(seconds);
+        let mut progress = Progress::new("steady", rows);
         running.acknowledged.begin();
         let (started, mut commits) = (Instant::now(), Vec::new());
         for number in 0..rows {
@@ -157,7 +153,7 @@ impl<'a> Bench<'a> {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             connection.query(&load::single(self.scratch.name(), self.request, first + number))?;
             commits.push((first + number, Instant::now()));
-            self.progress.show("steady", number, rows);
+            progress.at(number);
         }
         #[allow(clippy::cast_precision_loss, reason = "a count of rows")]
         let written_per_second = commits.len() as f64 / started.elapsed().as_secs_f64();
@@ -192,30 +188,4 @@ fn postgres_round_trip(connection: &mut Connection) -> Result<Duration, crate::p
         shortest = shortest.min(asked.elapsed());
     }
     Ok(shortest)
-}
-
-/// One line on a terminal, written over again and again.
-struct Progress {
-    terminal: bool,
-    told: Option<Instant>,
-}
-
-impl Progress {
-    fn show(&mut self, what: &str, done: u64, all: u64) {
-        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) || done == all {
-            let tenths = usize::try_from(done.saturating_mul(20) / all.max(1)).unwrap_or(0).min(20);
-            self.say(&format!("{what:<9} [{:<20}] {done} of {all}", "#".repeat(tenths)));
-            self.told = Some(Instant::now());
-        }
-    }
-
-    fn say(&self, text: &str) {
-        if self.terminal {
-            eprint!("\r\x1b[2K{text}");
-        }
-    }
-
-    fn end(&self) {
-        self.say("");
-    }
 }
