@@ -74,6 +74,11 @@ impl Set {
         }
     }
 
+    /// Whether it exists, and its relays may read.
+    pub(super) fn is_done(&self) -> bool {
+        !self.members.is_empty() && !self.is(Moving::Waits)
+    }
+
     /// Whether one of them is so far in a move.
     pub(super) fn is(&self, moving: Moving) -> bool {
         self.members.iter().any(|member| member.moving() == Some(moving))

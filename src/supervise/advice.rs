@@ -220,7 +220,7 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
     if !needs_a_look(&error) {
         return error;
     }
-    let look = |mut connection| hint(&mut connection, target, outbox, &error);
+    let look = |mut connection| look(&mut connection, target, outbox, &error);
     match Connection::open(&target.source, Purpose::Control).and_then(look) {
         Ok(Some(Advice::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
         Ok(Some(Advice::Error(error))) => RunError::Unmappable(error),
@@ -278,7 +278,7 @@ fn may_not(error: &RunError) -> bool {
     matches!(error, RunError::Postgres(error) if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE))
 }
 
-fn hint(
+fn look(
     connection: &mut Connection,
     target: &StreamTarget,
     outbox: &Outbox,

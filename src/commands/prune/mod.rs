@@ -52,6 +52,9 @@ const LONGEST_REST: Duration = Duration::from_millis(200);
 /// How long a statement waits for a lock that somebody else has.
 const LOCK_PATIENCE: &str = "SET lock_timeout = '5s'";
 
+/// The rights that deleting rows needs.
+const RIGHTS: &str = "SELECT, UPDATE, DELETE";
+
 /// The rows to delete.
 #[derive(Debug, Clone)]
 pub struct PruneRequest {
@@ -77,20 +80,6 @@ pub struct PruneRequest {
     pub dry_run: bool,
     /// Also young rows, and rows that the slot does not carry: from before it, or left out by a row filter.
     pub force: bool,
-}
-
-impl PruneRequest {
-    /// Returns the SQL that grants the rights that it needs on a table.
-    fn fix(&self, table: &Target) -> String {
-        if self.partitions {
-            return format!("run it as the owner of {} and of its partitions", table.sql_name());
-        }
-        let fix = table.grant("SELECT, UPDATE, DELETE");
-        match &self.archive_to {
-            Some(archive) => format!("{fix} GRANT INSERT ON {} TO it;", archive.sql()),
-            None => fix,
-        }
-    }
 }
 
 /// Deletes. `notes`: what is waited for. `stop`: ends it between two chunks.
@@ -152,7 +141,14 @@ fn once(
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
-        pruned.map_err(|error| error.with_fix(format!("prune {}", table.target.name), request.fix(&table.target)))?;
+        let fix = || match &request.archive_to {
+            _ if request.partitions => {
+                format!("run it as the owner of {} and of its partitions", table.target.sql_name())
+            }
+            Some(archive) => format!("{} GRANT INSERT ON {} TO it;", table.target.grant(RIGHTS), archive.sql()),
+            None => table.target.grant(RIGHTS),
+        };
+        pruned.map_err(|error| error.with_fix(format!("prune {}", table.target.name), fix()))?;
     }
     if request.dry_run {
         writeln!(out, "nothing was deleted")?;

@@ -44,7 +44,7 @@ pub(super) struct Table {
 impl Plan {
     /// Nothing is left to do.
     pub(super) fn is_done(&self) -> bool {
-        is_done(&self.target)
+        self.target.is_done()
     }
 
     pub(super) fn missing_publications(&self) -> impl Iterator<Item = Shard> + '_ {
@@ -55,15 +55,6 @@ impl Plan {
     pub(super) fn shown(&self) -> String {
         self.target.shown()
     }
-}
-
-/// It is there, and its relays may read.
-fn is_done(target: &Set) -> bool {
-    !target.members.is_empty() && !target.is(Moving::Waits)
-}
-
-fn keeps_on_standbys(source: &Set) -> bool {
-    source.members.iter().any(|member| member.found.as_ref().is_some_and(|slot| slot.row.failover))
 }
 
 /// Looks at both sets.
@@ -88,11 +79,12 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
         Some(first) => !named_tables(connection, &first.publication)?.is_empty(),
         None => false,
     };
-    if is_cut || is_done(&target) {
+    if is_cut || target.is_done() {
         target.is_whole(&request.publication)?;
     }
+    let on_standbys = |member: &Member| member.found.as_ref().is_some_and(|slot| slot.row.failover);
     let plan = |source: Option<Set>, target, tables| Plan {
-        failover: request.failover || source.as_ref().is_some_and(keeps_on_standbys),
+        failover: request.failover || source.iter().flat_map(|set| &set.members).any(on_standbys),
         count: shards.count,
         database: server.database.clone(),
         user: server.user.clone(),
@@ -101,7 +93,7 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
         tables,
         is_cut,
     };
-    if is_done(&target) {
+    if target.is_done() {
         is_as_asked(connection, request, &target)?;
         return Ok(plan(None, target, Vec::new()));
     }
