@@ -48,7 +48,7 @@ pub use outage::Outage;
 pub use reconnect::{End, Reconnect};
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The label of failures of the class [`LogIn`](crate::sink::FailureClass::LogIn), for metrics.
@@ -129,7 +129,7 @@ pub struct OrderedQueue<T> {
     /// How many records are of held keys.
     held: u64,
     /// Keys that are held for a record that was refused before it was sent, until [`OrderedQueue::next_refused`] has named them.
-    refused: Vec<KeyId>,
+    refused: VecDeque<KeyId>,
 }
 
 /// The number of a key's first record, and the key.
@@ -185,7 +185,7 @@ impl<T: Copy> Default for OrderedQueue<T> {
             unfit: Vec::new(),
             pushed: 0,
             held: 0,
-            refused: Vec::new(),
+            refused: VecDeque::new(),
         }
     }
 }
@@ -399,9 +399,9 @@ impl<T: Copy> OrderedQueue<T> {
         old
     }
 
-    /// The next key that is held for a record that was refused before it was sent: its first one.
+    /// The key that has been held longest for a record that was refused before it was sent, its first one, and was not named yet.
     pub fn next_refused(&mut self) -> Option<KeyId> {
-        self.refused.pop()
+        self.refused.pop_front()
     }
 
     /// Whether [`OrderedQueue::next_refused`] has a key to name.
@@ -460,7 +460,7 @@ impl<T: Copy> OrderedQueue<T> {
         if slot.refused {
             self.state(key).waits = Waits::Held;
             self.held += u64::from(records);
-            self.refused.push(key);
+            self.refused.push_back(key);
             return;
         }
         let number = slot.number;
