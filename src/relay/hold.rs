@@ -4,7 +4,8 @@
 //!  streaming, every record in flight younger than a second       sent without a question: the successor waits for a second
 //!  one is older, or there is no stream                           asked four times a second: who holds the slot?
 //!  rows have waited for the destination for half a second        asked as well: the end of a stream comes behind its rows
-//!  the loop stood still, or the successor's second was waited    asked as well, until an answer has come
+//!  the loop stood still                                          asked as well, until an answer has come
+//!  the slot was taken half a second ago                          asked, and nothing is sent before the answer
 //! ```
 //!
 //! | answer | means |
@@ -135,6 +136,16 @@ enum Others {
     Heeded,
 }
 
+/// Whether the relay may begin to send under a slot that it has taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Begins {
+    /// It has begun, or may.
+    #[default]
+    Yes,
+    /// The second of the slot's last holder is not over, or no answer has said since that the slot is still ours.
+    NotYet,
+}
+
 /// The knowledge about the slot. Without a slot, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
 pub(super) struct Hold {
@@ -163,16 +174,17 @@ pub(super) struct Hold {
     caught_up: Duration,
     /// A reason to ask.
     doubt: Option<Doubt>,
+    begins: Begins,
     /// The moment of the first question whose answer was that our walsender is gone, although the stream seems open.
     gone: Option<Duration>,
 }
 
-/// The process stood still, or waits for its predecessor's second: turns prove nothing until an answer has come.
+/// The process stood still, or has taken the slot and not sent anything yet: turns prove nothing until an answer has come.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     /// The last moment at which the slot was certainly ours.
     sure: Duration,
-    /// When the reason came up last.
+    /// When the reason came up last. Answers to earlier questions do not count.
     since: Duration,
 }
 
@@ -204,9 +216,14 @@ impl Hold {
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
         (self.streaming, self.until, self.asked) = (true, slot.since + slot.proof().min(UNASKED), Duration::ZERO);
-        (self.others, self.restarted, self.doubt) = (Others::Unseen, false, None);
+        (self.others, self.restarted) = (Others::Unseen, false);
         (self.turned, self.caught_up) = (slot.since, slot.since);
         self.gone = None;
+        // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
+        // if the slot was its own for longer than that: else it may have been released again already, unnoticed.
+        let waits = slot.sends_from > slot.since;
+        self.begins = if waits { Begins::NotYet } else { Begins::Yes };
+        self.doubt = waits.then_some(Doubt { sure: slot.since, since: slot.since + BELIEVED_FREE });
         self.slot = Some(slot);
     }
 
@@ -249,7 +266,7 @@ impl Hold {
         let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
         let proof = slot.proof();
         let mut verdict = HoldVerdict::Holds;
-        if self.streaming && (now >= self.turned + BELIEVED_FREE || now < slot.sends_from) {
+        if self.streaming && now >= self.turned + BELIEVED_FREE {
             let sure = self.doubt.map_or(self.turned, |doubt| doubt.sure);
             self.doubt = Some(Doubt { sure, since: now });
         }
@@ -285,6 +302,9 @@ impl Hold {
             self.until = self.until.max(asked + proven);
             self.free |= !self.streaming && matches!(holder, Holder::Nobody(_));
         }
+        if now >= slot.sends_from && self.doubt.is_none() {
+            self.begins = Begins::Yes;
+        }
         let is_proven = now < self.until;
         let is_behind = now >= self.caught_up + BELIEVED_FREE;
         let is_quiet = self.streaming && !unconfirmed.old && !is_behind && self.doubt.is_none() && self.gone.is_none();
@@ -302,7 +322,8 @@ impl Hold {
         } else {
             unconfirmed.any && self.others == Others::Unseen
         };
-        if asks && now >= self.asked + ASKS_EVERY {
+        let is_due = |doubt: Doubt| self.asked < doubt.since && doubt.since <= now;
+        if asks && (now >= self.asked + ASKS_EVERY || self.doubt.is_some_and(is_due)) {
             self.asked = now;
             slot.asks.ask(now);
         }
@@ -376,14 +397,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.confirmed = position;
     }
 
-    /// Whether rows may be taken: the slot is ours for certain, and its last holder's second is over.
+    /// Whether rows may be taken: the slot is ours for certain, and the relay does not wait for its last holder.
     pub(super) fn may_send(&self) -> bool {
         self.hold.slot.is_none() || self.clock.since_boot() < self.hold.until && !self.waits_for_last_holder()
     }
 
-    /// Whether the second of the slot's last holder is not over.
+    /// Whether the second of the slot's last holder is not over, or no answer has said since that the slot is still ours.
     pub fn waits_for_last_holder(&self) -> bool {
-        self.hold.slot.as_ref().is_some_and(|slot| self.clock.since_boot() < slot.sends_from)
+        self.hold.begins == Begins::NotYet
     }
 
     /// As [`Relay::start_over`], where another relay may have published since: what the slot has not confirmed counts as never sent.
@@ -572,6 +593,59 @@ mod tests {
         hold.taken(again(ms(2000)));
         hold.taken(again(Duration::ZERO));
         assert_eq!(hold.slot.map(|slot| slot.sends_from), Some(ms(2000)));
+    }
+
+    #[test]
+    fn who_has_taken_the_slot_sends_nothing_before_an_answer_says_that_it_is_still_held_half_a_second_later() {
+        let (mut hold, server) = (Hold::default(), Server::default());
+        let asks = Box::new(server.clone());
+        let (sends_from, patience) = (ms(1800), None);
+        hold.taken(HeldSlot {
+            asks,
+            walsender: 7,
+            since: ms(1000),
+            patience,
+            released: None,
+            sends_from,
+            log_end: None,
+        });
+        hold.confirmed = AT;
+        for now in (1000..1900).step_by(100) {
+            answer(&server, now, if now < 1300 { Holder::Walsender(7) } else { Holder::NotAccepting });
+            hold.look(ms(now), in_flight(false, false));
+        }
+        assert_eq!(
+            *server.asked.lock().unwrap(),
+            [ms(1000), ms(1300), ms(1500), ms(1800)],
+            "also as soon as it counts"
+        );
+        assert_eq!(hold.begins, Begins::NotYet, "the slot may have been released since 1.2 s");
+        answer(&server, 1499, Holder::Walsender(7));
+        hold.look(ms(1900), in_flight(false, false));
+        assert_eq!(hold.begins, Begins::NotYet);
+        answer(&server, 1500, Holder::Walsender(7));
+        hold.look(ms(1950), in_flight(false, false));
+        assert_eq!(hold.begins, Begins::Yes);
+    }
+
+    #[test]
+    fn a_server_without_a_connection_to_spare_holds_up_a_start_for_less_than_a_second_more() {
+        let (mut hold, server) = (Hold::default(), Server::default());
+        let (asks, sends_from) = (Box::new(server), ms(2000));
+        hold.taken(HeldSlot {
+            asks,
+            walsender: 7,
+            since: ms(1000),
+            patience: None,
+            released: None,
+            sends_from,
+            log_end: None,
+        });
+        let waits = (1000..3000).step_by(50).map(|now| {
+            hold.look(ms(now), in_flight(false, false));
+            hold.begins == Begins::NotYet
+        });
+        assert_eq!(waits.filter(|waits| *waits).count(), 25, "until 2.25 s");
     }
 
     #[test]

@@ -615,7 +615,7 @@ fn a_relay_that_may_not_send_yet_is_not_ready() {
     };
     let waits = ready_after(&mut stage, Duration::from_millis(900)).unwrap_err();
     assert!(waits.starts_with("waiting-for-slot"), "{waits}");
-    assert_eq!(ready_after(&mut stage, Duration::from_millis(1200)), Ok(()));
+    assert_eq!(ready_after(&mut stage, Duration::from_millis(1500)), Ok(()));
 }
 
 /// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
