@@ -110,11 +110,13 @@ impl Sink for SimSink {
         shared.with(|world| {
             let number = identify_unsent(record, &world.postgres.wal);
             assert!(world.is_unsendable(number), "row {number} is not to be sent, and nothing is wrong with it");
-            // One without a topic belongs to none.
             let found = Found { number, dead_letter: false, bytes: record.bytes() as u64 };
-            let is_placed = !record.topic.is_empty() && world.nature.mutant != Some(Mutant::NotBehind);
-            let nowhere = || (String::new(), number as u64 % 7);
-            let place = if is_placed { world.broker.partition_of(found, &world.postgres.wal) } else { nowhere() };
+            let place = match world.nature.mutant {
+                Some(Mutant::NotBehind) => (String::new(), number as u64 % 7),
+                // Records without a topic wait in one place, one behind the other.
+                _ if record.topic.is_empty() => (String::new(), 0),
+                _ => world.broker.partition_of(found, &world.postgres.wal),
+            };
             let enqueue = match lanes {
                 Some(lanes) => {
                     let now = base + world.now;
