@@ -1,11 +1,11 @@
-//! Which cases a command runs, with what: for the commands that hold the relay beside Debezium.
+//! The arguments with which the commands that compare the relay with Debezium choose their cases.
 
 use crate::binary::Binary;
 
-/// Which cases, on which server, of which binary.
+/// The cases to run, the version of Postgres, and the binary of the relay.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Chosen {
-    /// The relay's.
+    /// The relay's binary.
     #[command(flatten)]
     pub(crate) binary: Binary,
     /// Postgres' major version, 14 to 18

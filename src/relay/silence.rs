@@ -1,17 +1,17 @@
-//! Says when the destination falls silent: records are in flight, or a commit is under way, and nothing at all comes back.
+//! Reports a destination that has fallen silent: records are in flight, or a commit is under way, and no report has come for a while.
 //!
-//! In: when a report came last, since when one is owed. Out: a line in the log at its beginning and its end, and the last error. A
-//! destination that is frozen closes no connection, so that its client has nothing to tell for half a minute and longer.
+//! In: the times of the last report, and of the oldest record without one. Out: a line in the log when the silence is noticed and when it
+//! ends, and the last error. A frozen destination closes no connection, so its client reports no error for half a minute or longer.
 
 use super::{Clock, Relay};
 use crate::sink::Sink;
 use std::time::{Duration, Instant};
 
-/// Nothing acknowledged for so long is worth a word.
+/// After so long without an acknowledgement, the destination counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// Tells once of each silence.
+    /// Logs the beginning and the end of each silence.
     pub(super) fn look_for_silence(&mut self, now: Instant) {
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= SILENT_AFTER;
         let silent = self.oldest_unanswered().is_some_and(long_ago) && self.reported.is_none_or(long_ago);

@@ -1,5 +1,5 @@
-//! Tiny payloads with 10 kB of headers while the brokers are frozen: what waits for them counts with its headers, so that memory stays
-//! below a bound, and all of it arrives afterwards.
+//! Rows with tiny payloads and 10 kB of headers, written while the brokers are frozen. The relay counts the headers of the records that wait,
+//! so its memory stays below a bound. Afterwards all rows arrive.
 
 use std::time::{Duration, Instant};
 
@@ -9,15 +9,15 @@ use walrelay_dev::servers::Servers;
 
 use super::super::world::{PATIENCE, World};
 
-/// Rows, and rows of a transaction: 300 MB of headers.
+/// How many rows are written, and how many in each transaction. Their headers are 300 MB.
 const ROWS: i64 = 30_000;
 const BATCH: i64 = 100;
 
-/// What may wait, and what the relay may hold with it, in KiB: the same again in librdkafka's requests, and itself.
+/// The limit of waiting records, and the bound of the relay's memory in KiB. librdkafka's requests hold the records once more.
 const MAX_IN_FLIGHT: &str = "--max-in-flight=16MiB";
 const BOUND_KIB: u64 = 160 << 10;
 
-/// Memory that has not grown for so long will not grow.
+/// Memory that has not grown for so long counts as steady.
 const STEADY: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_mins(1);
 
