@@ -220,10 +220,12 @@ impl Hold {
         (self.turned, self.caught_up) = (slot.since, slot.since);
         self.gone = None;
         // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
-        // if the slot was its own for longer than that: else it may have been released again already, unnoticed.
+        // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
+        // the server ends each stream early, and says why behind the rows.
         let waits = slot.sends_from > slot.since;
+        let asks_first = waits && self.begins == Begins::Yes;
         self.begins = if waits { Begins::NotYet } else { Begins::Yes };
-        self.doubt = waits.then_some(Doubt { sure: slot.since, since: slot.since + BELIEVED_FREE });
+        self.doubt = asks_first.then_some(Doubt { sure: slot.since, since: slot.since + BELIEVED_FREE });
         self.slot = Some(slot);
     }
 
@@ -626,6 +628,33 @@ mod tests {
         answer(&server, 1500, Holder::Walsender(7));
         hold.look(ms(1950), in_flight(false, false));
         assert_eq!(hold.begins, Begins::Yes);
+    }
+
+    #[test]
+    fn a_slot_that_was_lost_before_the_relay_began_to_send_needs_no_answer_the_next_time() {
+        let (mut hold, server) = (Hold::default(), Server::default());
+        let take = |hold: &mut Hold, since: u64| {
+            let (asks, sends_from) = (Box::new(server.clone()), ms(since + 500));
+            let slot = HeldSlot {
+                asks,
+                walsender: 7,
+                since: ms(since),
+                patience: None,
+                released: None,
+                sends_from,
+                log_end: None,
+            };
+            hold.taken(slot);
+            for now in [since, since + 250, since + 500] {
+                hold.look(ms(now), in_flight(false, false));
+            }
+            let begins = hold.begins;
+            hold.ended(ms(since + 750));
+            begins
+        };
+        assert_eq!(take(&mut hold, 1000), Begins::NotYet);
+        assert_eq!(take(&mut hold, 3000), Begins::Yes);
+        assert_eq!(take(&mut hold, 5000), Begins::NotYet);
     }
 
     #[test]
