@@ -264,16 +264,27 @@ fn accept(listener: &TcpListener, line: &Arc<Line>) {
         };
         // A client that cannot be served sees its connection closed.
         if let Some(target) = target {
-            drop(serve(client, &target, line));
+            drop(serve(&client, &target, line));
         }
     }
 }
 
-fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
+fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
     let server = TcpStream::connect(target)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (lost, alive) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
+    // A cut must find the connection before a byte has passed.
+    {
+        let mut state = line.state();
+        state.connections.retain(|connection| connection.alive.strong_count() > 0);
+        state.connections.push(Connection {
+            client: client.try_clone()?,
+            server: server.try_clone()?,
+            lost: Arc::clone(&lost),
+            alive: Arc::downgrade(&alive),
+        });
+    }
     for direction in [Direction::ToServer, Direction::ToClient] {
         let (from, to) = match direction {
             Direction::ToServer => (client.try_clone()?, server.try_clone()?),
@@ -292,10 +303,6 @@ fn serve(client: TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
             drop(writing);
         });
     }
-    let alive = Arc::downgrade(&alive);
-    let mut state = line.state();
-    state.connections.retain(|connection| connection.alive.strong_count() > 0);
-    state.connections.push(Connection { client, server, lost, alive });
     Ok(())
 }
 
