@@ -30,7 +30,7 @@ use crate::sink::{
     DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,
     Source, Token,
 };
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 /// A dead-letter record that its topic does not take yet is offered again after this time.
@@ -45,6 +45,8 @@ pub(super) struct Refusals {
     cases: BTreeMap<Position, Case>,
     /// Rows that were refused before their records were sent. What there is of those waits in the sink for its turn.
     enqueued: BTreeMap<Position, BadRow>,
+    /// Rows whose loss has been noted, and whose dead-letter records the sink has not taken yet. They are offered many times.
+    noted: BTreeSet<Position>,
     /// How many dead-letter records with a token were delivered while others with it are still under way: those of one transaction
     /// may share a token, and a report does not say which of them it means.
     arrived: HashMap<Token, u32>,
@@ -101,6 +103,7 @@ impl Refusals {
     pub(super) fn forget(&mut self) {
         self.cases.clear();
         self.enqueued.clear();
+        self.noted.clear();
         self.arrived.clear();
     }
 
@@ -269,7 +272,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Calls `on_lost` for a table's row before it is skipped: its payload will be in no topic. Returns whether that succeeded.
     fn tell_refused(&mut self, position: Position) -> bool {
         let case = self.refusals.cases.get(&position).filter(|case| case.is_row);
-        case.map(|case| case.row.clone()).is_none_or(|row| self.tell_lost(&row).is_ok())
+        case.map(|case| case.row.clone()).is_none_or(|row| self.note_lost(position, &row).is_ok())
+    }
+
+    /// Calls `on_lost` for a row whose dead-letter record goes without its payload, once before the sink takes that. Each call connects to
+    /// the database.
+    pub(super) fn note_lost(&mut self, position: Position, row: &BadRow) -> Turn<()> {
+        if !self.refusals.noted.contains(&position) {
+            self.tell_lost(row)?;
+            self.refusals.noted.insert(position);
+        }
+        Ok(())
+    }
+
+    /// The sink has taken the row's dead-letter record, or the row is skipped.
+    pub(super) fn forget_note(&mut self, position: Position) {
+        self.refusals.noted.remove(&position);
     }
 
     fn skip_refused(&mut self, position: Position, now: Instant) {
@@ -279,6 +297,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             return;
         }
+        self.forget_note(position);
         let Some(Case { row, id, token, .. }) = self.refusals.cases.remove(&position) else { return };
         self.sink.resolve(id, Resolution::Skip);
         self.ledger.withdrawn(token);
@@ -320,6 +339,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Enqueue::Full | Enqueue::Blocked(_) => Stage::Offered { bare, at: now + OFFER_AGAIN },
         };
+        if !matches!(case.stage, Stage::Offered { .. }) {
+            self.forget_note(position);
+        }
     }
 
     /// The dead-letter record of a refused one is refused as well.

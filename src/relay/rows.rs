@@ -270,7 +270,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Some(_) | None => {
                 if let Change::Row { .. } = change {
                     // Before the record is enqueued, since the row counts as received from then on.
-                    self.tell_lost(&row)?;
+                    self.note_lost(position, &row)?;
                 }
                 self.offer_dead_letter(&row, true, change, context)
             }
@@ -280,6 +280,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.ledger.enqueued();
                 session.flush_timing.enqueued();
                 self.transaction.enqueued(|| self.clock.now());
+                self.forget_note(position);
                 self.count_bad_row(&row, position, "dead-letter");
                 Ok(self.done(session))
             }

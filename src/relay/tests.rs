@@ -3,7 +3,7 @@
 use super::*;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
-use crate::pgoutput::PgTime;
+use crate::pgoutput::{PgTime, Relation, RelationColumn, encode};
 use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
 use crate::sink::{
     Enqueue, HeaderRoom, InFlight, Initialized, OwnedRecord, Owner, Record, RefusalId, Refused, Resolution, Tag, Token,
@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU32;
 
 /// Bytes of the largest frame that is read.
 const LIMIT: usize = 1000;
@@ -625,6 +626,10 @@ struct ByKey {
     refusals: u64,
     /// Why it takes no dead letters now, or ever.
     no_dead_letters: Option<Enqueue>,
+    /// It never takes a dead letter with a payload.
+    bare: bool,
+    /// It takes records in transactions.
+    transactions: bool,
     /// The topic and the event of each record that was delivered.
     delivered: Vec<String>,
 }
@@ -639,7 +644,21 @@ struct Waiting {
 
 const DEAD: &str = "dead";
 
+fn too_large() -> Failure {
+    Failure { class: FailureClass::Row, reason: "too_large", text: "it is too large".to_owned() }
+}
+
 impl ByKey {
+    /// Its answer to this dead letter, if it does not take it.
+    fn refuses(&self, record: &Record<'_>) -> Option<Enqueue> {
+        match &self.no_dead_letters {
+            _ if self.bare && record.value.is_some() => Some(Enqueue::Bad(too_large())),
+            Some(Enqueue::Bad(failure)) => Some(Enqueue::Bad(failure.clone())),
+            Some(_) => Some(Enqueue::Full),
+            None => None,
+        }
+    }
+
     fn take(&mut self, record: &Record<'_>, tag: Tag, refused: Option<Failure>) -> Enqueue {
         let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, told: None };
         self.keys.entry(record.key.unwrap_or_default().to_vec()).or_default().push_back(record_of);
@@ -651,11 +670,11 @@ struct Shared(Rc<RefCell<ByKey>>);
 
 impl Sink for Shared {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if record.value == Some(b"never") {
-            let text = "it is too large".to_owned();
-            return Enqueue::Bad(Failure { class: FailureClass::Row, reason: "too_large", text });
+        if record.value == Some(b"never") && record.topic != DEAD {
+            return Enqueue::Bad(too_large());
         }
-        self.0.borrow_mut().take(record, tag, None)
+        let refuses = if record.topic == DEAD { self.0.borrow().refuses(record) } else { None };
+        refuses.unwrap_or_else(|| self.0.borrow_mut().take(record, tag, None))
     }
 
     fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
@@ -687,10 +706,8 @@ impl Sink for Shared {
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
         let Resolution::ReplaceWith(record, token) = resolution else { panic!("{resolution:?}") };
         let mut sink = self.0.borrow_mut();
-        match &sink.no_dead_letters {
-            Some(Enqueue::Bad(failure)) => return Enqueue::Bad(failure.clone()),
-            Some(_) => return Enqueue::Full,
-            None => {}
+        if let Some(refuses) = sink.refuses(record) {
+            return refuses;
         }
         let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.told == Some(refusal));
         let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
@@ -711,6 +728,10 @@ impl Sink for Shared {
         Ok(())
     }
 
+    fn transaction_timeout(&self) -> Option<Duration> {
+        self.0.borrow().transactions.then(|| seconds(60))
+    }
+
     fn problem(&self) -> Option<String> {
         None
     }
@@ -725,10 +746,27 @@ fn row_of(key: &str, route: &str, kind: &str, payload: &str) -> Vec<u8> {
     xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
 }
 
+/// A table's columns, and a row of it.
+fn table_and_row(values: [&str; 5]) -> [Vec<u8>; 2] {
+    let column = |name: &str| RelationColumn { name: name.to_owned(), type_id: 25, type_modifier: -1 };
+    let columns = ["id", "aggregatetype", "aggregateid", "type", "payload"].map(column).to_vec();
+    let (namespace, name) = ("public".to_owned(), "outbox".to_owned());
+    let (mut table, mut row) = (Vec::new(), Vec::new());
+    encode::relation(&mut table, &Relation { id: 7, namespace, name, replica_identity: b'd', columns });
+    encode::insert(&mut row, 7, values.len());
+    for text in values {
+        encode::value(&mut row, Some(text.as_bytes()));
+    }
+    [xlog_data(&table), xlog_data(&row)]
+}
+
 /// A relay whose bad rows become dead letters, its slot at 1000, and its server.
 fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<Shared, Hands>, Server, Rc<RefCell<ByKey>>) {
-    let (sink, clock) =
-        (Rc::new(RefCell::new(ByKey::default())), Hands(Rc::new(Cell::new(Instant::now())), Instant::now()));
+    with_dead_letters_in(ByKey::default(), sent)
+}
+
+fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<Shared, Hands>, Server, Rc<RefCell<ByKey>>) {
+    let (sink, clock) = (Rc::new(RefCell::new(sink)), Hands(Rc::new(Cell::new(Instant::now())), Instant::now()));
     let limits =
         Limits { coalesce: Duration::ZERO, shutdown_timeout: seconds(8), disconnect_after: Duration::from_mins(5) };
     let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
@@ -785,4 +823,28 @@ fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
     assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
     assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
     assert_eq!(relay.in_flight(), 1, "the bad row alone");
+}
+
+#[test]
+fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered() {
+    for transactions in [false, true] {
+        let [table, row] = table_and_row(["1", "order", "a", "a1", "never"]);
+        let sink = ByKey { transactions, bare: true, no_dead_letters: Some(Enqueue::Full), ..ByKey::default() };
+        let (relay, mut server, sink) = with_dead_letters_in(sink, &[begin(2000), table, row, commit(2000, 2040)]);
+        server.until = Duration::from_hours(1);
+        let noted = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&noted);
+        let mut relay = relay.telling(Box::new(move |id| {
+            assert_eq!(id, Some("1"));
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }));
+        let mut session = Session::new(relay.clock().now(), None, Lsn::new(1000));
+        let mut turn = |relay: &mut Relay<_, _>| (0..500).for_each(|_| relay.turn(&mut server, &mut session).unwrap());
+        turn(&mut relay);
+        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 0), "{transactions}");
+        sink.borrow_mut().no_dead_letters = None;
+        turn(&mut relay);
+        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 1), "{transactions}");
+    }
 }
