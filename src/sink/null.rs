@@ -3,7 +3,7 @@
 //! In: records. Out: their reports, at the next poll.
 
 use super::only_sequence::OnlySequence;
-use super::{Delivered, Enqueue, Failure, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag, Token};
+use super::{Delivered, Enqueue, Failure, InFlight, Origin, Record, RefusalId, Report, Resolution, Sink, Tag, Token};
 
 /// The sink that keeps nothing.
 #[derive(Debug, Default)]
@@ -37,28 +37,17 @@ impl Sink for NullSink {
         for (token, records, bytes) in self.runs.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
-        self.refused.tell(each);
+        self.refused.report(each);
     }
 
     fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        if self.refused.is_held() {
-            return Enqueue::Full;
-        }
-        self.refused.hold(record, tag, failure);
-        Enqueue::Taken
+        self.refused.try_hold(record, tag, failure)
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Some(tag) = self.refused.tag(refusal) else { return Enqueue::Taken };
-        match resolution {
-            Resolution::Retry => self.refused.tell_again(),
-            Resolution::Skip => self.refused.forget(),
-            Resolution::ReplaceWith(record, token) => {
-                self.refused.forget();
-                return self.try_enqueue(record, Tag { token, ..tag });
-            }
-        }
-        Enqueue::Taken
+        let Some((record, token)) = self.refused.resolve(refusal, resolution) else { return Enqueue::Taken };
+        self.refused.forget();
+        self.try_enqueue(record, Tag { token, origin: Origin::default() })
     }
 
     fn in_flight(&self) -> InFlight {

@@ -150,29 +150,16 @@ impl<W: Write> Sink for StdoutSink<W> {
     }
 
     fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        if self.refused.is_held() {
-            return Enqueue::Full;
-        }
-        self.refused.hold(record, tag, failure);
-        Enqueue::Taken
+        self.refused.try_hold(record, tag, failure)
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        if self.refused.tag(refusal).is_none() {
-            return Enqueue::Taken;
+        let Some((record, token)) = self.refused.resolve(refusal, resolution) else { return Enqueue::Taken };
+        let enqueue = self.take(record, token);
+        if matches!(enqueue, Enqueue::Taken) {
+            self.refused.forget();
         }
-        match resolution {
-            Resolution::Retry => self.refused.tell_again(),
-            Resolution::Skip => self.refused.forget(),
-            Resolution::ReplaceWith(record, token) => {
-                let enqueue = self.take(record, token);
-                if matches!(enqueue, Enqueue::Taken) {
-                    self.refused.forget();
-                }
-                return enqueue;
-            }
-        }
-        Enqueue::Taken
+        enqueue
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
@@ -190,7 +177,7 @@ impl<W: Write> Sink for StdoutSink<W> {
         for (token, records, bytes) in self.pending.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
-        self.refused.tell(each);
+        self.refused.report(each);
     }
 
     fn in_flight(&self) -> InFlight {
