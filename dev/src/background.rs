@@ -1,4 +1,4 @@
-//! Work beside what a thread does: until it is told to stop, or over many things at the same time.
+//! Runs work on other threads: one thread until its flag is set, or one thread for each of several items.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
 
-/// A thread that looks at a flag; dropped, it is told to stop and not waited for.
+/// A thread that ends soon after its flag is set. If the value is dropped, the flag is set, and nobody waits for the thread.
 #[derive(Debug)]
 pub struct Background<T> {
     stop: Arc<AtomicBool>,
@@ -14,27 +14,27 @@ pub struct Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Starts it; `work` ends soon after its flag is set.
+    /// Starts the thread. `work` has to end soon after its flag is set.
     pub fn start(work: impl FnOnce(&AtomicBool) -> Result<T> + Send + 'static) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let its = Arc::clone(&stop);
         Self { stop, thread: Some(thread::spawn(move || work(&its))) }
     }
 
-    /// Tells it to stop, and waits for what it gives.
+    /// Sets the flag, and waits for the result of the work.
     ///
     /// # Errors
-    /// Its own.
+    /// The work failed, or the thread panicked.
     pub fn stop(mut self) -> Result<T> {
         self.stop.store(true, Ordering::SeqCst);
         let ended = self.thread.take().map(JoinHandle::join);
         ended.and_then(Result::ok).unwrap_or_else(|| Err(anyhow!("a thread panicked")))
     }
 
-    /// An error when it has ended by itself.
+    /// Checks that the thread still runs.
     ///
     /// # Errors
-    /// See above.
+    /// The thread has ended by itself.
     pub fn still_running(&self) -> Result<()> {
         let runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         anyhow::ensure!(runs, "a thread has ended by itself");

@@ -194,7 +194,7 @@ impl Relay {
         serde_json::from_str(&answer.body).with_context(|| format!("/status is no JSON: {}", answer.body))
     }
 
-    /// Records handed over and not acknowledged (exactly once: not committed), as `/status` says; 0 when it does not answer.
+    /// The records in flight by `/status`: sent and not acknowledged, with exactly once not committed. 0 if it does not answer.
     pub fn in_flight(&self) -> u64 {
         let count = || self.status().ok()?.get("in_flight_records")?.as_u64();
         count().unwrap_or(0)

@@ -218,7 +218,7 @@ impl Beside {
     /// Lets Debezium and the relay publish the rows of a group, each to its own Kafka, and clears up.
     ///
     /// # Errors
-    /// Something stands in the way of comparing them.
+    /// A server, the relay or Debezium fails, so that there is nothing to compare.
     pub fn both(&self, group: &Group, topics: &Topics) -> Result<Both> {
         let kafkas = [self.ground.kafka(), self.other.kafka()];
         let before = if *topics == Topics::New { kafkas.map(Kafka::topics) } else { [Ok(Vec::new()), Ok(Vec::new())] };
@@ -241,7 +241,7 @@ impl Beside {
         let mut relay = site.with(&ours).start_relay(&self.ground, &self.binary)?;
         if let Err(error) = relay.wait_streaming(LONG) {
             let words = last_words(&relay.log());
-            // A name of a column, a pattern: what Debezium would not start with either is told as well.
+            // The relay refused its settings, which Debezium would refuse as well: its words are the result.
             ensure!(relay.exited()?.is_some() && !words.is_empty(), error.context(relay.log()));
             return Ok(Both { told: Some(words), ..Both::default() });
         }

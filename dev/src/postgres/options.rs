@@ -45,7 +45,7 @@ pub struct TlsFiles {
 /// How a server is stopped, as `pg_ctl -m` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Lets in nobody, waits for the end of all sessions, then as `Fast`.
+    /// Accepts no new sessions, waits until all have ended, and then stops as `Fast` does.
     Smart,
     /// Ends sessions, waits until every walsender has sent what there is, writes a checkpoint.
     Fast,

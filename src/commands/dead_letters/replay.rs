@@ -65,9 +65,9 @@ pub(super) struct Replay<'r> {
     request: &'r DeadLettersRequest,
     kept: Box<dyn DeadLetters>,
     sink: Box<dyn Sink + Send>,
-    /// Records that wait to be handed over, in order.
+    /// The records that the sink has not taken, in order.
     queue: VecDeque<Flight>,
-    /// Records that were handed over, by their tokens.
+    /// The records that the sink has taken, by their tokens.
     flights: BTreeMap<u64, Flight>,
     next: u64,
     /// Delivered, and not settled.

@@ -94,7 +94,7 @@ pub fn prune(
 ) -> Result<(), CommandError> {
     loop {
         match (once(request, out, notes, stop), request.every) {
-            // It goes on until it is asked to stop, whatever it waits for then.
+            // With `--every`, a request to stop is the normal end.
             (Err(error), Some(_)) if matches!(error.cause, CommandCause::Interrupted) => return Ok(()),
             (Err(error), Some(_)) if may_pass(&error) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");

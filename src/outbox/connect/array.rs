@@ -65,7 +65,7 @@ fn bare(text: &str) -> Option<Rest<'_>> {
     Some((if element == "NULL" { Element::Null } else { Element::Text(Cow::Borrowed(element)) }, after))
 }
 
-/// Reads a quoted element. A backslash stands before each escaped character.
+/// Reads a quoted element, in which a backslash escapes the next character.
 fn quoted(text: &str) -> Option<Rest<'_>> {
     let inside = text.strip_prefix('"')?;
     let end = inside.find(['"', '\\'])?;

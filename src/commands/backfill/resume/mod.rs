@@ -19,7 +19,7 @@ pub(super) struct Asked<'a> {
     pub(super) again: bool,
 }
 
-/// Returns the parts that are left to read, and the progress from which counting goes on.
+/// Returns the progress so far, and the parts that have not been read.
 pub(super) fn resume(
     asked: &Asked<'_>,
     before: Option<BackfillProgress>,

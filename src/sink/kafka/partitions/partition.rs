@@ -12,8 +12,8 @@
 //!                                                                    └──┴──────── resolved ◄───┘
 //! ```
 //!
-//! A record may be refused before it is sent. Once it is the first one and no other is under way, the partition is `Held` from any state in
-//! which records are handed over, and `Unproven` once that record is resolved.
+//! A record may be refused before it is sent. Once it is the first one and no other is under way, the partition goes from any state
+//! in which the producer takes records to `Held`, and to `Unproven` once that record is resolved.
 //!
 //! librdkafka builds no request for a partition while [`PIPELINED`] messages or more have left and are not answered. Further records wait
 //! in librdkafka. Once these should have left, by a flush or by `linger.ms`, librdkafka's thread looks at them again and again without a
