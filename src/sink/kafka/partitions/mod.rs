@@ -276,7 +276,7 @@ impl Partitions {
         if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
-                    *urgent |= matches!(partition.state, PartitionState::Unproven);
+                    *urgent |= releases.is_some() || matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, now, *told);
                     self.count(held);
                     return Enqueue::Taken;
@@ -565,6 +565,7 @@ impl Partitions {
         while let Some(front) = partition.queue.front().filter(|front| front.refused.is_none()) {
             let (bytes, alone) = (front.bytes, front.alone);
             if !(if alone { partition.may_send_alone() } else { partition.may_send(bytes, now, *told) }) {
+                *urgent |= alone;
                 break;
             }
             let Some(Queued { ticket, record, .. }) = partition.queue.front() else { break };
@@ -590,7 +591,8 @@ impl Partitions {
                 }
             }
         }
-        self.hold_unsent(at);
+        let is_refused = self.hold_unsent(at);
+        self.urgent |= is_refused;
     }
 }
 

@@ -210,6 +210,31 @@ fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_its_partiti
 }
 
 #[test]
+fn what_a_refused_record_waits_for_and_what_waits_for_its_dead_letter_does_not_linger() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, now);
+    let tag = Tag { token: Token::unpack(7), origin: Origin::default() };
+    partitions.enqueue(other, &record(b"8"), tag, now, &mut world);
+    let first = world.producers[0].waiting.get_mut(&1).and_then(VecDeque::pop_front).unwrap();
+    partitions.delivered(first.ticket, now);
+    partitions.turn(now, &mut world, &mut |_| {});
+    offer_plain(&mut partitions, at, 2, now, &mut world);
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "others may join them");
+    partitions.enqueue_refused(at, &record(b"7"), tag, &failure(FailureClass::Row));
+    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the refused record waits for them");
+    answer(&mut partitions, 2, now, &mut world);
+    let mut refused = None;
+    partitions.turn(now, &mut world, &mut |report| match report {
+        Report::Refused(one) => refused = Some(one.id),
+        other @ (Report::Delivered(_) | Report::Failed(_)) => panic!("{other:?}"),
+    });
+    let dead_letter = Resolution::ReplaceWith(&record(b"9"), Token::unpack(9));
+    assert!(matches!(partitions.resolve(refused.unwrap(), dead_letter, other, now, &mut world), Enqueue::Taken));
+    assert!(partitions.turn(now, &mut world, &mut |_| {}), "its partition waits for the dead letter");
+}
+
+#[test]
 fn a_record_that_goes_alone_is_the_only_one_of_its_partition_under_way() {
     let (mut world, mut partitions, at) = proven();
     let now = world.now;
