@@ -41,7 +41,6 @@ use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
-use crate::remedy::Remedy;
 use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
 use hold::Hold;
 use refusals::Refusals;
@@ -248,11 +247,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.awaits_sink() {
             self.sink.close();
         }
-    }
-
-    /// The fix for the failure for which the sink cannot be recreated, if the failure's text does not say it.
-    pub fn fix(&self) -> Option<Remedy> {
-        self.sink.fix()
     }
 
     fn renew_sink(&mut self) -> Result<(), Failure> {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     fn refusal() -> Failure {
-        Failure { class: FailureClass::Row, reason: "too_large", text: "too large".into() }
+        Failure::new(FailureClass::Row, "too_large", "too large")
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
         let (reason, text) = (row.reason.label(), row.reason.to_string());
-        let failure = Failure { class: FailureClass::Row, reason, text };
+        let failure = Failure::new(FailureClass::Row, reason, text);
         let whole = change.record(outbox, context, |record| sink.try_enqueue_refused(record, tag, &failure));
         let outcome = match whole {
             Err(RowError::Bad(_)) => {

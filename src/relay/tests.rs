@@ -452,7 +452,7 @@ fn a_row_that_waits_for_its_topic_ends_readiness_after_the_time_that_is_set_and_
     stage.relay.metrics = Arc::new(metrics);
     stage.relay.limits.disconnect_after = Duration::from_millis(1500);
     let text = "the topic is unavailable".to_owned();
-    let failure = Failure { class: FailureClass::Environment, reason: "connection", text };
+    let failure = Failure::new(FailureClass::Environment, "connection", text);
     stage.ledger.borrow_mut().obstacle = Some(("outbox.event.order", failure));
     stage.sends = rows_for(1);
     let (ended, _) = stage.stream(seconds(120));
@@ -529,7 +529,7 @@ fn a_transaction_whose_time_an_outage_took_is_not_too_long() {
 fn a_transaction_that_waits_for_a_topic_is_not_too_long() {
     let mut stage = Stage::new();
     stage.relay.limits.disconnect_after = seconds(200);
-    let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "it is missing".to_owned() };
+    let failure = Failure::new(FailureClass::Topic, "unknown_topic", "it is missing");
     stage.ledger.borrow_mut().obstacle = Some(("outbox.event.invoice", failure));
     stage.sends = [begin(2000), row("\"order\""), row("\"invoice\""), commit(2000, 2040)]
         .map(|message| (Duration::ZERO, message))
@@ -645,7 +645,7 @@ struct Waiting {
 const DEAD: &str = "dead";
 
 fn too_large() -> Failure {
-    Failure { class: FailureClass::Row, reason: "too_large", text: "it is too large".to_owned() }
+    Failure::new(FailureClass::Row, "too_large", "it is too large")
 }
 
 impl ByKey {
@@ -815,7 +815,7 @@ fn a_bad_row_waits_for_its_turn_and_holds_up_its_key_alone() {
 fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
     let sent = [begin(2000), row_of("c", "null", "c1", "{}"), row_of("b", "\"order\"", "b1", "{}"), commit(2000, 2040)];
     let (mut relay, mut server, sink) = with_dead_letters(&sent);
-    let failure = Failure { class: FailureClass::Row, reason: "too_large", text: "it is too large as well".to_owned() };
+    let failure = Failure::new(FailureClass::Row, "too_large", "it is too large as well");
     sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(failure.clone()));
     let ended = relay.stream(&mut server, None);
     let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_topic_is_waited_for_once_and_then_tried_now_and_then() {
-        let failure = Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "gone".into() };
+        let failure = Failure::new(FailureClass::Topic, "unknown_topic", "gone");
         let (mut topics, start) = (TopicStates::default(), Instant::now());
         let metrics = Metrics::new("s", "p", start);
         let patience = Duration::from_secs(30);

@@ -44,8 +44,6 @@ pub struct Kind {
     pub refusals: fn() -> Vec<&'static str>,
     /// The labels that a delivery report may have.
     pub reasons: fn() -> Vec<&'static str>,
-    /// The fix of a failure for which an operator must act. `None`: the failure's text says it all.
-    pub hint: fn(&Failure) -> Option<String>,
 }
 
 impl fmt::Debug for Kind {
@@ -65,9 +63,11 @@ impl Kind {
     /// `elsewhere`: the fix.
     pub fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {
         let found = Side::Destination(self.name).fail("connection", failure.text.clone());
-        match (failure.class, (self.hint)(failure)) {
-            (FailureClass::LogIn, Some(hint)) => found.why(format!("the {who} refuses the authentication")).fix(hint),
-            (_, _) => found.why("nothing else could be checked here").fix(elsewhere),
+        match &failure.remedy {
+            Some(remedy) if failure.class == FailureClass::LogIn => {
+                found.why(format!("the {who} refuses the authentication")).fix(remedy.clone())
+            }
+            Some(_) | None => found.why("nothing else could be checked here").fix(elsewhere),
         }
     }
 }

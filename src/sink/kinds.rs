@@ -31,6 +31,23 @@ pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|kind| kind.schemes.contains(&scheme))
 }
 
+/// For each kind, one of each failure with a remedy.
+#[cfg(test)]
+pub(crate) const REMEDIED: &[(&str, fn() -> Vec<super::Failure>)] = &[
+    #[cfg(feature = "kafka")]
+    (super::kafka::KIND.title, super::kafka::remedied),
+    #[cfg(feature = "nats")]
+    (super::nats::KIND.title, super::nats::remedied),
+    #[cfg(feature = "rabbitmq")]
+    (super::rabbitmq::KIND.title, super::rabbitmq::remedied),
+    #[cfg(feature = "redis")]
+    (super::redis::KIND.title, super::redis::remedied),
+    #[cfg(feature = "aws")]
+    (super::sqs::KIND.title, super::sqs::remedied),
+    #[cfg(feature = "aws")]
+    (super::sqs::TOPICS_KIND.title, super::sqs::remedied_of_topics),
+];
+
 /// The schemes that `--to` may have.
 pub fn schemes() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.schemes.iter().copied())

@@ -258,6 +258,21 @@ pub struct Failure {
     pub reason: &'static str,
     /// A text for people, with the topic and the destination's answer.
     pub text: String,
+    /// The fix, as far as the text does not have it.
+    pub remedy: Option<Remedy>,
+}
+
+impl Failure {
+    /// A failure whose text says it all.
+    pub fn new(class: FailureClass, reason: &'static str, text: impl Into<String>) -> Self {
+        Self { class, reason, text: text.into(), remedy: None }
+    }
+
+    /// The failure with its fix.
+    #[must_use]
+    pub fn fixed_by(self, remedy: impl Into<Remedy>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
 }
 
 /// The class of a failure, which decides what the relay does.
@@ -448,11 +463,6 @@ pub trait Sink {
 
     /// Aborts the open transaction at the end of the process, so that consumers do not wait for it. May take a second.
     fn abandon(&mut self) {}
-
-    /// The fix of the failure for which [`Sink::restart`] refuses: a command, or a short text. `None`: the failure's text says it all.
-    fn fix(&self) -> Option<Remedy> {
-        None
-    }
 }
 
 /// Implements methods of [`Sink`] by calling those of the sink in a field: `hand_on!(sink: poll, resolve)`.
@@ -515,7 +525,6 @@ macro_rules! hand_on {
         }
     };
     (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
-    (@ $field:ident fix) => { hand_on!(@@ $field fix(&self) -> Option<$crate::remedy::Remedy>); };
     (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
     (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
     (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
@@ -603,9 +612,5 @@ impl<S: Sink + ?Sized> Sink for Box<S> {
 
     fn abandon(&mut self) {
         (**self).abandon();
-    }
-
-    fn fix(&self) -> Option<Remedy> {
-        (**self).fix()
     }
 }

@@ -31,7 +31,6 @@ pub const KIND: Kind = Kind {
     read,
     refusals: Vec::new,
     reasons: || vec![REASON],
-    hint: |_| None,
 };
 
 /// The label of a failure to write.
@@ -90,10 +89,8 @@ impl<W: Write> StdoutSink<W> {
     }
 
     fn failure(&self) -> Option<Failure> {
-        self.broken.map(|kind| Failure {
-            class: FailureClass::Client,
-            reason: REASON,
-            text: format!("standard output cannot be written: {kind}"),
+        self.broken.map(|kind| {
+            Failure::new(FailureClass::Client, REASON, format!("standard output cannot be written: {kind}"))
         })
     }
 
@@ -261,7 +258,7 @@ mod tests {
             content: Content::Unknown,
         };
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
-        let failure = Failure { class: FailureClass::Row, reason: "null_route", text: "no topic".to_owned() };
+        let failure = Failure::new(FailureClass::Row, "null_route", "no topic");
         assert!(matches!(sink.try_enqueue(&record("a"), tag), Enqueue::Taken));
         assert!(matches!(sink.try_enqueue_refused(&record(""), tag, &failure), Enqueue::Taken));
         assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Full));

@@ -455,7 +455,8 @@ impl RunError {
                 .and(" if the brokers' transaction.max.timeout.ms allows it; or publish it once with ")
                 .and(run().set("--delivery", "at-least-once"))
                 .and(", then return to exactly-once"),
-            Self::Sink(_) | Self::Protocol(_) => return None,
+            Self::Sink(failure) => return failure.remedy.clone(),
+            Self::Protocol(_) => return None,
         })
     }
 }

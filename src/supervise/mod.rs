@@ -494,10 +494,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
 
 /// Recreates the sink.
 fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError> {
-    relay.start_over().map_err(|failure| match relay.fix() {
-        Some(hint) => RunError::Advised { error: Box::new(RunError::Sink(failure)), hint },
-        None => RunError::Sink(failure),
-    })
+    relay.start_over().map_err(RunError::Sink)
 }
 
 /// Serves the sink for a while.

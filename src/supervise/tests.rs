@@ -96,7 +96,7 @@ fn a_row_whose_table_no_look_settles_ends_the_run() {
 fn a_failure_that_was_started_over_from_does_not_outlive_it() {
     let mut supervisor = supervisor();
     let text = "topic orders is gone".to_owned();
-    let failure = Failure { class: FailureClass::Environment, reason: "unknown_topic", text };
+    let failure = Failure::new(FailureClass::Environment, "unknown_topic", text);
     supervisor.start_over(&failure, None).unwrap();
     let metrics = &supervisor.metrics;
     assert_eq!(metrics.ready(Instant::now()), Err("blocked: topic orders is gone".to_owned()));

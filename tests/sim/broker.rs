@@ -670,7 +670,7 @@ pub(crate) fn bytes_of(number: usize, wal: &Wal) -> u64 {
 }
 
 pub(crate) fn refusal() -> Failure {
-    Failure { class: FailureClass::Row, reason: "too_large", text: "message size too large".to_owned() }
+    Failure::new(FailureClass::Row, "too_large", "message size too large")
 }
 
 /// The client's own refusal.
@@ -679,13 +679,13 @@ pub(crate) fn refusal_of_size() -> Failure {
 }
 
 pub(crate) fn topic_failure() -> Failure {
-    Failure { class: FailureClass::Topic, reason: "unknown_topic", text: "no such topic".to_owned() }
+    Failure::new(FailureClass::Topic, "unknown_topic", "no such topic")
 }
 
 pub(crate) fn environment_failure() -> Failure {
-    Failure { class: FailureClass::Environment, reason: "authorization", text: "not allowed".to_owned() }
+    Failure::new(FailureClass::Environment, "authorization", "not allowed")
 }
 
 pub(crate) fn client_failure() -> Failure {
-    Failure { class: FailureClass::Client, reason: "client", text: "the producer is at its end".to_owned() }
+    Failure::new(FailureClass::Client, "client", "the producer is at its end")
 }

@@ -207,7 +207,7 @@ impl Sink for SimSink {
             settings.batch = settings.batch.min(old.settings.batch).min(old.refused);
             if world.calm_since.is_none() && world.dice.one_in(world.nature.no_restart) {
                 let text = "no memory".to_owned();
-                return Err(Failure { class: FailureClass::Client, reason: "client", text });
+                return Err(Failure::new(FailureClass::Client, "client", text));
             }
             world.counts.restarts += 1;
             world.log(&format_args!("producer {producer} is replaced"));

@@ -207,7 +207,7 @@ impl Job {
         let (ended, mut keeper) = read(relay, feed);
         let kept = keeper.finish(&|| stop.load(Ordering::Relaxed));
         tracing::info!(rows = keeper.rows(), done = ended.is_ok(), "backfill ends");
-        ended.map_err(|error| error.advised_by(kind))?;
+        ended?;
         kept
     }
 }

@@ -346,7 +346,7 @@ impl<'r> Replay<'r> {
         }
         let failure = self.sink.blocked().unwrap_or_else(|| {
             let text = "there was no answer in time".to_owned();
-            Failure { class: FailureClass::Environment, reason: "timed_out", text }
+            Failure::new(FailureClass::Environment, "timed_out", text)
         });
         Err(self.not_remembered(failure))
     }

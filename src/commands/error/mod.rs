@@ -10,7 +10,6 @@ use crate::http::BindError;
 use crate::pg::{self, sqlstate};
 use crate::remedy::Remedy;
 use crate::route::TopicError;
-use crate::sink::destination::Kind;
 use crate::supervise::{ExitKind, RunError};
 use std::{error, fmt, io};
 
@@ -136,14 +135,6 @@ impl CommandError {
             return Self::refused(step, Some(fix.into()), source);
         }
         error.into()
-    }
-
-    /// Adds the destination's own remedy to a failure of the destination.
-    pub(super) fn advised_by(self, kind: &Kind) -> Self {
-        match self.as_run() {
-            Some(RunError::Sink(failure)) => Self { remedy: (kind.hint)(failure).map(Remedy::from), ..self },
-            Some(_) | None => self,
-        }
     }
 
     /// The answer of Postgres that ended the command, if it was that.

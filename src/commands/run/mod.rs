@@ -88,7 +88,7 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Comm
             }
             Ok(())
         }
-        Reach::Refused(failure) => Err(CommandError::from(RunError::Sink(failure)).advised_by(kind)),
+        Reach::Refused(failure) => Err(RunError::Sink(failure).into()),
         Reach::Silent(failure) => {
             tracing::warn!(reason = %failure, hint = CHECK, "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
             Ok(())
@@ -303,7 +303,6 @@ impl Control {
             self.set_up()?;
         }
         let Self { config, outbox, metrics, stop, listen: _ } = self;
-        let kind = config.destination.kind();
         let limits = config.limits.of_relay();
         let target = target(&config);
         let relay =
@@ -312,7 +311,7 @@ impl Control {
         let asked = target.clone();
         let relay = relay.asking(Box::new(move || supervise::details_now(&asked)));
         let ended = Supervisor::new(PgServer::new(target), relay, metrics).run();
-        ended.map_err(|error| CommandError::from(error).advised_by(kind))
+        ended.map_err(CommandError::from)
     }
 
     /// Does the work of `setup --apply`, once Postgres is there.

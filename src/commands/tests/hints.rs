@@ -13,10 +13,10 @@ use crate::positions::Position;
 use crate::relay::{BadRowAt, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::{NoDeadLetters, ScratchError};
-use crate::sink::kinds::KINDS;
+use crate::sink::kinds::{KINDS, REMEDIED};
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::{RunError, chain};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -63,7 +63,7 @@ fn run_case(error: &RunError) -> usize {
 }
 
 fn failure(class: FailureClass) -> Failure {
-    Failure { class, reason: "refused", text: "the destination's words".to_owned() }
+    Failure::new(class, "refused", "the destination's words")
 }
 
 fn bad(reason: BadReason) -> Box<BadRowAt> {
@@ -318,25 +318,15 @@ fn is_no_command_as_words(part: &Part) {
     assert_eq!(commands.next(), None, "a command of this program is a part of its own: {text}");
 }
 
-/// What destinations say of a failure that stops a run.
+/// The remedies that the destinations' failures carry.
 fn of_destinations(text: &mut String) {
-    for kind in KINDS {
-        writeln!(text, "\n# {}", kind.title).unwrap();
-        let labels: BTreeSet<&str> = (kind.refusals)().into_iter().chain((kind.reasons)()).collect();
-        for (class, name) in
-            [(FailureClass::LogIn, "credentials"), (FailureClass::Topic, "topic"), (FailureClass::Row, "row")]
-        {
-            let mut hints: BTreeMap<String, Vec<&str>> = BTreeMap::new();
-            for reason in &labels {
-                let hint = (kind.hint)(&Failure { class, reason, text: "…".to_owned() });
-                if let Some(hint) = hint {
-                    is_no_command_as_words(&Part::Text(hint.clone()));
-                    hints.entry(hint).or_default().push(reason);
-                }
-            }
-            for (hint, reasons) in hints {
-                writeln!(text, "{name}: {}\n  {hint}", reasons.join(", ")).unwrap();
-            }
+    for (title, remedied) in REMEDIED {
+        writeln!(text, "\n# {title}").unwrap();
+        for Failure { class, reason, remedy, .. } in remedied() {
+            let remedy = remedy.unwrap();
+            remedy.parts().iter().for_each(is_no_command_as_words);
+            let name = if class == FailureClass::LogIn { "credentials" } else { "topic" };
+            writeln!(text, "{name}: {reason}\n  {remedy}").unwrap();
         }
     }
 }

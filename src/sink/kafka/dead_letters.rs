@@ -183,19 +183,17 @@ impl TopicReading {
 
     fn forbidden(&self) -> Failure {
         let text = format!("not allowed to read topic {0}: the user needs READ and DESCRIBE on it", self.topic);
-        Failure {
-            class: FailureClass::Topic,
-            reason: errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)),
-            text,
-        }
+        Failure::new(FailureClass::Topic, errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)), text)
     }
 
     fn silent(&self, consumer: &BaseConsumer<Context>, error: &KafkaError) -> Failure {
         let why = consumer.context().problem().unwrap_or_else(|| error.to_string());
         let text = format!("Kafka at {} does not answer: {why}", self.settings.brokers());
         let code = consumer.context().problem_code().or_else(|| error.rdkafka_error_code());
-        let class = if is_refused(consumer) { FailureClass::LogIn } else { FailureClass::Environment };
-        Failure { class, reason: errors::reason(code), text }
+        if is_refused(consumer) {
+            return errors::refused_login(code, text);
+        }
+        Failure::new(FailureClass::Environment, errors::reason(code), text)
     }
 
     fn broken(&self, error: &KafkaError) -> Failure {

@@ -13,10 +13,10 @@ use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
+use crate::sink::Sink;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
-use crate::sink::{Failure, FailureClass, Sink};
 use std::fmt;
 use std::sync::Arc;
 
@@ -34,7 +34,6 @@ pub const KIND: Kind = Kind {
     read,
     refusals: || errors::refusals().collect(),
     reasons: || errors::reasons().collect(),
-    hint,
 };
 
 /// A Kafka cluster, and the user's properties for librdkafka.
@@ -100,11 +99,6 @@ fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<Settin
 fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
     let of_files = properties.iter().filter(|(_, given)| matches!(given.origin, Origin::Translated(_)));
     of_files.map(|(name, given)| (name.clone(), given.origin.clone())).collect()
-}
-
-/// The fix of a failure for which an operator must act.
-fn hint(found: &Failure) -> Option<String> {
-    (found.class == FailureClass::LogIn).then(|| errors::LOGIN_HINT.to_owned())
 }
 
 impl Kafka {

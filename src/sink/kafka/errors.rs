@@ -73,8 +73,12 @@ pub(super) fn is_of_login(code: Option<RDKafkaErrorCode>) -> bool {
 
 /// The failure of authentication.
 pub(super) fn of_login(text: String) -> Failure {
-    let code = RDKafkaErrorCode::Authentication;
-    Failure { class: class(code), reason: reason(Some(code)), text }
+    refused_login(Some(RDKafkaErrorCode::Authentication), text)
+}
+
+/// The failure if the brokers refuse the credentials with this code.
+pub(super) fn refused_login(code: Option<RDKafkaErrorCode>, text: String) -> Failure {
+    Failure::new(FailureClass::LogIn, reason(code), text).fixed_by(LOGIN_HINT)
 }
 
 /// The fix of a failed authentication.
@@ -129,7 +133,7 @@ pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (
         }
         code => format!("topic {topic}: {code}"),
     };
-    Failure { class: class(code), reason: reason(Some(code)), text }
+    Failure::new(class(code), reason(Some(code)), text)
 }
 
 /// The command that gives the user these rights. `resource`: the command's options that name it.
@@ -146,7 +150,7 @@ pub(super) fn of_forbidden(topic: &str) -> Failure {
     let code = RDKafkaErrorCode::ClusterAuthorizationFailed;
     let text =
         format!("not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it ({code})");
-    Failure { class: class(code), reason: reason(Some(code)), text }
+    Failure::new(class(code), reason(Some(code)), text)
 }
 
 /// The failure of records upon which brokers close the connection, although they answer other requests.
@@ -156,7 +160,7 @@ pub(super) fn of_closed() -> Failure {
         "Kafka answers, and closes the connection when records are sent: if its socket.request.max.bytes is smaller than a request, raise it on \
          the brokers, or send smaller ones: walrelay run {SMALL_BATCHES}"
     );
-    Failure { class: class(code), reason: reason(Some(code)), text }
+    Failure::new(class(code), reason(Some(code)), text)
 }
 
 /// Every broker accepts requests of this size.
@@ -165,10 +169,8 @@ const SMALL_BATCHES: &str = "-X batch.size=16384";
 /// The failure in a delivery report.
 pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
     match error.rdkafka_error_code() {
-        Some(code) => {
-            Failure { class: class(code), reason: reason(Some(code)), text: format!("topic {topic}: {code}") }
-        }
-        None => Failure { class: FailureClass::Client, reason: reason(None), text: format!("topic {topic}: {error}") },
+        Some(code) => Failure::new(class(code), reason(Some(code)), format!("topic {topic}: {code}")),
+        None => Failure::new(FailureClass::Client, reason(None), format!("topic {topic}: {error}")),
     }
 }
 
@@ -176,12 +178,12 @@ pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
 pub(super) fn of_partition(topic: &str, partition: i32, for_now: bool) -> Failure {
     let class = if for_now { FailureClass::Environment } else { FailureClass::Row };
     let text = format!("topic {topic} has no partition {partition}");
-    Failure { class, reason: reason(Some(RDKafkaErrorCode::UnknownPartition)), text }
+    Failure::new(class, reason(Some(RDKafkaErrorCode::UnknownPartition)), text)
 }
 
 /// The error for a record that librdkafka did not take.
 pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
-    let failure = |text| Failure { class: class(code), reason: reason(Some(code)), text };
+    let failure = |text| Failure::new(class(code), reason(Some(code)), text);
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     match code {
         RDKafkaErrorCode::MessageSizeTooLarge => NotTaken::Refused(failure(format!(
@@ -195,6 +197,12 @@ pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => NotTaken::Later,
         },
     }
+}
+
+/// One of each failure with a remedy, for the review of hints.
+#[cfg(test)]
+pub(in crate::sink) fn remedied() -> Vec<Failure> {
+    vec![of_login("no".to_owned())]
 }
 
 #[cfg(test)]

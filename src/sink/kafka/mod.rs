@@ -53,6 +53,8 @@ mod transactions;
 
 pub use config::{Settings, SettingsError};
 pub use destination::KIND;
+#[cfg(test)]
+pub(super) use errors::remedied;
 pub use partitions::RECORD_OVERHEAD_BYTES;
 
 use super::hold::Hold;
@@ -60,7 +62,6 @@ use super::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
     Sink, Tag,
 };
-use crate::remedy::Remedy;
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
 use metadata::{Short, Topics};
@@ -232,7 +233,7 @@ fn ports(brokers: &str) -> impl Iterator<Item = u16> {
 }
 
 fn client_failure(text: String) -> Failure {
-    Failure { class: FailureClass::Client, reason: "client", text }
+    Failure::new(FailureClass::Client, "client", text)
 }
 
 impl Sink for KafkaSink {
@@ -422,10 +423,6 @@ impl Sink for KafkaSink {
 
     fn abandon(&mut self) {
         self.abort();
-    }
-
-    fn fix(&self) -> Option<Remedy> {
-        self.transactions.as_ref()?.replicas.fix().cloned()
     }
 }
 

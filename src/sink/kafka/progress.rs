@@ -290,10 +290,9 @@ fn make_topic_with(
     let to_make = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
     let to_make = to_make.validate_only(!make);
     let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
-    let forbidden = |error: RDKafkaErrorCode| Failure {
-        class: FailureClass::Environment,
-        reason: errors::PROGRESS_TOPIC,
-        text: format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings, brokers)),
+    let forbidden = |error: RDKafkaErrorCode| {
+        let text = format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings, brokers));
+        Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text)
     };
     let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &to_make)) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
@@ -338,12 +337,9 @@ fn see_that_it_is_compacted(
     if keeps_the_last(&policy) {
         return Ok(());
     }
-    Err(Failure {
-        class: FailureClass::Environment,
-        reason: errors::PROGRESS_TOPIC,
-        text: format!(
-            "topic {TOPIC} has cleanup.policy={policy}, and would lose the relay's progress: \
-             kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
-        ),
-    })
+    let text = format!(
+        "topic {TOPIC} has cleanup.policy={policy}, and would lose the relay's progress: \
+         kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
+    );
+    Err(Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text))
 }

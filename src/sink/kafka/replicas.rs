@@ -121,8 +121,8 @@ pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &st
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     judged: BTreeSet<String>,
-    /// The reason why the relay must not run, and the fix.
-    refused: Option<(Failure, Remedy)>,
+    /// The reason why the relay must not run.
+    refused: Option<Failure>,
     /// The warning about topics with one replica was logged.
     warned: bool,
 }
@@ -148,28 +148,22 @@ impl Replicas {
             ReplicaVerdict::Kept => {}
             ReplicaVerdict::Risky { text } => tracing::warn!("exactly once: {text}"),
             ReplicaVerdict::Refused { text, fix } => {
-                let failure = Failure { class: FailureClass::Client, reason: errors::REPLICAS, text };
-                return Err(self.refuse(failure, fix));
+                return Err(self.refuse(Failure::new(FailureClass::Client, errors::REPLICAS, text).fixed_by(fix)));
             }
         }
         self.judged.insert(topic.to_owned());
         Ok(())
     }
 
-    /// Notes the reason why the relay must not run, and its fix.
-    pub(super) fn refuse(&mut self, failure: Failure, fix: impl Into<Remedy>) -> Failure {
-        self.refused = Some((failure.clone(), fix.into()));
+    /// Notes the reason why the relay must not run.
+    pub(super) fn refuse(&mut self, failure: Failure) -> Failure {
+        self.refused = Some(failure.clone());
         failure
     }
 
     /// The reason why the relay must not run.
     pub(super) fn refused(&self) -> Option<&Failure> {
-        self.refused.as_ref().map(|(failure, _)| failure)
-    }
-
-    /// The fix of that reason.
-    pub(super) fn fix(&self) -> Option<&Remedy> {
-        self.refused.as_ref().map(|(_, fix)| fix)
+        self.refused.as_ref()
     }
 }
 

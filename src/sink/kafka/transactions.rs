@@ -244,7 +244,7 @@ impl KafkaSink {
             Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
             Read::Missing { brokers } => {
                 let slot = owner.keys_ending.trim_start_matches('/');
-                Err(transactions.replicas.refuse(missing(slot), fix_missing(&self.settings, brokers)))
+                Err(transactions.replicas.refuse(missing(slot).fixed_by(fix_missing(&self.settings, brokers))))
             }
             Read::Pending { answered } => {
                 let reason = reading.reason();
@@ -355,7 +355,7 @@ pub(super) fn is_passing(error: &KafkaError) -> bool {
 fn gone() -> Failure {
     let text =
         format!("topic {TOPIC} is not there any more: it is made again once Postgres has confirmed the last commit");
-    Failure { class: FailureClass::Environment, reason: errors::PROGRESS_TOPIC, text }
+    Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text)
 }
 
 /// The consequence of a missing progress topic if an earlier process may have committed transactions.
@@ -373,11 +373,11 @@ pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
 
 fn missing(slot: &str) -> Failure {
     let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
-    Failure { class: FailureClass::Client, reason: errors::PROGRESS_TOPIC, text }
+    Failure::new(FailureClass::Client, errors::PROGRESS_TOPIC, text)
 }
 
 pub(super) fn client(text: String) -> Failure {
-    Failure { class: FailureClass::Client, reason: "client", text }
+    Failure::new(FailureClass::Client, "client", text)
 }
 
 /// The failure of a transactional call. A missing right is of the class `Environment`. After any other failure the client has to be
@@ -392,7 +392,7 @@ pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
     let is_forbidden = code.is_some_and(|code| forbidden.contains(&code));
     let class = if is_forbidden { FailureClass::Environment } else { FailureClass::Client };
     let reason = if is_forbidden { "authorization" } else { errors::reason(code) };
-    Failure { class, reason, text: format!("Kafka did not let the relay {what}: {error}") }
+    Failure::new(class, reason, format!("Kafka did not let the relay {what}: {error}"))
 }
 
 #[cfg(test)]

@@ -215,19 +215,19 @@ fn not_deleted(stream: &str, sequence: u64, answer: &Answered) -> Failure {
     let text = format!(
         "message {sequence} of stream {stream} was published again, and NATS does not delete it: {error}; the stream must allow that (deny_delete is off), else --replay publishes it once more"
     );
-    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+    Failure::new(FailureClass::Topic, NOT_PERMITTED, text)
 }
 
 fn forbidden(subject: &str, request: &str) -> Failure {
     let text = format!("NATS does not let this user ask $JS.API.{request}, which reads {subject}");
-    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+    Failure::new(FailureClass::Topic, NOT_PERMITTED, text)
 }
 
 /// The failure of an answer that may pass: JetStream is not ready, or the stream is missing.
 fn refused(subject: &str, answer: &Answered) -> Result<(), Failure> {
     let Some(error) = api_error(answer) else { return Ok(()) };
     let text = format!("{subject} cannot be read: {error}");
-    Err(Failure { class: FailureClass::Environment, reason: CONNECTION, text })
+    Err(Failure::new(FailureClass::Environment, CONNECTION, text))
 }
 
 fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {

@@ -51,6 +51,17 @@ pub(super) const REASONS: [&str; 12] = [
     DUPLICATE,
 ];
 
+/// The fix if the server refuses the credentials.
+const CREDENTIALS: &str =
+    "check the user in --to, and the password (WALRELAY_NATS_PASSWORD, -X password=@FILE), -X nkey or -X credentials";
+
+/// The fix if another stream takes the subject.
+const STREAMS: &str =
+    "another stream takes the subject than -X stream names: nats stream ls shows the subjects of each";
+
+/// The fix if the user lacks the right to publish.
+const RIGHTS: &str = "let the user publish to the subject and subscribe to _INBOX.> (permissions in the server's file, or nsc edit user)";
+
 /// The part of an API answer that all of them have.
 #[derive(Debug, Deserialize)]
 struct PubAck<'a> {
@@ -97,8 +108,9 @@ pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<Reco
 fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
     let ApiError { code, err_code, description } = error;
     let text = format!("NATS refuses a message to {subject}: {description} ({err_code})");
-    let refused = |class, reason| RecordOutcome::Refused(Failure { class, reason, text: text.clone() });
-    let later = |reason| RecordOutcome::Later(Failure { class: FailureClass::Environment, reason, text: text.clone() });
+    let failure = |class, reason| Failure::new(class, reason, text.clone());
+    let refused = |class, reason| RecordOutcome::Refused(failure(class, reason));
+    let later = |reason| RecordOutcome::Later(failure(FailureClass::Environment, reason));
     match (err_code, code) {
         // The message or its headers are larger than the stream or the server takes.
         (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
@@ -108,9 +120,9 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
         // An earlier attempt of this message is on its way into the stream. Nobody knows yet whether the stream will store it.
         (10158, _) => later(UNAVAILABLE),
         (10059, _) => RecordOutcome::Refused(no_stream(subject, None)),
-        (10060, _) => refused(FailureClass::Topic, OTHER_STREAM),
+        (10060, _) => RecordOutcome::Refused(failure(FailureClass::Topic, OTHER_STREAM).fixed_by(STREAMS)),
         (10109, _) => refused(FailureClass::Topic, SEALED),
-        (_, 403) => refused(FailureClass::Topic, NOT_PERMITTED),
+        (_, 403) => RecordOutcome::Refused(failure(FailureClass::Topic, NOT_PERMITTED).fixed_by(RIGHTS)),
         // A lack of resources or leaders, or too many requests, passes.
         (_, 408 | 429 | 500..) => later(UNAVAILABLE),
         (_, _) => refused(FailureClass::Row, REFUSED),
@@ -121,13 +133,13 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
 pub(super) fn too_large(subject: &str, bytes: usize, most: usize) -> Failure {
     let text =
         format!("a message to {subject} has {bytes} bytes with its headers; the server takes {most} (max_payload)");
-    Failure { class: FailureClass::Row, reason: TOO_LARGE, text }
+    Failure::new(FailureClass::Row, TOO_LARGE, text)
 }
 
 /// The failure if no stream takes the subject. `stream`: the one that should.
 pub(super) fn no_stream(subject: &str, stream: Option<&str>) -> Failure {
     let text = format!("no stream of NATS takes subject {subject}; to create one: {}", create(subject, stream));
-    Failure { class: FailureClass::Topic, reason: NO_STREAM, text }
+    Failure::new(FailureClass::Topic, NO_STREAM, text)
 }
 
 /// The command that creates a stream that takes the subject. A stream's name has no dots.
@@ -139,25 +151,25 @@ pub(super) fn create(subject: &str, stream: Option<&str>) -> String {
 /// The failure if a stream may take the subject, but none does now.
 pub(super) fn no_leader(subject: &str) -> Failure {
     let text = format!("no stream of NATS answers for subject {subject} now; it may be without a leader");
-    Failure { class: FailureClass::Environment, reason: UNAVAILABLE, text }
+    Failure::new(FailureClass::Environment, UNAVAILABLE, text)
 }
 
 /// The failure if the user may not publish to the subject.
 pub(super) fn not_permitted(subject: &str) -> Failure {
     let text = format!("NATS does not let this user publish to {subject}");
-    Failure { class: FailureClass::Topic, reason: NOT_PERMITTED, text }
+    Failure::new(FailureClass::Topic, NOT_PERMITTED, text).fixed_by(RIGHTS)
 }
 
 /// The failure if JetStream did not acknowledge a message in time.
 pub(super) fn no_ack(subject: &str, seconds: u64) -> Failure {
     let text = format!("JetStream has not acknowledged a message to {subject} within {seconds} s");
-    Failure { class: FailureClass::Environment, reason: NO_ACK, text }
+    Failure::new(FailureClass::Environment, NO_ACK, text)
 }
 
 /// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(address: &str, reason: &str) -> Failure {
     let text = format!("NATS at {address} cannot be reached: {reason}");
-    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+    Failure::new(FailureClass::Environment, CONNECTION, text)
 }
 
 /// The failure of an attempt to connect.
@@ -201,20 +213,16 @@ pub(super) fn ended(address: &str, timeout: Duration) -> Failure {
 
 /// The failure if the server refuses the credentials, or if they cannot be used.
 pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
-    let text = format!("NATS at {address}: {reason}");
-    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("NATS at {address}: {reason}")).fixed_by(CREDENTIALS)
 }
 
 /// The failure of a connection that the server closes with this error. NATS has no codes for errors: the protocol defines their texts.
 pub(super) fn refusal(address: &str, text: &str) -> Failure {
-    let (class, reason) = if is_log_in(text) {
-        (FailureClass::LogIn, LOG_IN_LABEL)
-    } else if is_forbidden(text) {
-        (FailureClass::Environment, NOT_PERMITTED)
-    } else {
-        (FailureClass::Environment, CONNECTION)
-    };
-    Failure { class, reason, text: format!("NATS at {address}: {text}") }
+    if is_log_in(text) {
+        return log_in_fails(address, text);
+    }
+    let failure = |reason| Failure::new(FailureClass::Environment, reason, format!("NATS at {address}: {text}"));
+    if is_forbidden(text) { failure(NOT_PERMITTED).fixed_by(RIGHTS) } else { failure(CONNECTION) }
 }
 
 fn is_log_in(text: &str) -> bool {
@@ -374,6 +382,17 @@ impl NoResponders {
     pub(super) fn forbid(&mut self) {
         self.is_forbidden = true;
     }
+}
+
+/// One of each failure with a remedy, for the review of hints.
+#[cfg(test)]
+pub(in crate::sink) fn remedied() -> Vec<Failure> {
+    let RecordOutcome::Refused(other) =
+        of_error("a.b", &ApiError { code: 400, err_code: 10060, description: "".into() })
+    else {
+        unreachable!()
+    };
+    vec![log_in_fails("h:1", "no"), other, not_permitted("a.b")]
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ mod dead_letters;
 mod errors;
 mod message;
 
+#[cfg(test)]
+pub(super) use self::errors::remedied;
+
 use self::check::api_error;
 use self::client::{ANSWERED_WITHIN, Answered, NatsConnection, QUEUE, REACHED_WITHIN};
 use self::dead_letters::SubjectReading;
@@ -50,7 +53,6 @@ pub const KIND: Kind = Kind {
     read,
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
-    hint,
 };
 
 /// The names of all properties.
@@ -157,27 +159,6 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     Ok(Arc::new(settings))
 }
 
-/// The fix if the server refuses the credentials.
-const LOG_IN_HINT: &str =
-    "check the user in --to, and the password (WALRELAY_NATS_PASSWORD, -X password=@FILE), -X nkey or -X credentials";
-
-/// The fix of a failure for which an operator must act.
-fn hint(failure: &Failure) -> Option<String> {
-    if failure.class == FailureClass::LogIn {
-        return Some(LOG_IN_HINT.to_owned());
-    }
-    let hint = match failure.reason {
-        errors::OTHER_STREAM => {
-            "another stream takes the subject than -X stream names: nats stream ls shows the subjects of each"
-        }
-        errors::NOT_PERMITTED => {
-            "let the user publish to the subject and subscribe to _INBOX.> (permissions in the server's file, or nsc edit user)"
-        }
-        _ => return None,
-    };
-    Some(hint.to_owned())
-}
-
 impl Destination for Settings {
     fn kind(&self) -> &'static Kind {
         &KIND
@@ -257,7 +238,7 @@ impl Scratch for ScratchStream {
 /// Refuses records that no server would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
     let fault = message::fault(record);
-    fault.map_or(Ok(()), |text| Err(Failure { class: FailureClass::Row, reason: errors::HEADERS, text }))
+    fault.map_or(Ok(()), |text| Err(Failure::new(FailureClass::Row, errors::HEADERS, text)))
 }
 
 impl Settings {

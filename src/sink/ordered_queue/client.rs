@@ -127,11 +127,7 @@ pub(in crate::sink) fn block_on<T>(asking: impl Future<Output = Result<T, Failur
 }
 
 fn no_thread(error: &std::io::Error) -> Failure {
-    Failure {
-        class: FailureClass::Client,
-        reason: "client",
-        text: format!("cannot start the client's thread: {error}"),
-    }
+    Failure::new(FailureClass::Client, "client", format!("cannot start the client's thread: {error}"))
 }
 
 impl Sink for QueueSink {
@@ -177,7 +173,7 @@ impl Sink for QueueSink {
                 Some(Err(failure)) => return Reach::Silent(failure),
                 None if Instant::now() >= deadline => {
                     let text = format!("no answer within {} s", patience.as_secs());
-                    return Reach::Silent(Failure { class: FailureClass::Environment, reason: "connection", text });
+                    return Reach::Silent(Failure::new(FailureClass::Environment, "connection", text));
                 }
                 None => std::thread::sleep(LOOK_EVERY),
             }

@@ -133,7 +133,7 @@ fn duplicate() -> Failure {
     let text =
         "the destination has dropped it as a repeat of a record with the same id, and it was sent for the first time"
             .to_owned();
-    Failure { class: FailureClass::Row, reason: DUPLICATE, text }
+    Failure::new(FailureClass::Row, DUPLICATE, text)
 }
 
 /// Makes both sides. `bound`: the most bytes in flight.

@@ -357,7 +357,7 @@ fn record(topic: &str) -> Record<'_> {
 }
 
 fn refusal(text: &str) -> Failure {
-    Failure { class: FailureClass::Topic, reason: "type", text: text.to_owned() }
+    Failure::new(FailureClass::Topic, "type", text.to_owned())
 }
 
 /// What the destination does with all that is ready: it keeps what is not in this topic.
@@ -521,7 +521,7 @@ async fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_only_
 #[tokio::test]
 async fn a_key_without_room_waits_alone_and_is_tried_again_in_order() {
     let (mut sender, mut receiver) = hand_over(1 << 20);
-    let full = Failure { class: FailureClass::Environment, reason: "full", text: "no room".to_owned() };
+    let full = Failure::new(FailureClass::Environment, "full", "no room");
     let push = |sender: &mut Sender, topic: &str, number: u64| {
         sender.push(&record(topic), Tag { token: Token::unpack(number), origin: Origin::default() });
         sender.flush();

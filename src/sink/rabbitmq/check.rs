@@ -4,9 +4,9 @@
 //! a queue that does not exist and comes back. Out: findings. Judging is pure.
 
 use super::client::{Probe, RabbitmqSession};
-use super::errors::{self, Closing, RabbitmqFault};
+use super::errors::{self, Closing};
 use super::{KIND, Settings};
-use crate::check_finding::{Finding, Side};
+use crate::check_finding::{Finding, Level, Side};
 use crate::sink::destination::Wanted;
 use crate::sink::ordered_queue::block_on;
 use crate::sink::{Failure, FailureClass};
@@ -20,6 +20,9 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// Brokers from 4.0 on take messages of 16 MiB unless they are told otherwise, earlier ones of 128 MiB. They do not say what they are told.
 const LARGEST_MESSAGE: usize = 16 << 20;
+
+/// The fix if no broker answers.
+const ELSEWHERE: &str = "--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS";
 
 /// The broker's answers.
 #[derive(Debug)]
@@ -74,20 +77,17 @@ async fn gather(settings: &Settings, host: usize) -> Result<RabbitmqFacts, Failu
     Ok(facts)
 }
 
-/// A host does not answer, or not us. `alone`: no other does.
+/// The finding about a host that does not answer, or refuses the credentials. `alone`: no other host answers.
 fn not_reached(failure: &Failure, alone: bool) -> Finding {
-    let found = if alone {
-        SIDE.fail("connection", failure.text.clone())
-    } else {
-        SIDE.warn("connection", failure.text.clone())
-    };
-    match ((KIND.hint)(failure), failure.class) {
-        (Some(hint), FailureClass::LogIn) => found.why("the broker refuses the authentication").fix(hint),
-        (_, _) if alone => found
-            .why("nothing else could be checked here")
-            .fix("--to amqp://USER@HOST:PORT/VHOST with the broker's address; amqps:// where it wants TLS"),
-        (_, _) => found.why("another host of --to answers").fix("start it, or remove it from --to"),
+    let found = KIND.unreachable(failure, "broker", ELSEWHERE);
+    if alone {
+        return found;
     }
+    let found = Finding { level: Level::Warn, ..found };
+    if failure.class == FailureClass::LogIn {
+        return found;
+    }
+    found.why("another host of --to answers").fix("start it, or remove it from --to")
 }
 
 fn findings(settings: &Settings, facts: &RabbitmqFacts, largest_bytes: usize) -> Vec<Finding> {
@@ -119,19 +119,19 @@ fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
     let name = &settings.exchange;
     match found {
         Ok(()) => SIDE.ok("exchange", format!("exchange {name} is there")),
-        Err(refusal) if errors::fault(refusal.code) == RabbitmqFault::Exchange && settings.declare => {
+        Err(refusal) if refusal.is_missing() && settings.declare => {
             SIDE.ok("exchange", format!("exchange {name} is declared at the start"))
         }
         Err(refusal) => {
             let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
-            match errors::fault(refusal.code) {
-                RabbitmqFault::Exchange => found
+            if refusal.is_missing() {
+                return found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
-                    .fix(errors::declare_exchange(settings, name)),
-                RabbitmqFault::Record(..) | RabbitmqFault::Broker => found
-                    .why("messages for it are refused; the command replaces the user's rights in the vhost")
-                    .fix(errors::permit(settings, name)),
+                    .fix(errors::declare_exchange(settings, name));
             }
+            found
+                .why("messages for it are refused; the command replaces the user's rights in the vhost")
+                .fix(errors::permit(settings, name))
         }
     }
 }
@@ -142,9 +142,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding
         "brokers do not tell clients which queues are bound; a message that no queue takes holds its key until one is";
     match (found, &settings.queue) {
         (Some(Ok(())), Some(queue)) => SIDE.ok("queue", format!("queue {queue} is there")).why(unknown),
-        (Some(Err(refusal)), Some(queue))
-            if errors::fault(refusal.code) == RabbitmqFault::Exchange && settings.declare =>
-        {
+        (Some(Err(refusal)), Some(queue)) if refusal.is_missing() && settings.declare => {
             SIDE.ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
         }
         (Some(Err(refusal)), Some(queue)) => {
@@ -175,7 +173,6 @@ fn of_probe(probe: &Probe) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check_finding::Level;
     use crate::sink::tests::read_in_test;
 
     fn settings(properties: &[(&str, &str)]) -> Settings {

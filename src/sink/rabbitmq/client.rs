@@ -717,19 +717,21 @@ impl<'a> RabbitmqWorker<'a> {
                     RecordOutcome::Delivered
                 }
                 (None, Ok(Confirmation::Nack(_)), _) => RecordOutcome::Later(errors::not_taken(to.0, to.1)),
-                (None, Err(_), Some((closing, RabbitmqFault::Record(class, reason)))) if suspects == 1 => {
-                    RecordOutcome::Refused(errors::refused(self.settings, to, *class, reason, closing))
+                (None, Err(_), Some((closing, fault))) if fault.is_of_record() && suspects == 1 => {
+                    RecordOutcome::Refused(errors::refused(self.settings, to, *fault, closing))
                 }
                 // The exchange is missing for all messages. One of them is enough to ask again.
-                (None, Err(_), Some((closing, RabbitmqFault::Exchange))) if !blamed && !self.settings.declare => {
+                (None, Err(_), Some((closing, fault @ RabbitmqFault::Exchange)))
+                    if !blamed && !self.settings.declare =>
+                {
                     blamed = true;
-                    RecordOutcome::Refused(errors::no_exchange(self.settings, closing))
+                    RecordOutcome::Refused(errors::refused(self.settings, to, *fault, closing))
                 }
                 (None, Ok(Confirmation::NotRequested) | Err(_), _) => RecordOutcome::Unknown,
             };
             receiver.settle(*taken, &outcome);
         }
-        if matches!(fault, Some((_, RabbitmqFault::Record(..)))) && suspects > 1 {
+        if suspects > 1 && fault.is_some_and(|(_, fault)| fault.is_of_record()) {
             self.alone = self.alone.max(suspects);
         }
         self.answered |= kept;
@@ -749,13 +751,9 @@ impl<'a> RabbitmqWorker<'a> {
             self.lost = Some(errors::expired(&self.session.server, &closing));
             return (closing, RabbitmqFault::Broker);
         }
-        let fault = match errors::fault(closing.code) {
-            // The exchange of another row may exist.
-            RabbitmqFault::Exchange if self.settings.exchange_column.is_some() => errors::NO_OWN_EXCHANGE,
-            fault @ (RabbitmqFault::Exchange | RabbitmqFault::Record(..) | RabbitmqFault::Broker) => fault,
-        };
+        let fault = errors::fault(closing.code, self.settings.exchange_column.is_some());
         match fault {
-            RabbitmqFault::Record(..) => {}
+            RabbitmqFault::Record | RabbitmqFault::NotPermitted | RabbitmqFault::OwnExchange => {}
             // The next connection declares it.
             RabbitmqFault::Exchange if self.settings.declare => {
                 self.lost = Some(errors::channel_closed(&self.session.server, &closing));

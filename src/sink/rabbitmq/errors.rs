@@ -28,8 +28,15 @@ const EXCHANGE: &str = "exchange";
 const DEFAULT_EXCHANGE: &str = "(default)";
 const DEFAULT_EXCHANGE_IN_RIGHTS: &str = "amq.default";
 
-/// The fault if a row's own exchange is missing. The exchange of another row may exist.
-pub(super) const NO_OWN_EXCHANGE: RabbitmqFault = RabbitmqFault::Record(FailureClass::Topic, NO_EXCHANGE);
+/// The fix if the broker refuses the credentials.
+const CREDENTIALS: &str = "check the user, the vhost (%2f is /) and its permissions in --to, and the password (WALRELAY_RABBITMQ_PASSWORD, -X password=@FILE)";
+
+/// The fix of a missing exchange.
+const DECLARE: &str = "declare the exchange (rabbitmqadmin, or -X declare=true), or give another -X exchange";
+
+/// The fix of a missing right.
+const PERMIT: &str = "give the user the right to write to the exchange: the error has the command, which replaces the user's rights in the vhost \
+    (rabbitmqctl list_permissions); where topic permissions are used, rabbitmqctl set_topic_permissions as well";
 
 /// The labels for which RabbitMQ may refuse a record.
 pub(super) const REFUSALS: [&str; 7] =
@@ -65,6 +72,11 @@ impl Closing {
         Self::of(error).filter(|_| error.is_amqp_soft_error())
     }
 
+    /// Whether the exchange or the queue that was asked for does not exist.
+    pub(super) fn is_missing(&self) -> bool {
+        self.code == NOT_FOUND
+    }
+
     fn shown(&self) -> String {
         format!("{} ({})", self.text, self.code)
     }
@@ -73,19 +85,35 @@ impl Closing {
 /// The cause of a closed channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RabbitmqFault {
-    /// A record on the channel.
-    Record(FailureClass, &'static str),
-    /// The exchange of all records.
+    /// The broker refuses a record on the channel, and would do so again.
+    Record,
+    /// The user lacks the right to write to a record's exchange.
+    NotPermitted,
+    /// The exchange of all records is missing.
     Exchange,
+    /// The exchange that a record's row names is missing. Those of other rows may exist.
+    OwnExchange,
     /// The broker's own state.
     Broker,
 }
 
-pub(super) fn fault(code: u16) -> RabbitmqFault {
+impl RabbitmqFault {
+    /// Whether one record on the channel is the cause.
+    pub(super) fn is_of_record(self) -> bool {
+        match self {
+            Self::Record | Self::NotPermitted | Self::OwnExchange => true,
+            Self::Exchange | Self::Broker => false,
+        }
+    }
+}
+
+/// The meaning of a reply code. `own`: whether rows name their exchanges.
+pub(super) fn fault(code: u16, own: bool) -> RabbitmqFault {
     match code {
+        NOT_FOUND if own => RabbitmqFault::OwnExchange,
         NOT_FOUND => RabbitmqFault::Exchange,
-        ACCESS_REFUSED => RabbitmqFault::Record(FailureClass::Topic, NOT_PERMITTED),
-        CONTENT_TOO_LARGE | PRECONDITION_FAILED => RabbitmqFault::Record(FailureClass::Row, REFUSED),
+        ACCESS_REFUSED => RabbitmqFault::NotPermitted,
+        CONTENT_TOO_LARGE | PRECONDITION_FAILED => RabbitmqFault::Record,
         _ => RabbitmqFault::Broker,
     }
 }
@@ -93,7 +121,7 @@ pub(super) fn fault(code: u16) -> RabbitmqFault {
 /// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(server: &str, reason: &str) -> Failure {
     let text = format!("RabbitMQ at {server} cannot be reached: {reason}");
-    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+    Failure::new(FailureClass::Environment, CONNECTION, text)
 }
 
 /// The failure in an error of the library about a connection.
@@ -115,14 +143,13 @@ pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) 
 
 /// The failure of a connection that the server closes.
 pub(super) fn closed(server: &str, closing: &Closing) -> Failure {
-    let (class, reason) = match closing.code {
-        NOT_ALLOWED if is_full(&closing.text) => (FailureClass::Environment, CONNECTION),
-        // COMMAND_INVALID: the server does not offer the mechanism.
-        ACCESS_REFUSED | NOT_ALLOWED | COMMAND_INVALID => (FailureClass::LogIn, LOG_IN_LABEL),
-        _ => (FailureClass::Environment, CONNECTION),
-    };
     let text = format!("RabbitMQ at {server} closes the connection: {}", closing.shown());
-    Failure { class, reason, text }
+    match closing.code {
+        NOT_ALLOWED if is_full(&closing.text) => Failure::new(FailureClass::Environment, CONNECTION, text),
+        // COMMAND_INVALID: the server does not offer the mechanism.
+        ACCESS_REFUSED | NOT_ALLOWED | COMMAND_INVALID => log_in_fails(text),
+        _ => Failure::new(FailureClass::Environment, CONNECTION, text),
+    }
 }
 
 /// Whether the broker, the vhost or the user has its most connections. The code is that of a forbidden vhost, so the text decides.
@@ -133,44 +160,42 @@ fn is_full(text: &str) -> bool {
 /// The failure of a connection whose token has ended. The broker keeps the connection, and refuses requests.
 pub(super) fn expired(server: &str, closing: &Closing) -> Failure {
     let text = format!("RabbitMQ at {server} does not accept the token any more: {}", closing.shown());
-    Failure { class: FailureClass::Environment, reason: LOG_IN_LABEL, text }
+    Failure::new(FailureClass::Environment, LOG_IN_LABEL, text)
 }
 
 /// The failure of credentials that cannot be read.
 pub(super) fn no_login(server: &str, reason: &str) -> Failure {
-    let text = format!("cannot authenticate to RabbitMQ at {server}: {reason}");
-    Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, text }
+    log_in_fails(format!("cannot authenticate to RabbitMQ at {server}: {reason}"))
+}
+
+fn log_in_fails(text: String) -> Failure {
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, text).fixed_by(CREDENTIALS)
 }
 
 /// The failure of a refused declaration.
 pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closing: &Closing) -> Failure {
-    let reason = match fault(closing.code) {
-        RabbitmqFault::Record(_, NOT_PERMITTED) => NOT_PERMITTED,
-        RabbitmqFault::Exchange => NO_EXCHANGE,
-        RabbitmqFault::Record(..) | RabbitmqFault::Broker => REFUSED,
-    };
-    let fix = fix(settings, &settings.exchange, reason);
-    let text = format!("RabbitMQ at {server} does not declare {what}: {}{fix}", closing.shown());
-    Failure { class: FailureClass::Environment, reason, text }
+    let text = format!("RabbitMQ at {server} does not declare {what}: {}", closing.shown());
+    let failure = of_fault(settings, &settings.exchange, fault(closing.code, false), text);
+    Failure { class: FailureClass::Environment, ..failure }
 }
 
 /// The failure of a channel that the broker closed, if no record is the cause.
 pub(super) fn channel_closed(server: &str, closing: &Closing) -> Failure {
     let text = format!("RabbitMQ at {server} closes a channel: {}", closing.shown());
-    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+    Failure::new(FailureClass::Environment, CONNECTION, text)
 }
 
 /// The failure of an alarm, during which the server blocks publishers.
 pub(super) fn alarm(server: &str, reason: &str) -> Failure {
     let text = format!("RabbitMQ at {server} blocks publishers: {reason}");
-    Failure { class: FailureClass::Environment, reason: ALARM, text }
+    Failure::new(FailureClass::Environment, ALARM, text)
 }
 
 /// The failure of a message that a queue did not take (`basic.nack`).
 pub(super) fn not_taken(exchange: &str, key: &str) -> Failure {
     let exchange = exchange_shown(exchange);
     let text = format!("a queue of exchange {exchange} does not take messages with routing key {key} (nack)");
-    Failure { class: FailureClass::Environment, reason: NOT_TAKEN, text }
+    Failure::new(FailureClass::Environment, NOT_TAKEN, text)
 }
 
 /// The failure of a message that no queue takes.
@@ -191,7 +216,7 @@ pub(super) fn unroutable(settings: &Settings, message: &BasicReturnMessage) -> F
         exchange_shown(exchange),
         why.shown()
     );
-    Failure { class: FailureClass::Topic, reason: UNROUTABLE, text }
+    Failure::new(FailureClass::Topic, UNROUTABLE, text)
 }
 
 /// The name of an exchange, for people.
@@ -240,38 +265,36 @@ pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
     format!("rabbitmqctl set_permissions -p {}", words.map(shell_quoted).join(" "))
 }
 
-/// The end of an error's text, with the command that fixes the exchange. Empty: there is no such command.
-fn fix(settings: &Settings, exchange: &str, reason: &str) -> String {
-    match reason {
-        NO_EXCHANGE => format!("; to declare it: {}", declare_exchange(settings, exchange)),
-        NOT_PERMITTED => format!("; to permit it: {}", permit(settings, exchange)),
-        _ => String::new(),
-    }
-}
-
-/// The failure if the exchange is missing.
-pub(super) fn no_exchange(settings: &Settings, closing: &Closing) -> Failure {
-    let text =
-        format!("RabbitMQ refuses messages: {}{}", closing.shown(), fix(settings, &settings.exchange, NO_EXCHANGE));
-    Failure { class: FailureClass::Topic, reason: NO_EXCHANGE, text }
-}
-
 /// The failure of the record over which the broker closed the channel.
 pub(super) fn refused(
     settings: &Settings,
     (exchange, key): (&str, &str),
-    class: FailureClass,
-    reason: &'static str,
+    fault: RabbitmqFault,
     closing: &Closing,
 ) -> Failure {
-    let fix = fix(settings, exchange, reason);
-    let text = format!("RabbitMQ refuses a message with routing key {key}: {}{fix}", closing.shown());
-    Failure { class, reason, text }
+    let text = format!("RabbitMQ refuses a message with routing key {key}: {}", closing.shown());
+    of_fault(settings, exchange, fault, text)
+}
+
+/// The failure of a request that concerns an exchange. Its text also has the command that fixes the fault.
+fn of_fault(settings: &Settings, exchange: &str, fault: RabbitmqFault, text: String) -> Failure {
+    match fault {
+        RabbitmqFault::Record => Failure::new(FailureClass::Row, REFUSED, text),
+        RabbitmqFault::NotPermitted => {
+            let text = format!("{text}; to permit it: {}", permit(settings, exchange));
+            Failure::new(FailureClass::Topic, NOT_PERMITTED, text).fixed_by(PERMIT)
+        }
+        RabbitmqFault::Exchange | RabbitmqFault::OwnExchange => {
+            let text = format!("{text}; to declare it: {}", declare_exchange(settings, exchange));
+            Failure::new(FailureClass::Topic, NO_EXCHANGE, text).fixed_by(DECLARE)
+        }
+        RabbitmqFault::Broker => Failure::new(FailureClass::Environment, REFUSED, text),
+    }
 }
 
 /// The failure of a record that cannot be a message.
 pub(super) fn bad(reason: &'static str, text: String) -> Failure {
-    Failure { class: FailureClass::Row, reason, text }
+    Failure::new(FailureClass::Row, reason, text)
 }
 
 /// The failure of a routing key that is too long, or empty.
@@ -289,20 +312,12 @@ pub(super) fn bad_headers(text: String) -> Failure {
     bad(HEADERS, text)
 }
 
-/// The fix of a failure for which an operator must act.
-pub(super) fn hint(failure: &Failure) -> Option<String> {
-    let hint = match failure.reason {
-        _ if failure.class == FailureClass::LogIn => {
-            "check the user, the vhost (%2f is /) and its permissions in --to, and the password (WALRELAY_RABBITMQ_PASSWORD, -X password=@FILE)"
-        }
-        NO_EXCHANGE => "declare the exchange (rabbitmqadmin, or -X declare=true), or give another -X exchange",
-        NOT_PERMITTED => {
-            "give the user the right to write to the exchange: the error has the command, which replaces the user's rights in the vhost \
-             (rabbitmqctl list_permissions); where topic permissions are used, rabbitmqctl set_topic_permissions as well"
-        }
-        _ => return None,
-    };
-    Some(hint.to_owned())
+/// One of each failure with a remedy, for the review of hints.
+#[cfg(test)]
+pub(in crate::sink) fn remedied() -> Vec<Failure> {
+    let settings = crate::sink::tests::read_in_test("amqp", "h", &[], |asked| Settings::read(asked)).unwrap();
+    let of = |fault| of_fault(&settings, "outbox", fault, String::new());
+    vec![no_login("h:1", "no"), of(RabbitmqFault::Exchange), of(RabbitmqFault::NotPermitted)]
 }
 
 #[cfg(test)]
@@ -316,11 +331,10 @@ mod tests {
 
     #[test]
     fn codes_say_whose_fault_it_is() {
-        assert_eq!(fault(404), RabbitmqFault::Exchange);
-        assert_eq!(fault(403), RabbitmqFault::Record(FailureClass::Topic, NOT_PERMITTED));
-        assert_eq!(fault(406), RabbitmqFault::Record(FailureClass::Row, REFUSED));
-        assert_eq!(fault(311), RabbitmqFault::Record(FailureClass::Row, REFUSED));
-        assert_eq!(fault(506), RabbitmqFault::Broker);
+        let of = |code| fault(code, false);
+        assert_eq!((of(404), fault(404, true)), (RabbitmqFault::Exchange, RabbitmqFault::OwnExchange));
+        assert_eq!((of(403), of(506)), (RabbitmqFault::NotPermitted, RabbitmqFault::Broker));
+        assert_eq!((of(406), of(311)), (RabbitmqFault::Record, RabbitmqFault::Record));
         assert_eq!(closed("h:1", &closing(530)).class, FailureClass::LogIn);
         // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
         for text in [
@@ -342,19 +356,15 @@ mod tests {
     #[test]
     fn what_an_operator_can_fix_has_a_command() {
         let settings = settings("", &[]);
-        let refused = |reason, code| refused(&settings, ("own", "k"), FailureClass::Topic, reason, &closing(code));
-        for failure in [refused(NO_EXCHANGE, 404), refused(NOT_PERMITTED, 403)] {
-            assert!(hint(&failure).is_some_and(|hint| hint.contains("rabbitmq")), "{failure:?}");
-        }
-        assert_eq!(hint(&alarm("h:1", "low on memory")), None);
+        let refused = |code| refused(&settings, ("own", "k"), fault(code, true), &closing(code));
         // An exchange that a row names is the one to be declared.
         assert_eq!(
-            refused(NO_EXCHANGE, 404).text,
+            refused(404).text,
             "RabbitMQ refuses a message with routing key k: why (404); to declare it: \
              rabbitmqadmin declare exchange name=own type=topic durable=true"
         );
         assert_eq!(
-            refused(NOT_PERMITTED, 403).text,
+            refused(403).text,
             "RabbitMQ refuses a message with routing key k: why (403); to permit it: \
              rabbitmqctl set_permissions -p / app '' '^(outbox|own|amq\\.default)$' ''"
         );

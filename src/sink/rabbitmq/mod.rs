@@ -13,6 +13,9 @@ mod client;
 mod errors;
 mod message;
 
+#[cfg(test)]
+pub(super) use self::errors::remedied;
+
 use self::client::RabbitmqSession;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
@@ -42,7 +45,6 @@ pub const KIND: Kind = Kind {
     read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
-    hint: errors::hint,
 };
 
 /// The names of all properties.

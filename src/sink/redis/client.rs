@@ -609,7 +609,7 @@ fn waited(
         "Redis at {address} has the records in {files} append-only file and {replicas} of {} replicas",
         waiting.wait.replicas
     );
-    Ok(Some(Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }))
+    Ok(Some(Failure::new(FailureClass::Environment, NOT_WRITABLE, text)))
 }
 
 /// Runs until the relay has dropped the sink.

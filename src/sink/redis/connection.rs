@@ -14,12 +14,11 @@
 //! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
 use super::cluster::View;
-use super::errors::{self, CONNECTION, Redirect, allow, environment, of_login, said, with_fix};
+use super::errors::{self, CONNECTION, Redirect, allow, environment, log_in_fails, of_login, said, with_fix};
 use super::message::slot;
 use super::{Sentinels, ServerPlace, Settings};
 use crate::secret::Secret;
 use crate::sink::destination::Destination as _;
-use crate::sink::ordered_queue::LOG_IN_LABEL;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::socket::{Peer, Stream, connect};
 use crate::sink::{Failure, FailureClass};
@@ -215,11 +214,7 @@ impl RedisConnection {
     /// Authenticates, if there is a password.
     async fn authenticate(&mut self, user: Option<&str>, password: Option<&Secret>) -> Result<(), Failure> {
         let Some(password) = password else { return Ok(()) };
-        let password = password.read().map_err(|error| Failure {
-            class: FailureClass::LogIn,
-            reason: LOG_IN_LABEL,
-            text: format!("Redis at {}: {error}", self.address),
-        })?;
+        let password = password.read().map_err(|error| log_in_fails(&self.address, &error.to_string()))?;
         let mut auth = cmd("AUTH");
         auth.arg(user).arg(secrecy::ExposeSecret::expose_secret(&password));
         self.expect_ok(&auth).await
@@ -534,7 +529,7 @@ fn unanswered(address: &str) -> Failure {
 /// The failure of a connection that cannot be opened, or is lost.
 pub(super) fn broken(address: &str, reason: &str) -> Failure {
     let text = format!("Redis at {address} cannot be reached: {reason}");
-    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
+    Failure::new(FailureClass::Environment, CONNECTION, text)
 }
 
 #[cfg(test)]

@@ -33,12 +33,27 @@ pub(super) enum Judged {
 /// The meaning of an error.
 enum RedisFault {
     Row,
-    Topic,
+    /// The user lacks a right.
+    NotPermitted,
+    /// The key that has the stream's name holds something else.
+    WrongType,
     /// The slot of a cluster cannot be written. The server may take records of other streams.
     Slot,
     Redirect(Redirect),
     Later,
     Elsewhere,
+    /// The server does not accept the credentials.
+    LogIn,
+}
+
+impl RedisFault {
+    /// Whether the server takes the same command once its state has changed, or another server does.
+    fn passes(&self) -> bool {
+        match self {
+            Self::Row | Self::NotPermitted | Self::WrongType | Self::LogIn => false,
+            Self::Slot | Self::Redirect(_) | Self::Later | Self::Elsewhere => true,
+        }
+    }
 }
 
 /// Labels of failures, for metrics.
@@ -57,6 +72,12 @@ pub(super) const REFUSALS: [&str; 6] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STRE
 /// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 8] =
     [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED, DUPLICATE];
+
+/// The fix if the server does not accept the credentials.
+const CREDENTIALS: &str = "check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)";
+
+/// The fix if the key with the stream's name is no stream.
+const OTHER_KEY: &str = "RENAME or DEL the key that has the stream's name, or give another --topic";
 
 /// The reply on a connection above `maxclients`, whose code other errors have too.
 const FULL: &str = "ERR max number of clients";
@@ -90,14 +111,14 @@ fn fault(error: &str) -> (RedisFault, &'static str) {
         "OOM" => (RedisFault::Later, MEMORY),
         "MISCONF" | "LOADING" | "BUSY" | "NOREPLICAS" => (RedisFault::Later, NOT_WRITABLE),
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => (RedisFault::Elsewhere, NOT_WRITABLE),
-        "NOAUTH" | "WRONGPASS" => (RedisFault::Elsewhere, LOG_IN_LABEL),
+        "NOAUTH" | "WRONGPASS" => (RedisFault::LogIn, LOG_IN_LABEL),
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => {
             (Redirect::of(error).map_or(RedisFault::Slot, RedisFault::Redirect), NOT_WRITABLE)
         }
-        "NOPERM" => (RedisFault::Topic, NOT_PERMITTED),
-        "WRONGTYPE" => (RedisFault::Topic, WRONG_TYPE),
+        "NOPERM" => (RedisFault::NotPermitted, NOT_PERMITTED),
+        "WRONGTYPE" => (RedisFault::WrongType, WRONG_TYPE),
         _ if error.starts_with(FULL) => (RedisFault::Elsewhere, CONNECTION),
-        _ if error.starts_with(MAY_NOT) => (RedisFault::Topic, NOT_PERMITTED),
+        _ if error.starts_with(MAY_NOT) => (RedisFault::NotPermitted, NOT_PERMITTED),
         "ERR" | "EXECABORT" | "DENIED" => (RedisFault::Row, REFUSED),
         // Another code is about the state of the server, or of a proxy before it. Faults of records have the code ERR.
         _ => (RedisFault::Later, NOT_WRITABLE),
@@ -154,43 +175,37 @@ pub(super) fn with_fix(failure: Failure, fix: impl FnOnce() -> String) -> Failur
     Failure { text: format!("{}; to allow it: {}", failure.text, fix()), ..failure }
 }
 
+/// The failure if the server at `address` refuses the credentials, or if they cannot be read.
+pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("Redis at {address}: {reason}")).fixed_by(CREDENTIALS)
+}
+
 /// The failure of a command that concerns no record.
 pub(super) fn environment(address: &str, error: &str) -> Failure {
-    let (_, reason) = fault(error);
-    let class = match code(error) {
-        "NOAUTH" | "WRONGPASS" => FailureClass::LogIn,
-        _ => FailureClass::Environment,
-    };
-    Failure { class, reason, text: format!("Redis at {address}: {error}") }
+    match fault(error) {
+        (RedisFault::LogIn, _) => log_in_fails(address, error),
+        (_, reason) => Failure::new(FailureClass::Environment, reason, format!("Redis at {address}: {error}")),
+    }
 }
 
 /// The failure of a login.
 pub(super) fn of_login(address: &str, error: &str) -> Failure {
     // A server that does not know the command repeats its words, the password among them.
     let (said, _) = error.split_once(REPEATS).unwrap_or((error, ""));
-    let failure = environment(address, said);
-    match fault(error) {
-        (RedisFault::Slot | RedisFault::Redirect(_) | RedisFault::Later, _) => failure,
-        (RedisFault::Elsewhere, reason) if reason != LOG_IN_LABEL => failure,
-        (RedisFault::Row | RedisFault::Topic | RedisFault::Elsewhere, _) => {
-            Failure { class: FailureClass::LogIn, reason: LOG_IN_LABEL, ..failure }
-        }
-    }
+    if fault(error).0.passes() { environment(address, said) } else { log_in_fails(address, said) }
 }
 
 /// The failure of a command that reads a stream or deletes from it.
 pub(super) fn of_stream(address: &str, error: &str) -> Failure {
-    let passing = environment(address, error);
-    match fault(error).0 {
-        RedisFault::Row | RedisFault::Topic => Failure { class: FailureClass::Topic, ..passing },
-        RedisFault::Slot | RedisFault::Redirect(_) | RedisFault::Later | RedisFault::Elsewhere => passing,
-    }
+    let failure = environment(address, error);
+    let is_of_stream = failure.class != FailureClass::LogIn && !fault(error).0.passes();
+    if is_of_stream { Failure { class: FailureClass::Topic, ..failure } } else { failure }
 }
 
 /// The failure of a record over whose command the server closed the connection.
 pub(super) fn refused(stream: &str, error: &str) -> Failure {
     let text = format!("Redis refuses a record for stream {stream}: {error}");
-    Failure { class: FailureClass::Row, reason: REFUSED, text }
+    Failure::new(FailureClass::Row, REFUSED, text)
 }
 
 /// The settings, the server and the form of a batch whose replies are judged.
@@ -256,22 +271,22 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
     fn of_error(&mut self, stream: &str, error: &str) -> RecordOutcome {
         let (fault, reason) = fault(error);
         let JudgedBatch { settings, address, .. } = self.asked;
-        let class = match fault {
-            RedisFault::Row => FailureClass::Row,
-            RedisFault::Topic => FailureClass::Topic,
+        let refused = |class| Failure { class, reason, ..refused(stream, error) };
+        RecordOutcome::Refused(match fault {
+            RedisFault::Row => refused(FailureClass::Row),
+            RedisFault::NotPermitted => with_fix(refused(FailureClass::Topic), || allow_stream(settings, stream)),
+            RedisFault::WrongType => refused(FailureClass::Topic).fixed_by(OTHER_KEY),
             RedisFault::Slot => return RecordOutcome::Later(environment(address, error)),
             RedisFault::Redirect(redirect) => {
                 self.redirect = Some((redirect, environment(address, error)));
                 return RecordOutcome::Unknown;
             }
-            RedisFault::Later | RedisFault::Elsewhere => {
-                self.elsewhere |= matches!(fault, RedisFault::Elsewhere);
+            RedisFault::Later | RedisFault::Elsewhere | RedisFault::LogIn => {
+                self.elsewhere |= !matches!(fault, RedisFault::Later);
                 self.later = Some(environment(address, error));
                 return RecordOutcome::Unknown;
             }
-        };
-        let failure = Failure { class, reason, ..refused(stream, error) };
-        RecordOutcome::Refused(with_fix(failure, || allow_stream(settings, stream)))
+        })
     }
 
     /// Judges an array with a reply for each record, or an error for all.
@@ -285,8 +300,9 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
 
     /// Judges an error for all records: the server added none.
     fn none(&mut self, error: &str) -> Option<Judged> {
-        let passes = !matches!(fault(error).0, RedisFault::Row | RedisFault::Topic);
-        if self.records == 1 || passes {
+        let fault = fault(error).0;
+        // Without a log-in, the server refuses every command.
+        if self.records == 1 || fault.passes() || matches!(fault, RedisFault::LogIn) {
             let first = self.of_error(self.streams.clone().next().unwrap_or_default(), error);
             // A fault of the slot concerns each record. Otherwise the error is about the whole command, and the first record has it.
             let other = if let RecordOutcome::Later(_) = first { first.clone() } else { RecordOutcome::Unknown };
@@ -364,6 +380,18 @@ pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
     Some(Server { host: host.to_owned(), port })
 }
 
+/// One of each failure with a remedy, for the review of hints.
+#[cfg(test)]
+pub(in crate::sink) fn remedied() -> Vec<Failure> {
+    let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| Settings::read(asked)).unwrap();
+    let (asked, mut outcomes) =
+        (JudgedBatch { settings: &settings, address: "h:1", form: BatchForm::Single }, Vec::new());
+    let wrong_type = redis::parse_redis_value(b"-WRONGTYPE no\r\n").unwrap();
+    judge(asked, ["orders"].into_iter(), &mut [wrong_type].iter(), &mut outcomes);
+    let Some(RecordOutcome::Refused(wrong_type)) = outcomes.pop() else { unreachable!() };
+    vec![log_in_fails("h:1", "no"), wrong_type]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,7 +435,7 @@ mod tests {
 
     fn later(text: &str) -> Judged {
         let reason = if text.starts_with("OOM") { "memory" } else { "not_writable" };
-        Judged::Later(Failure { class: FailureClass::Environment, reason, text: format!("Redis at h:1: {text}") })
+        Judged::Later(Failure::new(FailureClass::Environment, reason, format!("Redis at h:1: {text}")))
     }
 
     #[test]

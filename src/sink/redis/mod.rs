@@ -19,6 +19,9 @@ mod errors;
 mod fake_server_tests;
 mod message;
 
+#[cfg(test)]
+pub(super) use self::errors::remedied;
+
 use self::dead_letters::StreamReading;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
@@ -51,7 +54,6 @@ pub const KIND: Kind = Kind {
     read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
-    hint,
 };
 
 /// The names of all properties.
@@ -151,17 +153,6 @@ struct ReplicaWait {
     patience: Duration,
 }
 
-/// The fix of a failure for which an operator must act. If a right is missing, the failure's text has the command.
-fn hint(failure: &Failure) -> Option<String> {
-    if failure.class == FailureClass::LogIn {
-        return Some(
-            "check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)".to_owned(),
-        );
-    }
-    let hint = "RENAME or DEL the key that has the stream's name, or give another --topic";
-    (failure.reason == errors::WRONG_TYPE).then(|| hint.to_owned())
-}
-
 /// Opens the sink, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
     QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
@@ -171,7 +162,7 @@ fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
 
 /// Refuses records that no server would take.
 fn admit(record: &Record<'_>) -> Result<(), Failure> {
-    let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
+    let bad = |reason, text| Err(Failure::new(FailureClass::Row, reason, text));
     if record.topic.is_empty() {
         return bad(errors::STREAM, "a stream needs a name".to_owned());
     }

@@ -126,7 +126,7 @@ impl Registry {
             408 | 429 => Err(self.unavailable(&words)),
             400..=499 if is_registrys => {
                 let text = format!("schema registry, subject \"{subject}\": {words}");
-                Err(Failure { class: FailureClass::Topic, reason: super::UNKNOWN_SUBJECT, text })
+                Err(Failure::new(FailureClass::Topic, super::UNKNOWN_SUBJECT, text))
             }
             _ => Err(self.unavailable(&words)),
         }
@@ -134,7 +134,7 @@ impl Registry {
 
     fn unavailable(&self, reason: &dyn std::fmt::Display) -> Failure {
         let text = format!("schema registry {}: {reason}", self.url);
-        Failure { class: FailureClass::Environment, reason: super::SCHEMA_REGISTRY, text }
+        Failure::new(FailureClass::Environment, super::SCHEMA_REGISTRY, text)
     }
 }
 
@@ -210,11 +210,11 @@ impl Client {
         if let Some(known) = self.shared.known().get(subject) {
             return known.clone();
         }
-        let asked = SubjectNumber::Not(Failure {
-            class: FailureClass::Environment,
-            reason: super::SCHEMA_REGISTRY,
-            text: format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
-        });
+        let asked = SubjectNumber::Not(Failure::new(
+            FailureClass::Environment,
+            super::SCHEMA_REGISTRY,
+            format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
+        ));
         let sent = self.questions().and_then(|questions| {
             questions.send(subject.to_owned()).map_err(|_| std::io::Error::other("its thread has ended"))
         });

@@ -104,7 +104,7 @@ impl<S: Sink> Framed<S> {
         let Self { subjects, subject, numbers, client, .. } = self;
         if !subjects.fill(record.topic, event_type, subject) {
             let text = "the row has no type, which its schema's subject is made of".to_owned();
-            return Err(Enqueue::Bad(Failure { class: FailureClass::Row, reason: NO_SUBJECT, text }));
+            return Err(Enqueue::Bad(Failure::new(FailureClass::Row, NO_SUBJECT, text)));
         }
         let number = match numbers.get(subject.as_str()) {
             Some(number) => *number,
@@ -133,7 +133,7 @@ fn event_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
 }
 
 impl<S: Sink> Sink for Framed<S> {
-    hand_on!(sink: poll, try_enqueue_refused, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, reach, producers, transaction_timeout, init_transactions, commit, abandon, fix);
+    hand_on!(sink: poll, try_enqueue_refused, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let Some(value) = record.value.filter(|_| record.topic != self.dead_letter_topic) else {

@@ -78,13 +78,13 @@ async fn look_at(caller: &Caller, name: &str) -> Result<QueueFound, Failure> {
         Ok(place) => place,
     };
     let attributes = match answered(settings, caller.attributes(&place).await)? {
-        Err(refusal) if refusal.fault() == (SqsFault::Topic, errors::QUEUE) => return Ok(QueueFound::Refused(refusal)),
+        Err(refusal) if refusal.fault().0 == SqsFault::Missing => return Ok(QueueFound::Refused(refusal)),
         Err(_not_permitted) => BTreeMap::new(),
         Ok(attributes) => attributes,
     };
     // The service checks rights before the batch, which is empty.
     let sent = caller.send(&place, settings.service.batch()).await;
-    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0 == SqsFault::Topic);
+    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0.is_of_place());
     Ok(QueueFound::There { place, refused, attributes })
 }
 
@@ -95,7 +95,7 @@ fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result
         Err(Unserved::Failed(failure)) => Err(failure),
         Err(Unserved::Refused(refusal)) => match refusal.fault() {
             fault @ (SqsFault::Later | SqsFault::LogIn, _) => Err(errors::passing(settings, fault, &refusal.text)),
-            (SqsFault::Row | SqsFault::Topic, _) => Ok(Err(refusal)),
+            (SqsFault::Row | SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported, _) => Ok(Err(refusal)),
         },
     }
 }
@@ -112,7 +112,7 @@ impl Queue {
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
         let (place, refused, attributes) = match &self.found {
-            QueueFound::Refused(refusal) if refusal.fault().1 == errors::QUEUE => {
+            QueueFound::Refused(refusal) if refusal.fault().0 == SqsFault::Missing => {
                 let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
                 return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
             }
@@ -159,14 +159,8 @@ impl Queue {
     }
 
     fn not_permitted(&self, refusal: &ServiceRefusal) -> Finding {
-        let rights = match self.service {
-            Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
-            Service::Sns => "sns:Publish",
-        };
-        self.side()
-            .fail("queue", format!("{}: {}", self.shown(), refusal.text))
-            .why("records for it are refused")
-            .fix(format!("allow {rights} on it, and kms:GenerateDataKey and kms:Decrypt on its key"))
+        let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
+        found.why("records for it are refused").fix(errors::allow(self.service, "it"))
     }
 
     fn of_order(&self, attributes: &BTreeMap<String, String>) -> Finding {

@@ -504,7 +504,7 @@ impl SqsWorker {
             SqsFault::Later | SqsFault::LogIn => {
                 Judged { outcomes: Vec::new(), problem: Some(passing(settings, fault, &refusal.text)) }
             }
-            SqsFault::Topic => {
+            SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported => {
                 let outcomes = vec![RecordOutcome::Refused(refused()); messages];
                 // The queue may be created again under another URL.
                 self.queues.remove(queue);

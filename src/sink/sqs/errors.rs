@@ -16,13 +16,30 @@ use crate::sink::{Failure, FailureClass};
 pub(super) enum SqsFault {
     /// The service refuses the message, or one of its batch, and would do so again.
     Row,
-    /// The queue is missing, or the keys do not allow to write to it.
-    Topic,
+    /// The queue or topic does not exist.
+    Missing,
+    /// The keys do not allow to write to the queue or topic, or to use its KMS key.
+    NotPermitted,
+    /// The service refuses this kind of request for the queue or topic.
+    Unsupported,
     /// The error passes by itself.
     Later,
     /// The service does not accept the keys.
     LogIn,
 }
+
+impl SqsFault {
+    /// Whether the queue or topic is at fault. The fault is the same for each message then.
+    pub(super) fn is_of_place(self) -> bool {
+        match self {
+            Self::Missing | Self::NotPermitted | Self::Unsupported => true,
+            Self::Row | Self::Later | Self::LogIn => false,
+        }
+    }
+}
+
+/// The fix if the service does not accept the keys.
+const CREDENTIALS: &str = "check AWS's credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, the role), or -X access-key-id and -X secret-access-key=@FILE";
 
 /// Labels of failures, for metrics.
 pub(super) const CONNECTION: &str = "connection";
@@ -91,15 +108,15 @@ impl Unserved {
 pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (SqsFault, &'static str) {
     if let Some(of_key) = of_kms(code) {
         let is_later = of_key.starts_with("Throttl");
-        return if is_later { (SqsFault::Later, THROTTLED) } else { (SqsFault::Topic, NOT_PERMITTED) };
+        return if is_later { (SqsFault::Later, THROTTLED) } else { (SqsFault::NotPermitted, NOT_PERMITTED) };
     }
     match plain(code) {
         "QueueDoesNotExist" | "NonExistentQueue" | "QueueDeletedRecently" | "InvalidAddress" | "NotFound" => {
-            (SqsFault::Topic, QUEUE)
+            (SqsFault::Missing, QUEUE)
         }
-        "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (SqsFault::Topic, NOT_PERMITTED),
+        "AccessDenied" | "AuthorizationError" | "NotAuthorized" => (SqsFault::NotPermitted, NOT_PERMITTED),
         // The service refuses the kind of request, which is the same for each message.
-        "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (SqsFault::Topic, REFUSED),
+        "UnsupportedOperation" | "UnknownOperation" | "InvalidAction" => (SqsFault::Unsupported, REFUSED),
         "RequestThrottled"
         | "Throttling"
         | "ThrottledException"
@@ -164,7 +181,7 @@ impl ServiceRefusal {
     pub(super) fn fault(&self) -> (SqsFault, &'static str) {
         // The topic is of another region, or no topic: that is the same for each message.
         if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
-            return (SqsFault::Topic, QUEUE);
+            return (SqsFault::Missing, QUEUE);
         }
         fault(&self.code, self.status, true)
     }
@@ -177,16 +194,30 @@ pub(super) fn refused(
     (fault, reason): (SqsFault, &'static str),
     said: &str,
 ) -> Failure {
-    let class = match fault {
-        SqsFault::Topic => FailureClass::Topic,
-        SqsFault::Row => FailureClass::Row,
-        SqsFault::Later => FailureClass::Environment,
-        SqsFault::LogIn => FailureClass::LogIn,
-    };
     let service = settings.service;
-    let fix = if reason == QUEUE { format!("; to create it: {}", create(service, queue)) } else { String::new() };
-    let text = format!("{} refuses a record for {} {queue}: {said}{fix}", service.title(), service.place());
-    Failure { class, reason, text }
+    let text = format!("{} refuses a record for {} {queue}: {said}", service.title(), service.place());
+    match fault {
+        SqsFault::Row => Failure::new(FailureClass::Row, reason, text),
+        SqsFault::Missing => {
+            let text = format!("{text}; to create it: {}", create(service, queue));
+            Failure::new(FailureClass::Topic, reason, text)
+        }
+        SqsFault::NotPermitted => {
+            let allow = allow(service, &format!("the {}", service.place()));
+            Failure::new(FailureClass::Topic, reason, text).fixed_by(allow)
+        }
+        SqsFault::Unsupported => Failure::new(FailureClass::Topic, reason, text),
+        SqsFault::Later | SqsFault::LogIn => passing(settings, (fault, reason), said),
+    }
+}
+
+/// The rights that publishing needs, in words. `place`: the queue or topic.
+pub(super) fn allow(service: Service, place: &str) -> String {
+    let rights = match service {
+        Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
+        Service::Sns => "sns:Publish",
+    };
+    format!("allow {rights} on {place}, and kms:GenerateDataKey and kms:Decrypt on its key")
 }
 
 /// The command that creates a queue or topic, given its name, URL or ARN.
@@ -201,40 +232,17 @@ pub(super) fn create(service: Service, queue: &str) -> String {
 
 /// The failure of all records, which passes by itself or once the keys are replaced.
 pub(super) fn passing(settings: &Settings, (fault, reason): (SqsFault, &'static str), said: &str) -> Failure {
-    let class = if fault == SqsFault::LogIn { FailureClass::LogIn } else { FailureClass::Environment };
-    Failure { class, reason, text: format!("{} at {}: {said}", settings.service.title(), settings.address()) }
+    let text = format!("{} at {}: {said}", settings.service.title(), settings.address());
+    if fault == SqsFault::LogIn {
+        return Failure::new(FailureClass::LogIn, reason, text).fixed_by(CREDENTIALS);
+    }
+    Failure::new(FailureClass::Environment, reason, text)
 }
 
 /// The failure if the service cannot be reached, or the connection is lost.
 pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
     let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
-    Failure { class: FailureClass::Environment, reason: CONNECTION, text }
-}
-
-/// The fix of a failure of SNS for which an operator must act.
-pub(super) fn hint_of_topics(failure: &Failure) -> Option<String> {
-    let hint = match failure.reason {
-        NOT_PERMITTED => "allow sns:Publish on the topic, and kms:GenerateDataKey and kms:Decrypt on its key",
-        _ => return hint(failure),
-    };
-    Some(hint.to_owned())
-}
-
-/// The fix of a failure of SQS for which an operator must act.
-pub(super) fn hint(failure: &Failure) -> Option<String> {
-    if failure.class == FailureClass::LogIn {
-        return Some(
-            "check AWS's credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, the role), or -X access-key-id and -X secret-access-key=@FILE"
-                .to_owned(),
-        );
-    }
-    let hint = match failure.reason {
-        NOT_PERMITTED => {
-            "allow sqs:SendMessage and sqs:GetQueueUrl on the queue, and kms:GenerateDataKey and kms:Decrypt on its key"
-        }
-        _ => return None,
-    };
-    Some(hint.to_owned())
+    Failure::new(FailureClass::Environment, CONNECTION, text)
 }
 
 /// The result of each of `messages`, in their order. `None`: the answer names a message that was not sent.
@@ -277,7 +285,9 @@ pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<MessageR
                 let fault = fault(&code, 200, by_sender);
                 let said = format!("{code}: {text}");
                 match fault.0 {
-                    SqsFault::Row | SqsFault::Topic => RecordOutcome::Refused(refused(settings, queue, fault, &said)),
+                    SqsFault::Row | SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported => {
+                        RecordOutcome::Refused(refused(settings, queue, fault, &said))
+                    }
                     SqsFault::Later | SqsFault::LogIn => {
                         judged.problem = Some(passing(settings, fault, &said));
                         RecordOutcome::Unknown
@@ -290,6 +300,24 @@ pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<MessageR
     judged
 }
 
+/// One of each failure with a remedy, for the review of hints.
+#[cfg(test)]
+fn remedied_of(scheme: &str) -> Vec<Failure> {
+    let settings = crate::sink::tests::read_in_test(scheme, "eu-west-1", &[], |asked| Settings::read(asked)).unwrap();
+    let of = |fault| refused(&settings, "orders", fault, "no");
+    vec![of((SqsFault::LogIn, LOG_IN_LABEL)), of((SqsFault::NotPermitted, NOT_PERMITTED))]
+}
+
+#[cfg(test)]
+pub(in crate::sink) fn remedied() -> Vec<Failure> {
+    remedied_of("sqs")
+}
+
+#[cfg(test)]
+pub(in crate::sink) fn remedied_of_topics() -> Vec<Failure> {
+    remedied_of("sns")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,22 +325,22 @@ mod tests {
     #[test]
     fn codes_say_what_to_do() {
         for (code, status, by_sender, expected) in [
-            ("com.amazonaws.sqs#QueueDoesNotExist", 400, true, (SqsFault::Topic, QUEUE)),
-            ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (SqsFault::Topic, QUEUE)),
-            ("com.amazon.coral.service#AccessDeniedException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.AccessDeniedException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.DisabledException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.InvalidStateException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.InvalidKeyUsageException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.NotFoundException", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMS.OptInRequired", 403, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("com.amazonaws.sqs#KmsDisabled", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
-            ("KMSInvalidState", 400, true, (SqsFault::Topic, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#QueueDoesNotExist", 400, true, (SqsFault::Missing, QUEUE)),
+            ("AWS.SimpleQueueService.NonExistentQueue", 400, true, (SqsFault::Missing, QUEUE)),
+            ("com.amazon.coral.service#AccessDeniedException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.AccessDeniedException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.DisabledException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.InvalidStateException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.InvalidKeyUsageException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.NotFoundException", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMS.OptInRequired", 403, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("com.amazonaws.sqs#KmsDisabled", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
+            ("KMSInvalidState", 400, true, (SqsFault::NotPermitted, NOT_PERMITTED)),
             ("com.amazonaws.sqs#KmsThrottled", 400, true, (SqsFault::Later, THROTTLED)),
             ("KMS.ThrottlingException", 400, true, (SqsFault::Later, THROTTLED)),
             ("KMSThrottling", 400, true, (SqsFault::Later, THROTTLED)),
-            ("AWS.SimpleQueueService.UnsupportedOperation", 400, true, (SqsFault::Topic, REFUSED)),
-            ("UnknownOperationException", 404, true, (SqsFault::Topic, REFUSED)),
+            ("AWS.SimpleQueueService.UnsupportedOperation", 400, true, (SqsFault::Unsupported, REFUSED)),
+            ("UnknownOperationException", 404, true, (SqsFault::Unsupported, REFUSED)),
             ("com.amazonaws.sqs#RequestThrottled", 403, true, (SqsFault::Later, THROTTLED)),
             ("ThrottlingException", 400, true, (SqsFault::Later, THROTTLED)),
             ("UnrecognizedClientException", 400, true, (SqsFault::LogIn, LOG_IN_LABEL)),
@@ -335,9 +363,9 @@ mod tests {
     fn a_refusal_has_its_code_and_message_or_its_status() {
         let said = |code: &str, message: &str| Some((code.to_owned(), message.to_owned()));
         let refusal = ServiceRefusal::of(400, said("com.amazonaws.sqs#QueueDoesNotExist", "no"));
-        assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", SqsFault::Topic));
+        assert_eq!((refusal.text.as_str(), refusal.fault().0), ("QueueDoesNotExist: no", SqsFault::Missing));
         assert_eq!(ServiceRefusal::of(400, said("X", "")).text, "X");
-        for (message, expected) in [("TopicArn", SqsFault::Topic), ("Message too long", SqsFault::Row)] {
+        for (message, expected) in [("TopicArn", SqsFault::Missing), ("Message too long", SqsFault::Row)] {
             let refusal = ServiceRefusal::of(400, said("InvalidParameter", &format!("Invalid parameter: {message}")));
             assert_eq!(refusal.fault().0, expected, "{message}");
         }

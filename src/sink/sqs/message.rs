@@ -132,7 +132,7 @@ impl MessageForm {
     /// # Errors
     /// The record cannot be a message.
     pub(super) fn admit(&self, record: &Record<'_>) -> Result<(), Failure> {
-        let bad = |reason, text| Err(Failure { class: FailureClass::Row, reason, text });
+        let bad = |reason, text| Err(Failure::new(FailureClass::Row, reason, text));
         if let Some(fault) = self.body_fault(record) {
             return bad(BODY, fault.to_owned());
         }

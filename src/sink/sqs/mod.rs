@@ -15,6 +15,9 @@ mod client;
 mod errors;
 mod message;
 
+#[cfg(test)]
+pub(super) use self::errors::{remedied, remedied_of_topics};
+
 use self::client::Caller;
 use self::errors::Unserved;
 use self::message::{LARGEST, MOST_ATTRIBUTES, MessageForm, is_attribute};
@@ -44,19 +47,11 @@ pub const KIND: Kind = Kind {
     read: |asked| Ok(Arc::new(Settings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
-    hint: errors::hint,
 };
 
 /// The kind `sns`.
-pub const TOPICS_KIND: Kind = Kind {
-    name: "sns",
-    title: "SNS",
-    schemes: &TOPIC_SCHEMES,
-    example: TOPIC_EXAMPLE,
-    topics: &TOPICS,
-    hint: errors::hint_of_topics,
-    ..KIND
-};
+pub const TOPICS_KIND: Kind =
+    Kind { name: "sns", title: "SNS", schemes: &TOPIC_SCHEMES, example: TOPIC_EXAMPLE, topics: &TOPICS, ..KIND };
 
 impl Destination for Settings {
     fn kind(&self) -> &'static Kind {

@@ -166,7 +166,7 @@ fn certificates_that_are_not_verified_are_warned_of() {
 
 #[test]
 fn a_refused_log_in_is_distinguished_from_silence() {
-    let failure = |class| Failure { class, reason: "other", text: "x".to_owned() };
+    let failure = |class| Failure::new(class, "other", "x");
     let fix = |class| unreachable(&kafka(&[]), &failure(class), &Speaks::Nothing).fix.unwrap().to_string();
     assert!(fix(FailureClass::LogIn).contains("sasl.username"));
     let silence = fix(FailureClass::Environment);
@@ -175,7 +175,7 @@ fn a_refused_log_in_is_distinguished_from_silence() {
 
 #[test]
 fn a_listener_that_speaks_another_protocol_is_reported_with_the_flags_in_the_right_direction() {
-    let failure = Failure { class: FailureClass::Environment, reason: "other", text: "x".to_owned() };
+    let failure = Failure::new(FailureClass::Environment, "other", "x");
     let scram = || Speaks::Sasl(vec!["SCRAM-SHA-256".to_owned(), "PLAIN".to_owned()]);
     for (given, speaks, flags) in [
         (&[][..], Speaks::Tls, "-X security.protocol=SSL"),

@@ -92,8 +92,10 @@ impl KafkaSink {
             Some(problem) => format!("Kafka at {} does not answer: {problem}", self.settings.brokers()),
             None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
         };
-        let class = if errors::is_of_login(code) { FailureClass::LogIn } else { FailureClass::Environment };
-        Failure { class, reason: errors::reason(code), text }
+        if errors::is_of_login(code) {
+            return errors::refused_login(code, text);
+        }
+        Failure::new(FailureClass::Environment, errors::reason(code), text)
     }
 
     /// Makes sure that the cluster knows the topic. A cluster that creates topics on demand creates it.
@@ -305,11 +307,11 @@ impl KafkaSink {
     pub(super) fn fatal(&self) -> Option<Failure> {
         if self.lost {
             let text = "the Kafka client has lost all brokers, and a new one reaches them".to_owned();
-            return Some(Failure { class: FailureClass::Client, reason: "client", text });
+            return Some(Failure::new(FailureClass::Client, "client", text));
         }
         let (code, text) = self.producer.client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
-        Some(Failure { class: FailureClass::Client, reason: errors::reason(Some(code)), text })
+        Some(Failure::new(FailureClass::Client, errors::reason(Some(code)), text))
     }
 
     /// Completes the failure of a record that ended with its producer or its transaction. Its report says "Local: Fatal error" or "purged"

@@ -61,6 +61,6 @@ impl Partitions {
     fn are_lost(&mut self, records: usize) {
         let text =
             format!("Kafka has stored later records and not {records} before them: was the topic created again?");
-        self.reports.push(Report::Failed(Failure { class: FailureClass::Client, reason: "client", text }));
+        self.reports.push(Report::Failed(Failure::new(FailureClass::Client, "client", text)));
     }
 }

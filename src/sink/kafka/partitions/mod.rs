@@ -608,5 +608,5 @@ fn overtaken(partition: &Partition, delivered: Sequence, reports: &mut Vec<Repor
 #[cold]
 fn out_of_order(failure: &Failure) -> Report {
     let text = format!("a later record was delivered before one that failed: {}", failure.text);
-    Report::Failed(Failure { class: FailureClass::Client, reason: failure.reason, text })
+    Report::Failed(Failure::new(FailureClass::Client, failure.reason, text))
 }

@@ -144,7 +144,7 @@ impl Producers {
     pub(super) fn fatal(&self, producer: u8) -> Option<Failure> {
         let (code, text) = self.numbered.get(usize::from(producer))?.client.producer().client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
-        Some(Failure { class: FailureClass::Client, reason: errors::reason(Some(code)), text })
+        Some(Failure::new(FailureClass::Client, errors::reason(Some(code)), text))
     }
 
     /// Whether the producer could not begin a moment ago, since its user lacks a right.

@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn failure() -> Failure {
-        Failure { class: FailureClass::Environment, reason: "not_writable", text: "x".to_owned() }
+        Failure::new(FailureClass::Environment, "not_writable", "x")
     }
 
     fn redirected(routes: &mut Routes, by: usize, error: &str) -> AfterRedirect {

@@ -168,7 +168,7 @@ impl View {
         } else {
             format!("Redis at {}: no node of the cluster has slot {slot}", self.by)
         };
-        Failure { class: FailureClass::Environment, reason: NOT_WRITABLE, text }
+        Failure::new(FailureClass::Environment, NOT_WRITABLE, text)
     }
 }
 

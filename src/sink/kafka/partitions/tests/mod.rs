@@ -148,7 +148,7 @@ fn message(record: &Record<'_>, place: PartitionPlace, ticket: Ticket) -> Messag
 }
 
 fn failure(class: FailureClass) -> Failure {
-    Failure { class, reason: "too_large", text: "too large".into() }
+    Failure::new(class, "too_large", "too large")
 }
 
 impl World {
