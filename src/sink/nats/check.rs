@@ -2,8 +2,8 @@
 //!
 //! In: the server's answers, without changing anything. Out: findings. The functions that judge are pure.
 
-use super::client::{Answered, NatsConnection};
-use super::errors::{self, ApiError};
+use super::client::NatsConnection;
+use super::errors::{self, Answered, Names, api_error};
 use super::{KIND, Settings};
 use crate::check_finding::{Finding, Side};
 use crate::given::shell_quoted;
@@ -60,13 +60,6 @@ struct Config {
     mirror: Option<serde::de::IgnoredAny>,
 }
 
-/// The streams that take a subject.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct Names {
-    pub(super) streams: Option<Vec<String>>,
-}
-
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct StreamInfo {
@@ -113,31 +106,6 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
         facts.subjects.push((subject.to_owned(), names));
     }
     Ok(facts)
-}
-
-/// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
-///
-/// # Errors
-/// The connection is lost, or nobody answers.
-pub(super) async fn allows_atomic(connection: &mut NatsConnection, stream: &str) -> Result<bool, Failure> {
-    let answer = connection.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
-    Ok(serde_json::from_slice(answer.data()).is_ok_and(|info: StreamInfo| info.config.allow_atomic))
-}
-
-/// The error in an answer of the API. `None`: there is none.
-pub(super) fn api_error(answer: &Answered) -> Option<String> {
-    #[derive(Deserialize)]
-    struct ApiAnswer<'a> {
-        #[serde(borrow, default)]
-        error: Option<ApiError<'a>>,
-    }
-    if matches!(answer, Answered::NoResponders) {
-        return Some("JetStream does not answer (503)".to_owned());
-    }
-    match serde_json::from_slice::<ApiAnswer<'_>>(answer.data()) {
-        Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
-        Err(error) => Some(format!("its answer is not JetStream's: {error}")),
-    }
 }
 
 fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec<Finding> {

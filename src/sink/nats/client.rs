@@ -11,8 +11,7 @@
 //! batch, its answer does not say which record is the cause: the records then go one by one.
 
 use super::Settings;
-use super::check::allows_atomic;
-use super::errors::{self, EventMeaning, NoResponders, QUESTION, broken, judge, no_ack, not_permitted};
+use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, broken, judge, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
@@ -76,27 +75,6 @@ pub(super) struct NatsConnection {
     /// How long the server may be silent.
     timeout: Duration,
     _runtime: ClientRuntime,
-}
-
-/// The answer to a question.
-#[derive(Debug)]
-pub(super) enum Answered {
-    /// The answer's data.
-    With(Bytes),
-    /// Nobody listens on the subject (503).
-    NoResponders,
-    /// The user may not ask.
-    Forbidden,
-}
-
-impl Answered {
-    /// The answer's data. Empty if there is none.
-    pub(super) fn data(&self) -> &[u8] {
-        match self {
-            Self::With(data) => data,
-            Self::NoResponders | Self::Forbidden => &[],
-        }
-    }
 }
 
 impl NatsConnection {
@@ -177,6 +155,13 @@ impl NatsConnection {
                 },
             }
         }
+    }
+
+    /// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
+    async fn allows_atomic(&mut self, stream: &str) -> Result<bool, Failure> {
+        let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
+        let info: Option<serde_json::Value> = serde_json::from_slice(answer.data()).ok();
+        Ok(info.and_then(|info| info.pointer("/config/allow_atomic")?.as_bool()).unwrap_or_default())
     }
 
     /// Hands a message to the library, which sends it soon. `false`: the library's queue is full.
@@ -287,7 +272,7 @@ impl<'a> NatsWorker<'a> {
         let mut connection = NatsConnection::open(settings, server).await?;
         let stream = settings.stream.as_deref().filter(|_| settings.atomic);
         let atomic = match stream {
-            Some(stream) => allows_atomic(&mut connection, stream).await?,
+            Some(stream) => connection.allows_atomic(stream).await?,
             None => false,
         };
         let inbox = format!("{}.", connection.client.new_inbox());

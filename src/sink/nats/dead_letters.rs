@@ -6,9 +6,8 @@
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.MSG.GET`, `STREAM.MSG.DELETE`).
 
 use super::Settings;
-use super::check::{Names, api_error};
-use super::client::{Answered, NatsConnection};
-use super::errors::{ApiError, CONNECTION, NOT_PERMITTED};
+use super::client::NatsConnection;
+use super::errors::{Answered, ApiError, CONNECTION, NOT_PERMITTED, Names, api_error};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::ordered_queue::{Outage, block_on};

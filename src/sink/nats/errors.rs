@@ -5,12 +5,11 @@
 //! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
 
 use super::LogIn;
-use super::check::{Names, api_error};
-use super::client::Answered;
 use crate::given::shell_quoted;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
+use bytes::Bytes;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -62,7 +61,35 @@ const STREAMS: &str =
 /// The fix if the user lacks the right to publish.
 const RIGHTS: &str = "let the user publish to the subject and subscribe to _INBOX.> (permissions in the server's file, or nsc edit user)";
 
-/// The part of an API answer that all of them have.
+/// The answer to a question.
+#[derive(Debug)]
+pub(super) enum Answered {
+    /// The answer's data.
+    With(Bytes),
+    /// Nobody listens on the subject (503).
+    NoResponders,
+    /// The user may not ask.
+    Forbidden,
+}
+
+impl Answered {
+    /// The answer's data. Empty if there is none.
+    pub(super) fn data(&self) -> &[u8] {
+        match self {
+            Self::With(data) => data,
+            Self::NoResponders | Self::Forbidden => &[],
+        }
+    }
+}
+
+/// The streams that take a subject.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Names {
+    pub(super) streams: Option<Vec<String>>,
+}
+
+/// JetStream's acknowledgement of a message.
 #[derive(Debug, Deserialize)]
 struct PubAck<'a> {
     /// The stream that has stored the message.
@@ -91,6 +118,22 @@ pub(super) struct ApiError<'a> {
     pub(super) err_code: u16,
     #[serde(borrow, default)]
     pub(super) description: Cow<'a, str>,
+}
+
+/// The error in an answer of the API. `None`: there is none.
+pub(super) fn api_error(answer: &Answered) -> Option<String> {
+    #[derive(Deserialize)]
+    struct ApiAnswer<'a> {
+        #[serde(borrow, default)]
+        error: Option<ApiError<'a>>,
+    }
+    if matches!(answer, Answered::NoResponders) {
+        return Some("JetStream does not answer (503)".to_owned());
+    }
+    match serde_json::from_slice::<ApiAnswer<'_>>(answer.data()) {
+        Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
+        Err(error) => Some(format!("its answer is not JetStream's: {error}")),
+    }
 }
 
 /// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.

@@ -17,10 +17,9 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
-use self::check::api_error;
-use self::client::{ANSWERED_WITHIN, Answered, NatsConnection, QUEUE, REACHED_WITHIN};
+use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE, REACHED_WITHIN};
 use self::dead_letters::SubjectReading;
-use self::errors::log_in_fails;
+use self::errors::{Answered, api_error, log_in_fails};
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;

@@ -3,7 +3,7 @@
 //! In: the client, as an async function of the hand-over's other side. Out: a [`Sink`]. The thread ends when the sink is dropped. Each
 //! time the client begins, it gets a runtime of its own, which ends with it: see [`super`].
 
-use super::hand_over::{Receiver, RelayEvent, hand_over};
+use super::receiver::{Receiver, RelayEvent};
 use super::sender::Sender;
 use crate::given::SettingError;
 use crate::lsn::Lsn;
@@ -56,7 +56,7 @@ impl QueueSink {
         A: Fn(&Record<'_>) -> Result<(), Failure> + Send + 'static,
         F: AsyncFn(&mut Receiver) + Send + 'static,
     {
-        let (sender, receiver) = hand_over(max_in_flight as u64);
+        let (sender, receiver) = Sender::with_receiver(max_in_flight as u64);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&client, receiver));
         let thread = thread.map_err(|error| SettingError::new(no_thread(&error).text))?;
         Ok(Box::new(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) }))

@@ -31,11 +31,11 @@ mod chunk;
 mod client;
 mod hand_over;
 mod outage;
+mod receiver;
 mod reconnect;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
 pub mod runtime;
 mod sender;
-mod shared;
 pub mod socket;
 #[cfg(test)]
 mod tests;
@@ -43,8 +43,9 @@ mod tests;
 pub use chunk::{Chunk, Parts, Stored};
 pub use client::QueueSink;
 pub(super) use client::block_on;
-pub use hand_over::{RECORD_OVERHEAD_BYTES, Receiver, RecordOutcome, RecordPlace, RelayEvent};
+pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use outage::Outage;
+pub use receiver::{Receiver, RecordOutcome, RecordPlace, RelayEvent};
 pub use reconnect::{End, Reconnect};
 
 use std::cmp::Reverse;

@@ -6,8 +6,8 @@
 //! its chunk is full, the relay says that the stream is idle, or no record was pushed between two polls.
 
 use super::Chunk;
-use super::hand_over::{CHUNK_BYTES, Decision, DeliveredRun, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES};
-use super::shared::SharedState;
+use super::hand_over::{CHUNK_BYTES, Decision, DeliveredRun, KEPT_BYTES, Message, RECORD_OVERHEAD_BYTES, SharedState};
+use super::receiver::Receiver;
 use crate::lsn::Lsn;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// How long a restart waits for the client's end.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
@@ -41,9 +41,12 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// `bound`: the most bytes in flight.
-    pub(super) fn new(to: UnboundedSender<Message>, shared: Arc<SharedState>, bound: u64) -> Self {
-        Self {
+    /// Makes both sides. `bound`: the most bytes in flight.
+    pub(super) fn with_receiver(bound: u64) -> (Self, Receiver) {
+        let (to, from) = unbounded_channel();
+        let shared = Arc::new(SharedState::default());
+        let receiver = Receiver::new(from, Arc::clone(&shared));
+        let sender = Self {
             to,
             shared,
             filling: Chunk::default(),
@@ -54,7 +57,8 @@ impl Sender {
             bound,
             generation: 0,
             refused: HashMap::new(),
-        }
+        };
+        (sender, receiver)
     }
 
     /// Copies a record, if there is room. If there is none, hands over what was gathered.

@@ -1,4 +1,3 @@
-use super::hand_over::hand_over;
 use super::sender::Sender;
 use super::*;
 use crate::lsn::Lsn;
@@ -385,7 +384,7 @@ fn refusals(sender: &mut Sender) -> Vec<RefusalId> {
 
 #[tokio::test]
 async fn a_key_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
-    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
     let blocked = |sender: &Sender| sender.blocked().map(|failure| failure.text);
     sender.push(&record("refused"), tag);
@@ -413,7 +412,7 @@ async fn a_key_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
 #[tokio::test]
 async fn a_key_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
     for forgotten in [false, true] {
-        let (mut sender, mut receiver) = hand_over(1 << 20);
+        let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
         sender.push(&record("refused"), tag);
         sender.flush();
@@ -437,7 +436,7 @@ async fn a_key_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
 
 #[tokio::test]
 async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
-    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     sender.alone_from(Lsn::new(10));
     let mut answers = async |lsn: u64, outcomes: &[RecordOutcome]| {
         let origin = Origin { final_lsn: lsn, ..Origin::default() };
@@ -473,7 +472,7 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
 
 #[tokio::test]
 async fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_only_its_key_waits_for_it() {
-    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     let tag = |number: u64| Tag { token: Token::unpack(number), origin: Origin::default() };
     let of = |key| Record { key: Some(key), ..record("orders") };
     sender.push(&of(b"a"), tag(1));
@@ -520,7 +519,7 @@ async fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_only_
 
 #[tokio::test]
 async fn a_key_without_room_waits_alone_and_is_tried_again_in_order() {
-    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     let full = Failure::new(FailureClass::Environment, "full", "no room");
     let push = |sender: &mut Sender, topic: &str, number: u64| {
         sender.push(&record(topic), Tag { token: Token::unpack(number), origin: Origin::default() });
@@ -576,7 +575,7 @@ async fn come(receiver: &mut Receiver) -> usize {
 
 #[tokio::test]
 async fn records_leave_at_once_to_an_idle_client_and_gather_beside_others_until_no_more_come() {
-    let (mut sender, mut receiver) = hand_over(1 << 20);
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     let push = |sender: &mut Sender| {
         sender.push(&record("orders"), Tag { token: Token::unpack(1), origin: Origin::default() });
         sender.poll(&mut |_| {});

@@ -3,8 +3,9 @@
 //! In: the servers' answers, without changing anything (a discarded transaction shows rights). Out: findings. The functions that judge are
 //! pure. If several nodes have the same finding, it is shown once, with their names.
 
+use super::client::{StreamsFound, find};
 use super::cluster::View;
-use super::connection::{Info, RedisConnection, StreamsFound, find};
+use super::connection::{Info, RedisConnection};
 use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
 use super::message::slot;
 use super::{KIND, Sentinels, ServerPlace, Settings};
@@ -260,7 +261,7 @@ struct StreamFacts {
 async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<RedisFacts, Failure> {
     let mut facts = RedisFacts::default();
     let mut connections = Vec::new();
-    match find(settings, false).await? {
+    match find(settings).await? {
         StreamsFound::Server(mut connection, _) => {
             facts.nodes.push(node(&mut connection).await?);
             connections.push((None, connection));
@@ -303,7 +304,7 @@ async fn reach(settings: &Settings, server: &Server) -> Result<(NodeFacts, Redis
 }
 
 async fn node(connection: &mut RedisConnection) -> Result<NodeFacts, Failure> {
-    let info = Info(connection.ask(&cmd("INFO")).await?);
+    let info = Info::of(&connection.ask(&cmd("INFO")).await?);
     let sync = connection.ask(cmd("CONFIG").arg("GET").arg("appendfsync")).await?;
     Ok(NodeFacts { address: connection.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
 }
@@ -358,7 +359,7 @@ mod tests {
     }
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<StreamFacts>) -> Vec<(Level, String)> {
-        let info = Info(Value::BulkString(info.as_bytes().to_vec()));
+        let info = Info::of(&Value::BulkString(info.as_bytes().to_vec()));
         let node = NodeFacts { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
         let facts = RedisFacts { nodes: vec![node], streams, ..RedisFacts::default() };
         let found = findings(&settings(properties), &facts);
@@ -416,7 +417,7 @@ mod tests {
     fn in_cluster(properties: &[(&str, &str)], view: View, nodes: &[(&str, &str)]) -> Vec<(Level, String)> {
         let node = |(address, info): &(&str, &str)| NodeFacts {
             address: (*address).to_owned(),
-            info: Info(Value::BulkString(info.as_bytes().to_vec())),
+            info: Info::of(&Value::BulkString(info.as_bytes().to_vec())),
             sync: Some("always".to_owned()),
             may_not_ask: None,
         };

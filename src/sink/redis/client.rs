@@ -1,636 +1,50 @@
-//! The client behind the ordered queue: finds the server, sends batches, judges the replies, reconnects. [`cluster`] serves a cluster.
+//! The client behind the ordered queue: finds the servers that have the streams, connects, and connects again. [`cluster`] serves a cluster.
 //!
-//! In: records from the ordered queue. Out: their outcomes. Several batches are under way at a time on a connection, whose server
-//! serves them one after the other; no two of them have records of one key. A batch (a [`BatchStep`]) is one command that adds all entries
-//! or none, or several such commands, no two of which have records of one key. This file sends nothing a second time by itself: batches
-//! that were under way when a connection was lost go back into the queue. The owner of a connection decides which records go over it:
-//! [`SingleServer`], or a cluster.
+//! In: records from the ordered queue. Out: their outcomes. Batches that were under way when a connection was lost go back into the queue.
+//!
+//! A server's own answer decides whether it is a node of a cluster: `cluster_enabled` of INFO. Several hosts in the settings are always nodes
+//! of a cluster; Sentinels have none. The client asks the Sentinels before each connection and remembers nothing, so that after a failover it
+//! only has to connect again. A Sentinel that is cut off from the others may go on naming a server that is gone or has become a replica: then
+//! the client asks the next one. The library's own client for Sentinels opens its connections itself, and asks one Sentinel only.
+//! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
-use super::cluster;
-use super::connection::{Info, RedisConnection, Replies, StreamsFound, broken, find};
-use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
-use super::message::{BatchForm, batch};
-use super::{ReplicaWait, Settings};
-use crate::sink::ordered_queue::{End, Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord};
+use super::cluster::{self, View};
+use super::connection::{ANSWER_BYTES, Info, RedisConnection, broken};
+use super::conversation::{AfterRedirect, Conversation, IDLE, Route, Waiting};
+use super::errors::{self, Redirect, environment, said, with_fix};
+use super::message::slot;
+use super::{Sentinels, ServerPlace, Settings};
+use crate::sink::destination::Destination as _;
+use crate::sink::ordered_queue::address::Server;
+use crate::sink::ordered_queue::{End, Receiver, Reconnect, RelayEvent};
 use crate::sink::{Failure, FailureClass};
-use redis::{Pipeline, RedisResult, Value, cmd};
-use std::collections::VecDeque;
+use redis::{Cmd, Value, cmd};
 use std::future::poll_fn;
-use std::ops::Range;
-use std::slice::Iter;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long the client sleeps if no time is due.
-pub(super) const IDLE: Duration = Duration::from_mins(1);
+/// How long a Sentinel may take. Another one may know the primary too.
+const ASKED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The most records in a batch. `BATCH_BYTES` limits its bytes, unless it has one record.
-const BATCH_RECORDS: usize = 500;
-const BATCH_BYTES: usize = 256 << 10;
-
-/// The most batches under way: enough to hide the round trip to the server. Batches are small if rows come one by one, so there may be more
-/// of them than of full ones.
-const WINDOW: usize = 64;
-
-/// With so many records under way, or with `WINDOW_BYTES`, the client begins no other batch.
-const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
-const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
-
-/// After a larger batch, which is one record, the connection ends once nothing is under way: the library keeps the memory for it.
-const KEPT_BYTES: usize = 8 << 20;
-
-/// The pause after the server had no memory, or could not write.
-const LATER: Duration = Duration::from_millis(500);
-
-/// A batch, from its commands to its replies.
-#[derive(Default)]
-pub(super) struct BatchStep {
-    pub(super) taken: Vec<TakenRecord<RecordPlace>>,
-    /// How many records and bytes were sent.
-    size: Size,
-    /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
-    parts: Vec<BatchPart>,
-    /// The outcome of each record, once the batch is judged. Its wait may not have ended by then.
-    outcomes: Vec<RecordOutcome>,
-    /// The commands to write. Empty once the library has them.
-    commands: Pipeline,
-    replies: Option<Replies>,
-    /// The replies that have come, until they are judged.
-    replied: Option<RedisResult<Vec<Value>>>,
-}
-
-/// A command that adds all of its records or none.
-struct BatchPart {
-    /// Whether ASKING is before the command.
-    asking: bool,
-    form: BatchForm,
-    records: usize,
-}
-
-/// The size of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Size {
-    pub(super) records: usize,
-    pub(super) bytes: usize,
-}
-
-impl Size {
-    /// Adds `more`, if the sum fits into a batch or this is empty. Returns whether it did.
-    pub(super) fn add(&mut self, more: Self) -> bool {
-        let sum = Self { records: self.records + more.records, bytes: self.bytes + more.bytes };
-        let fits = self.records == 0 || (sum.records <= BATCH_RECORDS && sum.bytes <= BATCH_BYTES);
-        if fits {
-            *self = sum;
-        }
-        fits
-    }
-}
-
-/// The command that waits for replicas and the append-only file.
-#[derive(Clone, Copy)]
-pub(super) struct Waiting {
-    wait: ReplicaWait,
-    /// Whether it is WAITAOF. Otherwise it is WAIT.
-    file: bool,
-}
-
-impl Waiting {
-    /// The command for these settings and the server at `address`, if the settings ask to wait. `info`: the reply to INFO.
-    ///
-    /// # Errors
-    /// The settings ask to wait, and INFO is an error: the client might wait for nothing.
-    pub(super) fn of(settings: &Settings, address: &str, info: &Info) -> Result<Option<Self>, Failure> {
-        match (settings.wait, said(&info.0)) {
-            (None, _) => Ok(None),
-            (Some(_), Some(error)) => {
-                Err(with_fix(environment(address, &error), || errors::allow(settings, &["+info"])))
-            }
-            (Some(wait), None) => Ok(Some(Self { wait, file: info.has_file_to_wait_for() })),
-        }
-    }
-}
-
-/// The owner of a connection, which decides on redirects.
-pub(super) trait Route {
-    /// Decides on records of `stream`, none of which was added, after a redirect.
-    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect;
-
-    /// Notes the outcomes of records of `stream`, in their order.
-    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]);
-}
-
-/// The decision on records after a redirect.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum AfterRedirect {
-    /// They are sent again at once.
-    Again,
-    /// They are sent again after a pause.
-    Later(Failure),
-    /// They are sent again over another connection.
-    Elsewhere(Failure),
-}
-
-/// A connection, and the batches under way on it.
-pub(super) struct Conversation<'a> {
-    settings: &'a Settings,
-    connection: RedisConnection,
-    waiting: Option<Waiting>,
-    steps: VecDeque<BatchStep>,
-    under_way: Size,
-    /// Empty batches, whose memory is used again.
-    spare: Vec<BatchStep>,
-    /// Since when replies are due.
-    due: Instant,
-    /// Nothing is sent before this time.
-    later: Option<Instant>,
-    /// How many of the next records are sent one by one, to find out which one is refused.
-    alone: usize,
-    /// Whether the server has judged a batch on this connection.
-    answered: bool,
-    /// Whether the library keeps the memory of a large record.
-    is_bloated: bool,
-    /// The failure that all records here wait for.
-    blocked: Option<Failure>,
-    /// Whether `blocked` has changed since [`Conversation::has_news`].
-    news: bool,
-}
-
-impl<'a> Conversation<'a> {
-    pub(super) fn new(
-        settings: &'a Settings,
-        connection: RedisConnection,
-        waiting: Option<Waiting>,
-        alone: usize,
-    ) -> Self {
-        Self {
-            settings,
-            connection,
-            waiting,
-            steps: VecDeque::new(),
-            under_way: Size::default(),
-            spare: Vec::new(),
-            due: Instant::now(),
-            later: None,
-            alone,
-            answered: false,
-            is_bloated: false,
-            blocked: None,
-            news: true,
-        }
-    }
-
-    /// Whether the client may begin another batch.
-    pub(super) fn has_room(&mut self) -> bool {
-        if self.is_bloated || self.later.is_some_and(|later| Instant::now() < later) {
-            return false;
-        }
-        self.later = None;
-        let window = if self.alone > 0 { 1 } else { WINDOW };
-        self.steps.len() < window && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
-    }
-
-    /// An empty batch.
-    pub(super) fn step(&mut self) -> BatchStep {
-        self.spare.pop().unwrap_or_default()
-    }
-
-    /// Takes records for as many batches as may be under way, and sends them.
-    pub(super) fn fill(&mut self, receiver: &mut Receiver) {
-        while self.has_room() && receiver.has_ready() {
-            let mut step = self.step();
-            let (mut size, alone) = (Size::default(), self.alone > 0);
-            receiver.take(&mut step.taken, u32::MAX, |record| {
-                let one = Size { records: 1, bytes: record.held_bytes() };
-                if (alone && size.records > 0) || !size.add(one) { Fit::Full } else { Fit::Takes }
-            });
-            // The hold has run out: the queue gives nothing.
-            if step.taken.is_empty() {
-                return self.keep(step);
-            }
-            let all = 0..step.taken.len();
-            self.write(&mut step, all, false, receiver);
-            self.sent(step, size.bytes);
-        }
-    }
-
-    /// Adds the command for those records of `step`, which follow the records of the command before.
-    pub(super) fn write(&mut self, step: &mut BatchStep, records: Range<usize>, asking: bool, receiver: &Receiver) {
-        if asking {
-            step.commands.add_command(cmd("ASKING"));
-        }
-        let taken = step.taken.get(records).unwrap_or_default();
-        let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
-        let form = batch(&mut step.commands, self.settings.adding, stored);
-        step.parts.push(BatchPart { asking, form, records: taken.len() });
-    }
-
-    /// Sends `step`, whose records have `bytes`.
-    pub(super) fn sent(&mut self, mut step: BatchStep, bytes: usize) {
-        step.size = Size { records: step.taken.len(), bytes };
-        self.is_bloated |= bytes > KEPT_BYTES;
-        self.alone = self.alone.saturating_sub(step.size.records);
-        self.under_way.records += step.size.records;
-        self.under_way.bytes += bytes;
-        self.hand_over(step);
-    }
-
-    /// Gives the library the commands, in one write with WAIT or WAITAOF.
-    fn hand_over(&mut self, mut step: BatchStep) {
-        if let Some(Waiting { wait, file }) = self.waiting {
-            let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
-            if file {
-                question.arg(1);
-            }
-            question.arg(wait.replicas).arg(wait.patience.as_millis().to_string());
-            step.commands.add_command(question);
-        }
-        if self.steps.is_empty() {
-            self.due = Instant::now();
-        }
-        step.replies = Some(self.connection.send(std::mem::take(&mut step.commands)));
-        self.steps.push_back(step);
-    }
-
-    /// Writes and reads as much as the socket allows. Ready once there is something for [`Conversation::read`].
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        let ended = self.connection.poll(context).is_ready() || self.connection.has_ended();
-        let replied = self.steps.front_mut().is_some_and(|step| step.is_replied(context));
-        if ended || replied { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// The latest of these times: bytes were read or written; replies began to be due.
-    fn heard(&self) -> Instant {
-        self.connection.heard().max(self.due)
-    }
-
-    /// When the owner has to look at this connection again even if nothing comes. `None`: no time is due.
-    pub(super) fn wake(&self) -> Option<Instant> {
-        let silent = if self.steps.is_empty() { None } else { Some(self.heard() + self.silent_at_most()) };
-        self.later.into_iter().chain(silent).min()
-    }
-
-    /// How long the connection may be silent while replies are due. The server answers WAIT only when its condition holds or its time is over.
-    fn silent_at_most(&self) -> Duration {
-        self.settings.timeout + self.waited_at_most()
-    }
-
-    fn waited_at_most(&self) -> Duration {
-        self.settings.wait.map_or(Duration::ZERO, |wait| wait.patience)
-    }
-
-    /// When replies will have been due for `time`, beyond the time of a wait. `None`: no replies are due.
-    pub(super) fn silent_for(&self, time: Duration) -> Option<Instant> {
-        if self.steps.is_empty() { None } else { Some(self.heard() + time + self.waited_at_most()) }
-    }
-
-    /// The failure if replies have been due for too long.
-    pub(super) fn overdue(&self) -> Option<Failure> {
-        let most = self.silent_at_most();
-        let overdue = !self.steps.is_empty() && self.heard().elapsed() >= most;
-        overdue.then(|| broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
-    }
-
-    /// Whether the next batch waits again for replicas, or for the file, that were missing before.
-    pub(super) fn waits_again(&self) -> bool {
-        self.steps.front().is_some_and(|step| step.parts.is_empty())
-    }
-
-    /// Whether no replies are due.
-    pub(super) fn is_idle(&self) -> bool {
-        self.steps.is_empty()
-    }
-
-    /// How many of the next records are sent one by one.
-    pub(super) fn alone(&self) -> usize {
-        self.alone
-    }
-
-    /// Whether the server has judged a batch on this connection.
-    pub(super) fn has_answered(&self) -> bool {
-        self.answered
-    }
-
-    /// The failure that all records here wait for.
-    pub(super) fn blocked(&self) -> Option<&Failure> {
-        self.blocked.as_ref()
-    }
-
-    /// Whether [`Conversation::blocked`] has changed since the last call.
-    pub(super) fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
-    }
-
-    fn set_blocked(&mut self, blocked: Option<Failure>) {
-        self.news |= self.blocked != blocked;
-        self.blocked = blocked;
-    }
-
-    /// Judges all replies that have come.
-    ///
-    /// # Errors
-    /// The connection has to be given up.
-    pub(super) fn read(&mut self, receiver: &mut Receiver, route: &mut impl Route) -> Result<(), Failure> {
-        let (mut nobody, mut settled) = (Context::from_waker(Waker::noop()), Ok(()));
-        while settled.is_ok()
-            && let Some(mut step) = self.steps.pop_front_if(|step| step.is_replied(&mut nobody))
-        {
-            settled = if let Some(Ok(replies)) = step.replied.take() {
-                self.under_way.records -= step.size.records;
-                self.under_way.bytes -= step.size.bytes;
-                self.connection.settled();
-                self.judge(step, &replies, receiver, route)
-            } else {
-                self.steps.push_front(step);
-                Err(self.lost(receiver))
-            };
-        }
-        receiver.publish();
-        settled?;
-        if self.connection.has_ended() {
-            return Err(self.lost(receiver));
-        }
-        Ok(())
-    }
-
-    fn not_understood(&self) -> Failure {
-        broken(self.connection.address(), "its reply does not fit what was sent")
-    }
-
-    /// Judges the replies to a batch.
-    fn judge(
-        &mut self,
-        mut step: BatchStep,
-        replies: &[Value],
-        receiver: &mut Receiver,
-        route: &mut impl Route,
-    ) -> Result<(), Failure> {
-        let mut replies = replies.iter();
-        let mut concluded = Concluded::default();
-        let mut first = 0;
-        for part in &step.parts {
-            let BatchPart { asking, form, records } = *part;
-            let taken = step.taken.get(first..first + records).unwrap_or_default();
-            let asked = errors::JudgedBatch { settings: self.settings, address: self.connection.address(), form };
-            let judging = Judging { asked, asking, taken, receiver };
-            if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, route) {
-                break;
-            }
-            first += records;
-        }
-        let missing = match self.waiting {
-            None => Ok(None),
-            Some(_) if concluded.broken => Err(self.not_understood()),
-            Some(waiting) => waited(waiting, self.settings, self.connection.address(), replies.next()),
-        };
-        let concluded = self.conclude(concluded);
-        if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
-            self.set_blocked(None);
-        }
-        let any_added =
-            step.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate));
-        match (concluded, missing) {
-            (Ok(()), Ok(Some(missing))) if any_added => {
-                self.set_blocked(Some(missing));
-                self.settle_unadded(&mut step, receiver);
-                step.parts.clear();
-                step.size = Size::default();
-                self.hand_over(step);
-                Ok(())
-            }
-            (concluded, missing) => {
-                if missing.is_err() || concluded.is_err() && missing != Ok(None) {
-                    // Nobody knows whether replicas have the records: those that were added are sent again.
-                    step.outcomes.clear();
-                }
-                self.settle(step, receiver);
-                concluded.and_then(|()| missing.map(drop))
-            }
-        }
-    }
-
-    /// Applies the conclusions from all replies to a batch.
-    fn conclude(&mut self, concluded: Concluded) -> Result<(), Failure> {
-        if concluded.broken {
-            return Err(self.not_understood());
-        }
-        self.alone += concluded.alone;
-        self.answered |= concluded.each;
-        if let Some(failure) = concluded.elsewhere {
-            return Err(failure);
-        }
-        if let Some(failure) = concluded.later {
-            self.set_blocked(Some(failure));
-            self.later = Some(Instant::now() + LATER);
-        } else if concluded.each && self.later.is_none() {
-            self.set_blocked(None);
-        }
-        Ok(())
-    }
-
-    fn settle(&mut self, mut step: BatchStep, receiver: &mut Receiver) {
-        let all = step.taken.len();
-        // If the replies have nothing about a record, nobody knows what became of it.
-        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
-        for (taken, outcome) in step.taken.drain(..).zip(outcomes) {
-            let settled = receiver.settle(taken, &outcome);
-            if !settled && matches!(outcome, RecordOutcome::Refused(_)) {
-                // An earlier record of its key went back into the queue because of this one.
-                self.alone = self.alone.max(all);
-            }
-        }
-        self.keep(step);
-    }
-
-    /// Settles parts without an added record: they do not wait for replicas with the others.
-    fn settle_unadded(&mut self, step: &mut BatchStep, receiver: &mut Receiver) {
-        let mut unadded = self.step();
-        let BatchStep { taken, parts, outcomes, .. } = step;
-        let mut first = 0;
-        for part in parts.iter() {
-            let end = (first + part.records).min(taken.len()).min(outcomes.len());
-            let own = outcomes.get(first..end).unwrap_or_default();
-            if own.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate)) {
-                first = end;
-            } else {
-                unadded.taken.extend(taken.drain(first..end));
-                unadded.outcomes.extend(outcomes.drain(first..end));
-            }
-        }
-        self.settle(unadded, receiver);
-    }
-
-    /// Keeps a batch, to use its memory again.
-    fn keep(&mut self, mut step: BatchStep) {
-        step.parts.clear();
-        step.outcomes.clear();
-        self.spare.push(step);
-    }
-
-    /// Puts the batches under way back into the queue: nobody knows whether they were added.
-    pub(super) fn give_back(&mut self, receiver: &mut Receiver) {
-        while let Some(mut step) = self.steps.pop_back() {
-            step.outcomes.clear();
-            self.settle(step, receiver);
-        }
-        receiver.publish();
-    }
-
-    /// Whether the connection has to end, since nothing is under way and the library keeps much memory for it.
-    pub(super) fn renews(&self) -> bool {
-        self.is_bloated && self.steps.is_empty()
-    }
-
-    /// Handles a lost connection. A server that gets a command that it cannot take sends an error and closes the connection. If a single
-    /// record was under way, that one is refused. Otherwise each goes alone from now on.
-    fn lost(&mut self, receiver: &mut Receiver) -> Failure {
-        let records: usize = self.steps.iter().map(|step| step.taken.len()).sum();
-        match self.connection.last_error() {
-            Some(refusal) if records == 1 => {
-                if let Some(step) = self.steps.front_mut()
-                    && let Some(record) = step.taken.first().and_then(|taken| receiver.record(taken.item))
-                {
-                    let refused = RecordOutcome::Refused(errors::refused(record.topic(), &refusal));
-                    step.outcomes = vec![refused];
-                }
-                if let Some(step) = self.steps.pop_front() {
-                    self.settle(step, receiver);
-                }
-            }
-            Some(_) => self.alone = records,
-            None => {}
-        }
-        self.connection.lost()
-    }
-}
-
-impl BatchStep {
-    /// Whether its replies have come, or never will.
-    fn is_replied(&mut self, context: &mut Context<'_>) -> bool {
-        if let Some(replies) = &mut self.replies
-            && let Poll::Ready(replied) = replies.as_mut().poll(context)
-        {
-            self.replied = Some(replied);
-            self.replies = None;
-        }
-        self.replies.is_none()
-    }
-}
-
-/// The conclusions from the replies to all parts of a batch.
-#[derive(Default)]
-struct Concluded {
-    /// Whether some records have their outcomes.
-    each: bool,
-    later: Option<Failure>,
-    elsewhere: Option<Failure>,
-    alone: usize,
-    broken: bool,
-}
-
-/// A part of a batch, whose replies are judged next.
-struct Judging<'a> {
-    asked: errors::JudgedBatch<'a>,
-    asking: bool,
-    taken: &'a [TakenRecord<RecordPlace>],
-    receiver: &'a Receiver,
-}
-
-impl Judging<'_> {
-    /// Appends the outcomes of its records. Returns whether the replies behind can be judged.
-    fn judge(
-        &self,
-        replies: &mut Iter<'_, Value>,
-        outcomes: &mut Vec<RecordOutcome>,
-        concluded: &mut Concluded,
-        route: &mut impl Route,
-    ) -> bool {
-        let errors::JudgedBatch { settings, address, .. } = self.asked;
-        let may_not_ask = self
-            .asking
-            .then(|| replies.next())
-            .flatten()
-            .and_then(said)
-            .map(|error| with_fix(environment(address, &error), || errors::allow(settings, &["+asking"])));
-        let topic =
-            |taken: &TakenRecord<RecordPlace>| self.receiver.record(taken.item).map_or("", |record| record.topic());
-        let first = outcomes.len();
-        let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
-        let stream = || self.taken.first().map_or("", topic);
-        let own = outcomes.get_mut(first..).unwrap_or_default();
-        match judged {
-            Judged::Each => {
-                concluded.each = true;
-                route.judged(stream(), own);
-            }
-            Judged::Later(failure) => concluded.later = Some(failure),
-            Judged::Elsewhere(failure) => concluded.elsewhere = Some(failure),
-            Judged::Alone => concluded.alone += self.taken.len(),
-            Judged::Broken => concluded.broken = true,
-            Judged::Redirected(redirect, failure) => {
-                let next = match may_not_ask {
-                    Some(failure) => AfterRedirect::Later(failure),
-                    None => route.redirected(stream(), &redirect, failure),
-                };
-                match next {
-                    AfterRedirect::Again => {}
-                    AfterRedirect::Later(failure) => own.fill(RecordOutcome::Later(failure)),
-                    AfterRedirect::Elsewhere(failure) => concluded.elsewhere = Some(failure),
-                }
-            }
-        }
-        !concluded.broken
-    }
-}
-
-/// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
-fn waited(
-    waiting: Waiting,
-    settings: &Settings,
-    address: &str,
-    reply: Option<&Value>,
-) -> Result<Option<Failure>, Failure> {
-    let (files, replicas) = match reply {
-        Some(Value::Int(replicas)) if !waiting.file => (1, *replicas),
-        Some(Value::Array(both)) if waiting.file && matches!(both.as_slice(), [Value::Int(_), Value::Int(_)]) => {
-            let number = |at: usize| if let Some(Value::Int(number)) = both.get(at) { *number } else { 0 };
-            (number(0), number(1))
-        }
-        other => {
-            let error = other.and_then(said).unwrap_or_else(|| "ERR its reply to WAIT is none".to_owned());
-            let rights = ["+wait", "+waitaof"];
-            return Err(with_fix(environment(address, &error), || errors::allow(settings, &rights)));
-        }
-    };
-    if files >= 1 && replicas >= i64::from(waiting.wait.replicas) {
-        return Ok(None);
-    }
-    let text = format!(
-        "Redis at {address} has the records in {files} append-only file and {replicas} of {} replicas",
-        waiting.wait.replicas
-    );
-    Ok(Some(Failure::new(FailureClass::Environment, NOT_WRITABLE, text)))
-}
+/// To how many nodes a command is sent at most, one after the other, by redirects.
+const MOST_NODES: usize = 5;
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let mut server = SingleServer::default();
     loop {
-        let reaching = reach(settings, server.is_node);
-        let Some(found) = receiver.while_listening(reaching).await else { return };
+        let Some(found) = receiver.while_listening(reach(settings)).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
             Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
-            Ok(StreamsFound::Server(connection, info)) => match Waiting::of(settings, connection.address(), &info) {
-                Err(failure) => End::Lost(failure),
-                Ok(waiting) => {
-                    let conversation = Conversation::new(settings, connection, waiting, server.alone);
-                    match server.converse(conversation, receiver).await {
-                        Some(end) => end,
-                        None => continue,
-                    }
+            Ok(StreamsFound::Server(connection, info)) => {
+                let waiting = Waiting::of(settings, &info);
+                let conversation = Conversation::new(settings, connection, waiting, server.alone);
+                match server.converse(conversation, receiver).await {
+                    Some(end) => end,
+                    None => continue,
                 }
-            },
+            }
         };
         let End::Lost(failure) = end else { return };
         if server.reconnect.wait(receiver, failure).await.is_none() {
@@ -640,9 +54,9 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 }
 
 /// Finds out where the streams are. For a single server, also makes sure that the user may send batches.
-async fn reach(settings: &Settings, is_node: bool) -> Result<StreamsFound, Failure> {
+async fn reach(settings: &Settings) -> Result<StreamsFound, Failure> {
     let rights = ["+info", "+cluster|slots", "+cluster|info"];
-    let found = find(settings, is_node).await;
+    let found = find(settings).await;
     let mut found = found.map_err(|failure| with_fix(failure, || errors::allow(settings, &rights)))?;
     if let StreamsFound::Server(connection, _) = &mut found {
         connection.may_batch(settings).await?;
@@ -656,10 +70,6 @@ struct SingleServer {
     reconnect: Reconnect,
     /// How many of the next records are sent one by one.
     alone: usize,
-    /// Whether the server has given an answer that only a node of a cluster gives.
-    is_node: bool,
-    /// That answer, on the present connection.
-    said: Option<Failure>,
 }
 
 impl SingleServer {
@@ -691,8 +101,7 @@ impl SingleServer {
                     RelayEvent::Closed => return Some(End::Closed),
                 },
                 () = poll_fn(|context| conversation.poll(context)) => {
-                    let read = conversation.read(receiver, self);
-                    if let Some(failure) = read.err().or_else(|| self.said.take()) {
+                    if let Err(failure) = conversation.read(receiver, self) {
                         return Some(End::Lost(failure));
                     }
                 }
@@ -706,40 +115,163 @@ impl SingleServer {
     }
 }
 
-/// If the user may not ask for INFO, only these answers show that the server is a node of a cluster.
+/// A server that redirects has become a node of a cluster. The next connection finds that.
 impl Route for SingleServer {
     fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> AfterRedirect {
-        self.is_node = true;
         AfterRedirect::Elsewhere(failure)
     }
+}
 
-    fn judged(&mut self, _stream: &str, outcomes: &[RecordOutcome]) {
-        // The batch has several slots, or its slot cannot be written now.
-        if let Some(RecordOutcome::Later(failure)) = outcomes.first() {
-            self.is_node = true;
-            self.said = Some(failure.clone());
+/// The result of looking for the streams.
+pub(super) enum StreamsFound {
+    /// The streams are on a single server: a connection to it, and its reply to INFO.
+    Server(RedisConnection, Info),
+    /// The streams are on the nodes of a cluster.
+    Cluster(View),
+}
+
+/// Connects, and finds out where the streams are.
+///
+/// # Errors
+/// No server answers, or it refuses the user.
+pub(super) async fn find(settings: &Settings) -> Result<StreamsFound, Failure> {
+    let server = match &settings.place {
+        ServerPlace::Nodes(nodes) => return View::read(settings, nodes).await.map(StreamsFound::Cluster),
+        ServerPlace::Sentinels(sentinels) => {
+            return primary(settings, sentinels).await.map(|(connection, info)| StreamsFound::Server(connection, info));
+        }
+        ServerPlace::Server(server) => server,
+    };
+    let (mut connection, info) = open_and_ask(settings, server).await?;
+    if info.field("cluster_enabled") == Some("1") {
+        return View::of(&mut connection).await.map(StreamsFound::Cluster);
+    }
+    Ok(StreamsFound::Server(connection, info))
+}
+
+/// Connects to a server, and asks for INFO.
+async fn open_and_ask(settings: &Settings, server: &Server) -> Result<(RedisConnection, Info), Failure> {
+    let mut connection = RedisConnection::open_at(settings, server).await?;
+    let info = connection.info().await?;
+    Ok((connection, info))
+}
+
+/// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error.
+///
+/// # Errors
+/// The server is not reached.
+pub(super) async fn call(settings: &Settings, key: &str, command: &Cmd) -> Result<(String, Value), Failure> {
+    call_for(settings, key, command, ANSWER_BYTES).await
+}
+
+/// Does the same as [`call`], with a reply of at most `most` bytes.
+///
+/// # Errors
+/// The server is not reached, or replies more.
+pub(super) async fn call_for(
+    settings: &Settings,
+    key: &str,
+    command: &Cmd,
+    most: usize,
+) -> Result<(String, Value), Failure> {
+    let mut connection = holder(settings, key).await?;
+    let mut ask = false;
+    for _ in 0..MOST_NODES {
+        if std::mem::take(&mut ask) {
+            connection.call(&cmd("ASKING")).await?;
+        }
+        connection.expect(most);
+        let reply = connection.call(command).await?;
+        let redirect = said(&reply).and_then(|error| Redirect::of(&error));
+        let Some(redirect) = redirect else { return Ok((connection.address().to_owned(), reply)) };
+        let server = redirect.server(connection.host());
+        let server =
+            server.ok_or_else(|| broken(connection.address(), "it does not know the address of another node"))?;
+        ask = redirect.ask;
+        connection = RedisConnection::open_at(settings, &server).await?;
+    }
+    Err(environment(connection.address(), "TRYAGAIN nodes name one another for the key"))
+}
+
+/// Connects to the server that has a key.
+async fn holder(settings: &Settings, key: &str) -> Result<RedisConnection, Failure> {
+    match find(settings).await? {
+        StreamsFound::Server(connection, _) => Ok(connection),
+        StreamsFound::Cluster(view) => {
+            let slot = slot(key);
+            let server = view.owner(slot).ok_or_else(|| view.unserved(slot))?;
+            RedisConnection::open_at(settings, server).await
         }
     }
+}
+
+/// Connects to the primary, and asks for INFO. If the Sentinels name only replicas, connects to the first of these.
+async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(RedisConnection, Info), Failure> {
+    let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
+    for server in &sentinels.servers {
+        let address = server.address();
+        match tokio::time::timeout(ASKED_WITHIN, ask_sentinel(settings, sentinels, server)).await {
+            Ok(Ok(Some(primary))) if tried.contains(&primary) => {}
+            Ok(Ok(Some(primary))) => {
+                match open_and_ask(settings, &primary).await {
+                    Ok((connection, info)) if info.field("role") == Some("slave") => {
+                        replica = replica.or(Some((connection, info)));
+                    }
+                    Ok(found) => return Ok(found),
+                    Err(failure) => unreached = unreached.or(Some(failure)),
+                }
+                tried.push(primary);
+            }
+            Ok(Ok(None)) => reasons.push(format!("Sentinel at {address} knows no primary of that name")),
+            // All Sentinels have the same credentials.
+            Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
+            Ok(Err(failure)) => reasons.push(failure.text),
+            Err(_late) => {
+                reasons.push(format!("Sentinel at {address} has not answered in {} s", ASKED_WITHIN.as_secs()));
+            }
+        }
+    }
+    replica.ok_or_else(|| unreached.unwrap_or_else(|| broken(&settings.address(), &reasons.join("; "))))
+}
+
+/// Asks a Sentinel for the primary. `None`: it does not know the name.
+async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Server) -> Result<Option<Server>, Failure> {
+    let mut connection = RedisConnection::reach(settings, server).await?;
+    connection.authenticate(sentinels.user.as_deref(), sentinels.password.as_ref()).await?;
+    let reply = connection.call(cmd("SENTINEL").arg("get-master-addr-by-name").arg(&sentinels.primary)).await?;
+    of_sentinel(&server.address(), &reply)
+}
+
+/// The address in a Sentinel's reply. `None`: it does not know the name.
+fn of_sentinel(address: &str, reply: &Value) -> Result<Option<Server>, Failure> {
+    if let Some(error) = said(reply) {
+        return Err(environment(address, &error));
+    }
+    if *reply == Value::Nil {
+        return Ok(None);
+    }
+    let items: &[Value] = if let Value::Array(items) = reply { items } else { &[] };
+    let [Value::BulkString(host), Value::BulkString(port)] = items else {
+        return Err(broken(address, "it is not a Sentinel"));
+    };
+    let host = String::from_utf8_lossy(host).into_owned();
+    let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
+    port.map(|port| Some(Server { host, port })).ok_or_else(|| broken(address, "its reply has no port"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::tests::read_in_test;
 
     #[test]
-    fn where_it_is_not_known_what_can_be_waited_for_nothing_is_sent() {
-        let of = |properties: &[(&str, &str)], info: &str| {
-            let settings = read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap();
-            let info = Info(redis::parse_redis_value(info.as_bytes()).unwrap());
-            Waiting::of(&settings, "h:1", &info).map(|waiting| waiting.is_some())
-        };
-        let refused = "-NOPERM no\r\n";
-        assert_eq!(of(&[], refused), Ok(false));
-        assert_eq!(of(&[("wait", "1,500")], "$2\r\nok\r\n"), Ok(true));
-        assert_eq!(
-            of(&[("wait", "1,500")], refused).unwrap_err().text,
-            "Redis at h:1: NOPERM no; to allow it: ACL SETUSER default +info"
-        );
+    fn a_reply_names_the_primary_or_does_not_know_it_or_is_no_sentinels() {
+        let of = |reply: &str| of_sentinel("s:1", &redis::parse_redis_value(reply.as_bytes()).unwrap());
+        let found = of("*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6379\r\n");
+        assert_eq!(found, Ok(Some(Server { host: "127.0.0.1".to_owned(), port: 6379 })));
+        assert_eq!(of("*-1\r\n"), Ok(None));
+        assert_eq!(of("-NOAUTH Authentication required.\r\n").unwrap_err().class, FailureClass::LogIn);
+        for reply in ["-ERR unknown\r\n", "*2\r\n$1\r\nh\r\n$1\r\nx\r\n", "+OK\r\n", "*1\r\n$1\r\nh\r\n"] {
+            assert_eq!(of(reply).unwrap_err().class, FailureClass::Environment);
+        }
     }
 }

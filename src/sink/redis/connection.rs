@@ -1,24 +1,14 @@
-//! [`RedisConnection`]: a connection of the library over walrelay's own socket. [`find`]: whether streams are on a single server, on the one that
-//! Sentinels name, or on the nodes of a cluster.
+//! [`RedisConnection`]: a connection of the library over walrelay's own socket.
 //!
-//! In: settings, commands. Out: replies; views of a cluster. It does not reconnect and sends nothing a second time.
+//! In: settings, a server, commands. Out: replies. It does not reconnect and sends nothing a second time.
 //!
-//! The library gets a socket that is open, and runs in a future that this file drives. When the [`RedisConnection`] is dropped, the future and the
-//! socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again), and
-//! limits of its own (how long a reply may be, how long the server may be silent).
-//!
-//! A server's own answer decides whether it is a node of a cluster: `cluster_enabled` of INFO. Several hosts in the settings are always nodes
-//! of a cluster; Sentinels have none. The client asks the Sentinels before each connection and remembers nothing, so that after a failover it
-//! only has to connect again. A Sentinel that is cut off from the others may go on naming a server that is gone or has become a replica: then
-//! the client asks the next one. The library's own client for Sentinels opens its connections itself, and asks one Sentinel only.
-//! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
+//! The library gets a socket that is open, and runs in a future that this file drives. When the [`RedisConnection`] is dropped, the future and
+//! the socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again),
+//! and limits of its own (how long a reply may be, how long the server may be silent).
 
-use super::cluster::View;
-use super::errors::{self, CONNECTION, Redirect, allow, environment, log_in_fails, of_login, said, with_fix};
-use super::message::slot;
-use super::{Sentinels, ServerPlace, Settings};
+use super::Settings;
+use super::errors::{self, CONNECTION, allow, environment, log_in_fails, of_login, said, with_fix};
 use crate::secret::Secret;
-use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::socket::{Peer, Stream, connect};
 use crate::sink::{Failure, FailureClass};
@@ -40,20 +30,14 @@ const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// How long sent bytes may stay unacknowledged by the peer before the connection counts as broken.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// How long a Sentinel may take. Another one may know the primary too.
-const ASKED_WITHIN: Duration = Duration::from_secs(2);
-
 /// The most bytes of the replies under way. The longest reply is a cluster's view of 16,384 ranges.
-const ANSWER_BYTES: usize = 16 << 20;
+pub(super) const ANSWER_BYTES: usize = 16 << 20;
 
 /// How many of the last received bytes are kept, for the error before a server closes the connection.
 const LAST_WORDS_BYTES: usize = 512;
 
 /// The size of the library's queue of writes, larger than the number of writes under way.
 pub(super) const QUEUE: usize = 128;
-
-/// To how many nodes a command is sent at most, one after the other, by redirects.
-const MOST_NODES: usize = 5;
 
 /// The pending replies of a write, one for each command.
 pub(super) type Replies = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>>>>;
@@ -173,18 +157,17 @@ impl RedisConnection {
         }
     }
 
-    /// Connects, logs in, and asks for INFO.
+    /// Asks for INFO.
     ///
     /// # Errors
-    /// It cannot be reached, or refuses the user.
-    pub(super) async fn open_and_ask(settings: &Settings, server: &Server) -> Result<(Self, Info), Failure> {
-        let mut connection = Self::open_at(settings, server).await?;
-        let info = connection.ask(&cmd("INFO")).await?;
-        Ok((connection, Info(info)))
+    /// The connection is lost, or the user may not ask.
+    pub(super) async fn info(&mut self) -> Result<Info, Failure> {
+        let reply = self.ask(&cmd("INFO")).await?;
+        said(&reply).map_or_else(|| Ok(Info::of(&reply)), |error| Err(environment(&self.address, &error)))
     }
 
     /// Connects to this server, without logging in.
-    async fn reach(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+    pub(super) async fn reach(settings: &Settings, server: &Server) -> Result<Self, Failure> {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
         let stream = connect(peer).await.map_err(|error| broken(&address, &error.to_string()))?;
@@ -212,7 +195,7 @@ impl RedisConnection {
     }
 
     /// Authenticates, if there is a password.
-    async fn authenticate(&mut self, user: Option<&str>, password: Option<&Secret>) -> Result<(), Failure> {
+    pub(super) async fn authenticate(&mut self, user: Option<&str>, password: Option<&Secret>) -> Result<(), Failure> {
         let Some(password) = password else { return Ok(()) };
         let password = password.read().map_err(|error| log_in_fails(&self.address, &error.to_string()))?;
         let mut auth = cmd("AUTH");
@@ -365,19 +348,22 @@ impl RedisConnection {
     }
 }
 
-/// A server's reply to INFO or CLUSTER INFO. If the user may not ask, it is an error.
+/// A server's reply to INFO or CLUSTER INFO. Empty if the user may not ask.
 #[derive(Debug, Default)]
-pub(super) struct Info(pub(super) Value);
+pub(super) struct Info(String);
 
 /// The oldest version of Redis with WAITAOF. Every Valkey says 7.2 or newer.
 const WAITS_FOR_FILE: (u32, u32) = (7, 2);
 
 impl Info {
+    pub(super) fn of(reply: &Value) -> Self {
+        let Value::BulkString(text) = reply else { return Self::default() };
+        Self(String::from_utf8_lossy(text).into_owned())
+    }
+
     /// The value of a field.
     pub(super) fn field(&self, name: &str) -> Option<&str> {
-        let Value::BulkString(text) = &self.0 else { return None };
-        let text = std::str::from_utf8(text).ok()?;
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
     /// Whether the server writes an append-only file, and has the command that waits for it.
@@ -390,136 +376,6 @@ impl Info {
         let mut parts = self.field("redis_version")?.split('.');
         Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }
-}
-
-/// The result of looking for the streams.
-pub(super) enum StreamsFound {
-    /// The streams are on a single server: a connection to it, and its reply to INFO.
-    Server(RedisConnection, Info),
-    /// The streams are on the nodes of a cluster.
-    Cluster(View),
-}
-
-/// Connects, and finds out where the streams are. `is_node`: the server is known to be a node of a cluster.
-///
-/// # Errors
-/// No server answers, or it refuses the user.
-pub(super) async fn find(settings: &Settings, is_node: bool) -> Result<StreamsFound, Failure> {
-    let server = match &settings.place {
-        ServerPlace::Nodes(nodes) => return View::read(settings, nodes).await.map(StreamsFound::Cluster),
-        ServerPlace::Sentinels(sentinels) => {
-            return primary(settings, sentinels).await.map(|(connection, info)| StreamsFound::Server(connection, info));
-        }
-        ServerPlace::Server(server) => server,
-    };
-    let (mut connection, info) = RedisConnection::open_and_ask(settings, server).await?;
-    if is_node || info.field("cluster_enabled") == Some("1") {
-        return View::of(&mut connection).await.map(StreamsFound::Cluster);
-    }
-    Ok(StreamsFound::Server(connection, info))
-}
-
-/// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error.
-///
-/// # Errors
-/// The server is not reached.
-pub(super) async fn call(settings: &Settings, key: &str, command: &Cmd) -> Result<(String, Value), Failure> {
-    call_for(settings, key, command, ANSWER_BYTES).await
-}
-
-/// Does the same as [`call`], with a reply of at most `most` bytes.
-///
-/// # Errors
-/// The server is not reached, or replies more.
-pub(super) async fn call_for(
-    settings: &Settings,
-    key: &str,
-    command: &Cmd,
-    most: usize,
-) -> Result<(String, Value), Failure> {
-    let mut connection = holder(settings, key).await?;
-    let mut ask = false;
-    for _ in 0..MOST_NODES {
-        if std::mem::take(&mut ask) {
-            connection.call(&cmd("ASKING")).await?;
-        }
-        connection.expect(most);
-        let reply = connection.call(command).await?;
-        let redirect = said(&reply).and_then(|error| Redirect::of(&error));
-        let Some(redirect) = redirect else { return Ok((connection.address, reply)) };
-        let server = redirect.server(connection.host());
-        let server =
-            server.ok_or_else(|| broken(connection.address(), "it does not know the address of another node"))?;
-        ask = redirect.ask;
-        connection = RedisConnection::open_at(settings, &server).await?;
-    }
-    Err(environment(connection.address(), "TRYAGAIN nodes name one another for the key"))
-}
-
-/// Connects to the server that has a key.
-async fn holder(settings: &Settings, key: &str) -> Result<RedisConnection, Failure> {
-    match find(settings, false).await? {
-        StreamsFound::Server(connection, _) => Ok(connection),
-        StreamsFound::Cluster(view) => {
-            let slot = slot(key);
-            let server = view.owner(slot).ok_or_else(|| view.unserved(slot))?;
-            RedisConnection::open_at(settings, server).await
-        }
-    }
-}
-
-/// Connects to the primary, and asks for INFO. If the Sentinels name only replicas, connects to the first of these.
-async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(RedisConnection, Info), Failure> {
-    let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
-    for server in &sentinels.servers {
-        let address = server.address();
-        match tokio::time::timeout(ASKED_WITHIN, ask_sentinel(settings, sentinels, server)).await {
-            Ok(Ok(Some(primary))) if tried.contains(&primary) => {}
-            Ok(Ok(Some(primary))) => {
-                match RedisConnection::open_and_ask(settings, &primary).await {
-                    Ok((connection, info)) if info.field("role") == Some("slave") => {
-                        replica = replica.or(Some((connection, info)));
-                    }
-                    Ok(found) => return Ok(found),
-                    Err(failure) => unreached = unreached.or(Some(failure)),
-                }
-                tried.push(primary);
-            }
-            Ok(Ok(None)) => reasons.push(format!("Sentinel at {address} knows no primary of that name")),
-            // All Sentinels have the same credentials.
-            Ok(Err(failure)) if failure.class == FailureClass::LogIn => return Err(failure),
-            Ok(Err(failure)) => reasons.push(failure.text),
-            Err(_late) => {
-                reasons.push(format!("Sentinel at {address} has not answered in {} s", ASKED_WITHIN.as_secs()));
-            }
-        }
-    }
-    replica.ok_or_else(|| unreached.unwrap_or_else(|| broken(&settings.address(), &reasons.join("; "))))
-}
-
-/// Asks a Sentinel for the primary. `None`: it does not know the name.
-async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Server) -> Result<Option<Server>, Failure> {
-    let mut connection = RedisConnection::reach(settings, server).await?;
-    connection.authenticate(sentinels.user.as_deref(), sentinels.password.as_ref()).await?;
-    let reply = connection.call(cmd("SENTINEL").arg("get-master-addr-by-name").arg(&sentinels.primary)).await?;
-    of_sentinel(&server.address(), &reply)
-}
-
-/// The address in a Sentinel's reply. `None`: it does not know the name.
-fn of_sentinel(address: &str, reply: &Value) -> Result<Option<Server>, Failure> {
-    if let Some(error) = said(reply) {
-        return Err(environment(address, &error));
-    }
-    if *reply == Value::Nil {
-        return Ok(None);
-    }
-    let items: &[Value] = if let Value::Array(items) = reply { items } else { &[] };
-    let [Value::BulkString(host), Value::BulkString(port)] = items else {
-        return Err(broken(address, "it is not a Sentinel"));
-    };
-    let host = String::from_utf8_lossy(host).into_owned();
-    let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-    port.map(|port| Some(Server { host, port })).ok_or_else(|| broken(address, "its reply has no port"))
 }
 
 fn unanswered(address: &str) -> Failure {
@@ -536,32 +392,16 @@ pub(super) fn broken(address: &str, reason: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn parsed(reply: &str) -> Value {
-        redis::parse_redis_value(reply.as_bytes()).unwrap()
-    }
-
     #[test]
     fn the_append_only_file_can_be_waited_for_where_there_is_one_and_the_command() {
         let said = |version: &str, file: &str| {
             let text = format!("# Server\r\nredis_version:{version}\r\n# Persistence\r\naof_enabled:{file}\r\n");
-            Info(Value::BulkString(text.into_bytes()))
+            Info(text)
         };
         assert!(said("7.2.4", "1").has_file_to_wait_for() && said("8.0.2", "1").has_file_to_wait_for());
         assert!(!said("7.0.15", "1").has_file_to_wait_for() && !said("8.0.2", "0").has_file_to_wait_for());
-        assert!(!Info(parsed("-NOPERM no\r\n")).has_file_to_wait_for());
+        assert!(!Info::of(&Value::Nil).has_file_to_wait_for());
         assert_eq!(said("7.2.4", "1").field("role"), None);
-    }
-
-    #[test]
-    fn a_reply_names_the_primary_or_does_not_know_it_or_is_no_sentinels() {
-        let of = |reply: &str| of_sentinel("s:1", &parsed(reply));
-        let found = of("*2\r\n$9\r\n127.0.0.1\r\n$4\r\n6379\r\n");
-        assert_eq!(found, Ok(Some(Server { host: "127.0.0.1".to_owned(), port: 6379 })));
-        assert_eq!(of("*-1\r\n"), Ok(None));
-        assert_eq!(of("-NOAUTH Authentication required.\r\n").unwrap_err().class, FailureClass::LogIn);
-        for reply in ["-ERR unknown\r\n", "*2\r\n$1\r\nh\r\n$1\r\nx\r\n", "+OK\r\n", "*1\r\n$1\r\nh\r\n"] {
-            assert_eq!(of(reply).unwrap_err().class, FailureClass::Environment);
-        }
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 //! Specification: Redis, commands XRANGE, XREVRANGE, XDEL.
 
 use super::Settings;
-use super::connection;
+use super::client;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
@@ -58,7 +58,7 @@ impl StreamReading {
 
     /// Sends a command. Returns a reply that is no error.
     fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        let asking = connection::call_for(&self.settings, &self.stream, command, MOST_BYTES);
+        let asking = client::call_for(&self.settings, &self.stream, command, MOST_BYTES);
         let (address, reply) = block_on(asking)?;
         let Some(error) = said(&reply) else { return Ok(reply) };
         let rights = || {

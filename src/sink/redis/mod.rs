@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod cluster;
 mod connection;
+mod conversation;
 mod dead_letters;
 mod errors;
 #[cfg(test)]
@@ -224,7 +225,7 @@ impl ScratchStream {
     fn number(&self, what: &'static str, command: &str) -> Result<i64, ScratchError> {
         let mut command = cmd(command);
         command.arg(&self.stream);
-        let asked = block_on(connection::call(&self.settings, &self.stream, &command));
+        let asked = block_on(client::call(&self.settings, &self.stream, &command));
         let (_, reply) = asked.map_err(|failure| self.failed(what, &failure.text))?;
         match (&reply, errors::said(&reply)) {
             (Value::Int(number), _) => Ok(*number),

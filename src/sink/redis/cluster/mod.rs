@@ -28,8 +28,8 @@ pub(super) use view::View;
 #[cfg(test)]
 pub(super) use view::tests::{slots, view};
 
-use super::client::{Conversation, IDLE, Size};
 use super::connection::broken;
+use super::conversation::{Conversation, IDLE, Size};
 use super::{ServerPlace, Settings};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;

@@ -11,9 +11,9 @@ use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::redis::Settings;
-use crate::sink::redis::client::{Conversation, Size, Waiting};
-use crate::sink::redis::connection::{Info, RedisConnection};
-use redis::cmd;
+use crate::sink::redis::connection::RedisConnection;
+use crate::sink::redis::conversation::{Conversation, Size, Waiting};
+use crate::sink::redis::errors::{allow, with_fix};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use tokio::time::Instant;
@@ -219,8 +219,8 @@ async fn open(settings: &Settings, server: Server, alone: usize) -> Result<Box<C
     connection.may_batch(settings).await?;
     let waiting = match settings.wait {
         Some(_) => {
-            let info = Info(connection.ask(&cmd("INFO")).await?);
-            Waiting::of(settings, connection.address(), &info)?
+            let info = connection.info().await.map_err(|failure| with_fix(failure, || allow(settings, &["+info"])))?;
+            Waiting::of(settings, &info)
         }
         None => None,
     };

@@ -15,7 +15,7 @@ use super::view::View;
 use crate::sink::Failure;
 use crate::sink::ordered_queue::RecordOutcome;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::redis::client::{AfterRedirect, Route};
+use crate::sink::redis::conversation::{AfterRedirect, Route};
 use crate::sink::redis::errors::Redirect;
 use crate::sink::redis::message::slot;
 use std::collections::HashMap;

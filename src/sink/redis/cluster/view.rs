@@ -73,7 +73,7 @@ impl View {
     /// # Errors
     /// The node gives no view.
     pub(in crate::sink::redis) async fn of(connection: &mut RedisConnection) -> Result<Self, Failure> {
-        let info = Info(connection.ask(cmd("CLUSTER").arg("INFO")).await?);
+        let info = Info::of(&connection.ask(cmd("CLUSTER").arg("INFO")).await?);
         let state = info.field("cluster_state").map(str::to_owned);
         let reply = connection.ask(cmd("CLUSTER").arg("SLOTS")).await?;
         Self::of_reply(connection.address(), connection.host(), state, &reply)

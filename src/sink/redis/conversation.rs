@@ -1,0 +1,601 @@
+//! [`Conversation`]: a connection, and the batches under way on it.
+//!
+//! In: records from the ordered queue. Out: their outcomes. Several batches are under way at a time, and the server serves them one after the
+//! other; no two of them have records of one key. A batch (a [`BatchStep`]) is one command that adds all entries or none, or several such
+//! commands, no two of which have records of one key. This file sends nothing a second time by itself, and does not connect. The owner of
+//! the connection decides which records go over it, and what follows a redirect ([`Route`]).
+
+use super::connection::{Info, RedisConnection, Replies, broken};
+use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
+use super::message::{BatchForm, batch};
+use super::{ReplicaWait, Settings};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordOutcome, RecordPlace, TakenRecord};
+use crate::sink::{Failure, FailureClass};
+use redis::{Pipeline, RedisResult, Value, cmd};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::slice::Iter;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long a client sleeps if no time is due.
+pub(super) const IDLE: Duration = Duration::from_mins(1);
+
+/// The most records in a batch. `BATCH_BYTES` limits its bytes, unless it has one record.
+const BATCH_RECORDS: usize = 500;
+const BATCH_BYTES: usize = 256 << 10;
+
+/// The most batches under way: enough to hide the round trip to the server. Batches are small if rows come one by one, so there may be more
+/// of them than of full ones.
+const WINDOW: usize = 64;
+
+/// With so many records under way, or with `WINDOW_BYTES`, the client begins no other batch.
+const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
+const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
+
+/// After a larger batch, which is one record, the connection ends once nothing is under way: the library keeps the memory for it.
+const KEPT_BYTES: usize = 8 << 20;
+
+/// The pause after the server had no memory, or could not write.
+const LATER: Duration = Duration::from_millis(500);
+
+/// A batch, from its commands to its replies.
+#[derive(Default)]
+pub(super) struct BatchStep {
+    pub(super) taken: Vec<TakenRecord<RecordPlace>>,
+    /// How many records and bytes were sent.
+    size: Size,
+    /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
+    parts: Vec<BatchPart>,
+    /// The outcome of each record, once the batch is judged. Its wait may not have ended by then.
+    outcomes: Vec<RecordOutcome>,
+    /// The commands to write. Empty once the library has them.
+    commands: Pipeline,
+    replies: Option<Replies>,
+    /// The replies that have come, until they are judged.
+    replied: Option<RedisResult<Vec<Value>>>,
+}
+
+/// A command that adds all of its records or none.
+struct BatchPart {
+    /// Whether ASKING is before the command.
+    asking: bool,
+    form: BatchForm,
+    records: usize,
+}
+
+/// The size of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Size {
+    pub(super) records: usize,
+    pub(super) bytes: usize,
+}
+
+impl Size {
+    /// Adds `more`, if the sum fits into a batch or this is empty. Returns whether it did.
+    pub(super) fn add(&mut self, more: Self) -> bool {
+        let sum = Self { records: self.records + more.records, bytes: self.bytes + more.bytes };
+        let fits = self.records == 0 || (sum.records <= BATCH_RECORDS && sum.bytes <= BATCH_BYTES);
+        if fits {
+            *self = sum;
+        }
+        fits
+    }
+}
+
+/// The command that waits for replicas and the append-only file.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    wait: ReplicaWait,
+    /// Whether it is WAITAOF. Otherwise it is WAIT.
+    file: bool,
+}
+
+impl Waiting {
+    /// The command for these settings, if they ask to wait.
+    pub(super) fn of(settings: &Settings, info: &Info) -> Option<Self> {
+        settings.wait.map(|wait| Self { wait, file: info.has_file_to_wait_for() })
+    }
+}
+
+/// The owner of a connection, which decides on redirects.
+pub(super) trait Route {
+    /// Decides on records of `stream`, none of which was added, after a redirect.
+    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect;
+
+    /// Notes the outcomes of records of `stream`, in their order.
+    fn judged(&mut self, _stream: &str, _outcomes: &[RecordOutcome]) {}
+}
+
+/// The decision on records after a redirect.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AfterRedirect {
+    /// They are sent again at once.
+    Again,
+    /// They are sent again after a pause.
+    Later(Failure),
+    /// They are sent again over another connection.
+    Elsewhere(Failure),
+}
+
+/// A connection, and the batches under way on it.
+pub(super) struct Conversation<'a> {
+    settings: &'a Settings,
+    connection: RedisConnection,
+    waiting: Option<Waiting>,
+    steps: VecDeque<BatchStep>,
+    under_way: Size,
+    /// Empty batches, whose memory is used again.
+    spare: Vec<BatchStep>,
+    /// Since when replies are due.
+    due: Instant,
+    /// Nothing is sent before this time.
+    later: Option<Instant>,
+    /// How many of the next records are sent one by one, to find out which one is refused.
+    alone: usize,
+    /// Whether the server has judged a batch on this connection.
+    answered: bool,
+    /// Whether the library keeps the memory of a large record.
+    is_bloated: bool,
+    /// The failure that all records here wait for.
+    blocked: Option<Failure>,
+    /// Whether `blocked` has changed since [`Conversation::has_news`].
+    news: bool,
+}
+
+impl<'a> Conversation<'a> {
+    pub(super) fn new(
+        settings: &'a Settings,
+        connection: RedisConnection,
+        waiting: Option<Waiting>,
+        alone: usize,
+    ) -> Self {
+        Self {
+            settings,
+            connection,
+            waiting,
+            steps: VecDeque::new(),
+            under_way: Size::default(),
+            spare: Vec::new(),
+            due: Instant::now(),
+            later: None,
+            alone,
+            answered: false,
+            is_bloated: false,
+            blocked: None,
+            news: true,
+        }
+    }
+
+    /// Whether the client may begin another batch.
+    pub(super) fn has_room(&mut self) -> bool {
+        if self.is_bloated || self.later.is_some_and(|later| Instant::now() < later) {
+            return false;
+        }
+        self.later = None;
+        let window = if self.alone > 0 { 1 } else { WINDOW };
+        self.steps.len() < window && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
+    }
+
+    /// An empty batch.
+    pub(super) fn step(&mut self) -> BatchStep {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Takes records for as many batches as may be under way, and sends them.
+    pub(super) fn fill(&mut self, receiver: &mut Receiver) {
+        while self.has_room() && receiver.has_ready() {
+            let mut step = self.step();
+            let (mut size, alone) = (Size::default(), self.alone > 0);
+            receiver.take(&mut step.taken, u32::MAX, |record| {
+                let one = Size { records: 1, bytes: record.held_bytes() };
+                if (alone && size.records > 0) || !size.add(one) { Fit::Full } else { Fit::Takes }
+            });
+            // The hold has run out: the queue gives nothing.
+            if step.taken.is_empty() {
+                return self.keep(step);
+            }
+            let all = 0..step.taken.len();
+            self.write(&mut step, all, false, receiver);
+            self.sent(step, size.bytes);
+        }
+    }
+
+    /// Adds the command for those records of `step`, which follow the records of the command before.
+    pub(super) fn write(&mut self, step: &mut BatchStep, records: Range<usize>, asking: bool, receiver: &Receiver) {
+        if asking {
+            step.commands.add_command(cmd("ASKING"));
+        }
+        let taken = step.taken.get(records).unwrap_or_default();
+        let stored = taken.iter().filter_map(|taken| receiver.record(taken.item));
+        let form = batch(&mut step.commands, self.settings.adding, stored);
+        step.parts.push(BatchPart { asking, form, records: taken.len() });
+    }
+
+    /// Sends `step`, whose records have `bytes`.
+    pub(super) fn sent(&mut self, mut step: BatchStep, bytes: usize) {
+        step.size = Size { records: step.taken.len(), bytes };
+        self.is_bloated |= bytes > KEPT_BYTES;
+        self.alone = self.alone.saturating_sub(step.size.records);
+        self.under_way.records += step.size.records;
+        self.under_way.bytes += bytes;
+        self.hand_over(step);
+    }
+
+    /// Gives the library the commands, in one write with WAIT or WAITAOF.
+    fn hand_over(&mut self, mut step: BatchStep) {
+        if let Some(Waiting { wait, file }) = self.waiting {
+            let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
+            if file {
+                question.arg(1);
+            }
+            question.arg(wait.replicas).arg(wait.patience.as_millis().to_string());
+            step.commands.add_command(question);
+        }
+        if self.steps.is_empty() {
+            self.due = Instant::now();
+        }
+        step.replies = Some(self.connection.send(std::mem::take(&mut step.commands)));
+        self.steps.push_back(step);
+    }
+
+    /// Writes and reads as much as the socket allows. Ready once there is something for [`Conversation::read`].
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let ended = self.connection.poll(context).is_ready() || self.connection.has_ended();
+        let replied = self.steps.front_mut().is_some_and(|step| step.is_replied(context));
+        if ended || replied { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// The latest of these times: bytes were read or written; replies began to be due.
+    fn heard(&self) -> Instant {
+        self.connection.heard().max(self.due)
+    }
+
+    /// When the owner has to look at this connection again even if nothing comes. `None`: no time is due.
+    pub(super) fn wake(&self) -> Option<Instant> {
+        let silent = if self.steps.is_empty() { None } else { Some(self.heard() + self.silent_at_most()) };
+        self.later.into_iter().chain(silent).min()
+    }
+
+    /// How long the connection may be silent while replies are due. The server answers WAIT only when its condition holds or its time is over.
+    fn silent_at_most(&self) -> Duration {
+        self.settings.timeout + self.waited_at_most()
+    }
+
+    fn waited_at_most(&self) -> Duration {
+        self.settings.wait.map_or(Duration::ZERO, |wait| wait.patience)
+    }
+
+    /// When replies will have been due for `time`, beyond the time of a wait. `None`: no replies are due.
+    pub(super) fn silent_for(&self, time: Duration) -> Option<Instant> {
+        if self.steps.is_empty() { None } else { Some(self.heard() + time + self.waited_at_most()) }
+    }
+
+    /// The failure if replies have been due for too long.
+    pub(super) fn overdue(&self) -> Option<Failure> {
+        let most = self.silent_at_most();
+        let overdue = !self.steps.is_empty() && self.heard().elapsed() >= most;
+        overdue.then(|| broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
+    }
+
+    /// Whether the next batch waits again for replicas, or for the file, that were missing before.
+    pub(super) fn waits_again(&self) -> bool {
+        self.steps.front().is_some_and(|step| step.parts.is_empty())
+    }
+
+    /// Whether no replies are due.
+    pub(super) fn is_idle(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// How many of the next records are sent one by one.
+    pub(super) fn alone(&self) -> usize {
+        self.alone
+    }
+
+    /// Whether the server has judged a batch on this connection.
+    pub(super) fn has_answered(&self) -> bool {
+        self.answered
+    }
+
+    /// The failure that all records here wait for.
+    pub(super) fn blocked(&self) -> Option<&Failure> {
+        self.blocked.as_ref()
+    }
+
+    /// Whether [`Conversation::blocked`] has changed since the last call.
+    pub(super) fn has_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    fn set_blocked(&mut self, blocked: Option<Failure>) {
+        self.news |= self.blocked != blocked;
+        self.blocked = blocked;
+    }
+
+    /// Judges all replies that have come.
+    ///
+    /// # Errors
+    /// The connection has to be given up.
+    pub(super) fn read(&mut self, receiver: &mut Receiver, route: &mut impl Route) -> Result<(), Failure> {
+        let (mut nobody, mut settled) = (Context::from_waker(Waker::noop()), Ok(()));
+        while settled.is_ok()
+            && let Some(mut step) = self.steps.pop_front_if(|step| step.is_replied(&mut nobody))
+        {
+            settled = if let Some(Ok(replies)) = step.replied.take() {
+                self.under_way.records -= step.size.records;
+                self.under_way.bytes -= step.size.bytes;
+                self.connection.settled();
+                self.judge(step, &replies, receiver, route)
+            } else {
+                self.steps.push_front(step);
+                Err(self.lost(receiver))
+            };
+        }
+        receiver.publish();
+        settled?;
+        if self.connection.has_ended() {
+            return Err(self.lost(receiver));
+        }
+        Ok(())
+    }
+
+    fn not_understood(&self) -> Failure {
+        broken(self.connection.address(), "its reply does not fit what was sent")
+    }
+
+    /// Judges the replies to a batch.
+    fn judge(
+        &mut self,
+        mut step: BatchStep,
+        replies: &[Value],
+        receiver: &mut Receiver,
+        route: &mut impl Route,
+    ) -> Result<(), Failure> {
+        let mut replies = replies.iter();
+        let mut concluded = Concluded::default();
+        let mut first = 0;
+        for part in &step.parts {
+            let BatchPart { asking, form, records } = *part;
+            let taken = step.taken.get(first..first + records).unwrap_or_default();
+            let asked = errors::JudgedBatch { settings: self.settings, address: self.connection.address(), form };
+            let judging = Judging { asked, asking, taken, receiver };
+            if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, route) {
+                break;
+            }
+            first += records;
+        }
+        let missing = match self.waiting {
+            None => Ok(None),
+            Some(_) if concluded.broken => Err(self.not_understood()),
+            Some(waiting) => waited(waiting, self.settings, self.connection.address(), replies.next()),
+        };
+        let concluded = self.conclude(concluded);
+        if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
+            self.set_blocked(None);
+        }
+        let any_added =
+            step.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate));
+        match (concluded, missing) {
+            (Ok(()), Ok(Some(missing))) if any_added => {
+                self.set_blocked(Some(missing));
+                self.settle_unadded(&mut step, receiver);
+                step.parts.clear();
+                step.size = Size::default();
+                self.hand_over(step);
+                Ok(())
+            }
+            (concluded, missing) => {
+                if missing.is_err() || concluded.is_err() && missing != Ok(None) {
+                    // Nobody knows whether replicas have the records: those that were added are sent again.
+                    step.outcomes.clear();
+                }
+                self.settle(step, receiver);
+                concluded.and_then(|()| missing.map(drop))
+            }
+        }
+    }
+
+    /// Applies the conclusions from all replies to a batch.
+    fn conclude(&mut self, concluded: Concluded) -> Result<(), Failure> {
+        if concluded.broken {
+            return Err(self.not_understood());
+        }
+        self.alone += concluded.alone;
+        self.answered |= concluded.each;
+        if let Some(failure) = concluded.elsewhere {
+            return Err(failure);
+        }
+        if let Some(failure) = concluded.later {
+            self.set_blocked(Some(failure));
+            self.later = Some(Instant::now() + LATER);
+        } else if concluded.each && self.later.is_none() {
+            self.set_blocked(None);
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self, mut step: BatchStep, receiver: &mut Receiver) {
+        let all = step.taken.len();
+        // If the replies have nothing about a record, nobody knows what became of it.
+        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
+        for (taken, outcome) in step.taken.drain(..).zip(outcomes) {
+            let settled = receiver.settle(taken, &outcome);
+            if !settled && matches!(outcome, RecordOutcome::Refused(_)) {
+                // An earlier record of its key went back into the queue because of this one.
+                self.alone = self.alone.max(all);
+            }
+        }
+        self.keep(step);
+    }
+
+    /// Settles parts without an added record: they do not wait for replicas with the others.
+    fn settle_unadded(&mut self, step: &mut BatchStep, receiver: &mut Receiver) {
+        let mut unadded = self.step();
+        let BatchStep { taken, parts, outcomes, .. } = step;
+        let mut first = 0;
+        for part in parts.iter() {
+            let end = (first + part.records).min(taken.len()).min(outcomes.len());
+            let own = outcomes.get(first..end).unwrap_or_default();
+            if own.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate)) {
+                first = end;
+            } else {
+                unadded.taken.extend(taken.drain(first..end));
+                unadded.outcomes.extend(outcomes.drain(first..end));
+            }
+        }
+        self.settle(unadded, receiver);
+    }
+
+    /// Keeps a batch, to use its memory again.
+    fn keep(&mut self, mut step: BatchStep) {
+        step.parts.clear();
+        step.outcomes.clear();
+        self.spare.push(step);
+    }
+
+    /// Puts the batches under way back into the queue: nobody knows whether they were added.
+    pub(super) fn give_back(&mut self, receiver: &mut Receiver) {
+        while let Some(mut step) = self.steps.pop_back() {
+            step.outcomes.clear();
+            self.settle(step, receiver);
+        }
+        receiver.publish();
+    }
+
+    /// Whether the connection has to end, since nothing is under way and the library keeps much memory for it.
+    pub(super) fn renews(&self) -> bool {
+        self.is_bloated && self.steps.is_empty()
+    }
+
+    /// Handles a lost connection. A server that gets a command that it cannot take sends an error and closes the connection. If a single
+    /// record was under way, that one is refused. Otherwise each goes alone from now on.
+    fn lost(&mut self, receiver: &mut Receiver) -> Failure {
+        let records: usize = self.steps.iter().map(|step| step.taken.len()).sum();
+        match self.connection.last_error() {
+            Some(refusal) if records == 1 => {
+                if let Some(step) = self.steps.front_mut()
+                    && let Some(record) = step.taken.first().and_then(|taken| receiver.record(taken.item))
+                {
+                    let refused = RecordOutcome::Refused(errors::refused(record.topic(), &refusal));
+                    step.outcomes = vec![refused];
+                }
+                if let Some(step) = self.steps.pop_front() {
+                    self.settle(step, receiver);
+                }
+            }
+            Some(_) => self.alone = records,
+            None => {}
+        }
+        self.connection.lost()
+    }
+}
+
+impl BatchStep {
+    /// Whether its replies have come, or never will.
+    fn is_replied(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(replies) = &mut self.replies
+            && let Poll::Ready(replied) = replies.as_mut().poll(context)
+        {
+            self.replied = Some(replied);
+            self.replies = None;
+        }
+        self.replies.is_none()
+    }
+}
+
+/// The conclusions from the replies to all parts of a batch.
+#[derive(Default)]
+struct Concluded {
+    /// Whether some records have their outcomes.
+    each: bool,
+    later: Option<Failure>,
+    elsewhere: Option<Failure>,
+    alone: usize,
+    broken: bool,
+}
+
+/// A part of a batch, whose replies are judged next.
+struct Judging<'a> {
+    asked: errors::JudgedBatch<'a>,
+    asking: bool,
+    taken: &'a [TakenRecord<RecordPlace>],
+    receiver: &'a Receiver,
+}
+
+impl Judging<'_> {
+    /// Appends the outcomes of its records. Returns whether the replies behind can be judged.
+    fn judge(
+        &self,
+        replies: &mut Iter<'_, Value>,
+        outcomes: &mut Vec<RecordOutcome>,
+        concluded: &mut Concluded,
+        route: &mut impl Route,
+    ) -> bool {
+        let errors::JudgedBatch { settings, address, .. } = self.asked;
+        let may_not_ask = self
+            .asking
+            .then(|| replies.next())
+            .flatten()
+            .and_then(said)
+            .map(|error| with_fix(environment(address, &error), || errors::allow(settings, &["+asking"])));
+        let topic =
+            |taken: &TakenRecord<RecordPlace>| self.receiver.record(taken.item).map_or("", |record| record.topic());
+        let first = outcomes.len();
+        let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
+        let stream = || self.taken.first().map_or("", topic);
+        let own = outcomes.get_mut(first..).unwrap_or_default();
+        match judged {
+            Judged::Each => {
+                concluded.each = true;
+                route.judged(stream(), own);
+            }
+            Judged::Later(failure) => concluded.later = Some(failure),
+            Judged::Elsewhere(failure) => concluded.elsewhere = Some(failure),
+            Judged::Alone => concluded.alone += self.taken.len(),
+            Judged::Broken => concluded.broken = true,
+            Judged::Redirected(redirect, failure) => {
+                let next = match may_not_ask {
+                    Some(failure) => AfterRedirect::Later(failure),
+                    None => route.redirected(stream(), &redirect, failure),
+                };
+                match next {
+                    AfterRedirect::Again => {}
+                    AfterRedirect::Later(failure) => own.fill(RecordOutcome::Later(failure)),
+                    AfterRedirect::Elsewhere(failure) => concluded.elsewhere = Some(failure),
+                }
+            }
+        }
+        !concluded.broken
+    }
+}
+
+/// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
+fn waited(
+    waiting: Waiting,
+    settings: &Settings,
+    address: &str,
+    reply: Option<&Value>,
+) -> Result<Option<Failure>, Failure> {
+    let (files, replicas) = match reply {
+        Some(Value::Int(replicas)) if !waiting.file => (1, *replicas),
+        Some(Value::Array(both)) if waiting.file && matches!(both.as_slice(), [Value::Int(_), Value::Int(_)]) => {
+            let number = |at: usize| if let Some(Value::Int(number)) = both.get(at) { *number } else { 0 };
+            (number(0), number(1))
+        }
+        other => {
+            let error = other.and_then(said).unwrap_or_else(|| "ERR its reply to WAIT is none".to_owned());
+            let rights = ["+wait", "+waitaof"];
+            return Err(with_fix(environment(address, &error), || errors::allow(settings, &rights)));
+        }
+    };
+    if files >= 1 && replicas >= i64::from(waiting.wait.replicas) {
+        return Ok(None);
+    }
+    let text = format!(
+        "Redis at {address} has the records in {files} append-only file and {replicas} of {} replicas",
+        waiting.wait.replicas
+    );
+    Ok(Some(Failure::new(FailureClass::Environment, NOT_WRITABLE, text)))
+}
