@@ -202,9 +202,9 @@ struct Flights {
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
-    let (mut reconnect, mut server, mut alone) = (Reconnect::default(), 0, 0);
+    let (mut reconnect, mut server) = (Reconnect::default(), 0);
     loop {
-        let Some(opened) = receiver.while_listening(NatsWorker::open(settings, server, alone)).await else { return };
+        let Some(opened) = receiver.while_listening(NatsWorker::open(settings, server)).await else { return };
         let ended = match opened {
             Err(failure) => Err(failure),
             Ok(mut worker) => {
@@ -214,7 +214,6 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
                     worker.hear(&answer, receiver);
                 }
                 worker.give_back(receiver);
-                alone = worker.alone;
                 if worker.answered {
                     reconnect = Reconnect::default();
                 }
@@ -245,8 +244,6 @@ struct NatsWorker<'a> {
     flights: Flights,
     /// How many messages of a key go together. More than one only if the stream stores batches as a whole or not at all.
     most_of_a_key: u32,
-    /// How many of the next messages go one by one: their batch was not stored, or nobody knows whether it was.
-    alone: usize,
     /// How many batches were sent.
     sent_batches: u64,
     /// An empty list, whose memory is used again.
@@ -268,7 +265,7 @@ struct NatsWorker<'a> {
 }
 
 impl<'a> NatsWorker<'a> {
-    async fn open(settings: &'a Settings, server: usize, alone: usize) -> Result<Self, Failure> {
+    async fn open(settings: &'a Settings, server: usize) -> Result<Self, Failure> {
         let mut connection = NatsConnection::open(settings, server).await?;
         let stream = settings.stream.as_deref().filter(|_| settings.atomic);
         let atomic = match stream {
@@ -286,7 +283,6 @@ impl<'a> NatsWorker<'a> {
             inbox,
             flights: Flights::default(),
             most_of_a_key: if atomic { BATCH } else { 1 },
-            alone,
             sent_batches: 0,
             taken: Vec::new(),
             acknowledged: now,
@@ -329,8 +325,8 @@ impl<'a> NatsWorker<'a> {
         while !self.leaves && receiver.has_ready() {
             let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
             let mut taken = std::mem::take(&mut self.taken);
-            let together = self.alone == 0 && self.flights.batches < BATCHES;
-            receiver.take(&mut taken, if together { self.most_of_a_key } else { 1 }, |record| {
+            let most_of_a_key = if self.flights.batches < BATCHES { self.most_of_a_key } else { 1 };
+            receiver.take(&mut taken, most_of_a_key, |record| {
                 if room == 0 || (bytes > 0 && bytes + record.held_bytes() > WINDOW_BYTES) {
                     return Fit::Full;
                 }
@@ -343,8 +339,7 @@ impl<'a> NatsWorker<'a> {
             if any && self.flights.under_way == 0 && !self.unanswered {
                 self.acknowledged = now;
             }
-            self.alone = self.alone.saturating_sub(taken.len());
-            if together && self.most_of_a_key > 1 {
+            if most_of_a_key > 1 {
                 taken.sort_unstable_by_key(|taken| (taken.key, taken.number));
             }
             for run in taken.chunk_by(|a, b| a.key == b.key) {
@@ -368,7 +363,7 @@ impl<'a> NatsWorker<'a> {
             Err(failure) => {
                 // Which record of a batch is at fault shows when each goes alone.
                 let outcome = if records == 1 { RecordOutcome::Refused(failure) } else { RecordOutcome::NotStored };
-                self.alone += flight.alone();
+                receiver.take_alone(flight.alone());
                 receiver.settle(first, &outcome);
                 return receiver.publish();
             }
@@ -448,11 +443,11 @@ impl<'a> NatsWorker<'a> {
             }
             // Alone, each record of the batch gets an answer of its own.
             RecordOutcome::Refused(_) if alone > 0 => {
-                self.alone += alone;
+                receiver.take_alone(alone);
                 receiver.settle(taken, &RecordOutcome::NotStored);
             }
             RecordOutcome::Refused(_) | RecordOutcome::Unknown | RecordOutcome::NotStored | RecordOutcome::Later(_) => {
-                self.alone += alone;
+                receiver.take_alone(alone);
                 receiver.settle(taken, if alone > 0 { &RecordOutcome::Unknown } else { &outcome });
             }
         }
@@ -485,7 +480,7 @@ impl<'a> NatsWorker<'a> {
             EventMeaning::Forbidden(subject) => {
                 // The error does not say which batch it is for.
                 if self.flights.batches > 0 {
-                    self.alone = self.flights.under_way;
+                    receiver.take_alone(self.flights.under_way);
                     return Err(not_permitted(&subject));
                 }
                 self.refuse_all_to(&subject, receiver);
@@ -523,7 +518,7 @@ impl<'a> NatsWorker<'a> {
                 missing = Some(no_ack(subject, patience.as_secs()));
             }
             receiver.settle(flight.taken, &RecordOutcome::Unknown);
-            self.alone += flight.alone();
+            receiver.take_alone(flight.alone());
         }
         if missing.is_some() {
             self.unanswered = true;
@@ -537,7 +532,7 @@ impl<'a> NatsWorker<'a> {
     fn give_back(&mut self, receiver: &mut Receiver) {
         for flight in std::mem::take(&mut self.flights).numbered.into_values() {
             receiver.settle(flight.taken, &RecordOutcome::Unknown);
-            self.alone += flight.alone();
+            receiver.take_alone(flight.alone());
         }
         receiver.publish();
     }

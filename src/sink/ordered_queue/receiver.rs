@@ -42,6 +42,8 @@ pub struct Receiver {
     runs: VecDeque<DeliveredRun>,
     refused: Vec<Refused>,
     empty: Vec<(Chunk, usize)>,
+    /// How many of the next records are taken one at a time.
+    alone: usize,
 }
 
 /// A chunk of which some records are not settled.
@@ -110,6 +112,7 @@ impl Receiver {
             runs: VecDeque::new(),
             refused: Vec::new(),
             empty: Vec::new(),
+            alone: 0,
         }
     }
 
@@ -270,6 +273,7 @@ impl Receiver {
         self.pauses.clear();
         self.runs.clear();
         self.refused.clear();
+        self.alone = 0;
         for kept in std::mem::take(&mut self.chunks) {
             if kept.left > 0 {
                 self.empty_out(kept.chunk);
@@ -294,11 +298,25 @@ impl Receiver {
         if self.restarted.is_some() || self.shared.is_cut() {
             return;
         }
-        let Self { queue, chunks, .. } = self;
-        queue.take(batch, most_of_a_key, |place| {
+        let Self { queue, chunks, alone, .. } = self;
+        let (is_alone, before) = (*alone > 0, batch.len());
+        let mut is_taken = false;
+        queue.take(batch, if is_alone { 1 } else { most_of_a_key }, |place| {
+            if is_alone && is_taken {
+                return Fit::Full;
+            }
             let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
-            record.map_or(Fit::NotThis, &mut fit)
+            let fit = record.map_or(Fit::NotThis, &mut fit);
+            is_taken |= fit == Fit::Takes;
+            fit
         });
+        *alone = alone.saturating_sub(batch.len() - before);
+    }
+
+    /// Lets so many more of the next records be taken one at a time. A client calls it if one of these records is at fault, and it does not
+    /// know which: alone, each gets an answer of its own.
+    pub fn take_alone(&mut self, records: usize) {
+        self.alone += records;
     }
 
     /// Whether there are records to take.

@@ -593,3 +593,26 @@ async fn records_leave_at_once_to_an_idle_client_and_gather_beside_others_until_
     push(&mut sender);
     assert_eq!(come(&mut receiver).await, 2, "all that the client had are reported");
 }
+
+#[tokio::test]
+async fn records_of_which_one_is_at_fault_are_taken_one_at_a_time_and_then_together_again() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
+    for topic in ["a", "b", "c", "d", "e"] {
+        sender.push(&record(topic), tag);
+    }
+    sender.flush();
+    assert_eq!(receiver.next().await, RelayEvent::Work);
+    let take = |receiver: &mut Receiver, outcome: &RecordOutcome| {
+        let mut batch = Vec::new();
+        receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
+        for taken in &batch {
+            receiver.settle(*taken, outcome);
+        }
+        batch.len()
+    };
+    assert_eq!(take(&mut receiver, &RecordOutcome::NotStored), 5);
+    receiver.take_alone(3);
+    let taken = [(); 4].map(|()| take(&mut receiver, &RecordOutcome::Delivered));
+    assert_eq!(taken, [1, 1, 1, 2]);
+}

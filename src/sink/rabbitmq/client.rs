@@ -449,16 +449,15 @@ impl Landed {
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
-    let (mut reconnect, mut alone, mut host, mut patience) = (Reconnect::default(), 0, 0, CONFIRMED_WITHIN.0);
+    let (mut reconnect, mut host, mut patience) = (Reconnect::default(), 0, CONFIRMED_WITHIN.0);
     loop {
         let Some(opened) = receiver.while_listening(RabbitmqSession::open(settings, host)).await else { return };
         let ended = match opened {
             Err(failure) => Err(failure),
             Ok(session) => {
-                let mut worker = RabbitmqWorker::new(settings, session, alone, patience);
+                let mut worker = RabbitmqWorker::new(settings, session, patience);
                 let ended = worker.serve(receiver).await;
                 worker.give_back(receiver);
-                alone = worker.alone;
                 patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
                 if worker.answered {
                     reconnect = Reconnect::default();
@@ -502,8 +501,6 @@ struct RabbitmqWorker<'a> {
     stalled: bool,
     /// Nothing is published before this time.
     later: Option<Instant>,
-    /// How many of the next messages are published one by one, to find out which one is refused.
-    alone: usize,
     /// The alarm for which the server blocks publishers.
     alarm: Option<Failure>,
     /// The failure that passes by itself, for which messages are sent again.
@@ -515,7 +512,7 @@ struct RabbitmqWorker<'a> {
 }
 
 impl<'a> RabbitmqWorker<'a> {
-    fn new(settings: &'a Settings, session: RabbitmqSession, alone: usize, patience: Duration) -> Self {
+    fn new(settings: &'a Settings, session: RabbitmqSession, patience: Duration) -> Self {
         let channels = CHANNELS.min(session.connection.configuration().channel_max());
         Self {
             settings,
@@ -529,7 +526,6 @@ impl<'a> RabbitmqWorker<'a> {
             patience,
             stalled: false,
             later: None,
-            alone,
             alarm: None,
             obstacle: None,
             answered: false,
@@ -619,16 +615,14 @@ impl<'a> RabbitmqWorker<'a> {
         while receiver.has_ready()
             && let Some(channel) = self.free.pop()
         {
-            let most = if self.alone > 0 { 1 } else { BATCH };
             let (mut messages, mut bytes, mut taken) = (0, 0, std::mem::take(&mut self.taken));
             receiver.take(&mut taken, 1, |record| {
-                if messages == most || messages > 0 && bytes + record.held_bytes() > BATCH_BYTES {
+                if messages == BATCH || messages > 0 && bytes + record.held_bytes() > BATCH_BYTES {
                     return Fit::Full;
                 }
                 (messages, bytes) = (messages + 1, bytes + record.held_bytes());
                 Fit::Takes
             });
-            self.alone = self.alone.saturating_sub(taken.len());
             let batch = self.batch(&taken, receiver);
             let none = taken.is_empty();
             taken.clear();
@@ -682,11 +676,11 @@ impl<'a> RabbitmqWorker<'a> {
             }
         };
         self.under_way.remove(&landed.number);
-        let fault = landed.lost().map(|error| self.fault(error));
+        let fault = landed.lost().map(|error| self.fault(error, receiver));
         if let Some(returned) = landed.returned(self.settings) {
             self.settle(&landed, returned, fault.as_ref(), receiver);
         } else {
-            self.alone = self.alone.max(landed.messages.len());
+            receiver.take_alone(landed.messages.len());
             for (taken, _) in &landed.messages {
                 receiver.settle(*taken, &RecordOutcome::Unknown);
             }
@@ -732,7 +726,7 @@ impl<'a> RabbitmqWorker<'a> {
             receiver.settle(*taken, &outcome);
         }
         if suspects > 1 && fault.is_some_and(|(_, fault)| fault.is_of_record()) {
-            self.alone = self.alone.max(suspects);
+            receiver.take_alone(suspects);
         }
         self.answered |= kept;
         if kept {
@@ -742,7 +736,7 @@ impl<'a> RabbitmqWorker<'a> {
 
     /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
     /// does not say which. The server dropped the messages behind that one, and may have taken those before it.
-    fn fault(&mut self, error: &lapin::Error) -> (Closing, RabbitmqFault) {
+    fn fault(&mut self, error: &lapin::Error, receiver: &mut Receiver) -> (Closing, RabbitmqFault) {
         let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
             self.lost = Some(self.session.failed(error));
             return (Closing { code: 0, text: error.to_string() }, RabbitmqFault::Broker);
@@ -760,7 +754,7 @@ impl<'a> RabbitmqWorker<'a> {
             }
             RabbitmqFault::Exchange => {
                 self.later = Some(Instant::now() + LATER);
-                self.alone = self.alone.max(1);
+                receiver.take_alone(1);
             }
             RabbitmqFault::Broker => {
                 self.later = Some(Instant::now() + LATER);

@@ -269,8 +269,6 @@ struct SqsWorker {
     told: BTreeSet<Box<str>>,
     /// Whether the service has answered and accepted the keys.
     is_reached: bool,
-    /// How many of the next records are sent one by one, to find out which one is refused.
-    alone: usize,
 }
 
 /// A request that has ended.
@@ -286,7 +284,6 @@ struct EndedRequest {
 /// The room that is left in a batch.
 struct Room<'a> {
     form: &'a MessageForm,
-    most: usize,
     most_bytes: usize,
     queue: Box<str>,
     is_fifo: bool,
@@ -306,7 +303,7 @@ impl Room<'_> {
             return Fit::NotThis;
         }
         let bytes = self.form.most_bytes(record.held_bytes(), record.value().map_or(0, <[u8]>::len));
-        if self.messages == self.most || (self.messages > 0 && self.bytes + bytes > self.most_bytes) {
+        if self.messages == MOST_MESSAGES || (self.messages > 0 && self.bytes + bytes > self.most_bytes) {
             return Fit::Full;
         }
         (self.messages, self.bytes, self.last) = (self.messages + 1, self.bytes + bytes, Some(group));
@@ -336,7 +333,6 @@ impl SqsWorker {
             queues: BTreeMap::new(),
             told: BTreeSet::new(),
             is_reached: false,
-            alone: 0,
         }
     }
 
@@ -368,10 +364,8 @@ impl SqsWorker {
     fn send(&mut self, receiver: &mut Receiver) -> bool {
         let Settings { form, service, .. } = &self.caller.settings;
         let service = *service;
-        let most = if self.alone > 0 { 1 } else { MOST_MESSAGES };
         let mut room = Room {
             form,
-            most,
             most_bytes: service.batch_bytes(),
             queue: "".into(),
             is_fifo: false,
@@ -385,7 +379,6 @@ impl SqsWorker {
         if taken.is_empty() {
             return false;
         }
-        self.alone = self.alone.saturating_sub(taken.len());
         let mut headers: Vec<Header<'_>> = Vec::new();
         let mut entries = service.batch();
         for (number, stored) in taken.iter().filter_map(|taken| receiver.record(taken.item)).enumerate() {
@@ -438,7 +431,7 @@ impl SqsWorker {
         }
         let judged = match answered {
             Ok(results) => errors::of_results(&self.caller.settings, &queue, results),
-            Err(unserved) => self.of_none(&queue, unserved, taken.len()),
+            Err(unserved) => self.of_none(&queue, unserved, taken.len(), receiver),
         };
         let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
         // If the answer has no result for a message, nobody knows what became of it.
@@ -492,7 +485,7 @@ impl SqsWorker {
     }
 
     /// The outcome of a batch whose request was not served.
-    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
+    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize, receiver: &mut Receiver) -> Judged {
         let settings = &self.caller.settings;
         let refusal: ServiceRefusal = match unserved {
             Unserved::Failed(failure) => return Judged { outcomes: Vec::new(), problem: Some(failure) },
@@ -514,7 +507,7 @@ impl SqsWorker {
                 Judged { outcomes: vec![RecordOutcome::Refused(refused())], problem: None }
             }
             SqsFault::Row => {
-                self.alone += messages;
+                receiver.take_alone(messages);
                 Judged { outcomes: Vec::new(), problem: None }
             }
         }
