@@ -34,8 +34,6 @@ pub mod sqs;
 pub mod stdout;
 #[cfg(all(test, feature = "ordered-queue"))]
 mod tests;
-#[cfg(feature = "nats")]
-mod time;
 
 pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};

@@ -9,16 +9,17 @@ use super::Settings;
 use super::client::NatsConnection;
 use super::errors::{Answered, ApiError, CONNECTION, NOT_PERMITTED, Names, api_error};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
-use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
-use crate::sink::ordered_queue::{Outage, block_on};
-use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record, time};
+use crate::sink::destination::{DeadLetterPlace, KeptRecord, NoDeadLetters};
+use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
+use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::time::UNIX_EPOCH;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// How many messages are read at once, which limits the memory.
 const AT_ONCE: usize = 100;
@@ -30,18 +31,15 @@ const NO_SEQUENCE: u16 = 10043;
 /// The API's code if a message cannot be deleted, for any reason: the message may be missing.
 const NOT_DELETED: u16 = 10057;
 
-/// The reading of a subject.
-pub(super) struct SubjectReading {
+/// The messages to a subject, up to the last one at the beginning.
+pub(super) struct SubjectPages {
     settings: Settings,
     subject: String,
     stream: String,
     /// The least sequence number of the next message.
     next: u64,
-    /// The last message at the beginning. `None`: there was none, or all are read.
-    last: Option<u64>,
-    count: u64,
-    read: VecDeque<KeptRecord>,
-    outage: Outage,
+    /// The last message at the beginning. 0: there was none.
+    last: u64,
 }
 
 /// A message as the API gives it.
@@ -77,8 +75,8 @@ struct StreamState {
     subjects: std::collections::BTreeMap<String, u64>,
 }
 
-impl SubjectReading {
-    pub(super) fn new(settings: Settings, subject: &str) -> Result<Self, NoDeadLetters> {
+impl SubjectPages {
+    pub(super) fn open(settings: Settings, subject: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
         let found = block_on(async {
             let mut connection = NatsConnection::open(&settings, 0).await?;
             let found = answer(&mut connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
@@ -88,29 +86,36 @@ impl SubjectReading {
             let filter = json!({ "subjects_filter": subject });
             let info = answer(&mut connection, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
             let counted = serde_json::from_slice::<Counted>(info.data()).map(|info| info.state.subjects.values().sum());
-            Ok(Some((stream, last.map(|kept| kept.place.minor), counted.unwrap_or_default())))
+            Ok(Some((stream, last.map_or(0, |kept| kept.place.minor), counted.unwrap_or_default())))
         });
         let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
-        let (subject, read) = (subject.to_owned(), VecDeque::new());
-        Ok(Self { settings, subject, stream, next: 1, last, count, read, outage: Outage::default() })
+        Ok(PagedDeadLetters::new(Self { settings, subject: subject.to_owned(), stream, next: 1, last }, count))
     }
+}
 
-    /// Reads the next messages, up to `last`.
-    fn ask(&self, last: u64) -> Result<VecDeque<KeptRecord>, Failure> {
+impl DeadLetterPages for SubjectPages {
+    fn page(&mut self) -> Result<VecDeque<KeptRecord>, Failure> {
+        if self.next > self.last {
+            return Ok(VecDeque::new());
+        }
+        let (mut read, mut next) = (VecDeque::new(), self.next);
         block_on(async {
             let mut connection = NatsConnection::open(&self.settings, 0).await?;
-            let (mut read, mut next) = (VecDeque::new(), self.next);
-            while read.len() < AT_ONCE && next <= last {
+            while read.len() < AT_ONCE && next <= self.last {
                 let question = json!({ "seq": next, "next_by_subj": self.subject });
                 let Some(kept) = get(&mut connection, &self.subject, &self.stream, &question).await? else { break };
                 next = kept.place.minor + 1;
                 read.push_back(kept);
             }
-            Ok(read)
-        })
+            Ok(())
+        })?;
+        self.next = next;
+        // Another replay may have deleted messages, and new ones may have come.
+        read.retain(|kept| kept.place.minor <= self.last);
+        Ok(read)
     }
 
-    fn delete(&self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
+    fn remove(&mut self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
         block_on(async {
             let mut connection = NatsConnection::open(&self.settings, 0).await?;
             for place in places {
@@ -133,39 +138,6 @@ impl SubjectReading {
             }
             Ok(())
         })
-    }
-}
-
-impl DeadLetters for SubjectReading {
-    fn next(&mut self) -> Result<NextKept, Failure> {
-        if let Some(kept) = self.read.pop_front() {
-            return Ok(NextKept::Kept(kept));
-        }
-        let Some(last) = self.last else { return Ok(NextKept::End) };
-        match self.ask(last) {
-            Ok(read) => self.read = read,
-            Err(failure) => return self.outage.wait(failure).map(|()| NextKept::Waiting),
-        }
-        self.outage.over();
-        // Another replay may have deleted messages, and new ones may have come.
-        self.read.retain(|kept| kept.place.minor <= last);
-        match self.read.back() {
-            Some(kept) => self.next = kept.place.minor + 1,
-            None => self.last = None,
-        }
-        Ok(NextKept::Waiting)
-    }
-
-    fn count(&self) -> u64 {
-        self.count
-    }
-
-    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
-        while let Err(failure) = self.delete(places) {
-            self.outage.wait(failure)?;
-        }
-        self.outage.over();
-        Ok(Vec::new())
     }
 }
 
@@ -236,10 +208,10 @@ fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
     KeptRecord { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
 }
 
-/// A time in milliseconds since 1970, to the second.
+/// A time in milliseconds since 1970.
 fn millis_of(text: &str) -> i64 {
-    let since = time::of_extended(text).and_then(|time| time.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or_default()
+    let nanos = OffsetDateTime::parse(text, &Rfc3339).map_or(0, OffsetDateTime::unix_timestamp_nanos);
+    i64::try_from(nanos / 1_000_000).unwrap_or_default()
 }
 
 /// The record of a message.
@@ -277,8 +249,6 @@ fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> 
 mod tests {
     use super::*;
     use crate::sink::HeaderRoom;
-    use crate::sink::tests::read_in_test;
-    use std::net::TcpListener;
 
     #[test]
     fn a_message_becomes_the_record_that_it_was_written_of() {
@@ -291,30 +261,8 @@ mod tests {
             let expected = [("id", text("7")), ("eventType", text("t")), ("Key", text("own")), ("header-x", text("y"))];
             assert_eq!(headers, expected);
         });
-        assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_000);
+        assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_123);
         let answer = br#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#;
         assert_eq!((code_of(answer), code_of(b"{}"), code_of(b"garbled")), (Some(NO_MESSAGE), None, None));
-    }
-
-    #[test]
-    fn a_server_that_is_unavailable_is_asked_again_for_a_minute() {
-        // Nobody listens any more.
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = read_in_test("nats", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
-        let mut reading = SubjectReading {
-            settings,
-            subject: "dead".to_owned(),
-            stream: "S".to_owned(),
-            next: 1,
-            last: Some(7),
-            count: 1,
-            read: VecDeque::new(),
-            outage: Outage::default(),
-        };
-        assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
-        reading.outage = Outage::of_long();
-        assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
-        let place = DeadLetterPlace { major: 0, between: None, minor: 7 };
-        assert_eq!(reading.settle(&[place]).unwrap_err().class, FailureClass::Environment);
     }
 }

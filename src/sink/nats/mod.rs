@@ -18,7 +18,7 @@ mod message;
 pub(super) use self::errors::remedied;
 
 use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE, REACHED_WITHIN};
-use self::dead_letters::SubjectReading;
+use self::dead_letters::SubjectPages;
 use self::errors::{Answered, api_error, log_in_fails};
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
@@ -180,7 +180,7 @@ impl Destination for Settings {
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(SubjectReading::new(self.named(client), topic)?))
+        Ok(Box::new(SubjectPages::open(self.named(client), topic)?))
     }
 
     fn event_binding(&self) -> Option<EventBinding> {

@@ -29,8 +29,9 @@
 pub mod address;
 mod chunk;
 mod client;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod dead_letters;
 mod hand_over;
-mod outage;
 mod receiver;
 mod reconnect;
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
@@ -43,8 +44,9 @@ mod tests;
 pub use chunk::{Chunk, Parts, Stored};
 pub use client::QueueSink;
 pub(super) use client::block_on;
+#[cfg(any(feature = "nats", feature = "redis"))]
+pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
-pub use outage::Outage;
 pub use receiver::{Receiver, RecordOutcome, RecordPlace, RelayEvent};
 pub use reconnect::{End, Reconnect};
 

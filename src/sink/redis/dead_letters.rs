@@ -8,8 +8,8 @@ use super::Settings;
 use super::client;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
-use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
-use crate::sink::ordered_queue::{Outage, block_on};
+use crate::sink::destination::{DeadLetterPlace, KeptRecord, NoDeadLetters};
+use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use redis::{Cmd, Value, cmd};
 use std::collections::VecDeque;
@@ -20,40 +20,29 @@ const AT_ONCE: u32 = 100;
 /// The most bytes of a reply with entries. The longest text that a server takes by default has half of that.
 const MOST_BYTES: usize = 1 << 30;
 
-/// The reading of a stream.
-pub(super) struct StreamReading {
+/// The entries of a stream, up to the last one at the beginning.
+pub(super) struct StreamPages {
     settings: Settings,
     stream: String,
     /// The position behind which the next entry is, in Redis' syntax.
     behind: String,
     /// How many entries are read next. After a failure one, since the reply may have been too long.
     at_once: u32,
-    /// The id of the last entry at the beginning. `None`: the stream was empty, or all entries are read.
+    /// The id of the last entry at the beginning. `None`: the stream was empty.
     last: Option<String>,
-    count: u64,
-    read: VecDeque<KeptRecord>,
-    outage: Outage,
 }
 
-impl StreamReading {
-    pub(super) fn new(settings: Settings, stream: &str) -> Result<Self, NoDeadLetters> {
-        let mut reading = Self {
-            settings,
-            stream: stream.to_owned(),
-            behind: "-".to_owned(),
-            at_once: AT_ONCE,
-            last: None,
-            count: 0,
-            read: VecDeque::new(),
-            outage: Outage::default(),
-        };
-        if reading.number("EXISTS")? == 0 {
+impl StreamPages {
+    pub(super) fn open(settings: Settings, stream: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
+        let mut pages =
+            Self { settings, stream: stream.to_owned(), behind: "-".to_owned(), at_once: AT_ONCE, last: None };
+        if pages.number("EXISTS")? == 0 {
             return Err(NoDeadLetters::Missing { topic: stream.to_owned() });
         }
-        reading.count = u64::try_from(reading.number("XLEN")?).unwrap_or_default();
-        let reply = reading.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
-        reading.last = entries(&reply, stream).pop().map(|last| last.place.to_string());
-        Ok(reading)
+        let count = u64::try_from(pages.number("XLEN")?).unwrap_or_default();
+        let reply = pages.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
+        pages.last = entries(&reply, stream).pop_back().map(|last| last.place.to_string());
+        Ok(PagedDeadLetters::new(pages, count))
     }
 
     /// Sends a command. Returns a reply that is no error.
@@ -74,48 +63,29 @@ impl StreamReading {
     }
 }
 
-impl DeadLetters for StreamReading {
-    fn next(&mut self) -> Result<NextKept, Failure> {
-        if let Some(kept) = self.read.pop_front() {
-            return Ok(NextKept::Kept(kept));
-        }
-        let Some(last) = &self.last else { return Ok(NextKept::End) };
+impl DeadLetterPages for StreamPages {
+    fn page(&mut self) -> Result<VecDeque<KeptRecord>, Failure> {
+        let Some(last) = &self.last else { return Ok(VecDeque::new()) };
         let mut range = cmd("XRANGE");
-        range.arg(&self.stream).arg(&self.behind).arg(last).arg("COUNT").arg(self.at_once);
-        match self.ask(&range) {
-            Ok(reply) => self.read = entries(&reply, &self.stream).into(),
-            Err(failure) => {
-                self.at_once = 1;
-                return self.outage.wait(failure).map(|()| NextKept::Waiting);
-            }
+        let at_once = std::mem::replace(&mut self.at_once, 1);
+        range.arg(&self.stream).arg(&self.behind).arg(last).arg("COUNT").arg(at_once);
+        let read = entries(&self.ask(&range)?, &self.stream);
+        self.at_once = AT_ONCE.min(2 * at_once);
+        if let Some(kept) = read.back() {
+            self.behind = format!("({}", kept.place);
         }
-        self.outage.over();
-        self.at_once = AT_ONCE.min(2 * self.at_once);
-        match self.read.back() {
-            Some(kept) => self.behind = format!("({}", kept.place),
-            None => self.last = None,
-        }
-        Ok(NextKept::Waiting)
+        Ok(read)
     }
 
-    fn count(&self) -> u64 {
-        self.count
-    }
-
-    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
-        let mut command = cmd("XDEL");
-        command.arg(&self.stream).arg(places.iter().map(DeadLetterPlace::to_string).collect::<Vec<_>>());
-        while let Err(failure) = self.ask(&command) {
-            self.outage.wait(failure)?;
-        }
-        self.outage.over();
-        Ok(Vec::new())
+    fn remove(&mut self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
+        let places: Vec<String> = places.iter().map(DeadLetterPlace::to_string).collect();
+        self.ask(cmd("XDEL").arg(&self.stream).arg(places)).map(drop)
     }
 }
 
 /// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
-fn entries(reply: &Value, stream: &str) -> Vec<KeptRecord> {
-    let Value::Array(replied) = reply else { return Vec::new() };
+fn entries(reply: &Value, stream: &str) -> VecDeque<KeptRecord> {
+    let Value::Array(replied) = reply else { return VecDeque::new() };
     let kept = |(place, fields): (DeadLetterPlace, Vec<Field<'_>>)| KeptRecord {
         place,
         settled: false,
@@ -174,25 +144,14 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_server_that_is_unavailable_is_asked_again_for_a_minute() {
+    fn after_a_reply_that_may_have_been_too_long_one_entry_is_read() {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let settings = read_in_test("redis", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
-        let mut reading = StreamReading {
-            settings,
-            stream: "dead".to_owned(),
-            behind: "-".to_owned(),
-            at_once: AT_ONCE,
-            last: Some("7-1".to_owned()),
-            count: 1,
-            read: VecDeque::new(),
-            outage: Outage::default(),
-        };
-        assert!(matches!(reading.next(), Ok(NextKept::Waiting)));
-        assert_eq!(reading.at_once, 1);
-        reading.outage = Outage::of_long();
-        assert_eq!(reading.next().unwrap_err().class, FailureClass::Environment);
-        assert_eq!(reading.settle(&[]).unwrap_err().class, FailureClass::Environment);
+        let (stream, behind) = ("dead".to_owned(), "-".to_owned());
+        let mut pages = StreamPages { settings, stream, behind, at_once: AT_ONCE, last: Some("7-1".to_owned()) };
+        assert_eq!(pages.page().unwrap_err().class, FailureClass::Environment);
+        assert_eq!((pages.at_once, pages.behind.as_str()), (1, "-"));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
-use self::dead_letters::StreamReading;
+use self::dead_letters::StreamPages;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
@@ -198,7 +198,7 @@ impl Destination for Settings {
     }
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
-        Ok(Box::new(StreamReading::new(self.named(client), topic)?))
+        Ok(Box::new(StreamPages::open(self.named(client), topic)?))
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
