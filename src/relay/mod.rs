@@ -34,7 +34,6 @@ pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAns
 pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
-use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{Details, Outbox};
@@ -457,7 +456,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (since, was_told) = before.map_or((now, false), |(_, since, told)| (since, told));
         let told = was_told || now.saturating_duration_since(since) >= TOLD_AFTER;
         if told && !was_told {
-            tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
+            tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "publishing blocked; no data lost; Postgres retains WAL");
         }
         self.sequences_blocked = Some((failure.text, since, told));
     }

@@ -5,7 +5,6 @@
 use super::rows::Change;
 use super::session::{Blocked, FrameStep, Open, Session, Turn, WaitCause, disconnected};
 use super::{Clock, Relay, StreamEnd};
-use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, RowContext};
 use crate::pg::frame::{Frame, FrameError};
@@ -335,7 +334,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let was_told = before.is_some_and(|blocked| blocked.told);
         let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
         if told && !was_told {
-            tracing::warn!(reason = %failure, hint = CHECK, "publishing blocked; no data lost; Postgres retains WAL");
+            tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "publishing blocked; no data lost; Postgres retains WAL");
         }
         Blocked { failure, since, told }
     }

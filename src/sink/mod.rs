@@ -38,6 +38,7 @@ mod tests;
 pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};
 
+use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
 use crate::remedy::Remedy;
 use std::time::Duration;
@@ -270,6 +271,11 @@ impl Failure {
     #[must_use]
     pub fn fixed_by(self, remedy: impl Into<Remedy>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// The remedy for a log line. Without one, `walrelay check` has to find it.
+    pub fn logged_remedy(&self) -> String {
+        self.remedy.as_ref().map_or_else(|| CHECK.to_owned(), Remedy::to_string)
     }
 }
 
