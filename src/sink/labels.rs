@@ -127,7 +127,7 @@ pub const LABELS: &[Label] = &[
     ),
     label("sealed", "the stream is sealed", "another stream for the subject"),
     label("service", "the service failed", "nothing: the record is sent again"),
-    label("stream", "the stream has no name", "another --topic"),
+    label("stream", "the stream has no name, or with `dedupe` one with `}` outside of a hash tag", "another --topic"),
     label("throttled", "AWS takes fewer messages in a second", "the quota; the record is sent again"),
     label("timed_out", "no delivery report came in time", "nothing: the record is sent again"),
     label(

@@ -122,9 +122,16 @@ pub fn secret(given: &Given) -> Secret {
 /// # Errors
 /// The text is no time from a second to an hour.
 pub fn timeout(given: &Given) -> Result<Duration, SettingError> {
-    let expected = "a time from 1s to 1h";
+    time(given, "a time from 1s to 1h", |time| (LEAST_TIMEOUT..=MOST_TIMEOUT).contains(time))
+}
+
+/// Reads a time that `fits`. `expected`: the times that do, for messages.
+///
+/// # Errors
+/// The text is no such time.
+pub fn time(given: &Given, expected: &str, fits: impl Fn(&Duration) -> bool) -> Result<Duration, SettingError> {
     match duration(&given.text) {
-        Ok(time) if (LEAST_TIMEOUT..=MOST_TIMEOUT).contains(&time) => Ok(time),
+        Ok(time) if fits(&time) => Ok(time),
         Ok(_) => Err(given.invalid(expected, None)),
         Err(error) => Err(given.invalid(expected, error.suggestion)),
     }

@@ -123,7 +123,7 @@ fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
             SIDE.ok("exchange", format!("exchange {name} is declared at the start"))
         }
         Err(refusal) => {
-            let found = SIDE.fail("exchange", format!("exchange {name}: {} ({})", refusal.text, refusal.code));
+            let found = SIDE.fail("exchange", format!("exchange {name}: {}", refusal.shown()));
             if refusal.is_missing() {
                 return found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
@@ -146,7 +146,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding
             SIDE.ok("queue", format!("queue {queue} is declared at the start and bound to {exchange} by #"))
         }
         (Some(Err(refusal)), Some(queue)) => {
-            let found = SIDE.warn("queue", format!("queue {queue}: {} ({})", refusal.text, refusal.code));
+            let found = SIDE.warn("queue", format!("queue {queue}: {}", refusal.shown()));
             found
                 .why("messages are refused unless another queue takes them")
                 .fix(errors::declare_queue(settings, queue))
@@ -162,7 +162,7 @@ fn of_probe(probe: &Probe) -> Finding {
             .why("nothing is published until the alarm is over; no data is lost")
             .fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
-            SIDE.ok("confirms", format!("whether an alarm blocks publishers was not checked: {} ({})", refusal.text, refusal.code))
+            SIDE.ok("confirms", format!("whether an alarm blocks publishers was not checked: {}", refusal.shown()))
         }
         Probe::Nothing => SIDE.fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")

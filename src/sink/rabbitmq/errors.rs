@@ -77,7 +77,8 @@ impl Closing {
         self.code == NOT_FOUND
     }
 
-    fn shown(&self) -> String {
+    /// Its text and its code, for people.
+    pub(super) fn shown(&self) -> String {
         format!("{} ({})", self.text, self.code)
     }
 }

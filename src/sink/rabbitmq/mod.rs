@@ -20,12 +20,11 @@ use self::client::RabbitmqSession;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
 use crate::check_finding::Finding;
-use crate::given::units::duration;
 use crate::given::{Given, SettingError};
 use crate::route::Rule;
 use crate::secret::{Secret, SecretCommand};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
-use crate::sink::ordered_queue::address::{Address, Server, secret, switch, tls};
+use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, tls};
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use std::sync::Arc;
@@ -311,12 +310,9 @@ fn name_of(given: &Given) -> Result<String, SettingError> {
 }
 
 fn heartbeat(given: &Given) -> Result<Duration, SettingError> {
-    let expected = "a time of whole seconds from 1s to 10m";
-    match duration(&given.text) {
-        Ok(time) if time.subsec_nanos() == 0 && (1..=600).contains(&time.as_secs()) => Ok(time),
-        Ok(_) => Err(given.invalid(expected, None)),
-        Err(error) => Err(given.invalid(expected, error.suggestion)),
-    }
+    time(given, "a time of whole seconds from 1s to 10m", |time| {
+        time.subsec_nanos() == 0 && (1..=600).contains(&time.as_secs())
+    })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::secret::Secret;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
-use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
+use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use redis::{Value, cmd};
@@ -77,6 +77,9 @@ const PROPERTIES: [&str; 14] = [
 
 /// The default of `timeout`: how long a connection may be silent while replies are due.
 const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The least time of `dedupe`: Redis counts in milliseconds.
+const LEAST_REMEMBERED: Duration = Duration::from_millis(1);
 
 const DEFAULT_PORT: u16 = 6379;
 
@@ -156,16 +159,21 @@ struct ReplicaWait {
 
 /// Opens the sink, which begins to connect.
 fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
+    let adding = settings.adding;
+    let admit = move |record: &Record<'_>| admit(record, adding);
     QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
         client::run(&settings, receiver).await;
     })
 }
 
-/// Refuses records that no server would take.
-fn admit(record: &Record<'_>) -> Result<(), Failure> {
+/// Refuses records that no server would take, or whose ids cannot be remembered.
+fn admit(record: &Record<'_>, adding: Adding) -> Result<(), Failure> {
     let bad = |reason, text| Err(Failure::new(FailureClass::Row, reason, text));
     if record.topic.is_empty() {
         return bad(errors::STREAM, "a stream needs a name".to_owned());
+    }
+    if adding.dedupe.is_some() && !message::can_have_markers(record.topic) {
+        return bad(errors::STREAM, "with dedupe, a stream's name has no } outside of a hash tag".to_owned());
     }
     if record.headers.len() > message::MOST_HEADERS {
         let text = format!("{} headers; an entry may have {}", record.headers.len(), message::MOST_HEADERS);
@@ -267,7 +275,12 @@ impl Settings {
             tls: (asked.scheme == "rediss").then(|| tls(asked)).transpose()?,
             user: said("username").or(user),
             password: property("password").map(secret).or_else(|| in_address.map(|text| Secret::Text(text.into()))),
-            adding: Adding { most: most(asked)?, dedupe: property("dedupe").map(remembered).transpose()? },
+            adding: Adding {
+                most: most(asked)?,
+                dedupe: property("dedupe")
+                    .map(|given| time(given, "a time, such as 7d", |time| *time >= LEAST_REMEMBERED))
+                    .transpose()?,
+            },
             wait: property("wait").map(wait).transpose()?,
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             client: "walrelay".to_owned(),
@@ -339,15 +352,6 @@ fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
 
 fn number<T: std::str::FromStr>(given: &Given, expected: &str) -> Result<T, SettingError> {
     given.text.parse().map_err(|_| given.invalid(expected, None))
-}
-
-fn remembered(given: &Given) -> Result<Duration, SettingError> {
-    let least = Duration::from_millis(1);
-    match duration(&given.text) {
-        Ok(time) if time >= least => Ok(time),
-        Ok(_) => Err(given.invalid("a time, such as 7d", None)),
-        Err(error) => Err(given.invalid("a time, such as 7d", error.suggestion)),
-    }
 }
 
 /// Parses `REPLICAS,TIME`. A time without a unit is in milliseconds.

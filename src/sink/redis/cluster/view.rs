@@ -11,11 +11,10 @@ use crate::sink::redis::connection::{Info, RedisConnection, broken};
 use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};
 use crate::sink::redis::message::SLOTS;
 use crate::sink::{Failure, FailureClass};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use redis::{Value, cmd};
-use std::future::poll_fn;
 use std::ops::RangeInclusive;
-use std::pin::Pin;
-use std::task::Poll;
 use std::time::Duration;
 
 /// How long the client waits for a node before it asks the next one as well.
@@ -47,19 +46,16 @@ impl View {
     /// # Errors
     /// No node gives a view.
     pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
-        let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, Vec::new());
+        let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, FuturesUnordered::new());
         let mut left = nodes.iter();
         loop {
-            asked.extend(left.next().map(|node| Box::pin(ask(settings, node))));
-            if asked.is_empty() {
-                break;
-            }
-            let answered = tokio::time::timeout(ASKED_BESIDE_AFTER, first_of(&mut asked)).await;
-            match answered {
-                Ok(Ok(view)) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
-                Ok(Ok(view)) => return Ok(view),
+            asked.extend(left.next().map(|node| ask(settings, node)));
+            match tokio::time::timeout(ASKED_BESIDE_AFTER, asked.next()).await {
+                Ok(None) => break,
+                Ok(Some(Ok(view))) if view.state.as_deref() == Some("fail") => cut_off = cut_off.or(Some(view)),
+                Ok(Some(Ok(view))) => return Ok(view),
                 // Each node has users of its own: another node may accept this one.
-                Ok(Err(failure)) => failures.push(failure),
+                Ok(Some(Err(failure))) => failures.push(failure),
                 // A node that answers later is asked again the next time.
                 Err(_late) if left.len() == 0 && cut_off.is_some() => break,
                 Err(_late) => {}
@@ -177,22 +173,6 @@ async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
     let asking = async { View::of(&mut RedisConnection::open_at(settings, node).await?).await };
     let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
     tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
-}
-
-/// Waits for the first future that is ready, removes it, and returns its result.
-async fn first_of<F: Future + Unpin>(all: &mut Vec<F>) -> F::Output {
-    poll_fn(|context| {
-        for number in 0..all.len() {
-            if let Some(one) = all.get_mut(number)
-                && let Poll::Ready(result) = Pin::new(one).poll(context)
-            {
-                drop(all.swap_remove(number));
-                return Poll::Ready(result);
-            }
-        }
-        Poll::Pending
-    })
-    .await
 }
 
 /// The failure if no node gives a view: the one that an operator has to fix, if there is one.
