@@ -21,7 +21,7 @@ use crate::sink::aws;
 use crate::sink::ordered_queue::{
     Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, RelayEvent, Stored, TakenRecord,
 };
-use crate::sink::{Failure, FailureClass, Header, Record};
+use crate::sink::{Failure, FailureClass};
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -311,19 +311,6 @@ impl Room<'_> {
     }
 }
 
-/// A stored record as a [`Record`]. `headers`: a list of its headers, whose memory is used again.
-fn borrowed<'a>(stored: Stored<'a>, headers: &'a [Header<'a>]) -> Record<'a> {
-    Record {
-        topic: stored.topic(),
-        key: stored.key(),
-        value: stored.value(),
-        headers,
-        timestamp_millis: stored.timestamp_millis(),
-        partition: None,
-        content: stored.content(),
-    }
-}
-
 impl SqsWorker {
     fn new(settings: Settings) -> Self {
         Self {
@@ -379,12 +366,9 @@ impl SqsWorker {
         if taken.is_empty() {
             return false;
         }
-        let mut headers: Vec<Header<'_>> = Vec::new();
         let mut entries = service.batch();
         for (number, stored) in taken.iter().filter_map(|taken| receiver.record(taken.item)).enumerate() {
-            headers.clear();
-            headers.extend(stored.headers());
-            entries.push(number, &borrowed(stored, &headers), stored.tag().origin, form, is_fifo);
+            stored.with_record(|record| entries.push(number, record, stored.tag().origin, form, is_fifo));
         }
         self.tell(&queue, is_fifo);
         let caller = Arc::clone(&self.caller);
