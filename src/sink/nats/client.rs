@@ -66,140 +66,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The part before the number in the subject of an answer to a question.
 const ANSWER: &str = "s";
 
-/// A connection, with the library's client on a thread of its own.
-pub(super) struct NatsConnection {
-    client: Client,
-    events: UnboundedReceiver<async_nats::Event>,
-    /// `host:port`, for people.
-    address: String,
-    /// How long the server may be silent.
-    timeout: Duration,
-    _runtime: ClientRuntime,
-}
-
-impl NatsConnection {
-    /// Connects to a server and logs in. Tries all servers, beginning with the one at index `first`.
-    ///
-    /// # Errors
-    /// All attempts fail: the failure of the last, or of one that refuses the credentials.
-    pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
-        let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
-        let mut refused = broken(&settings.address(), "there is no server");
-        for server in servers.take(settings.servers.len()) {
-            let opening = Self::open_one(settings, server);
-            let failure = match tokio::time::timeout(REACHED_WITHIN, opening).await {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(failure)) => failure,
-                Err(_late) => broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs())),
-            };
-            if refused.class != FailureClass::LogIn {
-                refused = failure;
-            }
-        }
-        Err(refused)
-    }
-
-    async fn open_one(settings: &Settings, server: &Server) -> Result<Self, Failure> {
-        let address = server.address();
-        let failed = |error: &dyn std::fmt::Display| broken(&address, &error.to_string());
-        let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;
-        let (to, events) = unbounded_channel();
-        let is_first = AtomicBool::new(true);
-        // The library's task has this callback beside the socket, and drops both.
-        let delay = move |_attempts| {
-            let _alive = &alive;
-            if is_first.swap(false, Ordering::Relaxed) { Duration::ZERO } else { NEVER }
-        };
-        let options = settings.options(&address)?.reconnect_delay_callback(delay).event_callback(move |event| {
-            let _nobody_listens = to.send(event);
-            std::future::ready(())
-        });
-        let host = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.clone() };
-        let connecting = options.connect(format!("nats://{host}:{}", server.port));
-        let client = runtime.run(connecting).await.map_err(|error| failed(&error))?;
-        let client = client.map_err(|error| errors::of_connect(&address, &settings.login, &error))?;
-        Sockets::to([server.port]).empty_at_close();
-        if !client.server_info().headers {
-            return Err(broken(&address, "it is older than NATS 2.2 or has headers turned off"));
-        }
-        Ok(Self { client, events, address, timeout: settings.timeout, _runtime: runtime })
-    }
-
-    /// The server's own description.
-    pub(super) fn info(&self) -> ServerInfo {
-        self.client.server_info()
-    }
-
-    /// Asks the API, while no message is under way.
-    ///
-    /// # Errors
-    /// The connection is lost, or no answer comes.
-    pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
-        let Self { client, events, address, timeout, .. } = self;
-        let mut asking = std::pin::pin!(client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes())));
-        loop {
-            tokio::select! {
-                answered = &mut asking => return match answered {
-                    Ok(Message { payload, .. }) => Ok(Answered::With(payload)),
-                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::NoResponders),
-                    Err(error) if error.kind() == RequestErrorKind::TimedOut => {
-                        Err(broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
-                    }
-                    Err(error) => Err(broken(address, &error.to_string())),
-                },
-                event = events.recv() => match EventMeaning::of(address, event) {
-                    EventMeaning::Forbidden(_) => return Ok(Answered::Forbidden),
-                    EventMeaning::Closes(failure) => return Err(failure),
-                    EventMeaning::Ended => return Err(errors::ended(address, *timeout)),
-                    EventMeaning::Leaves | EventMeaning::Nothing => {}
-                },
-            }
-        }
-    }
-
-    /// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
-    async fn allows_atomic(&mut self, stream: &str) -> Result<bool, Failure> {
-        let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
-        let info: Option<serde_json::Value> = serde_json::from_slice(answer.data()).ok();
-        Ok(info.and_then(|info| info.pointer("/config/allow_atomic")?.as_bool()).unwrap_or_default())
-    }
-
-    /// Hands a message to the library, which sends it soon. `false`: the library's queue is full.
-    fn send(&self, subject: &str, reply: Option<String>, headers: HeaderMap, data: Bytes) -> bool {
-        let subject = subject.to_owned();
-        let sending = async {
-            match reply {
-                Some(reply) => self.client.publish_with_reply_and_headers(subject, reply, headers, data).await.is_ok(),
-                None => self.client.publish_with_headers(subject, headers, data).await.is_ok(),
-            }
-        };
-        tokio::task::unconstrained(sending).now_or_never().unwrap_or(false)
-    }
-}
-
-/// A message, or a batch of one key, that waits for its acknowledgement.
-struct Flight {
-    taken: TakenRecord<RecordPlace>,
-    /// How many messages there are.
-    records: usize,
-    bytes: usize,
-    sent: Instant,
-}
-
-/// The messages and batches under way, by their numbers, which count from 0 on each connection.
-#[derive(Default)]
-struct Flights {
-    numbered: BTreeMap<u64, Flight>,
-    /// The next number.
-    next: u64,
-    /// How many messages are under way.
-    under_way: usize,
-    /// The bytes of these messages.
-    bytes: usize,
-    /// How many batches are under way.
-    batches: usize,
-}
-
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut server) = (Reconnect::default(), 0);
@@ -538,6 +404,29 @@ impl<'a> NatsWorker<'a> {
     }
 }
 
+/// A message, or a batch of one key, that waits for its acknowledgement.
+struct Flight {
+    taken: TakenRecord<RecordPlace>,
+    /// How many messages there are.
+    records: usize,
+    bytes: usize,
+    sent: Instant,
+}
+
+/// The messages and batches under way, by their numbers, which count from 0 on each connection.
+#[derive(Default)]
+struct Flights {
+    numbered: BTreeMap<u64, Flight>,
+    /// The next number.
+    next: u64,
+    /// How many messages are under way.
+    under_way: usize,
+    /// The bytes of these messages.
+    bytes: usize,
+    /// How many batches are under way.
+    batches: usize,
+}
+
 impl Flight {
     /// How many of its messages go one by one if nobody knows what became of it: the stream refuses a batch with a message that it has.
     fn alone(&self) -> usize {
@@ -568,5 +457,116 @@ impl Flights {
         let is_old = now.duration_since(flight.sent) >= than;
         let number = *number;
         is_old.then(|| self.take(number)).flatten()
+    }
+}
+
+/// A connection, with the library's client on a thread of its own.
+pub(super) struct NatsConnection {
+    client: Client,
+    events: UnboundedReceiver<async_nats::Event>,
+    /// `host:port`, for people.
+    address: String,
+    /// How long the server may be silent.
+    timeout: Duration,
+    _runtime: ClientRuntime,
+}
+
+impl NatsConnection {
+    /// Connects to a server and logs in. Tries all servers, beginning with the one at index `first`.
+    ///
+    /// # Errors
+    /// All attempts fail: the failure of the last, or of one that refuses the credentials.
+    pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
+        let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
+        let mut refused = broken(&settings.address(), "there is no server");
+        for server in servers.take(settings.servers.len()) {
+            let opening = Self::open_one(settings, server);
+            let failure = match tokio::time::timeout(REACHED_WITHIN, opening).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(failure)) => failure,
+                Err(_late) => broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs())),
+            };
+            if refused.class != FailureClass::LogIn {
+                refused = failure;
+            }
+        }
+        Err(refused)
+    }
+
+    async fn open_one(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+        let address = server.address();
+        let failed = |error: &dyn std::fmt::Display| broken(&address, &error.to_string());
+        let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;
+        let (to, events) = unbounded_channel();
+        let is_first = AtomicBool::new(true);
+        // The library's task has this callback beside the socket, and drops both.
+        let delay = move |_attempts| {
+            let _alive = &alive;
+            if is_first.swap(false, Ordering::Relaxed) { Duration::ZERO } else { NEVER }
+        };
+        let options = settings.options(&address)?.reconnect_delay_callback(delay).event_callback(move |event| {
+            let _nobody_listens = to.send(event);
+            std::future::ready(())
+        });
+        let host = if server.host.contains(':') { format!("[{}]", server.host) } else { server.host.clone() };
+        let connecting = options.connect(format!("nats://{host}:{}", server.port));
+        let client = runtime.run(connecting).await.map_err(|error| failed(&error))?;
+        let client = client.map_err(|error| errors::of_connect(&address, &settings.login, &error))?;
+        Sockets::to([server.port]).empty_at_close();
+        if !client.server_info().headers {
+            return Err(broken(&address, "it is older than NATS 2.2 or has headers turned off"));
+        }
+        Ok(Self { client, events, address, timeout: settings.timeout, _runtime: runtime })
+    }
+
+    /// The server's own description.
+    pub(super) fn info(&self) -> ServerInfo {
+        self.client.server_info()
+    }
+
+    /// Asks the API, while no message is under way.
+    ///
+    /// # Errors
+    /// The connection is lost, or no answer comes.
+    pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
+        let Self { client, events, address, timeout, .. } = self;
+        let mut asking = std::pin::pin!(client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes())));
+        loop {
+            tokio::select! {
+                answered = &mut asking => return match answered {
+                    Ok(Message { payload, .. }) => Ok(Answered::With(payload)),
+                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::NoResponders),
+                    Err(error) if error.kind() == RequestErrorKind::TimedOut => {
+                        Err(broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
+                    }
+                    Err(error) => Err(broken(address, &error.to_string())),
+                },
+                event = events.recv() => match EventMeaning::of(address, event) {
+                    EventMeaning::Forbidden(_) => return Ok(Answered::Forbidden),
+                    EventMeaning::Closes(failure) => return Err(failure),
+                    EventMeaning::Ended => return Err(errors::ended(address, *timeout)),
+                    EventMeaning::Leaves | EventMeaning::Nothing => {}
+                },
+            }
+        }
+    }
+
+    /// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
+    async fn allows_atomic(&mut self, stream: &str) -> Result<bool, Failure> {
+        let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
+        let info: Option<serde_json::Value> = serde_json::from_slice(answer.data()).ok();
+        Ok(info.and_then(|info| info.pointer("/config/allow_atomic")?.as_bool()).unwrap_or_default())
+    }
+
+    /// Hands a message to the library, which sends it soon. `false`: the library's queue is full.
+    fn send(&self, subject: &str, reply: Option<String>, headers: HeaderMap, data: Bytes) -> bool {
+        let subject = subject.to_owned();
+        let sending = async {
+            match reply {
+                Some(reply) => self.client.publish_with_reply_and_headers(subject, reply, headers, data).await.is_ok(),
+                None => self.client.publish_with_headers(subject, headers, data).await.is_ok(),
+            }
+        };
+        tokio::task::unconstrained(sending).now_or_never().unwrap_or(false)
     }
 }

@@ -86,367 +86,6 @@ const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duratio
 /// The text for a connection whose end the library does not explain.
 const WENT: &str = "the connection was lost";
 
-/// A connection, with the library's client on threads of its own.
-pub(super) struct RabbitmqSession {
-    connection: Arc<Connection>,
-    events: BoxStream<'static, lapin::Event>,
-    /// The host and port, for people.
-    server: String,
-    /// The end of the token of this connection, if it has one and says so.
-    token_ends: Option<SystemTime>,
-    opened: Instant,
-    _runtime: ClientRuntime,
-}
-
-/// The outcome of a message to a queue that does not exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Probe {
-    /// The broker returned and confirmed the message.
-    Returned,
-    /// The broker blocks publishers, for this reason.
-    Blocked(String),
-    /// The user may not publish it.
-    Refused(Closing),
-    /// The broker did not answer.
-    Nothing,
-}
-
-/// The broker's answer to a request: done, or refused for this reason. The failure is the connection's.
-pub(super) type Asked = Result<Result<(), Closing>, Failure>;
-
-/// The runtime for the library. It hands the library a socket that is open, and never opens one by itself.
-#[derive(Debug, Clone)]
-struct Sockets(Tokio);
-
-impl Reactor for Sockets {
-    type TcpStream = Compat<Box<dyn Stream>>;
-    type Sleep = <Tokio as Reactor>::Sleep;
-
-    fn register<H: io::Read + io::Write + AsFd + AsRawFd + Send + 'static>(
-        &self,
-        socket: H,
-    ) -> io::Result<impl futures_util::AsyncRead + futures_util::AsyncWrite + Send + Unpin + 'static> {
-        self.0.register(socket)
-    }
-
-    fn sleep(&self, duration: Duration) -> Self::Sleep {
-        self.0.sleep(duration)
-    }
-
-    fn interval(&self, duration: Duration) -> impl futures_util::Stream<Item = std::time::Instant> + Send + 'static {
-        self.0.interval(duration)
-    }
-
-    fn tcp_connect_addr(
-        &self,
-        _address: std::net::SocketAddr,
-    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
-        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
-    }
-}
-
-impl RabbitmqSession {
-    /// Connects to the host with this index and authenticates.
-    pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
-        let server = settings.servers.get(host).cloned().unwrap_or_default();
-        let address = server.address();
-        let opening = async {
-            let session = Self::connect(settings, server).await?;
-            session.declare(settings).await?;
-            Ok::<Self, Failure>(session)
-        };
-        match tokio::time::timeout(REACHED_WITHIN, opening).await {
-            Ok(opened) => {
-                if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
-                    && failure.class == FailureClass::LogIn
-                {
-                    // The next attempt runs the program again, and does not use its last output.
-                    password.refused();
-                }
-                opened
-            }
-            Err(_late) => Err(errors::broken(&address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
-        }
-    }
-
-    async fn connect(settings: &Settings, server: Server) -> Result<Self, Failure> {
-        let address = server.address();
-        let secret = secret(settings, &address).await?;
-        let token_ends = secret.as_ref().and_then(|secret| end_of_token(secret.expose_secret()));
-        let failed = |error: &dyn std::fmt::Display| errors::broken(&address, &error.to_string());
-        let (runtime, alive) = ClientRuntime::new("rabbitmq-client").map_err(|error| failed(&error))?;
-        let (uri, tls) = (uri(settings, &server, secret.as_ref()), settings.tls.clone());
-        let properties = ConnectionProperties::default()
-            .with_connection_name(settings.client.as_str().into())
-            .with_client_property("product".into(), "walrelay".into())
-            .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
-        let connecting = async move {
-            let peer = Peer { host: &server.host, port: server.port, tls: tls.as_ref(), unread_at_most: None };
-            // The socket is opened here and not in the function below, whose timers the library's thread would poll after the runtime's end.
-            let socket = Mutex::new(Some(socket::connect(peer).await?.compat()));
-            let reach = async move |_uri: AMQPUri, _runtime: Runtime<RuntimeParts<Tokio, Sockets>>| {
-                // The library's thread has this function beside the socket, and drops both.
-                let _alive = &alive;
-                let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
-                socket.map(AsyncTcpStream::Plain).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
-            };
-            let tokio = Tokio::current();
-            let parts = RuntimeParts::new(tokio.clone(), Sockets(tokio));
-            Connection::connector(uri, Runtime::new(parts), reach, properties).await
-        };
-        let connection = runtime.run(connecting).await.map_err(|error| failed(&error))?;
-        let connection = connection.map_err(|error| errors::of_error(&address, settings.heartbeat, &error))?;
-        let events = connection.events_listener().boxed();
-        let connection = Arc::new(connection);
-        Ok(Self { connection, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
-    }
-
-    /// The failure of a connection that is of no more use.
-    fn failed(&self, error: &lapin::Error) -> Failure {
-        errors::of_error(&self.server, self.heartbeat(), error)
-    }
-
-    pub(super) fn heartbeat(&self) -> Duration {
-        Duration::from_secs(self.connection.configuration().heartbeat().into())
-    }
-
-    /// The most bytes of a frame.
-    pub(super) fn frame_bytes(&self) -> usize {
-        usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX)
-    }
-
-    /// Whether the broker may refuse requests now because the connection's token has ended. The broker keeps such a connection. A new
-    /// connection has a new token.
-    fn has_expired(&self) -> bool {
-        self.token_ends.is_some_and(|end| may_be_over(end, SystemTime::now())) && self.opened.elapsed() >= RENEWED_AFTER
-    }
-
-    /// Sends a request on a channel of its own.
-    async fn ask(&self, ask: impl AsyncFnOnce(&Channel) -> lapin::Result<()>) -> Asked {
-        let channel = self.connection.create_channel().await.map_err(|error| self.failed(&error))?;
-        match ask(&channel).await {
-            Ok(()) => {
-                // The request is done, whatever becomes of its channel.
-                drop(channel.close(200, "bye".into()).await);
-                Ok(Ok(()))
-            }
-            Err(error) => {
-                Closing::of_channel(&error).map_or_else(|| Err(self.failed(&error)), |closing| Ok(Err(closing)))
-            }
-        }
-    }
-
-    /// Declares a durable topic exchange. `passive`: asks only whether an exchange of that name exists.
-    pub(super) async fn exchange_declare(&self, exchange: &str, passive: bool) -> Asked {
-        let options = ExchangeDeclareOptions { passive, durable: !passive, ..ExchangeDeclareOptions::default() };
-        let declare = async |channel: &Channel| {
-            channel.exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default()).await
-        };
-        self.ask(declare).await
-    }
-
-    /// Declares a quorum queue. `passive`: asks only whether a queue of that name exists.
-    pub(super) async fn queue_declare(&self, queue: &str, passive: bool) -> Asked {
-        let options = QueueDeclareOptions { passive, durable: !passive, ..QueueDeclareOptions::default() };
-        let mut arguments = FieldTable::default();
-        if !passive {
-            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
-        }
-        self.ask(async |channel| channel.queue_declare(short(queue), options, arguments).await.map(drop)).await
-    }
-
-    pub(super) async fn queue_bind(&self, queue: &str, exchange: &str, key: &str) -> Asked {
-        let (queue, exchange, key) = (short(queue), short(exchange), short(key));
-        let bind = async |channel: &Channel| {
-            channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
-        };
-        self.ask(bind).await
-    }
-
-    pub(super) async fn queue_delete(&self, queue: &str) -> Asked {
-        let options = QueueDeleteOptions::default();
-        self.ask(async |channel| channel.queue_delete(short(queue), options).await.map(drop)).await
-    }
-
-    /// Declares exchange and queue, if the settings ask for it. Existing ones stay as they are.
-    async fn declare(&self, settings: &Settings) -> Result<(), Failure> {
-        let Settings { exchange, queue, .. } = settings;
-        if !settings.declare {
-            return Ok(());
-        }
-        let refused =
-            |what: String| move |closing: Closing| errors::not_declared(settings, &self.server, &what, &closing);
-        if !exchange.is_empty() && self.exchange_declare(exchange, true).await?.is_err() {
-            self.exchange_declare(exchange, false).await?.map_err(refused(format!("exchange {exchange}")))?;
-        }
-        let Some(queue) = queue else { return Ok(()) };
-        if self.queue_declare(queue, true).await?.is_err() {
-            self.queue_declare(queue, false).await?.map_err(refused(format!("queue {queue}")))?;
-        }
-        if exchange.is_empty() {
-            return Ok(());
-        }
-        self.queue_bind(queue, exchange, "#").await?.map_err(refused(format!("queue {queue}")))
-    }
-
-    /// Publishes a message without a body to a queue that does not exist, which changes nothing. A broker tells only publishers that it
-    /// blocks them.
-    pub(super) async fn probe(&mut self) -> Result<Probe, Failure> {
-        let channel = confirming(&self.connection).await.map_err(|error| self.failed(&error))?;
-        let key = format!("walrelay-check-{}", std::process::id());
-        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-        let publishing = async {
-            channel.basic_publish(short(""), short(&key), options, &[], BasicProperties::default()).await?.await
-        };
-        let mut publishing = std::pin::pin!(publishing);
-        let said = loop {
-            tokio::select! {
-                said = &mut publishing => break said,
-                Some(event) = self.events.next() => if let lapin::Event::ConnectionBlocked(reason) = event {
-                    return Ok(Probe::Blocked(reason));
-                },
-            }
-        };
-        // The broker reports an alarm before the confirm. Both may have come by now.
-        while let Some(Some(event)) = self.events.next().now_or_never() {
-            if let lapin::Event::ConnectionBlocked(reason) = event {
-                return Ok(Probe::Blocked(reason));
-            }
-        }
-        match said {
-            Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => Ok(Probe::Returned),
-            Ok(Confirmation::Ack(None) | Confirmation::Nack(None) | Confirmation::NotRequested) => Ok(Probe::Nothing),
-            Err(error) => Closing::of_channel(&error).map(Probe::Refused).ok_or_else(|| self.failed(&error)),
-        }
-    }
-
-    /// Closes the connection, so that the server does not log a lost one.
-    pub(super) async fn leave(&self) {
-        let leaving = self.connection.close(200, "bye".into());
-        // Without an answer the connection is dropped all the same.
-        drop(tokio::time::timeout(LEFT_WITHIN, leaving).await);
-    }
-}
-
-/// A channel on which messages are confirmed.
-async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
-}
-
-fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> AMQPUri {
-    let (username, mechanism) = match &settings.login {
-        Login::Plain { user, .. } => (user.clone(), SASLMechanism::Plain),
-        Login::External => (String::new(), SASLMechanism::External),
-    };
-    let password = secret.map(|secret| secret.expose_secret().to_owned()).unwrap_or_default();
-    AMQPUri {
-        authority: AMQPAuthority {
-            userinfo: AMQPUserInfo { username, password },
-            host: server.host.clone(),
-            port: server.port,
-        },
-        vhost: settings.vhost.clone(),
-        query: AMQPQueryString {
-            frame_max: Some(LARGEST_FRAME),
-            heartbeat: u16::try_from(settings.heartbeat.as_secs()).ok(),
-            auth_mechanism: Some(mechanism),
-            ..AMQPQueryString::default()
-        },
-        ..AMQPUri::default()
-    }
-}
-
-/// Reads the present password. A program may take seconds for it.
-async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString>, Failure> {
-    let Login::Plain { password, .. } = &settings.login else { return Ok(None) };
-    let password = password.clone();
-    let read = tokio::task::spawn_blocking(move || password.read()).await;
-    let failed = |error: &dyn std::fmt::Display| errors::no_login(server, &error.to_string());
-    read.map_err(|error| failed(&error))?.map(Some).map_err(|error| failed(&error))
-}
-
-/// The end of a token, if it is a JSON Web Token. Only the broker checks its signature.
-fn end_of_token(secret: &str) -> Option<SystemTime> {
-    #[derive(Deserialize)]
-    struct Claims {
-        exp: f64,
-    }
-    let mut parts = secret.split('.');
-    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-        return None;
-    };
-    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
-    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
-    UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)
-}
-
-/// Whether a token with this end may have ended by the broker's clock.
-fn may_be_over(end: SystemTime, now: SystemTime) -> bool {
-    end <= now + CLOCKS_DIFFER
-}
-
-/// A batch that is confirmed, or whose channel is lost.
-struct Landed {
-    number: u64,
-    /// The channel, to be used again.
-    channel: Option<Channel>,
-    messages: Vec<(TakenRecord<RecordPlace>, KeyHash)>,
-    /// The confirm of each message.
-    confirms: Vec<lapin::Result<Confirmation>>,
-}
-
-/// Publishes a batch and waits until all its messages are confirmed. Opens a channel if there is none.
-///
-/// # Errors
-/// No channel can be opened.
-async fn publish(
-    connection: Arc<Connection>,
-    channel: Option<Channel>,
-    number: u64,
-    batch: Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)>,
-) -> lapin::Result<Landed> {
-    let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
-    let channel = match channel {
-        Some(channel) => channel,
-        None => confirming(&connection).await?,
-    };
-    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
-    let publishing = batch.into_iter().map(async |(_, _, outgoing)| {
-        let Outgoing { exchange, key, properties, body } = outgoing;
-        let confirm = channel.basic_publish(exchange, key, options, &body, properties).await?;
-        drop(body);
-        confirm.await
-    });
-    let confirms = join_all(publishing).await;
-    let is_whole = confirms.iter().all(Result::is_ok);
-    Ok(Landed { number, channel: is_whole.then_some(channel), messages, confirms })
-}
-
-impl Landed {
-    /// For each message, the failure if the broker returned it. `None`: it is not clear which messages came back.
-    fn returned(&self, settings: &Settings) -> Option<Vec<Option<Failure>>> {
-        let mut found = vec![None; self.messages.len()];
-        for confirm in &self.confirms {
-            let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirm else { continue };
-            let owner = message::owner_of(message);
-            let mut alike = self.messages.iter().zip(&mut found).filter(|((_, known), _)| *known == owner);
-            let (Some((_, found)), None) = (alike.next(), alike.next()) else { return None };
-            *found = Some(errors::unroutable(settings, message));
-        }
-        Some(found)
-    }
-
-    /// The error for which the broker closed the channel, or the connection was lost.
-    fn lost(&self) -> Option<&lapin::Error> {
-        let mut lost = self.confirms.iter().filter_map(|confirm| confirm.as_ref().err()).peekable();
-        // The errors of later messages say only that the channel is closed.
-        let first = lost.peek().copied();
-        lost.find(|error| Closing::of(error).is_some()).or(first)
-    }
-}
-
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let (mut reconnect, mut host, mut patience) = (Reconnect::default(), 0, CONFIRMED_WITHIN.0);
@@ -776,6 +415,367 @@ impl<'a> RabbitmqWorker<'a> {
         }
         receiver.publish();
     }
+}
+
+/// A batch that is confirmed, or whose channel is lost.
+struct Landed {
+    number: u64,
+    /// The channel, to be used again.
+    channel: Option<Channel>,
+    messages: Vec<(TakenRecord<RecordPlace>, KeyHash)>,
+    /// The confirm of each message.
+    confirms: Vec<lapin::Result<Confirmation>>,
+}
+
+/// Publishes a batch and waits until all its messages are confirmed. Opens a channel if there is none.
+///
+/// # Errors
+/// No channel can be opened.
+async fn publish(
+    connection: Arc<Connection>,
+    channel: Option<Channel>,
+    number: u64,
+    batch: Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)>,
+) -> lapin::Result<Landed> {
+    let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
+    let channel = match channel {
+        Some(channel) => channel,
+        None => confirming(&connection).await?,
+    };
+    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let publishing = batch.into_iter().map(async |(_, _, outgoing)| {
+        let Outgoing { exchange, key, properties, body } = outgoing;
+        let confirm = channel.basic_publish(exchange, key, options, &body, properties).await?;
+        drop(body);
+        confirm.await
+    });
+    let confirms = join_all(publishing).await;
+    let is_whole = confirms.iter().all(Result::is_ok);
+    Ok(Landed { number, channel: is_whole.then_some(channel), messages, confirms })
+}
+
+impl Landed {
+    /// For each message, the failure if the broker returned it. `None`: it is not clear which messages came back.
+    fn returned(&self, settings: &Settings) -> Option<Vec<Option<Failure>>> {
+        let mut found = vec![None; self.messages.len()];
+        for confirm in &self.confirms {
+            let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirm else { continue };
+            let owner = message::owner_of(message);
+            let mut alike = self.messages.iter().zip(&mut found).filter(|((_, known), _)| *known == owner);
+            let (Some((_, found)), None) = (alike.next(), alike.next()) else { return None };
+            *found = Some(errors::unroutable(settings, message));
+        }
+        Some(found)
+    }
+
+    /// The error for which the broker closed the channel, or the connection was lost.
+    fn lost(&self) -> Option<&lapin::Error> {
+        let mut lost = self.confirms.iter().filter_map(|confirm| confirm.as_ref().err()).peekable();
+        // The errors of later messages say only that the channel is closed.
+        let first = lost.peek().copied();
+        lost.find(|error| Closing::of(error).is_some()).or(first)
+    }
+}
+
+/// A connection, with the library's client on threads of its own.
+pub(super) struct RabbitmqSession {
+    connection: Arc<Connection>,
+    events: BoxStream<'static, lapin::Event>,
+    /// The host and port, for people.
+    server: String,
+    /// The end of the token of this connection, if it has one and says so.
+    token_ends: Option<SystemTime>,
+    opened: Instant,
+    _runtime: ClientRuntime,
+}
+
+/// The outcome of a message to a queue that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// The broker returned and confirmed the message.
+    Returned,
+    /// The broker blocks publishers, for this reason.
+    Blocked(String),
+    /// The user may not publish it.
+    Refused(Closing),
+    /// The broker did not answer.
+    Nothing,
+}
+
+/// The broker's answer to a request: done, or refused for this reason. The failure is the connection's.
+pub(super) type Asked = Result<Result<(), Closing>, Failure>;
+
+/// The runtime for the library. It hands the library a socket that is open, and never opens one by itself.
+#[derive(Debug, Clone)]
+struct Sockets(Tokio);
+
+impl Reactor for Sockets {
+    type TcpStream = Compat<Box<dyn Stream>>;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: io::Read + io::Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl futures_util::AsyncRead + futures_util::AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.0.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl futures_util::Stream<Item = std::time::Instant> + Send + 'static {
+        self.0.interval(duration)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        _address: std::net::SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        std::future::ready(Err(io::ErrorKind::Unsupported.into()))
+    }
+}
+
+impl RabbitmqSession {
+    /// Connects to the host with this index and authenticates.
+    pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
+        let server = settings.servers.get(host).cloned().unwrap_or_default();
+        let address = server.address();
+        let opening = async {
+            let session = Self::connect(settings, server).await?;
+            session.declare(settings).await?;
+            Ok::<Self, Failure>(session)
+        };
+        match tokio::time::timeout(REACHED_WITHIN, opening).await {
+            Ok(opened) => {
+                if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
+                    && failure.class == FailureClass::LogIn
+                {
+                    // The next attempt runs the program again, and does not use its last output.
+                    password.refused();
+                }
+                opened
+            }
+            Err(_late) => Err(errors::broken(&address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
+        }
+    }
+
+    async fn connect(settings: &Settings, server: Server) -> Result<Self, Failure> {
+        let address = server.address();
+        let secret = secret(settings, &address).await?;
+        let token_ends = secret.as_ref().and_then(|secret| end_of_token(secret.expose_secret()));
+        let failed = |error: &dyn std::fmt::Display| errors::broken(&address, &error.to_string());
+        let (runtime, alive) = ClientRuntime::new("rabbitmq-client").map_err(|error| failed(&error))?;
+        let (uri, tls) = (uri(settings, &server, secret.as_ref()), settings.tls.clone());
+        let properties = ConnectionProperties::default()
+            .with_connection_name(settings.client.as_str().into())
+            .with_client_property("product".into(), "walrelay".into())
+            .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into());
+        let connecting = async move {
+            let peer = Peer { host: &server.host, port: server.port, tls: tls.as_ref(), unread_at_most: None };
+            // The socket is opened here and not in the function below, whose timers the library's thread would poll after the runtime's end.
+            let socket = Mutex::new(Some(socket::connect(peer).await?.compat()));
+            let reach = async move |_uri: AMQPUri, _runtime: Runtime<RuntimeParts<Tokio, Sockets>>| {
+                // The library's thread has this function beside the socket, and drops both.
+                let _alive = &alive;
+                let socket = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+                socket.map(AsyncTcpStream::Plain).ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
+            };
+            let tokio = Tokio::current();
+            let parts = RuntimeParts::new(tokio.clone(), Sockets(tokio));
+            Connection::connector(uri, Runtime::new(parts), reach, properties).await
+        };
+        let connection = runtime.run(connecting).await.map_err(|error| failed(&error))?;
+        let connection = connection.map_err(|error| errors::of_error(&address, settings.heartbeat, &error))?;
+        let events = connection.events_listener().boxed();
+        let connection = Arc::new(connection);
+        Ok(Self { connection, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
+    }
+
+    /// The failure of a connection that is of no more use.
+    fn failed(&self, error: &lapin::Error) -> Failure {
+        errors::of_error(&self.server, self.heartbeat(), error)
+    }
+
+    pub(super) fn heartbeat(&self) -> Duration {
+        Duration::from_secs(self.connection.configuration().heartbeat().into())
+    }
+
+    /// The most bytes of a frame.
+    pub(super) fn frame_bytes(&self) -> usize {
+        usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the broker may refuse requests now because the connection's token has ended. The broker keeps such a connection. A new
+    /// connection has a new token.
+    fn has_expired(&self) -> bool {
+        self.token_ends.is_some_and(|end| may_be_over(end, SystemTime::now())) && self.opened.elapsed() >= RENEWED_AFTER
+    }
+
+    /// Sends a request on a channel of its own.
+    async fn ask(&self, ask: impl AsyncFnOnce(&Channel) -> lapin::Result<()>) -> Asked {
+        let channel = self.connection.create_channel().await.map_err(|error| self.failed(&error))?;
+        match ask(&channel).await {
+            Ok(()) => {
+                // The request is done, whatever becomes of its channel.
+                drop(channel.close(200, "bye".into()).await);
+                Ok(Ok(()))
+            }
+            Err(error) => {
+                Closing::of_channel(&error).map_or_else(|| Err(self.failed(&error)), |closing| Ok(Err(closing)))
+            }
+        }
+    }
+
+    /// Declares a durable topic exchange. `passive`: asks only whether an exchange of that name exists.
+    pub(super) async fn exchange_declare(&self, exchange: &str, passive: bool) -> Asked {
+        let options = ExchangeDeclareOptions { passive, durable: !passive, ..ExchangeDeclareOptions::default() };
+        let declare = async |channel: &Channel| {
+            channel.exchange_declare(short(exchange), ExchangeKind::Topic, options, FieldTable::default()).await
+        };
+        self.ask(declare).await
+    }
+
+    /// Declares a quorum queue. `passive`: asks only whether a queue of that name exists.
+    pub(super) async fn queue_declare(&self, queue: &str, passive: bool) -> Asked {
+        let options = QueueDeclareOptions { passive, durable: !passive, ..QueueDeclareOptions::default() };
+        let mut arguments = FieldTable::default();
+        if !passive {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString("quorum".into()));
+        }
+        self.ask(async |channel| channel.queue_declare(short(queue), options, arguments).await.map(drop)).await
+    }
+
+    pub(super) async fn queue_bind(&self, queue: &str, exchange: &str, key: &str) -> Asked {
+        let (queue, exchange, key) = (short(queue), short(exchange), short(key));
+        let bind = async |channel: &Channel| {
+            channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await
+        };
+        self.ask(bind).await
+    }
+
+    pub(super) async fn queue_delete(&self, queue: &str) -> Asked {
+        let options = QueueDeleteOptions::default();
+        self.ask(async |channel| channel.queue_delete(short(queue), options).await.map(drop)).await
+    }
+
+    /// Declares exchange and queue, if the settings ask for it. Existing ones stay as they are.
+    async fn declare(&self, settings: &Settings) -> Result<(), Failure> {
+        let Settings { exchange, queue, .. } = settings;
+        if !settings.declare {
+            return Ok(());
+        }
+        let refused =
+            |what: String| move |closing: Closing| errors::not_declared(settings, &self.server, &what, &closing);
+        if !exchange.is_empty() && self.exchange_declare(exchange, true).await?.is_err() {
+            self.exchange_declare(exchange, false).await?.map_err(refused(format!("exchange {exchange}")))?;
+        }
+        let Some(queue) = queue else { return Ok(()) };
+        if self.queue_declare(queue, true).await?.is_err() {
+            self.queue_declare(queue, false).await?.map_err(refused(format!("queue {queue}")))?;
+        }
+        if exchange.is_empty() {
+            return Ok(());
+        }
+        self.queue_bind(queue, exchange, "#").await?.map_err(refused(format!("queue {queue}")))
+    }
+
+    /// Publishes a message without a body to a queue that does not exist, which changes nothing. A broker tells only publishers that it
+    /// blocks them.
+    pub(super) async fn probe(&mut self) -> Result<Probe, Failure> {
+        let channel = confirming(&self.connection).await.map_err(|error| self.failed(&error))?;
+        let key = format!("walrelay-check-{}", std::process::id());
+        let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+        let publishing = async {
+            channel.basic_publish(short(""), short(&key), options, &[], BasicProperties::default()).await?.await
+        };
+        let mut publishing = std::pin::pin!(publishing);
+        let said = loop {
+            tokio::select! {
+                said = &mut publishing => break said,
+                Some(event) = self.events.next() => if let lapin::Event::ConnectionBlocked(reason) = event {
+                    return Ok(Probe::Blocked(reason));
+                },
+            }
+        };
+        // The broker reports an alarm before the confirm. Both may have come by now.
+        while let Some(Some(event)) = self.events.next().now_or_never() {
+            if let lapin::Event::ConnectionBlocked(reason) = event {
+                return Ok(Probe::Blocked(reason));
+            }
+        }
+        match said {
+            Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => Ok(Probe::Returned),
+            Ok(Confirmation::Ack(None) | Confirmation::Nack(None) | Confirmation::NotRequested) => Ok(Probe::Nothing),
+            Err(error) => Closing::of_channel(&error).map(Probe::Refused).ok_or_else(|| self.failed(&error)),
+        }
+    }
+
+    /// Closes the connection, so that the server does not log a lost one.
+    pub(super) async fn leave(&self) {
+        let leaving = self.connection.close(200, "bye".into());
+        // Without an answer the connection is dropped all the same.
+        drop(tokio::time::timeout(LEFT_WITHIN, leaving).await);
+    }
+}
+
+/// A channel on which messages are confirmed.
+async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> AMQPUri {
+    let (username, mechanism) = match &settings.login {
+        Login::Plain { user, .. } => (user.clone(), SASLMechanism::Plain),
+        Login::External => (String::new(), SASLMechanism::External),
+    };
+    let password = secret.map(|secret| secret.expose_secret().to_owned()).unwrap_or_default();
+    AMQPUri {
+        authority: AMQPAuthority {
+            userinfo: AMQPUserInfo { username, password },
+            host: server.host.clone(),
+            port: server.port,
+        },
+        vhost: settings.vhost.clone(),
+        query: AMQPQueryString {
+            frame_max: Some(LARGEST_FRAME),
+            heartbeat: u16::try_from(settings.heartbeat.as_secs()).ok(),
+            auth_mechanism: Some(mechanism),
+            ..AMQPQueryString::default()
+        },
+        ..AMQPUri::default()
+    }
+}
+
+/// Reads the present password. A program may take seconds for it.
+async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString>, Failure> {
+    let Login::Plain { password, .. } = &settings.login else { return Ok(None) };
+    let password = password.clone();
+    let read = tokio::task::spawn_blocking(move || password.read()).await;
+    let failed = |error: &dyn std::fmt::Display| errors::no_login(server, &error.to_string());
+    read.map_err(|error| failed(&error))?.map(Some).map_err(|error| failed(&error))
+}
+
+/// The end of a token, if it is a JSON Web Token. Only the broker checks its signature.
+fn end_of_token(secret: &str) -> Option<SystemTime> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let mut parts = secret.split('.');
+    let (Some(_), Some(claims), Some(_), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return None;
+    };
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims.trim_end_matches('=')).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)
+}
+
+/// Whether a token with this end may have ended by the broker's clock.
+fn may_be_over(end: SystemTime, now: SystemTime) -> bool {
+    end <= now + CLOCKS_DIFFER
 }
 
 #[cfg(test)]

@@ -55,187 +55,6 @@ const KEPT: Duration = Duration::from_mins(5);
 
 const MISFIT: &str = "its answer does not fit what was sent";
 
-/// The SDK's client of one of the two services.
-#[derive(Clone)]
-enum Api {
-    Sqs(aws_sdk_sqs::Client),
-    Sns(aws_sdk_sns::Client),
-}
-
-/// The sender of requests to one service.
-pub(super) struct Caller {
-    pub(super) settings: Settings,
-    /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again.
-    api: Mutex<Option<Api>>,
-}
-
-impl ProvideCredentials for GivenKeys {
-    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        let read = self.secret.read().map_err(CredentialsError::invalid_configuration);
-        future::ProvideCredentials::ready(read.map(|secret| {
-            let secret = secret.expose_secret().to_owned();
-            Credentials::new(self.id.clone(), secret, None, Some(SystemTime::now() + KEPT), "walrelay")
-        }))
-    }
-}
-
-impl Caller {
-    pub(super) fn new(settings: Settings) -> Self {
-        Self { settings, api: Mutex::new(None) }
-    }
-
-    async fn api(&self) -> Result<Api, Unserved> {
-        let mut api = self.api.lock().await;
-        if let Some(api) = &*api {
-            return Ok(api.clone());
-        }
-        let failed = |text: String| Unserved::Failed(passing(&self.settings, (SqsFault::LogIn, LOG_IN_LABEL), &text));
-        let config = self.config().await.map_err(failed)?;
-        let made = match self.settings.service {
-            Service::Sqs => Api::Sqs(aws_sdk_sqs::Client::new(&config)),
-            Service::Sns => Api::Sns(aws_sdk_sns::Client::new(&config)),
-        };
-        *api = Some(made.clone());
-        Ok(made)
-    }
-
-    async fn config(&self) -> Result<SdkConfig, String> {
-        let Settings { endpoint, region, keys, timeout, .. } = &self.settings;
-        let credentials = match keys {
-            Some(given) => SharedCredentialsProvider::new(given.clone()),
-            None => aws::credentials(region).await?,
-        };
-        let scheme = if endpoint.tls.is_some() { "https" } else { "http" };
-        Ok(SdkConfig::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::new(region.clone()))
-            .endpoint_url(format!("{scheme}://{}", endpoint.authority()))
-            .credentials_provider(credentials)
-            .http_client(aws::http_client(&endpoint.tls.clone().unwrap_or_default())?)
-            // A request that the SDK sends again could arrive behind a later one.
-            .retry_config(RetryConfig::disabled())
-            .timeout_config(TimeoutConfig::builder().connect_timeout(*timeout).operation_timeout(*timeout).build())
-            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
-            .build())
-    }
-
-    /// The reason in an error of the SDK.
-    async fn unserved<E>(&self, error: SdkError<E>) -> Unserved
-    where
-        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
-    {
-        let settings = &self.settings;
-        let unserved = match &error {
-            SdkError::ServiceError(said) => {
-                let (status, meta) = (said.raw().status().as_u16(), said.err().meta());
-                let said = meta.code().map(|code| (code.to_owned(), meta.message().unwrap_or_default().to_owned()));
-                Unserved::Refused(ServiceRefusal::of(status, said))
-            }
-            SdkError::TimeoutError(_) => {
-                Unserved::Failed(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
-            }
-            SdkError::ResponseError(_) => Unserved::Failed(broken(settings, MISFIT)),
-            SdkError::ConstructionFailure(_) | SdkError::DispatchFailure(_) | _ => {
-                let text = error.source().map_or_else(|| error.to_string(), aws::chain_of);
-                Unserved::Failed(match aws::of_credentials(&error) {
-                    Some(true) => passing(settings, (SqsFault::Later, CONNECTION), &text),
-                    Some(false) => passing(settings, (SqsFault::LogIn, LOG_IN_LABEL), &text),
-                    None => broken(settings, &text),
-                })
-            }
-        };
-        let of_keys = match &unserved {
-            Unserved::Refused(refusal) => refusal.fault().0 == SqsFault::LogIn,
-            Unserved::Failed(failure) => failure.class == FailureClass::LogIn,
-        };
-        if of_keys {
-            *self.api.lock().await = None;
-        }
-        unserved
-    }
-
-    async fn ask<T, E>(&self, request: impl Future<Output = Result<T, SdkError<E>>>) -> Result<T, Unserved>
-    where
-        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
-    {
-        match request.await {
-            Ok(answer) => Ok(answer),
-            Err(error) => Err(self.unserved(error).await),
-        }
-    }
-
-    /// Asks something that anybody with keys may ask, to see whether the service answers.
-    pub(super) async fn look(&self) -> Result<(), Unserved> {
-        match self.api().await? {
-            Api::Sqs(api) => self.ask(api.list_queues().max_results(1).send()).await.map(drop),
-            Api::Sns(api) => self.ask(api.list_topics().send()).await.map(drop),
-        }
-    }
-
-    /// Sends a batch to a queue's URL or a topic's ARN, once. Returns the result of each message, in their order.
-    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<MessageResult>, Unserved> {
-        let results = match (self.api().await?, batch) {
-            (Api::Sqs(api), Batch::Sqs(entries)) => {
-                let messages = entries.len();
-                let request = api.send_message_batch().queue_url(place).set_entries(Some(entries));
-                let answer = self.ask(request.send()).await?;
-                let failed = answer.failed().iter();
-                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
-                results(messages, answer.successful().iter().map(SendMessageBatchResultEntry::id), failed)
-            }
-            (Api::Sns(api), Batch::Sns(entries)) => {
-                let messages = entries.len();
-                let request = api.publish_batch().topic_arn(place).set_publish_batch_request_entries(Some(entries));
-                let answer = self.ask(request.send()).await?;
-                let failed = answer.failed().iter();
-                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
-                results(messages, answer.successful().iter().map(|one| one.id().unwrap_or_default()), failed)
-            }
-            (Api::Sqs(_), Batch::Sns(_)) | (Api::Sns(_), Batch::Sqs(_)) => None,
-        };
-        results.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
-    }
-
-    /// The URL of a queue with this name.
-    pub(super) async fn url_of(&self, queue: &str) -> Result<String, Unserved> {
-        let Api::Sqs(api) = self.api().await? else { return Ok(queue.to_owned()) };
-        let url = self.ask(api.get_queue_url().queue_name(queue).send()).await?.queue_url;
-        url.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
-    }
-
-    /// All attributes of a queue's URL or a topic's ARN, as the service names them.
-    pub(super) async fn attributes(&self, place: &str) -> Result<BTreeMap<String, String>, Unserved> {
-        match self.api().await? {
-            Api::Sqs(api) => {
-                let request = api.get_queue_attributes().queue_url(place).attribute_names(QueueAttributeName::All);
-                let found = self.ask(request.send()).await?.attributes.unwrap_or_default();
-                Ok(found.into_iter().map(|(name, value)| (name.as_str().to_owned(), value)).collect())
-            }
-            Api::Sns(api) => {
-                let found = self.ask(api.get_topic_attributes().topic_arn(place).send()).await?;
-                Ok(found.attributes.unwrap_or_default().into_iter().collect())
-            }
-        }
-    }
-
-    /// Creates a queue for a measurement.
-    pub(super) async fn create(&self, queue: &str) -> Result<(), Unserved> {
-        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
-        let fifo = queue.ends_with(FIFO).then(|| [(QueueAttributeName::FifoQueue, "true".to_owned())].into());
-        self.ask(api.create_queue().queue_name(queue).set_attributes(fifo).send()).await.map(drop)
-    }
-
-    /// Removes that queue.
-    pub(super) async fn remove(&self, queue: &str) -> Result<(), Unserved> {
-        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
-        let url = self.url_of(queue).await?;
-        self.ask(api.delete_queue().queue_url(url).send()).await.map(drop)
-    }
-}
-
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
     let mut worker = SqsWorker::new(settings.clone());
@@ -547,6 +366,187 @@ impl Pace {
         self.requests = 1.max(self.requests / 2);
         self.resumes_at = Some(now + doubled.min(PAUSES.1));
         self.failures
+    }
+}
+
+/// The SDK's client of one of the two services.
+#[derive(Clone)]
+enum Api {
+    Sqs(aws_sdk_sqs::Client),
+    Sns(aws_sdk_sns::Client),
+}
+
+/// The sender of requests to one service.
+pub(super) struct Caller {
+    pub(super) settings: Settings,
+    /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again.
+    api: Mutex<Option<Api>>,
+}
+
+impl ProvideCredentials for GivenKeys {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        let read = self.secret.read().map_err(CredentialsError::invalid_configuration);
+        future::ProvideCredentials::ready(read.map(|secret| {
+            let secret = secret.expose_secret().to_owned();
+            Credentials::new(self.id.clone(), secret, None, Some(SystemTime::now() + KEPT), "walrelay")
+        }))
+    }
+}
+
+impl Caller {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { settings, api: Mutex::new(None) }
+    }
+
+    async fn api(&self) -> Result<Api, Unserved> {
+        let mut api = self.api.lock().await;
+        if let Some(api) = &*api {
+            return Ok(api.clone());
+        }
+        let failed = |text: String| Unserved::Failed(passing(&self.settings, (SqsFault::LogIn, LOG_IN_LABEL), &text));
+        let config = self.config().await.map_err(failed)?;
+        let made = match self.settings.service {
+            Service::Sqs => Api::Sqs(aws_sdk_sqs::Client::new(&config)),
+            Service::Sns => Api::Sns(aws_sdk_sns::Client::new(&config)),
+        };
+        *api = Some(made.clone());
+        Ok(made)
+    }
+
+    async fn config(&self) -> Result<SdkConfig, String> {
+        let Settings { endpoint, region, keys, timeout, .. } = &self.settings;
+        let credentials = match keys {
+            Some(given) => SharedCredentialsProvider::new(given.clone()),
+            None => aws::credentials(region).await?,
+        };
+        let scheme = if endpoint.tls.is_some() { "https" } else { "http" };
+        Ok(SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new(region.clone()))
+            .endpoint_url(format!("{scheme}://{}", endpoint.authority()))
+            .credentials_provider(credentials)
+            .http_client(aws::http_client(&endpoint.tls.clone().unwrap_or_default())?)
+            // A request that the SDK sends again could arrive behind a later one.
+            .retry_config(RetryConfig::disabled())
+            .timeout_config(TimeoutConfig::builder().connect_timeout(*timeout).operation_timeout(*timeout).build())
+            .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+            .build())
+    }
+
+    /// The reason in an error of the SDK.
+    async fn unserved<E>(&self, error: SdkError<E>) -> Unserved
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        let settings = &self.settings;
+        let unserved = match &error {
+            SdkError::ServiceError(said) => {
+                let (status, meta) = (said.raw().status().as_u16(), said.err().meta());
+                let said = meta.code().map(|code| (code.to_owned(), meta.message().unwrap_or_default().to_owned()));
+                Unserved::Refused(ServiceRefusal::of(status, said))
+            }
+            SdkError::TimeoutError(_) => {
+                Unserved::Failed(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
+            }
+            SdkError::ResponseError(_) => Unserved::Failed(broken(settings, MISFIT)),
+            SdkError::ConstructionFailure(_) | SdkError::DispatchFailure(_) | _ => {
+                let text = error.source().map_or_else(|| error.to_string(), aws::chain_of);
+                Unserved::Failed(match aws::of_credentials(&error) {
+                    Some(true) => passing(settings, (SqsFault::Later, CONNECTION), &text),
+                    Some(false) => passing(settings, (SqsFault::LogIn, LOG_IN_LABEL), &text),
+                    None => broken(settings, &text),
+                })
+            }
+        };
+        let of_keys = match &unserved {
+            Unserved::Refused(refusal) => refusal.fault().0 == SqsFault::LogIn,
+            Unserved::Failed(failure) => failure.class == FailureClass::LogIn,
+        };
+        if of_keys {
+            *self.api.lock().await = None;
+        }
+        unserved
+    }
+
+    async fn ask<T, E>(&self, request: impl Future<Output = Result<T, SdkError<E>>>) -> Result<T, Unserved>
+    where
+        E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    {
+        match request.await {
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.unserved(error).await),
+        }
+    }
+
+    /// Asks something that anybody with keys may ask, to see whether the service answers.
+    pub(super) async fn look(&self) -> Result<(), Unserved> {
+        match self.api().await? {
+            Api::Sqs(api) => self.ask(api.list_queues().max_results(1).send()).await.map(drop),
+            Api::Sns(api) => self.ask(api.list_topics().send()).await.map(drop),
+        }
+    }
+
+    /// Sends a batch to a queue's URL or a topic's ARN, once. Returns the result of each message, in their order.
+    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<MessageResult>, Unserved> {
+        let results = match (self.api().await?, batch) {
+            (Api::Sqs(api), Batch::Sqs(entries)) => {
+                let messages = entries.len();
+                let request = api.send_message_batch().queue_url(place).set_entries(Some(entries));
+                let answer = self.ask(request.send()).await?;
+                let failed = answer.failed().iter();
+                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
+                results(messages, answer.successful().iter().map(SendMessageBatchResultEntry::id), failed)
+            }
+            (Api::Sns(api), Batch::Sns(entries)) => {
+                let messages = entries.len();
+                let request = api.publish_batch().topic_arn(place).set_publish_batch_request_entries(Some(entries));
+                let answer = self.ask(request.send()).await?;
+                let failed = answer.failed().iter();
+                let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
+                results(messages, answer.successful().iter().map(|one| one.id().unwrap_or_default()), failed)
+            }
+            (Api::Sqs(_), Batch::Sns(_)) | (Api::Sns(_), Batch::Sqs(_)) => None,
+        };
+        results.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+    }
+
+    /// The URL of a queue with this name.
+    pub(super) async fn url_of(&self, queue: &str) -> Result<String, Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(queue.to_owned()) };
+        let url = self.ask(api.get_queue_url().queue_name(queue).send()).await?.queue_url;
+        url.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+    }
+
+    /// All attributes of a queue's URL or a topic's ARN, as the service names them.
+    pub(super) async fn attributes(&self, place: &str) -> Result<BTreeMap<String, String>, Unserved> {
+        match self.api().await? {
+            Api::Sqs(api) => {
+                let request = api.get_queue_attributes().queue_url(place).attribute_names(QueueAttributeName::All);
+                let found = self.ask(request.send()).await?.attributes.unwrap_or_default();
+                Ok(found.into_iter().map(|(name, value)| (name.as_str().to_owned(), value)).collect())
+            }
+            Api::Sns(api) => {
+                let found = self.ask(api.get_topic_attributes().topic_arn(place).send()).await?;
+                Ok(found.attributes.unwrap_or_default().into_iter().collect())
+            }
+        }
+    }
+
+    /// Creates a queue for a measurement.
+    pub(super) async fn create(&self, queue: &str) -> Result<(), Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
+        let fifo = queue.ends_with(FIFO).then(|| [(QueueAttributeName::FifoQueue, "true".to_owned())].into());
+        self.ask(api.create_queue().queue_name(queue).set_attributes(fifo).send()).await.map(drop)
+    }
+
+    /// Removes that queue.
+    pub(super) async fn remove(&self, queue: &str) -> Result<(), Unserved> {
+        let Api::Sqs(api) = self.api().await? else { return Ok(()) };
+        let url = self.url_of(queue).await?;
+        self.ask(api.delete_queue().queue_url(url).send()).await.map(drop)
     }
 }
 
