@@ -11,10 +11,10 @@
 
 use super::callbacks::{Context, copy};
 use super::config::Settings;
+use super::errors;
 use super::marks::{self, Offsets};
-use super::producers::retire;
 use super::progress::passes;
-use super::{client_failure, errors};
+use super::retire::Retirable;
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -42,7 +42,7 @@ pub(super) struct TopicReading {
     topic: String,
     partitions: Vec<i32>,
     /// The present consumer. `begin` replaces it.
-    consumer: Option<BaseConsumer<Context>>,
+    consumer: Option<Retirable<BaseConsumer<Context>>>,
     /// Whether the marks are being read. The records come after them.
     for_marks: bool,
     /// Partitions that are not read to their end yet, with that end.
@@ -67,8 +67,7 @@ impl TopicReading {
             heard: Instant::now(),
             room: HeaderRoom::default(),
         };
-        let consumer =
-            reading.settings.reader("read_uncommitted").map_err(|error| client_failure(error.to_string()))?;
+        let consumer = reading.settings.reader("read_uncommitted").map_err(errors::client)?;
         reading.partitions = reading.find_partitions(&consumer)?;
         reading.begin(consumer)?;
         Ok(reading)
@@ -109,7 +108,7 @@ impl TopicReading {
     }
 
     /// Asks for the ends of the partitions, and assigns those that have records, from their beginning.
-    fn begin(&mut self, consumer: BaseConsumer<Context>) -> Result<(), Failure> {
+    fn begin(&mut self, consumer: Retirable<BaseConsumer<Context>>) -> Result<(), Failure> {
         let mut all = TopicPartitionList::new();
         for &partition in &self.partitions {
             let (low, high) = self.watermarks(&consumer, partition)?;
@@ -121,7 +120,7 @@ impl TopicReading {
         }
         consumer.assign(&all).map_err(|error| self.broken(&error))?;
         self.heard = Instant::now();
-        self.consumer.replace(consumer).into_iter().for_each(retire);
+        self.consumer = Some(consumer);
         Ok(())
     }
 
@@ -176,7 +175,7 @@ impl TopicReading {
 
     /// All marks are read: begins with the records.
     fn turn_to_records(&mut self) -> Result<(), Failure> {
-        let consumer = self.settings.reader("read_committed").map_err(|error| client_failure(error.to_string()))?;
+        let consumer = self.settings.reader("read_committed").map_err(errors::client)?;
         self.for_marks = false;
         self.begin(consumer)
     }
@@ -197,7 +196,7 @@ impl TopicReading {
     }
 
     fn broken(&self, error: &KafkaError) -> Failure {
-        client_failure(format!("topic {} cannot be read: {error}", self.topic))
+        errors::client(format!("topic {} cannot be read: {error}", self.topic))
     }
 }
 
@@ -245,11 +244,5 @@ impl DeadLetters for TopicReading {
             .iter()
             .map(|(partition, offsets)| marks::mark(&self.topic, *partition, offsets, now_millis))
             .collect())
-    }
-}
-
-impl Drop for TopicReading {
-    fn drop(&mut self) {
-        self.consumer.take().into_iter().for_each(retire);
     }
 }

@@ -9,7 +9,7 @@ use super::config::{Settings, SettingsError};
 use super::dead_letters::TopicReading;
 use super::login::{self, Login};
 use super::scratch::ScratchTopic;
-use super::{KafkaSink, RECORD_OVERHEAD_BYTES, check, errors};
+use super::{KafkaSink, NAME, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// The kind `kafka`.
 pub const KIND: Kind = Kind {
-    name: "kafka",
+    name: NAME,
     title: "Kafka",
     schemes: &["kafka"],
     example: "kafka://HOST:PORT,HOST:PORT",
@@ -38,15 +38,15 @@ pub const KIND: Kind = Kind {
 
 /// A Kafka cluster, and the user's properties for librdkafka.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Kafka {
+struct Kafka {
     /// The bootstrap servers, `host:port` with commas between them.
-    pub(super) brokers: String,
+    brokers: String,
     /// The user's properties. No name is there twice, and none is an alias of another. Properties with a fixed value are not among them.
-    pub(super) properties: Vec<(String, String)>,
+    properties: Vec<(String, String)>,
     /// The most bytes in flight.
-    pub(super) max_in_flight: u64,
+    max_in_flight: u64,
     /// The source of tokens or passwords, if they change.
-    pub(super) login: Option<Login>,
+    login: Option<Login>,
 }
 
 impl fmt::Debug for Kafka {
@@ -102,7 +102,7 @@ fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
 }
 
 impl Kafka {
-    pub(super) fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
+    fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
         Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
     }
 
@@ -165,7 +165,7 @@ impl Kafka {
     }
 
     /// A property as the user gave it.
-    pub(super) fn property(&self, name: &str) -> Option<&str> {
+    fn property(&self, name: &str) -> Option<&str> {
         self.properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 }
@@ -191,7 +191,7 @@ impl Destination for Kafka {
     }
 
     fn check(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        check::check(self, wanted)
+        check::check(self.settings(wanted.client), wanted)
     }
 
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

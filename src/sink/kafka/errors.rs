@@ -4,11 +4,9 @@
 //! somebody fixes the cluster, and one of the class `Topic` once somebody fixes the topic. All others are of the class `Client`.
 //! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
 
-use super::config::Settings;
-use super::partitions::NotTaken;
-use super::replicas;
-use crate::sink::{Failure, FailureClass, Record};
+use crate::sink::{Failure, FailureClass};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use std::fmt::Display;
 
 /// The class of an error code.
 pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
@@ -113,38 +111,6 @@ pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
     REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
 }
 
-/// The failure of a topic with this error code. The cluster has `count` brokers.
-pub(super) fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&Settings, usize)) -> Failure {
-    let brokers = settings.brokers();
-    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
-    let text = match code {
-        RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
-            format!("topic {topic} does not exist; to create it: {}", replicas::create(topic, settings, count, ""))
-        }
-        RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
-        RDKafkaErrorCode::TopicAuthorizationFailed => {
-            let allow =
-                allow(brokers, settings.property("sasl.username"), &["Write", "Describe"], &format!("--topic {topic}"));
-            format!(
-                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
-                 create it: {}",
-                replicas::create(topic, settings, count, "")
-            )
-        }
-        code => format!("topic {topic}: {code}"),
-    };
-    Failure::new(class(code), reason(Some(code)), text)
-}
-
-/// The command that gives the user these rights. `resource`: the command's options that name it.
-pub(super) fn allow(brokers: &str, user: Option<&str>, operations: &[&str], resource: &str) -> String {
-    let user = user.unwrap_or("NAME");
-    format!(
-        "kafka-acls.sh --bootstrap-server {brokers} --add --allow-principal User:{user} --operation {} {resource}",
-        operations.join(" --operation ")
-    )
-}
-
 /// The failure of records whose user may not write any topic: the broker lets no producer of that user begin.
 pub(super) fn of_forbidden(topic: &str) -> Failure {
     let code = RDKafkaErrorCode::ClusterAuthorizationFailed;
@@ -181,22 +147,33 @@ pub(super) fn of_partition(topic: &str, partition: i32, for_now: bool) -> Failur
     Failure::new(class, reason(Some(RDKafkaErrorCode::UnknownPartition)), text)
 }
 
-/// The error for a record that librdkafka did not take.
-pub(super) fn of_send(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
-    let failure = |text| Failure::new(class(code), reason(Some(code)), text);
-    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
-    match code {
-        RDKafkaErrorCode::MessageSizeTooLarge => NotTaken::Refused(failure(format!(
-            "its {} bytes are more than the producer may send: raise -X message.max.bytes, and with it the topic's max.message.bytes",
-            record.bytes()
-        ))),
-        code => match class(code) {
-            FailureClass::Row | FailureClass::Topic => {
-                NotTaken::Refused(failure(format!("topic {}: {code}", record.topic)))
-            }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => NotTaken::Later,
-        },
-    }
+/// The failure of the client, or of what it needs.
+pub(super) fn client(text: impl Display) -> Failure {
+    Failure::new(FailureClass::Client, "client", text.to_string())
+}
+
+/// The rights that a user may lack. Each of these codes names one.
+const FORBIDDEN: [RDKafkaErrorCode; 3] = [
+    RDKafkaErrorCode::TransactionalIdAuthorizationFailed,
+    RDKafkaErrorCode::ClusterAuthorizationFailed,
+    RDKafkaErrorCode::TopicAuthorizationFailed,
+];
+
+/// Whether the user lacks a right.
+pub(super) fn is_forbidden(code: Option<RDKafkaErrorCode>) -> bool {
+    code.is_some_and(|code| FORBIDDEN.contains(&code))
+}
+
+/// The failure of a call that exactly once needs. A missing right is of the class `Environment`. After any other failure the client has to
+/// be recreated.
+pub(super) fn of_call(what: &str, error: &KafkaError) -> Failure {
+    let code = error.rdkafka_error_code();
+    let (class, reason) = if is_forbidden(code) {
+        (FailureClass::Environment, "authorization")
+    } else {
+        (FailureClass::Client, reason(code))
+    };
+    Failure::new(class, reason, format!("Kafka did not let the relay {what}: {error}"))
 }
 
 /// One of each failure with a remedy, for the review of hints.

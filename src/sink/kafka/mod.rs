@@ -22,17 +22,20 @@
 //! | file or folder | what |
 //! |---|---|
 //! | `destination`, `config/`, `login/` | the settings: properties, tokens and passwords |
-//! | `producers/` | the producers, their topic handles, flushes and ends |
+//! | `producers/` | the producers, their topic handles and flushes |
 //! | `partitions/` | which record may be handed over, and the search for a refused one |
-//! | `metadata/` | questions to the cluster; topics and the choice of a partition |
+//! | `metadata` | questions to the cluster |
+//! | `topics`, `partitioner` | the known topics, and the choice of a record's partition |
 //! | `nowhere` | where refused records wait whose partition nobody knows |
 //! | `callbacks/` | librdkafka's reports, errors and log lines; new producers for those that ended |
 //! | `errors`, `auth_state` | classes and labels of errors; whether brokers accept the credentials |
 //! | `transactions`, `progress`, `replicas` | exactly once |
 //! | `check/`, `dead_letters`, `marks`, `scratch` | `walrelay check`, `dead-letters`, `bench` |
+//! | `admin`, `retire`, `tools` | creates and describes topics; ends clients; the commands of Kafka's tools that hints print |
 //!
 //! Specification: librdkafka's INTRODUCTION.md, "Idempotent Producer"; KIP-98, KIP-360.
 
+mod admin;
 mod auth_state;
 mod callbacks;
 mod check;
@@ -44,11 +47,15 @@ mod login;
 mod marks;
 mod metadata;
 mod nowhere;
+mod partitioner;
 pub mod partitions;
 mod producers;
 mod progress;
 mod replicas;
+mod retire;
 mod scratch;
+mod tools;
+mod topics;
 mod transactions;
 
 pub use config::{Settings, SettingsError};
@@ -64,17 +71,24 @@ use super::{
 };
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
-use metadata::{Short, Topics};
 use nowhere::Nowhere;
 use partitions::{PartitionPlace, Partitions};
-use producers::{Client, Producers, purge_all, retire_client};
+use producers::{Client, Producers};
 use rdkafka::producer::{BaseProducer, Producer as _};
+use retire::purge_all;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use topics::{Short, Topics};
 use transactions::Transactions;
 
+/// The name of the kind, and of its side in a check.
+const NAME: &str = "kafka";
+
 const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
+
+/// How long the sink waits for the cluster's answer about a topic before it does other things.
+const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The sink of Kafka.
 pub struct KafkaSink {
@@ -164,7 +178,7 @@ impl KafkaSink {
             retired: Vec::new(),
             now,
             reports: Vec::new(),
-            metadata_patience: metadata::METADATA_PATIENCE,
+            metadata_patience: METADATA_PATIENCE,
             heard: now,
             asked: now,
             unanswered: 0,
@@ -197,9 +211,9 @@ impl KafkaSink {
 
     /// Puts another producer in the place of the first one, which ends. All records in flight are forgotten.
     fn replace(&mut self, producer: BaseProducer<Context>) -> Result<(), Failure> {
-        let old = self.producers.replace(0, producer).map_err(|error| client_failure(error.to_string()))?;
+        let old = self.producers.replace(0, producer).map_err(errors::client)?;
         self.producer = self.producers.first();
-        retire_client(old);
+        old.retire();
         self.forget();
         Ok(())
     }
@@ -230,10 +244,6 @@ impl KafkaSink {
 fn ports(brokers: &str) -> impl Iterator<Item = u16> {
     let port = |broker: &str| broker.rsplit_once(':').map_or(Some(9092), |(_, port)| port.trim().parse().ok());
     brokers.split(',').filter_map(port)
-}
-
-fn client_failure(text: String) -> Failure {
-    Failure::new(FailureClass::Client, "client", text)
 }
 
 impl Sink for KafkaSink {
@@ -383,10 +393,10 @@ impl Sink for KafkaSink {
             self.replace(fresh)?;
         } else {
             let producers = self.producers.count();
-            let fresh = Producers::new(&self.settings, producers).map_err(|error| client_failure(error.to_string()))?;
+            let fresh = Producers::new(&self.settings, producers).map_err(errors::client)?;
             let old = std::mem::replace(&mut self.producers, fresh);
             self.producer = self.producers.first();
-            old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire_client);
+            old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(Client::retire);
             self.forget();
         }
         self.closed = false;

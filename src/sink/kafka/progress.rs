@@ -3,15 +3,15 @@
 //! In: settings. Out: the last value of each key, read after the end of all transactions under the relay's name. It reads in steps that take
 //! a second at most. The meaning of keys and values is not known here.
 
+use super::admin::Admin;
 use super::callbacks::Context;
 use super::config::Settings;
 use super::errors;
-use super::producers::retire;
-use super::replicas::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS, Replicas};
-use super::transactions::{broken, client, replicas_of};
+use super::replicas::{ANSWERED_WITHIN, Replicas, replicas_of};
+use super::retire::Retirable;
+use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
 use crate::sink::{Failure, FailureClass};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message;
@@ -29,6 +29,9 @@ pub(super) const PARTITION: i32 = 0;
 /// not touch the newest segment.
 const SEGMENT_BYTES: &str = "16777216";
 
+/// The topic's setting that keeps the last value of each key.
+pub(super) const CLEANUP_POLICY: &str = "cleanup.policy";
+
 /// How many of the topic's replicas have to be in sync.
 const IN_SYNC: &str = "2";
 const _: () = assert!(LEAST_IN_SYNC == 2, "IN_SYNC says the same");
@@ -38,9 +41,6 @@ pub(super) const READING: &str = "reading walrelay.progress";
 
 /// How long a step takes records that come.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
-
-/// How long a step may wait for an answer.
-pub(super) const LONG_SLICE: Duration = Duration::from_secs(1);
 
 /// The transactions of other relays are open for moments. A warning names one that is open for longer, with the command that ends it.
 const OPEN_FOR: Duration = Duration::from_secs(2);
@@ -54,6 +54,9 @@ pub(super) enum Read {
     /// The reading is done: the last value of each key.
     Done(KeptProgress),
 }
+
+/// A consumer of the topic.
+type Reader = Retirable<BaseConsumer<Context>>;
 
 /// The last value of each key.
 pub(super) type KeptProgress = BTreeMap<String, String>;
@@ -71,12 +74,12 @@ enum ReadingStep {
     /// Finds the topic, or creates it.
     Topic,
     /// Asks for the partition's end, open transactions included.
-    End { uncommitted: BaseConsumer<Context> },
+    End { uncommitted: Reader },
     /// Waits for open transactions of other relays before that end: Kafka shows no record behind the first one of an open transaction.
     /// `seen`: the offset of that record, and since when it is the same.
-    Stable { end: i64, committed: BaseConsumer<Context>, seen: (i64, Instant) },
+    Stable { end: i64, committed: Reader, seen: (i64, Instant) },
     /// Reads records. An end of the partition that the consumer reports now is at or behind `end`.
-    Records { committed: BaseConsumer<Context> },
+    Records { committed: Reader },
 }
 
 impl ProgressReading {
@@ -95,14 +98,6 @@ impl ProgressReading {
         )
     }
 
-    /// Sets the step, and ends the consumer of the step before.
-    fn turn_to(&mut self, step: ReadingStep) {
-        let before = std::mem::replace(&mut self.step, step);
-        if !matches!(before, ReadingStep::Topic) {
-            retire(before);
-        }
-    }
-
     /// Goes one step. The topic must have enough replicas. `make`: whether to create a missing topic.
     pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
         match &mut self.step {
@@ -113,7 +108,7 @@ impl ProgressReading {
                     FoundTopic::Missing { brokers } => return Ok(Read::Missing { brokers }),
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
-                self.turn_to(ReadingStep::End { uncommitted });
+                self.step = ReadingStep::End { uncommitted };
             }
             ReadingStep::End { uncommitted } => {
                 let Some(end) = high_watermark(uncommitted)? else { return Ok(Read::Pending { answered: false }) };
@@ -121,7 +116,7 @@ impl ProgressReading {
                     return Ok(Read::Done(KeptProgress::new()));
                 }
                 let committed = self.consumer("read_committed")?;
-                self.turn_to(ReadingStep::Stable { end, committed, seen: (0, Instant::now()) });
+                self.step = ReadingStep::Stable { end, committed, seen: (0, Instant::now()) };
             }
             ReadingStep::Stable { end, committed, seen } => {
                 let Some(stable) = high_watermark(committed)? else { return Ok(Read::Pending { answered: false }) };
@@ -155,25 +150,19 @@ impl ProgressReading {
         Ok(Read::Pending { answered: true })
     }
 
-    fn consumer(&self, isolation: &str) -> Result<BaseConsumer<Context>, Failure> {
-        self.settings.reader(isolation).map_err(|error| client(error.to_string()))
+    fn consumer(&self, isolation: &str) -> Result<Reader, Failure> {
+        self.settings.reader(isolation).map_err(errors::client)
     }
 }
 
-impl Drop for ProgressReading {
-    fn drop(&mut self) {
-        self.turn_to(ReadingStep::Topic);
-    }
-}
-
-fn read_from_the_beginning(reader: &BaseConsumer<Context>) -> Result<(), Failure> {
+fn read_from_the_beginning(reader: &Reader) -> Result<(), Failure> {
     let mut all = TopicPartitionList::new();
     let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
-    whole.and_then(|()| reader.assign(&all)).map_err(|error| broken("read its progress", &error))
+    whole.and_then(|()| reader.assign(&all)).map_err(|error| errors::of_call("read its progress", &error))
 }
 
 /// Takes the records that come within a slice. The last one of each key counts. Returns whether the end was reached.
-fn take_records(reader: &BaseConsumer<Context>, kept: &mut KeptProgress) -> Result<bool, Failure> {
+fn take_records(reader: &Reader, kept: &mut KeptProgress) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
@@ -184,7 +173,7 @@ fn take_records(reader: &BaseConsumer<Context>, kept: &mut KeptProgress) -> Resu
             },
             Err(KafkaError::PartitionEOF(_)) => return Ok(true),
             Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
-            Err(error) => return Err(broken("read its progress", &error)),
+            Err(error) => return Err(errors::of_call("read its progress", &error)),
         }
     }
     Ok(false)
@@ -209,11 +198,11 @@ pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
 }
 
 /// The partition's end. `None`: no broker has answered.
-fn high_watermark(consumer: &BaseConsumer<Context>) -> Result<Option<i64>, Failure> {
-    match consumer.fetch_watermarks(TOPIC, PARTITION, LONG_SLICE) {
+fn high_watermark(consumer: &Reader) -> Result<Option<i64>, Failure> {
+    match consumer.fetch_watermarks(TOPIC, PARTITION, ANSWERED_WITHIN) {
         Ok((_, high)) => Ok(Some(high)),
         Err(error) if error.rdkafka_error_code().is_some_and(|code| passes(code) || is_young(code)) => Ok(None),
-        Err(error) => Err(broken("read its progress", &error)),
+        Err(error) => Err(errors::of_call("read its progress", &error)),
     }
 }
 
@@ -231,15 +220,15 @@ fn is_young(code: RDKafkaErrorCode) -> bool {
 pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
     let replicas = i32::try_from(brokers.min(REPLICAS)).unwrap_or(-1);
     let topic = NewTopic::new(TOPIC, 1, TopicReplication::Fixed(if replicas > 1 { replicas } else { -1 }))
-        .set("cleanup.policy", "compact")
+        .set(CLEANUP_POLICY, "compact")
         .set("segment.bytes", SEGMENT_BYTES);
     if replicas > 1 { topic.set(MIN_INSYNC, IN_SYNC) } else { topic }
 }
 
 /// The command that creates the topic.
 pub(super) fn create(settings: &Settings, brokers: usize) -> String {
-    let more = format!(" --partitions 1 --config cleanup.policy=compact --config segment.bytes={SEGMENT_BYTES}");
-    replicas::create(TOPIC, settings, brokers, &more)
+    let more = format!(" --partitions 1 --config {CLEANUP_POLICY}=compact --config segment.bytes={SEGMENT_BYTES}");
+    tools::create(settings, TOPIC, brokers, &more)
 }
 
 /// The result of looking for the topic.
@@ -254,22 +243,15 @@ enum FoundTopic {
 
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic.
 fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<FoundTopic, Failure> {
-    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
-    let found = make_topic_with(&admin, settings, make).and_then(|missing| {
-        if let Some(brokers) = missing {
-            return Ok(Err(brokers));
-        }
-        let metadata = admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE);
-        metadata.map(Ok).map_err(|error| Failure {
-            class: FailureClass::Environment,
-            ..broken("see the replicas of its progress topic", &error)
-        })
-    });
-    retire(admin);
-    let found = match found? {
-        Ok(found) => found,
-        Err(brokers) => return Ok(FoundTopic::Missing { brokers }),
-    };
+    let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
+    if let Some(brokers) = make_topic_with(&admin, settings, make)? {
+        return Ok(FoundTopic::Missing { brokers });
+    }
+    see_that_it_is_compacted(&admin, settings)?;
+    let found = admin.metadata(Some(TOPIC)).map_err(|error| Failure {
+        class: FailureClass::Environment,
+        ..errors::of_call("see the replicas of its progress topic", &error)
+    })?;
     let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
         return Ok(FoundTopic::Young);
     };
@@ -277,24 +259,11 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
     Ok(FoundTopic::There)
 }
 
-/// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial (`validate_only`).
-/// Returns the number of brokers if the topic is missing.
-fn make_topic_with(
-    admin: &AdminClient<DefaultClientContext>,
-    settings: &Settings,
-    make: bool,
-) -> Result<Option<usize>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| client(error.to_string()))?;
-    let options = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
-    let to_make = AdminOptions::new().request_timeout(Some(LONG_SLICE)).operation_timeout(Some(LONG_SLICE));
-    let to_make = to_make.validate_only(!make);
-    let brokers = admin.inner().fetch_metadata(None, LONG_SLICE).map_or(0, |metadata| metadata.brokers().len());
-    let forbidden = |error: RDKafkaErrorCode| {
-        let text = format!("topic {TOPIC} is not there and cannot be created ({error}): {}", create(settings, brokers));
-        Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text)
-    };
-    let outcome = match runtime.block_on(admin.create_topics([&new_topic(brokers)], &to_make)) {
+/// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of
+/// brokers if the topic is missing.
+fn make_topic_with(admin: &Admin, settings: &Settings, make: bool) -> Result<Option<usize>, Failure> {
+    let brokers = admin.metadata(None).map_or(0, |metadata| metadata.brokers().len());
+    let outcome = match admin.create(&[new_topic(brokers)], !make) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
@@ -303,12 +272,15 @@ fn make_topic_with(
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // The user may lack the right to create topics, and the topic may exist all the same.
-        Some(code) if admin.inner().fetch_metadata(Some(TOPIC), LONG_SLICE).is_ok_and(|found| is_there(&found)) => {
+        Some(code) if admin.metadata(Some(TOPIC)).is_ok_and(|found| is_there(&found)) => {
             tracing::debug!(%code, "the progress topic cannot be created, and need not be");
         }
-        Some(code) => return Err(forbidden(code)),
+        Some(code) => {
+            let text =
+                format!("topic {TOPIC} is not there and cannot be created ({code}): {}", create(settings, brokers));
+            return Err(Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text));
+        }
     }
-    see_that_it_is_compacted(&runtime, admin, &options, settings.brokers())?;
     Ok(None)
 }
 
@@ -321,25 +293,13 @@ pub(super) fn keeps_the_last(policy: &str) -> bool {
     policy.split(',').all(|part| part.trim() == "compact")
 }
 
-fn see_that_it_is_compacted(
-    runtime: &tokio::runtime::Runtime,
-    admin: &AdminClient<DefaultClientContext>,
-    options: &AdminOptions,
-    brokers: &str,
-) -> Result<(), Failure> {
-    let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(TOPIC)], options));
-    let config = described.ok().and_then(|configs| configs.into_iter().next()?.ok());
-    // Without the right to see settings, the answer has none, and no error.
-    let Some(policy) = config.and_then(|config| config.get("cleanup.policy")?.value.clone()) else {
-        tracing::debug!(topic = TOPIC, "its cleanup.policy cannot be seen");
-        return Ok(());
-    };
-    if keeps_the_last(&policy) {
-        return Ok(());
-    }
+/// Passes as well if this user may not see the topic's settings.
+fn see_that_it_is_compacted(admin: &Admin, settings: &Settings) -> Result<(), Failure> {
+    let policy = admin.setting_of(TOPIC, CLEANUP_POLICY).ok().flatten();
+    let Some(policy) = policy.filter(|policy| !keeps_the_last(policy)) else { return Ok(()) };
     let text = format!(
-        "topic {TOPIC} has cleanup.policy={policy}, and would lose the relay's progress: \
-         kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {TOPIC} --add-config cleanup.policy=compact"
+        "topic {TOPIC} has {CLEANUP_POLICY}={policy}, and would lose the relay's progress: {}",
+        tools::alter(settings, TOPIC, CLEANUP_POLICY, "compact")
     );
     Err(Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text))
 }

@@ -16,28 +16,21 @@
 //! In: a topic's replicas and `min.insync.replicas`. Out: the verdict, with its fix. [`judge`] is pure.
 //! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "DescribeConfigs".
 
+use super::admin::Admin;
 use super::config::Settings;
 use super::errors;
-use super::producers::retire;
-use super::progress::LONG_SLICE;
-use super::transactions::{broken, client};
+use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
 use crate::remedy::{Command, Remedy};
 use crate::sink::{Failure, FailureClass};
-use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::metadata::MetadataTopic;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// The topic of Kafka's transaction coordinators.
 pub(super) const TRANSACTION_STATE: &str = "__transaction_state";
 
-/// A topic's setting: how many replicas have to be in sync.
-pub(super) const MIN_INSYNC: &str = "min.insync.replicas";
-
-/// How many replicas a created topic has.
-pub(super) const REPLICAS: usize = 3;
-
-/// How many replicas of a created topic have to be in sync.
-pub(super) const LEAST_IN_SYNC: usize = 2;
+/// How long the cluster may take to describe a topic, while the relay waits.
+pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The consequence of too few replicas, for people.
 const WHY: &str = "if its brokers crash, Kafka may forget to end a transaction there: committed rows stay hidden, or aborted ones appear";
@@ -81,7 +74,7 @@ pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, 
             text: format!(
                 "topic {topic} has {replicas} replicas and {MIN_INSYNC}={least}, so that one may be in sync alone: {WHY}"
             ),
-            fix: alter(settings.brokers(), topic, MIN_INSYNC, LEAST_IN_SYNC).into(),
+            fix: tools::alter(settings, topic, MIN_INSYNC, LEAST_IN_SYNC).into(),
         },
         (Some(3..), Some(_)) => ReplicaVerdict::Kept,
         (Some(3..), None) => ReplicaVerdict::Risky {
@@ -95,26 +88,6 @@ pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, 
             ),
         },
     }
-}
-
-/// The command that changes a topic's setting.
-pub(super) fn alter(brokers: &str, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
-    format!(
-        "kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name {topic} --add-config {setting}={value}"
-    )
-}
-
-/// The command that creates a topic with enough replicas. `brokers`: how many the cluster has, 0 if that is not known; a cluster creates no
-/// topic with more replicas than brokers. `more`: further options, each with a blank before it.
-pub(super) fn create(topic: &str, settings: &Settings, brokers: usize, more: &str) -> String {
-    let rule = if !settings.accepts_one_replica() {
-        format!(" --replication-factor {REPLICAS} --config {MIN_INSYNC}={LEAST_IN_SYNC}")
-    } else if (1..REPLICAS).contains(&brokers) {
-        format!(" --replication-factor {brokers}")
-    } else {
-        String::new()
-    };
-    format!("kafka-topics.sh --bootstrap-server {} --create --topic {topic}{more}{rule}", settings.brokers())
 }
 
 /// The topics of a relay, each judged once.
@@ -167,27 +140,19 @@ impl Replicas {
     }
 }
 
-/// Asks for the topic's `min.insync.replicas`. `None`: this user may not see it.
-fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Failure> {
-    let admin = settings.admin().map_err(|error| client(error.to_string()))?;
-    let found = least_in_sync_by(&admin, topic);
-    retire(admin);
-    found
+/// The fewest replicas of a topic's partitions. `None`: this user may not see them.
+pub(super) fn replicas_of(topic: &MetadataTopic) -> Option<usize> {
+    topic.partitions().iter().map(|partition| partition.replicas().len()).min()
 }
 
-/// Asks for the topic's `min.insync.replicas` with this client.
-fn least_in_sync_by(admin: &AdminClient<DefaultClientContext>, topic: &str) -> Result<Option<usize>, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| client(error.to_string()))?;
-    let options = AdminOptions::new().request_timeout(Some(LONG_SLICE));
-    let described = runtime.block_on(admin.describe_configs(&[ResourceSpecifier::Topic(topic)], &options));
-    let described = described.map_err(|error| Failure {
+/// Asks for the topic's `min.insync.replicas`. `None`: this user may not see it.
+fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Failure> {
+    let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
+    let seen = admin.setting_of(topic, MIN_INSYNC).map_err(|error| Failure {
         class: FailureClass::Environment,
-        ..broken(&format!("see the settings of topic {topic}"), &error)
+        ..errors::of_call(&format!("see the settings of topic {topic}"), &error)
     })?;
-    // Without the right to see settings, the answer has none, and no error.
-    let config = described.into_iter().next().and_then(Result::ok);
-    Ok(config.and_then(|config| config.get(MIN_INSYNC)?.value.as_ref()?.parse().ok()))
+    Ok(seen.and_then(|least| least.parse().ok()))
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 //! In: a name. Out: the topic, or a refusal. It never touches a topic that exists already.
 
 use super::Settings;
+use super::admin::Admin;
 use crate::sink::destination::{Scratch, ScratchError};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication, TopicResult};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
 use rdkafka::error::KafkaError;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,7 @@ const ROUND_TRIPS: usize = 9;
 
 /// A topic that was made for a measurement.
 pub(super) struct ScratchTopic {
-    admin: AdminClient<DefaultClientContext>,
-    runtime: tokio::runtime::Runtime,
+    admin: Admin,
     name: String,
 }
 
@@ -29,14 +28,9 @@ impl ScratchTopic {
     /// The topic exists already, or the cluster refuses or does not answer.
     pub(super) fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
         let error = |reason: String| ScratchError { what: "create topic", topic: name.to_owned(), reason };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|source| error(source.to_string()))?;
-        let admin = settings.admin_of(settings.client().clone()).map_err(|source| error(source.to_string()))?;
-        let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
-        let made = runtime.block_on(admin.create_topics(&[topic], &options));
-        outcome(made).map_err(error)?;
-        Ok(Self { admin, runtime, name: name.to_owned() })
+        let admin = Admin::new(settings, PATIENCE).map_err(|source| error(source.to_string()))?;
+        outcome(admin.create(&[NewTopic::new(name, partitions, TopicReplication::Fixed(-1))], false)).map_err(error)?;
+        Ok(Self { admin, name: name.to_owned() })
     }
 }
 
@@ -45,15 +39,17 @@ impl Scratch for ScratchTopic {
     fn round_trip(&self) -> Option<Duration> {
         let times = (0..ROUND_TRIPS).filter_map(|_| {
             let asked = Instant::now();
-            self.admin.inner().fetch_metadata(Some(&self.name), PATIENCE).ok().map(|_| asked.elapsed())
+            self.admin.metadata(Some(&self.name)).ok().map(|_| asked.elapsed())
         });
         times.min()
     }
 
     fn remove(self: Box<Self>) -> Result<(), ScratchError> {
-        let options = AdminOptions::new().operation_timeout(Some(PATIENCE)).request_timeout(Some(PATIENCE));
-        let removed = self.runtime.block_on(self.admin.delete_topics(&[&self.name], &options));
-        outcome(removed).map_err(|reason| ScratchError { what: "remove topic", topic: self.name, reason })
+        outcome(self.admin.remove(&self.name)).map_err(|reason| ScratchError {
+            what: "remove topic",
+            topic: self.name,
+            reason,
+        })
     }
 }
 

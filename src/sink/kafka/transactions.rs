@@ -13,12 +13,11 @@
 use super::callbacks::Context;
 use super::config::Settings;
 use super::metadata::UNANSWERED;
-use super::progress::{self, KeptProgress, LONG_SLICE, PARTITION, ProgressReading, Read, SLICE, TOPIC};
-use super::replicas::{Replicas, TRANSACTION_STATE};
+use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
+use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
 use super::{KafkaSink, errors};
 use crate::sink::{Committed, Failure, FailureClass, Initialized, Origin, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -86,7 +85,7 @@ impl Transactions {
         match self.phase {
             Phase::Open => Ok(true),
             Phase::Idle => {
-                producer.begin_transaction().map_err(|error| broken("begin a transaction", &error))?;
+                producer.begin_transaction().map_err(|error| errors::of_call("begin a transaction", &error))?;
                 self.phase = Phase::Open;
                 Ok(true)
             }
@@ -147,7 +146,7 @@ impl Transactions {
         }
         self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
-        let producer = settings.transactional(name).map_err(|error| client(error.to_string()))?;
+        let producer = settings.transactional(name).map_err(errors::client)?;
         self.phase = Phase::Initializing;
         Ok(Some(producer))
     }
@@ -203,7 +202,7 @@ impl KafkaSink {
                     problem.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
                 Ok(self.pending(Phase::Initializing, &reason, answered))
             }
-            Err(error) => Err(broken("take over its transactions", &error)),
+            Err(error) => Err(errors::of_call("take over its transactions", &error)),
         }
     }
 
@@ -219,7 +218,7 @@ impl KafkaSink {
 
     /// Judges `__transaction_state` by its replicas. It asks for all topics, since a question about one topic may create it.
     fn judge(&mut self) -> Result<Initialized, Failure> {
-        let Ok(metadata) = self.metadata(LONG_SLICE) else {
+        let Ok(metadata) = self.metadata(ANSWERED_WITHIN) else {
             return Ok(self.pending(Phase::Judging, JUDGING, false));
         };
         let found = metadata.topics().iter().find(|topic| topic.name() == TRANSACTION_STATE);
@@ -274,7 +273,7 @@ impl KafkaSink {
                 match self.producer.send(record) {
                     Ok(()) => transactions.phase = Phase::Committing { since: Instant::now(), reported: None },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
-                    Err((error, _)) => return Err(broken("write its progress", &error)),
+                    Err((error, _)) => return Err(errors::of_call("write its progress", &error)),
                 }
             }
             // The report counts, not librdkafka's count of messages in flight, which includes its log lines.
@@ -293,7 +292,7 @@ impl KafkaSink {
                 }
             }
             Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) => {
-                return Err(client("a transaction was to be committed that is not ours".to_owned()));
+                return Err(errors::client("a transaction was to be committed that is not ours"));
             }
         }
         super::producers::flush_for_a_millisecond(&self.producer);
@@ -316,7 +315,7 @@ impl KafkaSink {
                 self.remind();
                 self.fatal().map_or(Ok(false), Err)
             }
-            Err(error) => Err(broken("commit a transaction", &error)),
+            Err(error) => Err(errors::of_call("commit a transaction", &error)),
         }
     }
 
@@ -325,7 +324,7 @@ impl KafkaSink {
     pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
         let refused = || self.producer.begin_transaction().err();
         let error = self.transactions.as_ref().is_some_and(Transactions::is_open).then(refused).flatten()?;
-        Some(broken("continue its transaction", &error))
+        Some(errors::of_call("continue its transaction", &error))
     }
 
     pub(super) fn abort(&mut self) {
@@ -335,11 +334,6 @@ impl KafkaSink {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }
     }
-}
-
-/// The fewest replicas of a topic's partitions. `None`: this user may not see them.
-pub(super) fn replicas_of(topic: &MetadataTopic) -> Option<usize> {
-    topic.partitions().iter().map(|partition| partition.replicas().len()).min()
 }
 
 /// Whether the same call may succeed later.
@@ -374,25 +368,6 @@ pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
 fn missing(slot: &str) -> Failure {
     let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
     Failure::new(FailureClass::Client, errors::PROGRESS_TOPIC, text)
-}
-
-pub(super) fn client(text: String) -> Failure {
-    Failure::new(FailureClass::Client, "client", text)
-}
-
-/// The failure of a transactional call. A missing right is of the class `Environment`. After any other failure the client has to be
-/// recreated.
-pub(super) fn broken(what: &str, error: &KafkaError) -> Failure {
-    let code = error.rdkafka_error_code();
-    let forbidden = [
-        RDKafkaErrorCode::TransactionalIdAuthorizationFailed,
-        RDKafkaErrorCode::ClusterAuthorizationFailed,
-        RDKafkaErrorCode::TopicAuthorizationFailed,
-    ];
-    let is_forbidden = code.is_some_and(|code| forbidden.contains(&code));
-    let class = if is_forbidden { FailureClass::Environment } else { FailureClass::Client };
-    let reason = if is_forbidden { "authorization" } else { errors::reason(code) };
-    Failure::new(class, reason, format!("Kafka did not let the relay {what}: {error}"))
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 use super::super::metadata::MOST_EVENTS;
 use super::super::partitions::{Event, PartitionPlace, Ticket};
 use super::super::producers::Client;
-use super::super::producers::retire;
 use super::super::progress::TOPIC;
+use super::super::retire::retire;
 use super::super::transactions::{PROGRESS, Transactions};
-use super::super::{KafkaSink, client_failure};
+use super::super::{KafkaSink, errors};
 use super::{Reported, events, take_reports};
 use crate::sink::{Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
@@ -127,7 +127,7 @@ impl KafkaSink {
     fn batch_refused(&mut self, mut records: Vec<(Ticket, OwnedRecord, Failure)>) -> Report {
         let (count, last) = (records.len(), records.pop());
         let Some((ticket, record, failure)) = last else {
-            return Report::Failed(client_failure("a batch without records was refused".to_owned()));
+            return Report::Failed(errors::client("a batch without records was refused"));
         };
         if count == 1 {
             self.transactions.iter_mut().for_each(Transactions::found);
@@ -202,10 +202,10 @@ impl KafkaSink {
         if self.producers.is_fruitless(producer, self.now) {
             // A new producer would end in the same way. The relay starts over from the confirmed position, after a pause.
             let fatal = self.producers.fatal(producer);
-            return Err(fatal.unwrap_or_else(|| client_failure("the Kafka producer has ended".to_owned())));
+            return Err(fatal.unwrap_or_else(|| errors::client("the Kafka producer has ended")));
         }
-        let fresh = self.settings.producer().map_err(|error| client_failure(error.to_string()))?;
-        let old = self.producers.replace(producer, fresh).map_err(|error| client_failure(error.to_string()))?;
+        let fresh = self.settings.producer().map_err(errors::client)?;
+        let old = self.producers.replace(producer, fresh).map_err(errors::client)?;
         self.producer = self.producers.first();
         self.retire_later(old);
         self.partitions.producer_renewed(producer, self.now);

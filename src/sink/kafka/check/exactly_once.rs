@@ -5,41 +5,36 @@
 
 use super::examine::{Cluster, TopicFacts};
 use super::rights::{ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
-use super::{MORE_REPLICAS, SIDE, allow, alter};
+use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
 use crate::remedy::Command;
 use crate::sink::kafka::config::Settings;
-use crate::sink::kafka::destination::Kafka;
-use crate::sink::kafka::progress::{TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
-use crate::sink::kafka::replicas::{MIN_INSYNC, ReplicaVerdict, TRANSACTION_STATE, judge};
+use crate::sink::kafka::progress::{CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
+use crate::sink::kafka::replicas::{ReplicaVerdict, TRANSACTION_STATE, judge};
+use crate::sink::kafka::tools::{MIN_INSYNC, allow, alter};
 use crate::sink::kafka::transactions::{WHY_MISSING, fix_missing};
 use std::time::Duration;
 
 /// Asks for rights, and judges the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
 /// was none. `was_read`: somebody has read the slot before.
-pub(super) fn findings(
-    kafka: &Kafka,
-    settings: &Settings,
-    cluster: &Cluster,
-    (id, was_read): (Option<&str>, bool),
-) -> Vec<Finding> {
+pub(super) fn findings(settings: &Settings, cluster: &Cluster, (id, was_read): (Option<&str>, bool)) -> Vec<Finding> {
     let Some(id) = id else {
         return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
     let found = exactly_once(settings, cluster, id);
     let mut findings = vec![
-        transactions(kafka, id, found.transactions.as_ref()),
-        progress(kafka, (settings, cluster.brokers.len()), &found.progress, was_read),
+        transactions(settings, id, found.transactions.as_ref()),
+        progress(settings, cluster.brokers.len(), &found.progress, was_read),
     ];
     let own =
         [TRANSACTION_STATE, PROGRESS_TOPIC].into_iter().filter_map(|name| Some((name, cluster.topics.get(name)?)));
     findings.extend(own.filter_map(|(name, topic)| replicas(settings, name, topic)));
-    findings.extend(policy(kafka, cluster));
+    findings.extend(policy(settings, cluster));
     findings.extend(timeout(settings, cluster));
     findings
 }
 
-fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), RightsRefusal>>) -> Finding {
+fn transactions(settings: &Settings, id: &str, found: Option<&Result<(), RightsRefusal>>) -> Finding {
     match found {
         Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
         None => SIDE
@@ -49,7 +44,7 @@ fn transactions(kafka: &Kafka, id: &str, found: Option<&Result<(), RightsRefusal
             let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
                 found.why("with exactly once every record is written in a transaction").fix(allow(
-                    kafka,
+                    settings,
                     &["Write", "Describe"],
                     &format!("--transactional-id {id}"),
                 ))
@@ -74,9 +69,9 @@ pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> O
     }
 }
 
-fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &ProgressAnswer, was_read: bool) -> Finding {
+fn progress(settings: &Settings, brokers: usize, found: &ProgressAnswer, was_read: bool) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
-    let rights = || allow(kafka, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
+    let rights = || allow(settings, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
         ProgressAnswer::There(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read"))
@@ -110,13 +105,12 @@ fn progress(kafka: &Kafka, (settings, brokers): (&Settings, usize), found: &Prog
 }
 
 /// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.
-fn policy(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
-    let settings = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?;
-    let policy = settings.get("cleanup.policy")?;
-    let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: cleanup.policy={policy}"));
+fn policy(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
+    let policy = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?.get(CLEANUP_POLICY)?;
+    let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: {CLEANUP_POLICY}={policy}"));
     let found = found
         .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
-        .fix(alter(kafka, PROGRESS_TOPIC, "cleanup.policy", "compact"));
+        .fix(alter(settings, PROGRESS_TOPIC, CLEANUP_POLICY, "compact"));
     Some(found.ok_if(keeps_the_last(policy)))
 }
 
@@ -135,7 +129,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{cluster, kafka, topic};
+    use super::super::tests::{cluster, settings, topic};
     use super::*;
     use crate::check_finding::Level;
 
@@ -151,21 +145,20 @@ mod tests {
 
     #[test]
     fn a_right_that_is_missing_is_distinguished_from_a_coordinator_that_is() {
-        let kafka = kafka(&[("sasl.username", "relay")]);
+        let settings = settings(&[("sasl.username", "relay")]);
         let right =
             "--allow-principal User:relay --operation Write --operation Describe --transactional-id walrelay-7-shop";
-        check(&transactions(&kafka, "walrelay-7-shop", Some(&Err(refusal(true)))), Level::Fail, right);
+        check(&transactions(&settings, "walrelay-7-shop", Some(&Err(refusal(true)))), Level::Fail, right);
         let coordinator = "transaction.state.log.replication.factor";
-        check(&transactions(&kafka, "walrelay-7-shop", Some(&Err(refusal(false)))), Level::Fail, coordinator);
-        check(&transactions(&kafka, "walrelay-7-shop", Some(&Ok(()))), Level::Ok, "");
-        check(&transactions(&kafka, "walrelay-7-shop", None), Level::Ok, "");
+        check(&transactions(&settings, "walrelay-7-shop", Some(&Err(refusal(false)))), Level::Fail, coordinator);
+        check(&transactions(&settings, "walrelay-7-shop", Some(&Ok(()))), Level::Ok, "");
+        check(&transactions(&settings, "walrelay-7-shop", None), Level::Ok, "");
     }
 
     #[test]
     fn the_topic_of_progress_is_there_or_can_be_made_or_else() {
-        let kafka = kafka(&[]);
-        let settings = kafka_settings();
-        let progress = |found| progress(&kafka, (&settings, 3), &found, false);
+        let settings = settings(&[]).exactly_once(false);
+        let progress = |found| progress(&settings, 3, &found, false);
         check(&progress(ProgressAnswer::There(Ok(()))), Level::Ok, "");
         check(&progress(ProgressAnswer::Absent(Ok(()))), Level::Ok, "");
         let rights = "--operation Read --operation Write --operation Create --topic walrelay.progress";
@@ -173,19 +166,15 @@ mod tests {
         check(&progress(ProgressAnswer::Absent(Err(refusal(true)))), Level::Fail, rights);
         let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
         check(&progress(ProgressAnswer::Absent(Err(refusal(false)))), Level::Fail, created);
-        let read = super::progress(&kafka, (&settings, 3), &ProgressAnswer::Absent(Ok(())), true);
+        let read = super::progress(&settings, 3, &ProgressAnswer::Absent(Ok(())), true);
         check(&read, Level::Fail, created);
-    }
-
-    fn kafka_settings() -> Settings {
-        Settings::new("kafka:9092", "walrelay", &[], 1 << 20).unwrap().exactly_once(false)
     }
 
     #[test]
     fn topics_with_too_few_replicas_fail_and_two_are_no_contradiction() {
         let of = |count, least| {
             let topic = TopicFacts { replicas: count, in_sync: count, ..topic(&[("min.insync.replicas", least)]) };
-            replicas(&kafka_settings(), "orders", &topic)
+            replicas(&settings(&[]).exactly_once(false), "orders", &topic)
         };
         check(&of(1, "1").unwrap(), Level::Fail, "--accept-one-replica");
         check(&of(3, "1").unwrap(), Level::Fail, "--entity-name orders --add-config min.insync.replicas=2");
@@ -200,7 +189,7 @@ mod tests {
         let of = |settings: &[(&str, &str)]| {
             let mut cluster = cluster(topic(&[]));
             cluster.topics.insert(PROGRESS_TOPIC.to_owned(), topic(settings));
-            policy(&kafka(&[]), &cluster).unwrap()
+            policy(&super::super::tests::settings(&[]), &cluster).unwrap()
         };
         check(&of(&[]), Level::Fail, "--entity-name walrelay.progress --add-config cleanup.policy=compact");
         check(&of(&[("cleanup.policy", "compact,delete")]), Level::Fail, "cleanup.policy=compact");
@@ -210,11 +199,9 @@ mod tests {
     #[test]
     fn transactions_longer_than_the_brokers_admit_fail() {
         let mut cluster = cluster(topic(&[]));
-        let ours = |property: &[(String, String)]| Settings::new("kafka:9092", "walrelay", property, 1 << 20).unwrap();
-        assert_eq!(timeout(&ours(&[]), &cluster), None);
+        assert_eq!(timeout(&settings(&[]), &cluster), None);
         cluster.settings = Ok([(TRANSACTION_MAX_TIMEOUT.to_owned(), "60000".to_owned())].into());
-        check(&timeout(&ours(&[]), &cluster).unwrap(), Level::Fail, "-X transaction.timeout.ms=60000");
-        let shorter = [("transaction.timeout.ms".to_owned(), "60000".to_owned())];
-        assert_eq!(timeout(&ours(&shorter), &cluster), None);
+        check(&timeout(&settings(&[]), &cluster).unwrap(), Level::Fail, "-X transaction.timeout.ms=60000");
+        assert_eq!(timeout(&settings(&[("transaction.timeout.ms", "60000")]), &cluster), None);
     }
 }

@@ -5,11 +5,12 @@
 //! idempotent producer its identity.
 //! Specification: KIP-98, KIP-679 (who may write a topic may write idempotently), KIP-133 "DescribeConfigs".
 
+use super::super::admin::{Admin, SettingsSeen};
 use super::super::config::{Settings, SettingsError};
 use super::super::errors;
 use crate::sink::Failure;
 use rdkafka::ClientContext;
-use rdkafka::admin::{AdminOptions, ConfigResource, ResourceSpecifier};
+use rdkafka::admin::ResourceSpecifier;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::KafkaError;
 use rdkafka::metadata::{Metadata, MetadataTopic};
@@ -31,7 +32,7 @@ pub(in crate::sink::kafka) struct Cluster {
     /// Every topic that the user may see.
     pub topics: BTreeMap<String, TopicFacts>,
     /// The settings of one broker, or why they cannot be seen.
-    pub settings: Result<BTreeMap<String, String>, String>,
+    pub settings: SettingsSeen,
     /// Whether an idempotent producer gets its identity, or why not.
     pub idempotence: Result<(), String>,
     /// The wanted topics that do not exist and that the user may not create. `rights` fills it.
@@ -50,7 +51,7 @@ pub(in crate::sink::kafka) struct TopicFacts {
     /// The fewest in-sync replicas of a partition.
     pub in_sync: usize,
     /// The settings, or why they cannot be seen. Empty for topics that are not wanted.
-    pub settings: Result<BTreeMap<String, String>, String>,
+    pub settings: SettingsSeen,
 }
 
 /// Asks the cluster. `wanted`: the topics whose settings matter.
@@ -58,11 +59,10 @@ pub(in crate::sink::kafka) struct TopicFacts {
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
 pub(in crate::sink::kafka) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
-    let failed = |error: &SettingsError| {
-        let of = if error.is_of_login() { errors::of_login } else { super::super::client_failure };
-        of(error.to_string())
+    let failed = |error: SettingsError| {
+        if error.is_of_login() { errors::of_login(error.to_string()) } else { errors::client(error) }
     };
-    let mut sink = super::super::KafkaSink::with_one_producer(settings.clone()).map_err(|error| failed(&error))?;
+    let mut sink = super::super::KafkaSink::with_one_producer(settings.clone()).map_err(failed)?;
     let metadata = sink.metadata(REQUEST)?;
     let unreachable = sink.unreachable(&metadata);
     let mut topics: BTreeMap<String, TopicFacts> =
@@ -99,15 +99,13 @@ fn configurations(
     metadata: &Metadata,
     wanted: &[String],
     topics: &mut BTreeMap<String, TopicFacts>,
-) -> Result<BTreeMap<String, String>, String> {
+) -> SettingsSeen {
     let there: Vec<&String> = wanted.iter().filter(|name| topics.contains_key(*name)).collect();
     let broker = metadata.brokers().first().map_or(0, rdkafka::metadata::MetadataBroker::id);
     let mut asked: Vec<ResourceSpecifier<'_>> = there.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
     asked.push(ResourceSpecifier::Broker(broker));
-    let mut answers = match described(settings, &asked) {
-        Ok(answers) => answers,
-        Err(error) => return Err(error.to_string()),
-    };
+    let admin = Admin::new(settings, REQUEST).map_err(|error| error.to_string())?;
+    let mut answers = admin.settings_of(&asked).map_err(|error| error.to_string())?;
     let of_broker = answers.pop().unwrap_or_else(|| Err("no answer".to_owned()));
     for (name, answer) in there.into_iter().zip(answers) {
         if let Some(topic) = topics.get_mut(name) {
@@ -115,25 +113,6 @@ fn configurations(
         }
     }
     of_broker
-}
-
-type Described = Result<BTreeMap<String, String>, String>;
-
-fn described(settings: &Settings, asked: &[ResourceSpecifier<'_>]) -> Result<Vec<Described>, KafkaError> {
-    let client = settings.admin_of(settings.client().clone());
-    let client = client.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
-    let options = AdminOptions::new().request_timeout(Some(REQUEST));
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let runtime = runtime.map_err(|error| KafkaError::AdminOpCreation(error.to_string()))?;
-    let answers = runtime.block_on(client.describe_configs(asked, &options))?;
-    Ok(answers.into_iter().map(|answer| answer.map_err(|code| code.to_string()).and_then(entries)).collect())
-}
-
-/// The settings in an answer. Without the right to see them the answer has none, and no error.
-fn entries(resource: ConfigResource) -> Described {
-    let entries: BTreeMap<_, _> =
-        resource.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
-    if entries.is_empty() { Err("the right DescribeConfigs is missing".to_owned()) } else { Ok(entries) }
 }
 
 /// A producer's context that keeps its state and its last problem.

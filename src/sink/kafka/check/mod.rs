@@ -10,11 +10,12 @@ mod rights;
 #[cfg(test)]
 mod tests;
 
-use super::config::Settings;
-use super::destination::{KIND, Kafka};
-use super::errors::{self, LOGIN_HINT};
-use super::progress::TOPIC as PROGRESS_TOPIC;
-use super::replicas::{self, MIN_INSYNC, TRANSACTION_STATE};
+use super::NAME;
+use super::config::{Settings, SettingsError};
+use super::errors::LOGIN_HINT;
+use super::progress::{CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC};
+use super::replicas::TRANSACTION_STATE;
+use super::tools::{self, MIN_INSYNC, allow, alter};
 use crate::check_finding::{Finding, Side};
 use crate::given::units::bytes;
 use crate::remedy::Command;
@@ -26,7 +27,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The side of these findings.
-const SIDE: Side = Side::Destination(KIND.name);
+const SIDE: Side = Side::Destination(NAME);
 
 /// The broker's default of `message.max.bytes`, which limits a topic's records.
 const DEFAULT_MESSAGE_BYTES: usize = 1_048_588;
@@ -50,19 +51,19 @@ const TOPICS_SHOWN: usize = 20;
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
 /// Asks the cluster, and judges its answers.
-pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let settings = match kafka.settings(wanted.client) {
+pub(super) fn check(settings: Result<Settings, SettingsError>, wanted: &Wanted<'_>) -> Vec<Finding> {
+    let settings = match settings {
+        Ok(settings) if wanted.exactly_once.is_some() => settings.exactly_once(wanted.one_replica),
         Ok(settings) => settings,
         Err(error) => return vec![SIDE.fail("connection", error.to_string())],
     };
-    let settings = if wanted.exactly_once.is_some() { settings.exactly_once(wanted.one_replica) } else { settings };
     let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
     let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
     let more = wanted.exactly_once.map(|_| TRANSACTION_STATE.to_owned()).into_iter();
     let looked_at: Vec<String> =
         topics.iter().cloned().chain(more).chain(wanted.dead_letters.map(str::to_owned)).collect();
     match examine(&settings, &looked_at) {
-        Err(failure) => vec![unreachable(kafka, &failure, &listener::ask(&kafka.brokers))],
+        Err(failure) => vec![unreachable(&settings, &failure, &listener::ask(settings.brokers()))],
         Ok(mut cluster) => {
             let missing: Vec<&str> =
                 topics.iter().map(String::as_str).filter(|name| !cluster.topics.contains_key(*name)).collect();
@@ -70,9 +71,9 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
             let of_dead_letters = wanted.dead_letters.filter(|name| !cluster.topics.contains_key(*name));
             let unseen: Vec<&str> = missing.into_iter().chain(of_dead_letters).collect();
             cluster.hidden = rights::not_to_be_seen(&settings, &unseen);
-            let mut found = findings(kafka, &settings, &cluster, wanted);
+            let mut found = findings(&settings, &cluster, wanted);
             if let Some(name) = wanted.exactly_once {
-                found.extend(exactly_once::findings(kafka, &settings, &cluster, (name, wanted.was_read)));
+                found.extend(exactly_once::findings(&settings, &cluster, (name, wanted.was_read)));
                 let dead_letters = wanted.dead_letters.filter(|name| !wanted.topics.contains(*name));
                 found.extend(
                     dead_letters.and_then(|name| exactly_once::replicas(&settings, name, cluster.topics.get(name)?)),
@@ -84,13 +85,13 @@ pub(super) fn check(kafka: &Kafka, wanted: &Wanted<'_>) -> Vec<Finding> {
 }
 
 /// The finding if no broker answers, or if the brokers refuse the credentials.
-fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
+fn unreachable(settings: &Settings, failure: &Failure, speaks: &Speaks) -> Finding {
     if is_of_advertised_address(failure) {
         return misled(SIDE.fail("advertised", failure.text.clone()));
     }
     let found = SIDE.fail("connection", failure.text.clone());
-    let protocol = kafka.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
-    if let Some((why, fix)) = other_protocol(kafka, &protocol, speaks) {
+    let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
+    if let Some((why, fix)) = other_protocol(settings, &protocol, speaks) {
         return found.why(why).fix(fix);
     }
     match failure.class {
@@ -107,9 +108,9 @@ fn unreachable(kafka: &Kafka, failure: &Failure, speaks: &Speaks) -> Finding {
 }
 
 /// The listener's protocol and the flags for it, if the settings have another protocol.
-fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(String, Command)> {
+fn other_protocol(settings: &Settings, protocol: &str, speaks: &Speaks) -> Option<(String, Command)> {
     let (has_login, is_encrypted) = (protocol.starts_with("sasl_"), protocol.ends_with("ssl"));
-    let login = if has_login || kafka.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
+    let login = if has_login || settings.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
     let run = |property: &str, value: &str| Command::new("run").set("-X", format_args!("{property}={value}"));
     let (speaks, run) = match speaks {
         Speaks::Plain if protocol != "plaintext" => {
@@ -118,13 +119,13 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
         Speaks::Sasl(mechanisms) if protocol != "sasl_plaintext" => {
             let known = ["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"];
             let best = known.into_iter().find(|known| mechanisms.iter().any(|offered| offered == known));
-            let chosen = kafka.property("sasl.mechanism").filter(|chosen| mechanisms.iter().any(|m| m == chosen));
+            let chosen = settings.property("sasl.mechanism").filter(|chosen| mechanisms.iter().any(|m| m == chosen));
             let mechanism = chosen.or(best).unwrap_or("PLAIN");
             let run = run("security.protocol", "SASL_PLAINTEXT").set("-X", format_args!("sasl.mechanism={mechanism}"));
             (format!("no TLS, and authentication by {}", mechanisms.join(", ")), run)
         }
         Speaks::Sasl(mechanisms) => {
-            let chosen = kafka.property("sasl.mechanism").unwrap_or("GSSAPI");
+            let chosen = settings.property("sasl.mechanism").unwrap_or("GSSAPI");
             let offered = mechanisms.first().filter(|_| mechanisms.iter().all(|offered| offered != chosen))?;
             let why = format!("authentication by {}, not by {chosen}", mechanisms.join(", "));
             (why, run("sasl.mechanism", offered))
@@ -136,19 +137,19 @@ fn other_protocol(kafka: &Kafka, protocol: &str, speaks: &Speaks) -> Option<(Str
 }
 
 /// All findings about a cluster that has answered.
-fn findings(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+fn findings(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let mut found = vec![
         SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())),
         protocol(settings, &cluster.brokers),
     ];
     found.extend(advertised(cluster));
-    found.push(idempotence(kafka, cluster, wanted));
-    found.extend(request_size(kafka, cluster));
-    found.extend(missing(kafka, settings, cluster, wanted));
-    found.extend(dead_letters(kafka, settings, cluster, wanted));
+    found.push(idempotence(settings, cluster, wanted));
+    found.extend(request_size(settings, cluster));
+    found.extend(missing(settings, cluster, wanted));
+    found.extend(dead_letters(settings, cluster, wanted));
     for name in wanted.topics {
         if let Some(topic) = cluster.topics.get(name) {
-            found.extend(topic_findings(kafka, settings, cluster, name, topic, wanted));
+            found.extend(topic_findings(settings, cluster, name, topic, wanted));
         }
     }
     found
@@ -202,7 +203,7 @@ fn misled(found: Finding) -> Finding {
     )
 }
 
-fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
+fn idempotence(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
     match &cluster.idempotence {
         Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
         Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
@@ -211,25 +212,20 @@ fn idempotence(kafka: &Kafka, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding
         Err(error) => SIDE
             .fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted))),
+            .fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted))),
     }
 }
 
 /// The finding if brokers refuse requests as large as a batch. `None` as well, if their settings cannot be seen.
-fn request_size(kafka: &Kafka, cluster: &Cluster) -> Option<Finding> {
+fn request_size(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
     const LIMIT: &str = "socket.request.max.bytes";
     let limit: u64 = cluster.settings.as_ref().ok()?.get(LIMIT)?.parse().ok()?;
-    let batch = kafka.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
+    let batch = settings.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
     (limit < batch + ROOM_BYTES).then(|| {
         SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
             .why("a broker closes the connection upon a larger request, which is then sent again and again")
             .fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
     })
-}
-
-/// The command that gives the relay's user these rights. `resource`: the command's options that name it.
-fn allow(kafka: &Kafka, operations: &[&str], resource: &str) -> String {
-    errors::allow(&kafka.brokers, kafka.property("sasl.username"), operations, resource)
 }
 
 /// The command's options that name all topics of the relay.
@@ -241,7 +237,7 @@ fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
 }
 
 /// The findings about topics of the latest rows that do not exist.
-fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+fn missing(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
     if missing.is_empty() {
         let count = wanted.topics.len();
@@ -254,7 +250,7 @@ fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wante
     let (hidden, missing): (Vec<&String>, Vec<_>) =
         missing.into_iter().partition(|name| cluster.hidden.contains(*name));
     // One command gives the right to all of them. The next check then shows which of them do not exist.
-    let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(kafka, name, wanted)).into_iter().collect();
+    let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(settings, name, wanted)).into_iter().collect();
     if !missing.is_empty() {
         found.extend(to_be_created(settings, cluster, missing));
     }
@@ -262,10 +258,10 @@ fn missing(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wante
 }
 
 /// The finding about a topic that the user may not see. It may exist.
-fn out_of_sight(kafka: &Kafka, name: &str, wanted: &Wanted<'_>) -> Finding {
+fn out_of_sight(settings: &Settings, name: &str, wanted: &Wanted<'_>) -> Finding {
     SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
         .why("the relay waits before its first record")
-        .fix(allow(kafka, &["Write", "Describe"], &topics_by_pattern(wanted)))
+        .fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted)))
 }
 
 fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
@@ -299,7 +295,7 @@ fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) 
 }
 
 /// The finding about the dead-letter topic, if bad rows go to one.
-fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
+fn dead_letters(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
     let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
         return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
@@ -307,7 +303,7 @@ fn dead_letters(kafka: &Kafka, settings: &Settings, cluster: &Cluster, wanted: &
     let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
     if cluster.hidden.contains(topic) {
         let found = SIDE.fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
-        return Some(found.fix(allow(kafka, &["Write", "Describe"], &format!("--topic {topic}"))));
+        return Some(found.fix(allow(settings, &["Write", "Describe"], &format!("--topic {topic}"))));
     }
     let (creates, more) = creates(cluster);
     if creates == Some(true) {
@@ -338,15 +334,10 @@ fn creates(cluster: &Cluster) -> (Option<bool>, String) {
 }
 
 fn create(settings: &Settings, cluster: &Cluster, topic: &str) -> String {
-    replicas::create(topic, settings, cluster.brokers.len(), " --partitions 12")
-}
-
-fn alter(kafka: &Kafka, topic: &str, setting: &str, value: impl std::fmt::Display) -> String {
-    replicas::alter(&kafka.brokers, topic, setting, value)
+    tools::create(settings, topic, cluster.brokers.len(), " --partitions 12")
 }
 
 fn topic_findings(
-    kafka: &Kafka,
     settings: &Settings,
     cluster: &Cluster,
     name: &str,
@@ -365,21 +356,26 @@ fn topic_findings(
     };
     let mut found =
         vec![SIDE.ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
-    found.extend(in_sync(kafka, name, topic, &of_topic).or_else(|| match wanted.exactly_once {
+    found.extend(in_sync(settings, name, topic, &of_topic).or_else(|| match wanted.exactly_once {
         Some(_) => exactly_once::replicas(settings, name, topic),
-        None => replicas(kafka, cluster, name, topic, &of_topic),
+        None => replicas(settings, cluster, name, topic, &of_topic),
     }));
-    found.extend(too_small(kafka, settings, name, &of_topic, wanted.largest_bytes));
-    found.extend(compacted(kafka, name, &of_topic, wanted));
+    found.extend(too_small(settings, name, &of_topic, wanted.largest_bytes));
+    found.extend(compacted(settings, name, &of_topic, wanted));
     found
 }
 
 /// The finding if a topic accepts no records now.
-fn in_sync(kafka: &Kafka, name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<Finding> {
-    let (least, text) = least_in_sync(name, topic, settings)?;
+fn in_sync(
+    settings: &Settings,
+    name: &str,
+    topic: &TopicFacts,
+    of_topic: &BTreeMap<String, String>,
+) -> Option<Finding> {
+    let (least, text) = least_in_sync(name, topic, of_topic)?;
     if least > topic.replicas {
         let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
-        let fix = alter(kafka, name, "min.insync.replicas", topic.replicas.max(1));
+        let fix = alter(settings, name, MIN_INSYNC, topic.replicas.max(1));
         return Some(SIDE.fail("replicas", text).why(why).fix(fix));
     }
     if topic.in_sync < least {
@@ -402,13 +398,13 @@ fn least_in_sync(name: &str, topic: &TopicFacts, settings: &BTreeMap<String, Str
 /// The finding, with at least once, if acknowledged records do not survive the loss of a broker, or if none can be written while one is
 /// down.
 fn replicas(
-    kafka: &Kafka,
+    settings: &Settings,
     cluster: &Cluster,
     name: &str,
     topic: &TopicFacts,
-    settings: &BTreeMap<String, String>,
+    of_topic: &BTreeMap<String, String>,
 ) -> Option<Finding> {
-    let (least, text) = least_in_sync(name, topic, settings)?;
+    let (least, text) = least_in_sync(name, topic, of_topic)?;
     if topic.replicas == 1 && cluster.brokers.len() > 1 {
         return Some(
             SIDE.warn("replicas", text)
@@ -427,26 +423,20 @@ fn replicas(
         return Some(
             SIDE.warn("replicas", text)
                 .why("an acknowledged record may be on one broker only, and is lost with it")
-                .fix(alter(kafka, name, "min.insync.replicas", topic.replicas - 1)),
+                .fix(alter(settings, name, MIN_INSYNC, topic.replicas - 1)),
         );
     }
     (topic.replicas > 1 && least == topic.replicas).then(|| {
         SIDE.warn("replicas", text).why("with one broker down nothing can be written").fix(alter(
-            kafka,
+            settings,
             name,
-            "min.insync.replicas",
+            MIN_INSYNC,
             topic.replicas - 1,
         ))
     })
 }
 
-fn too_small(
-    kafka: &Kafka,
-    settings: &Settings,
-    name: &str,
-    of_topic: &BTreeMap<String, String>,
-    largest: usize,
-) -> Vec<Finding> {
+fn too_small(settings: &Settings, name: &str, of_topic: &BTreeMap<String, String>, largest: usize) -> Vec<Finding> {
     let needed = largest + OVERHEAD_BYTES;
     let limit = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MESSAGE_BYTES);
     let of_topic = limit(of_topic.get("max.message.bytes").map(String::as_str));
@@ -460,7 +450,7 @@ fn too_small(
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
             .why("the broker refuses it, and the relay stops before it")
-            .fix(alter(kafka, name, "max.message.bytes", room)),
+            .fix(alter(settings, name, "max.message.bytes", room)),
         );
     }
     if needed > of_client {
@@ -476,12 +466,17 @@ fn too_small(
     found
 }
 
-fn compacted(kafka: &Kafka, name: &str, settings: &BTreeMap<String, String>, wanted: &Wanted<'_>) -> Option<Finding> {
-    let compacts = settings.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
+fn compacted(
+    settings: &Settings,
+    name: &str,
+    of_topic: &BTreeMap<String, String>,
+    wanted: &Wanted<'_>,
+) -> Option<Finding> {
+    let compacts = of_topic.get(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
     (compacts && wanted.without_key).then(|| {
         SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
             .why("a compacted topic refuses records without a key")
-            .fix(alter(kafka, name, "cleanup.policy", "delete"))
+            .fix(alter(settings, name, CLEANUP_POLICY, "delete"))
     })
 }
 

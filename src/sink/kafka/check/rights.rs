@@ -7,10 +7,12 @@
 //! for trial only (`validate_only`).
 //! Specification: KIP-98, "InitProducerIdRequest"; Kafka's `TransactionCoordinator.handleInitProducerId`.
 
+use super::super::admin::Admin;
 use super::super::config::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
+use super::super::errors;
 use super::super::progress::{PARTITION, TOPIC, new_topic, passes};
 use super::examine::Cluster;
-use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
@@ -72,15 +74,7 @@ impl RightsRefusal {
     }
 
     fn of(code: Option<RDKafkaErrorCode>, words: &dyn Display) -> Self {
-        let forbidden = matches!(
-            code,
-            Some(
-                RDKafkaErrorCode::TransactionalIdAuthorizationFailed
-                    | RDKafkaErrorCode::ClusterAuthorizationFailed
-                    | RDKafkaErrorCode::TopicAuthorizationFailed
-            )
-        );
-        Self { forbidden, text: words.to_string() }
+        Self { forbidden: errors::is_forbidden(code), text: words.to_string() }
     }
 }
 
@@ -153,11 +147,7 @@ pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]
     names.iter().filter(is_hidden).map(|name| (*name).to_owned()).collect()
 }
 
-/// Sends a request to create topics by which the cluster creates nothing (`validate_only`), and returns its answers.
+/// The cluster's answers to a request to create topics for trial.
 fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, RightsRefusal> {
-    let admin = settings.admin()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| RightsRefusal { forbidden: false, text: error.to_string() })?;
-    let options = AdminOptions::new().request_timeout(Some(PATIENCE)).validate_only(true);
-    runtime.block_on(admin.create_topics(topics, &options)).map_err(|error| RightsRefusal::new(&error))
+    Admin::new(settings, PATIENCE)?.create(topics, true).map_err(|error| RightsRefusal::new(&error))
 }

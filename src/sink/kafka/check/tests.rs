@@ -4,9 +4,9 @@ use crate::sink::FailureClass;
 use std::collections::BTreeSet;
 
 /// At `kafka:9092`, with these properties.
-pub(super) fn kafka(properties: &[(&str, &str)]) -> Kafka {
-    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Kafka { brokers: "kafka:9092".to_owned(), properties, max_in_flight: 1 << 20, login: None }
+pub(super) fn settings(properties: &[(&str, &str)]) -> Settings {
+    let properties: Vec<_> = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Settings::new("kafka:9092", "walrelay", &properties, 1 << 20).unwrap()
 }
 
 /// What was seen of the rows.
@@ -41,8 +41,6 @@ fn seen(topics: &[&str], largest_bytes: usize) -> Seen {
 }
 
 fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Finding> {
-    let kafka = kafka(properties);
-    let settings = kafka.settings("walrelay").unwrap();
     let wanted = Wanted {
         client: "walrelay",
         topics: &seen.topics,
@@ -54,7 +52,7 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
         one_replica: false,
         was_read: false,
     };
-    let found = findings(&kafka, &settings, cluster, &wanted);
+    let found = findings(&settings(properties), cluster, &wanted);
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
 }
 
@@ -167,7 +165,7 @@ fn certificates_that_are_not_verified_are_warned_of() {
 #[test]
 fn a_refused_log_in_is_distinguished_from_silence() {
     let failure = |class| Failure::new(class, "other", "x");
-    let fix = |class| unreachable(&kafka(&[]), &failure(class), &Speaks::Nothing).fix.unwrap().to_string();
+    let fix = |class| unreachable(&settings(&[]), &failure(class), &Speaks::Nothing).fix.unwrap().to_string();
     assert!(fix(FailureClass::LogIn).contains("sasl.username"));
     let silence = fix(FailureClass::Environment);
     assert!(silence.contains("--brokers") && silence.contains("security.protocol is plaintext"));
@@ -190,11 +188,11 @@ fn a_listener_that_speaks_another_protocol_is_reported_with_the_flags_in_the_rig
         ),
         (&[("security.protocol", "SASL_PLAINTEXT")], scram(), "-X sasl.mechanism=SCRAM-SHA-256"),
     ] {
-        let fix = unreachable(&kafka(given), &failure, &speaks).fix.unwrap();
+        let fix = unreachable(&settings(given), &failure, &speaks).fix.unwrap();
         assert_eq!(fix.to_string(), format!("walrelay run {flags}"), "{given:?} {speaks:?}");
     }
     let same = [("security.protocol", "SASL_PLAINTEXT"), ("sasl.mechanism", "PLAIN")];
-    assert!(unreachable(&kafka(&same), &failure, &scram()).fix.unwrap().to_string().contains("--brokers"));
+    assert!(unreachable(&settings(&same), &failure, &scram()).fix.unwrap().to_string().contains("--brokers"));
 }
 
 #[test]

@@ -5,7 +5,8 @@ pub(super) mod properties;
 
 use super::callbacks::{Context, Problems};
 use super::login::{Login, LoginError};
-use super::metadata::Partitioner;
+use super::partitioner::Partitioner;
+use super::retire::Retirable;
 use rdkafka::ClientContext;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::{Client, DefaultClientContext};
@@ -262,7 +263,7 @@ impl Settings {
     }
 
     /// A consumer without a group.
-    pub(super) fn reader(&self, isolation: &str) -> Result<BaseConsumer<Context>, SettingsError> {
+    pub(super) fn reader(&self, isolation: &str) -> Result<Retirable<BaseConsumer<Context>>, SettingsError> {
         let mut client = self.for_others();
         client
             .set("group.id", "walrelay-progress")
@@ -272,19 +273,14 @@ impl Settings {
             .set("isolation.level", isolation);
         let reader: BaseConsumer<Context> = self.create(client, self.context())?;
         self.begin(reader.client())?;
-        Ok(reader)
+        Ok(Retirable::new(reader))
     }
 
     /// A client that creates and describes topics.
-    pub(super) fn admin(&self) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
-        self.admin_of(self.for_others())
-    }
-
-    /// A client that creates and describes topics, with these properties.
-    pub(super) fn admin_of(&self, client: ClientConfig) -> Result<AdminClient<DefaultClientContext>, SettingsError> {
-        let admin: AdminClient<DefaultClientContext> = self.create(client, DefaultClientContext)?;
+    pub(super) fn admin(&self) -> Result<Retirable<AdminClient<DefaultClientContext>>, SettingsError> {
+        let admin: AdminClient<DefaultClientContext> = self.create(self.for_others(), DefaultClientContext)?;
         self.begin(admin.inner())?;
-        Ok(admin)
+        Ok(Retirable::new(admin))
     }
 
     /// The properties that other clients than producers understand.

@@ -20,14 +20,13 @@ mod msk;
 mod native;
 mod token;
 
-use super::callbacks::Context;
 use crate::given::{Given, Origin, SettingError, nearest};
 use crate::secret::{Secret, SecretCommand, SecretError};
 #[cfg(feature = "aws")]
 use msk::Msk;
 use rdkafka::ClientContext;
 use rdkafka::client::Client;
-use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext};
 use secrecy::{ExposeSecret as _, SecretString};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
@@ -131,7 +130,22 @@ struct SharedLogin {
 }
 
 #[derive(Default)]
-struct Clients(Vec<Weak<BaseProducer<Context>>>);
+struct Clients(Vec<Weak<dyn LoggedIn>>);
+
+/// A producer, whatever its context.
+trait LoggedIn: Send + Sync {
+    /// Gives librdkafka another proof.
+    fn take(&self, user: &str, proof: &LoginProof) -> Result<(), String>;
+}
+
+impl<C: ProducerContext<NoCustomPartitioner>> LoggedIn for BaseProducer<C> {
+    fn take(&self, user: &str, proof: &LoginProof) -> Result<(), String> {
+        match proof {
+            LoginProof::Token(token) => native::set_token(self.client(), token),
+            LoginProof::Password(password) => native::set_password(self.client(), user, password),
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 enum ProofSource {
@@ -245,14 +259,15 @@ impl Login {
     }
 
     /// Gives a producer each new proof, as long as it lives.
-    pub(super) fn keep(&self, producer: &Arc<BaseProducer<Context>>) {
+    pub(super) fn keep<C: ProducerContext<NoCustomPartitioner> + 'static>(&self, producer: &Arc<BaseProducer<C>>) {
+        let weak: Weak<BaseProducer<C>> = Arc::downgrade(producer);
         let mut clients = lock(&self.0.shared.clients);
         clients.0.retain(|client| client.strong_count() > 0);
-        clients.0.push(Arc::downgrade(producer));
+        clients.0.push(weak);
         drop(clients);
         // The proof may have changed since the producer was created.
         if let Some(present) = lock(&self.0.shared.present).clone() {
-            self.0.shared.give(producer, &present.proof);
+            self.0.shared.give(&**producer, &present.proof);
         }
     }
 
@@ -447,17 +462,13 @@ impl SharedLogin {
             return;
         }
         let clients: Vec<_> = lock(&self.clients).0.iter().filter_map(Weak::upgrade).collect();
-        for client in &clients {
-            self.give(client, &proof);
+        for client in clients {
+            self.give(&*client, &proof);
         }
     }
 
-    fn give(&self, client: &BaseProducer<Context>, proof: &LoginProof) {
-        let given = match proof {
-            LoginProof::Token(token) => native::set_token(client.client(), token),
-            LoginProof::Password(password) => native::set_password(client.client(), &self.user, password),
-        };
-        if let Err(reason) = given {
+    fn give(&self, client: &dyn LoggedIn, proof: &LoginProof) {
+        if let Err(reason) = client.take(&self.user, proof) {
             tracing::warn!(property = self.property, reason, "librdkafka does not take the new credentials");
         }
     }

@@ -7,8 +7,9 @@
 //! thread, since librdkafka then joins threads that may be looking up a name (see `retire`).
 //! Specification: librdkafka's `rdkafka.h`, "Topic Handle" and "Producer API".
 
+use super::super::METADATA_PATIENCE;
 use super::super::callbacks::Context;
-use super::super::metadata::METADATA_PATIENCE;
+use super::super::retire::retire_purged;
 use crate::sink::{Header, Record};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
 use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
@@ -68,6 +69,11 @@ impl Client {
 
     pub(in crate::sink::kafka) fn shared(&self) -> Arc<BaseProducer<Context>> {
         Arc::clone(&self.producer)
+    }
+
+    /// Ends the producer with its handles and its flusher, after a purge of its records.
+    pub(in crate::sink::kafka) fn retire(self) {
+        retire_purged(self, Self::producer);
     }
 
     /// Hands librdkafka a record for a partition of the topic with this number and name.

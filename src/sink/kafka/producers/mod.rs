@@ -4,17 +4,15 @@
 //! that have ended.
 
 mod client;
-mod retire;
 
 pub(super) use client::{Client, flush_for_a_millisecond};
-pub(super) use retire::{purge_all, retire, retire_client, retire_producer};
 
+use super::METADATA_PATIENCE;
 use super::callbacks::Context;
 use super::config::{Settings, SettingsError};
 use super::errors;
-use super::metadata::METADATA_PATIENCE;
-use super::metadata::Topics;
 use super::partitions::{Clients, NotTaken, PartitionPlace, Ticket};
+use super::topics::Topics;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -237,8 +235,26 @@ fn send(
         if client.ended && client.is_forbidden() {
             return NotTaken::Refused(errors::of_forbidden(record.topic));
         }
-        errors::of_send(record, code)
+        not_taken(record, code)
     })
+}
+
+/// The error for a record that librdkafka did not take.
+fn not_taken(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
+    let failure = |text| Failure::new(errors::class(code), errors::reason(Some(code)), text);
+    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
+    match code {
+        RDKafkaErrorCode::MessageSizeTooLarge => NotTaken::Refused(failure(format!(
+            "its {} bytes are more than the producer may send: raise -X message.max.bytes, and with it the topic's max.message.bytes",
+            record.bytes()
+        ))),
+        code => match errors::class(code) {
+            FailureClass::Row | FailureClass::Topic => {
+                NotTaken::Refused(failure(format!("topic {}: {code}", record.topic)))
+            }
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => NotTaken::Later,
+        },
+    }
 }
 
 /// Whether a client may ask for partitions now.

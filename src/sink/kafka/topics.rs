@@ -7,11 +7,10 @@
 //! In: names, the cluster's partition counts. Out: indexes into [`Partitions`]. It asks nobody.
 //! Specification: librdkafka's CONFIGURATION.md, `partitioner`; KIP-480.
 
-use super::super::partitions::{PartitionPlace, Partitions};
+use super::partitioner::Partitioner;
+use super::partitions::{PartitionPlace, Partitions};
 use crate::sink::Record;
-use rdkafka::bindings as native;
 use std::collections::HashMap;
-use std::ptr;
 use std::time::{Duration, Instant};
 
 /// Records without a key go to one partition for so many bytes, which is the size of a Java client's batch.
@@ -30,55 +29,8 @@ const PARTITIONS_KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// If no record has asked for a missing partition for so long, it may have been added meanwhile.
 const ASKED_SELDOM: Duration = Duration::from_mins(1);
 
-/// How keys are spread over partitions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sink::kafka) struct Partitioner {
-    hash: Hash,
-    /// Records without a key may go to any partition. With `consistent_random`, so may records with an empty one.
-    spreads: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hash {
-    Murmur2,
-    Crc32,
-    Fnv1a,
-}
-
-impl Partitioner {
-    /// The partitioner with this value of librdkafka's property `partitioner`. walrelay has refused values that are not deterministic.
-    pub(in crate::sink::kafka) fn named(name: &str) -> Self {
-        let hash = match name.strip_suffix("_random").unwrap_or(name) {
-            "consistent" => Hash::Crc32,
-            "fnv1a" => Hash::Fnv1a,
-            _ => Hash::Murmur2,
-        };
-        Self { hash, spreads: name.ends_with("_random") }
-    }
-
-    /// The partition of a key. `None`: any partition.
-    fn of(self, key: Option<&[u8]>, count: i32) -> Option<i32> {
-        let anywhere = match self.hash {
-            Hash::Crc32 => key.is_none_or(<[u8]>::is_empty),
-            Hash::Murmur2 | Hash::Fnv1a => key.is_none(),
-        };
-        (!(self.spreads && anywhere)).then(|| self.hash(key.unwrap_or_default(), count))
-    }
-
-    #[allow(unsafe_code, reason = "librdkafka's own, so that other clients agree")]
-    fn hash(self, key: &[u8], count: i32) -> i32 {
-        let partitioner = match self.hash {
-            Hash::Murmur2 => native::rd_kafka_msg_partitioner_murmur2,
-            Hash::Crc32 => native::rd_kafka_msg_partitioner_consistent,
-            Hash::Fnv1a => native::rd_kafka_msg_partitioner_fnv1a,
-        };
-        // SAFETY: these read the key, whose pointer and length are a slice's, and the count; not the topic and not the opaques.
-        unsafe { partitioner(ptr::null(), key.as_ptr().cast(), key.len(), count, ptr::null_mut(), ptr::null_mut()) }
-    }
-}
-
 /// All topics that records went to.
-pub(in crate::sink::kafka) struct Topics {
+pub(super) struct Topics {
     list: Vec<KnownTopic>,
     numbers: HashMap<String, u32>,
     /// The name and number of the last record's topic, which is mostly the next one's too. Before the first record, the name is empty.
@@ -102,7 +54,7 @@ struct KnownTopic {
 
 /// The choice of a record's partition.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::sink::kafka) enum Chosen {
+pub(super) enum Chosen {
     /// The partition with this index in [`Partitions`].
     At(u32),
     /// The record asks for this partition, which is not known.
@@ -111,7 +63,7 @@ pub(in crate::sink::kafka) enum Chosen {
 
 impl Chosen {
     /// The index of a known partition.
-    pub(in crate::sink::kafka) fn known(self) -> Option<u32> {
+    pub(super) fn known(self) -> Option<u32> {
         match self {
             Self::At(at) => Some(at),
             Self::Unknown(_) => None,
@@ -120,18 +72,18 @@ impl Chosen {
 }
 
 impl Topics {
-    pub(in crate::sink::kafka) fn new(partitioner: Partitioner, producers: u8) -> Self {
+    pub(super) fn new(partitioner: Partitioner, producers: u8) -> Self {
         Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }
     }
 
     /// Whether this is the last record's topic.
     #[inline]
-    pub(in crate::sink::kafka) fn is_last(&self, topic: &str) -> bool {
+    pub(super) fn is_last(&self, topic: &str) -> bool {
         self.last.0 == topic
     }
 
     /// Makes this topic the present one. Returns whether the cluster has confirmed it.
-    pub(in crate::sink::kafka) fn turn_to(&mut self, topic: &str) -> bool {
+    pub(super) fn turn_to(&mut self, topic: &str) -> bool {
         let Some(number) = self.numbers.get(topic).copied() else { return false };
         if self.list.get(number as usize).is_none_or(|topic| topic.count == 0) {
             return false;
@@ -142,13 +94,7 @@ impl Topics {
     }
 
     /// Notes the cluster's answer that the topic has so many partitions. Returns `false` if it had more before.
-    pub(in crate::sink::kafka) fn confirm(
-        &mut self,
-        topic: &str,
-        count: i32,
-        now: Instant,
-        partitions: &mut Partitions,
-    ) -> bool {
+    pub(super) fn confirm(&mut self, topic: &str, count: i32, now: Instant, partitions: &mut Partitions) -> bool {
         let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
             let (name, places) = (topic.to_owned(), Vec::new());
             self.list.push(KnownTopic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
@@ -168,18 +114,18 @@ impl Topics {
     }
 
     /// Forgets the cluster's answers.
-    pub(in crate::sink::kafka) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.last.0.clear();
         self.list.iter_mut().for_each(|topic| topic.count = 0);
     }
 
-    pub(in crate::sink::kafka) fn name(&self, number: u32) -> &str {
+    pub(super) fn name(&self, number: u32) -> &str {
         self.list.get(number as usize).map_or("", |topic| topic.name.as_str())
     }
 
     /// A record of the topic is to be sent again. Returns whether the sink should ask the cluster for the topic before. The question may
     /// take a while.
-    pub(in crate::sink::kafka) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
+    pub(super) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
         let Some(topic) = self.list.get_mut(number as usize) else { return false };
         let is_due = topic.retried.is_none_or(|at| now.saturating_duration_since(at) >= SHARED);
         if is_due {
@@ -189,7 +135,7 @@ impl Topics {
     }
 
     /// The next topic that the sink should ask for again. Whatever the answer, all other topics come before it is asked for once more.
-    pub(in crate::sink::kafka) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
+    pub(super) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
         let old = |topic: &&mut KnownTopic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
         let topic = self.list.iter_mut().find(old)?;
         topic.asked = now;
@@ -198,7 +144,7 @@ impl Topics {
 
     /// Chooses the partition for a record of the present topic.
     #[inline]
-    pub(in crate::sink::kafka) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
+    pub(super) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
         let Some(topic) = self.list.get_mut(self.last.1 as usize) else { return Chosen::Unknown(0) };
         let partition = record.partition.or_else(|| self.partitioner.of(record.key, topic.count));
         let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
@@ -209,7 +155,7 @@ impl Topics {
 
 /// A topic that has fewer partitions than a record asks for.
 #[derive(Debug, Default)]
-pub(in crate::sink::kafka) struct Short {
+pub(super) struct Short {
     count: i32,
     /// When the topic was first, and last, seen with this count.
     seen: Option<(Instant, Instant)>,
@@ -218,7 +164,7 @@ pub(in crate::sink::kafka) struct Short {
 impl Short {
     /// Whether the missing partitions may still appear, since some brokers learn of them later. If no record has asked for them for
     /// [`ASKED_SELDOM`], the wait begins again.
-    pub(in crate::sink::kafka) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
+    pub(super) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
         let same =
             self.seen.filter(|(_, last)| self.count == count && now.saturating_duration_since(*last) < ASKED_SELDOM);
         let since = same.map_or(now, |(since, _)| since);
@@ -249,20 +195,6 @@ impl KnownTopic {
 mod tests {
     use super::*;
     use crate::sink::Content;
-
-    /// Java's `Utils.murmur2`, as its own tests have it.
-    #[test]
-    fn keys_go_where_javas_clients_send_them() {
-        let java = [("21", -973_932_308_i32), ("foobar", -790_332_482), ("a-little-bit-long-string", -985_981_536)];
-        for (key, hash) in java {
-            let expected = (hash & i32::MAX) % 12;
-            assert_eq!(Partitioner::named("murmur2_random").of(Some(key.as_bytes()), 12), Some(expected), "{key}");
-        }
-        assert_eq!(Partitioner::named("murmur2_random").of(None, 12), None);
-        assert_eq!(Partitioner::named("consistent_random").of(Some(b""), 12), None);
-        assert!(Partitioner::named("murmur2").of(None, 12).is_some());
-        assert_ne!(Partitioner::named("fnv1a").hash, Partitioner::named("consistent").hash);
-    }
 
     fn record(key: Option<&'static [u8]>, partition: Option<i32>) -> Record<'static> {
         Record {

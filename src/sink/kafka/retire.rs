@@ -7,29 +7,47 @@
 //! [`PURGED_WITHIN`]. A thread that does not answer sends nothing, and purges before it sends anything.
 
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
 use std::thread::{self, Builder};
 use std::time::Duration;
 
-use super::client::Client;
-
 /// How long the caller waits for the purge.
 const PURGED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Ends a client that has nothing to purge.
-pub(in crate::sink::kafka) fn retire<T: Send + 'static>(client: T) {
-    retire_after(client, |_| {});
+/// A client that ends on a thread of its own when it is dropped. It has nothing to purge.
+pub(super) struct Retirable<T: Send + 'static>(Option<T>);
+
+impl<T: Send + 'static> Retirable<T> {
+    pub(super) fn new(client: T) -> Self {
+        Self(Some(client))
+    }
 }
 
-/// Ends a producer with its handles and its flusher, after a purge of its records.
-pub(in crate::sink::kafka) fn retire_client(client: Client) {
-    retire_after(client, |client| client.producer().purge(PurgeConfig::default().queue().inflight()));
+impl<T: Send + 'static> Deref for Retirable<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        let Some(client) = &self.0 else { panic!("a client is used after its end") };
+        client
+    }
+}
+
+impl<T: Send + 'static> Drop for Retirable<T> {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(retire);
+    }
+}
+
+/// Ends a client that has nothing to purge.
+pub(super) fn retire<T: Send + 'static>(client: T) {
+    retire_after(client, |_| {});
 }
 
 /// Purges all producers at once: the records in their queues, and those that were sent and have no report. Waits for a second at most: a
 /// thread that does not answer by then is looking up a name, and has no connection.
-pub(in crate::sink::kafka) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
+pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     producers: impl Iterator<Item = Arc<BaseProducer<C>>>,
 ) {
     let (sender, done) = mpsc::channel::<()>();
@@ -51,11 +69,12 @@ pub(in crate::sink::kafka) fn purge_all<C: ProducerContext<NoCustomPartitioner> 
     }
 }
 
-/// Ends a producer after a purge of its records.
-pub(in crate::sink::kafka) fn retire_producer<C: ProducerContext<NoCustomPartitioner> + 'static>(
-    producer: BaseProducer<C>,
+/// Ends a producer, or a client with one, after a purge of the producer's records.
+pub(super) fn retire_purged<T: Send + 'static, C: ProducerContext<NoCustomPartitioner> + 'static>(
+    client: T,
+    producer: impl Fn(&T) -> &BaseProducer<C> + Send + 'static,
 ) {
-    retire_after(producer, |producer| producer.purge(PurgeConfig::default().queue().inflight()));
+    retire_after(client, move |client| producer(client).purge(PurgeConfig::default().queue().inflight()));
 }
 
 /// Ends a client on a thread of its own, after `before`. Waits for `before` for [`PURGED_WITHIN`] at most.

@@ -2,25 +2,19 @@
 //!
 //! In: names of topics. Out: partition counts into [`Topics`], failures with librdkafka's own words. Each question blocks for a limited time.
 
-mod topics;
-
-pub(super) use topics::{Partitioner, Short, Topics};
-
 use super::callbacks::{Context, events};
 use super::check::probe;
-use super::producers::retire_producer;
-use super::transactions::replicas_of;
-use super::{KafkaSink, client_failure, errors};
+use super::config::Settings;
+use super::replicas::replicas_of;
+use super::retire::retire_purged;
+use super::topics::Chosen;
+use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
 use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
-use topics::Chosen;
-
-/// How long the sink waits for the cluster's answer about a topic before it does other things.
-pub(super) const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The longest wait, if the cluster takes longer. An answer that comes too late is lost, and the next question starts over.
 const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
@@ -117,7 +111,7 @@ impl KafkaSink {
         let count = i32::try_from(partitions).unwrap_or(i32::MAX);
         if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
             let text = format!("topic {topic} was recreated with fewer partitions");
-            self.shrunk = Some(client_failure(text));
+            self.shrunk = Some(errors::client(text));
         }
         Ok(count)
     }
@@ -136,7 +130,7 @@ impl KafkaSink {
         })?;
         self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let refused = |code| errors::of_topic(topic, code, (&self.settings, metadata.brokers().len()));
+        let refused = |code| of_topic(topic, code, (&self.settings, metadata.brokers().len()));
         match answer.map(|answer| (answer.error(), answer.partitions().len(), replicas_of(answer))) {
             Some((Some(error), ..)) => Err(refused(RDKafkaErrorCode::from(error))),
             Some((None, 0, _)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
@@ -203,8 +197,7 @@ impl KafkaSink {
         let place = self.partitions.unanswered(UNANSWERED, self.now)?;
         let topic = self.topics.name(place.topic);
         let (code, brokers) = self.why_missing(topic)?;
-        Some(errors::of_topic(topic, code, (&self.settings, brokers)))
-            .filter(|failure| failure.class == FailureClass::Topic)
+        Some(of_topic(topic, code, (&self.settings, brokers))).filter(|failure| failure.class == FailureClass::Topic)
     }
 
     /// The cluster's error for a topic that takes no records, and the number of brokers. `None`: the topic exists, or the cluster does not
@@ -259,7 +252,7 @@ impl KafkaSink {
         }
         let Ok(fresh) = self.settings.producer() else { return false };
         let is_answered = answers(&fresh);
-        retire_producer(fresh);
+        retire_purged(fresh, |producer| producer);
         is_answered
     }
 
@@ -306,8 +299,7 @@ impl KafkaSink {
     #[cold]
     pub(super) fn fatal(&self) -> Option<Failure> {
         if self.lost {
-            let text = "the Kafka client has lost all brokers, and a new one reaches them".to_owned();
-            return Some(Failure::new(FailureClass::Client, "client", text));
+            return Some(errors::client("the Kafka client has lost all brokers, and a new one reaches them"));
         }
         let (code, text) = self.producer.client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
@@ -330,6 +322,27 @@ impl KafkaSink {
             *failure = broken;
         }
     }
+}
+
+/// The failure of a topic with this error code. The cluster has `count` brokers.
+fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&Settings, usize)) -> Failure {
+    #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
+    let text = match code {
+        RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {
+            format!("topic {topic} does not exist; to create it: {}", tools::create(settings, topic, count, ""))
+        }
+        RDKafkaErrorCode::LeaderNotAvailable => format!("topic {topic} is being created"),
+        RDKafkaErrorCode::TopicAuthorizationFailed => {
+            let allow = tools::allow(settings, &["Write", "Describe"], &format!("--topic {topic}"));
+            format!(
+                "not allowed to write topic {topic}: the producer's user needs WRITE and DESCRIBE on it: {allow}; if it does not exist, to \
+                 create it: {}",
+                tools::create(settings, topic, count, "")
+            )
+        }
+        code => format!("topic {topic}: {code}"),
+    };
+    Failure::new(errors::class(code), errors::reason(Some(code)), text)
 }
 
 #[allow(unsafe_code, reason = "rdkafka wraps no way to add brokers to a client that is there")]
