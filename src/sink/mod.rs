@@ -375,8 +375,8 @@ pub enum Rows {
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
 /// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows
-///   the record, it says [`Report::Refused`], else [`Report::Failed`]. It sends what a refused batch held alone in the next transactions, so that
-///   it knows. [`InFlight::isolating`] counts the records meanwhile.
+///   the record, it says [`Report::Refused`], else [`Report::Failed`]. It sends the records of a refused batch in smaller batches in the next
+///   transactions, until it knows. [`InFlight::isolating`] counts the records meanwhile.
 pub trait Sink {
     /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;

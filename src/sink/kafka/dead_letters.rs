@@ -49,7 +49,7 @@ pub(super) struct TopicReading {
     open: BTreeMap<i32, i64>,
     replayed: BTreeMap<i32, Offsets>,
     count: u64,
-    heard: Instant,
+    last_answer: Instant,
     room: HeaderRoom,
 }
 
@@ -64,7 +64,7 @@ impl TopicReading {
             open: BTreeMap::new(),
             replayed: BTreeMap::new(),
             count: 0,
-            heard: Instant::now(),
+            last_answer: Instant::now(),
             room: HeaderRoom::default(),
         };
         let consumer = reading.settings.reader("read_uncommitted").map_err(errors::client)?;
@@ -119,7 +119,7 @@ impl TopicReading {
             }
         }
         consumer.assign(&all).map_err(|error| self.broken(&error))?;
-        self.heard = Instant::now();
+        self.last_answer = Instant::now();
         self.consumer = Some(consumer);
         Ok(())
     }
@@ -143,10 +143,10 @@ impl TopicReading {
         let Some(consumer) = &self.consumer else { return Ok(None) };
         let polled = consumer.poll(SLICE);
         if polled.is_some() {
-            self.heard = Instant::now();
+            self.last_answer = Instant::now();
         }
         match polled {
-            None if self.heard.elapsed() >= SILENT_FOR => {
+            None if self.last_answer.elapsed() >= SILENT_FOR => {
                 Err(self.silent(consumer, &KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut)))
             }
             None => Ok(None),

@@ -156,26 +156,27 @@ impl KafkaSink {
     fn choose_added(&mut self, record: &Record<'_>, partition: i32) -> Result<u32, Enqueue> {
         let count = self.count_partitions(record.topic).map_err(Enqueue::Blocked)?;
         if let Chosen::At(at) = self.topics.choose(record, &self.partitions) {
-            self.short.remove(record.topic);
+            self.missing_partitions.remove(record.topic);
             return Ok(at);
         }
-        let for_now = self.short.entry(record.topic.to_owned()).or_default().may_grow(count, Instant::now());
+        let for_now =
+            self.missing_partitions.entry(record.topic.to_owned()).or_default().may_grow(count, Instant::now());
         let failure = errors::of_partition(record.topic, partition, for_now);
         Err(if for_now { Enqueue::Blocked(failure) } else { Enqueue::Bad(failure) })
     }
 
     /// Asks the cluster now and then, without need: partitions may have been added to a topic, and a problem may be over.
     pub(super) fn ask_again(&mut self) {
-        if self.now.saturating_duration_since(self.asked) < ASK_EVERY {
+        if self.now.saturating_duration_since(self.last_question) < ASK_EVERY {
             return;
         }
-        self.asked = self.now;
+        self.last_question = self.now;
         if self.problem().is_some() {
             // Without records in flight, or with refused credentials, no report can show that the problem is over.
-            let is_told = self.partitions.in_flight().records > 0 && self.refusal().is_none();
-            let waits = is_told && self.partitions.unanswered(UNANSWERED, self.now).is_some();
-            let answers = (waits || !is_told) && self.metadata(METADATA_PATIENCE).is_ok();
-            if answers && !is_told {
+            let reports_tell = self.partitions.in_flight().records > 0 && self.refusal().is_none();
+            let waits = reports_tell && self.partitions.unanswered(UNANSWERED, self.now).is_some();
+            let answers = (waits || !reports_tell) && self.metadata(METADATA_PATIENCE).is_ok();
+            if answers && !reports_tell {
                 self.producer.context().recovered();
             }
             self.answers = if answers && waits { Some(self.answers.unwrap_or(self.now)) } else { None };
@@ -218,10 +219,10 @@ impl KafkaSink {
     /// Tells librdkafka the bootstrap servers if it may have forgotten all brokers. Brokers that it knows stay as they are, and so do the
     /// records in flight: none is repeated.
     pub(super) fn remind(&mut self) {
-        if self.heard.elapsed() < FORGOTTEN {
+        if self.last_report.elapsed() < FORGOTTEN {
             return;
         }
-        self.heard = Instant::now();
+        self.last_report = Instant::now();
         if let Ok(brokers) = CString::new(self.settings.brokers()) {
             self.producers.all().for_each(|producer| add_brokers(producer, &brokers));
         }
@@ -257,8 +258,8 @@ impl KafkaSink {
     }
 
     /// Notes that a report has come, or that there is a new client.
-    pub(super) fn hear(&mut self) {
-        self.heard = Instant::now();
+    pub(super) fn note_report(&mut self) {
+        self.last_report = Instant::now();
         self.unanswered = 0;
         self.answers = None;
     }

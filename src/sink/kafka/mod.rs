@@ -13,8 +13,8 @@
 //!
 //! A refused batch ends its producer (`enable.gapless.guarantee`), so that no record behind it gets in. The sink waits for the reports of
 //! that producer, starts a new one, and hands it the failed records again. The other partitions lose a round trip, and no record with a
-//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go alone
-//! in the next one, so that the record at fault is known.
+//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go in
+//! smaller batches in the next transactions, until the record at fault is known.
 //!
 //! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
 //! first record only after the cluster has said that the topic exists; no client ends on this thread.
@@ -79,7 +79,7 @@ use retire::purge_all;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use topics::{Short, Topics};
+use topics::{MissingPartitions, Topics};
 use transactions::Transactions;
 
 /// The name of the kind, and of its side in a check.
@@ -111,10 +111,10 @@ pub struct KafkaSink {
     reports: Vec<Reported>,
     /// How long the next question about a topic may take.
     metadata_patience: Duration,
-    /// The last time when a report came, nothing was in flight, or librdkafka was told the bootstrap servers.
-    heard: Instant,
+    /// The last time when a report came, nothing was in flight, or librdkafka was given the bootstrap servers.
+    last_report: Instant,
     /// The last time when the sink asked the cluster without need.
-    asked: Instant,
+    last_question: Instant,
     /// How many times in a row, since the last report, the cluster answered another client and not this one.
     unanswered: u32,
     /// This client reaches no broker any more, and a new one would: it has to be recreated.
@@ -128,9 +128,9 @@ pub struct KafkaSink {
     /// Since when brokers answer other questions while a record has no report and a connection fails.
     answers: Option<Instant>,
     /// Topics that had fewer partitions than a record asked for.
-    short: HashMap<String, Short>,
+    missing_partitions: HashMap<String, MissingPartitions>,
     /// The partitions whose search for a refused record was logged.
-    told: HashSet<PartitionPlace>,
+    logged_searches: HashSet<PartitionPlace>,
     /// The state of transactions, with exactly once only.
     transactions: Option<Transactions>,
 }
@@ -179,16 +179,16 @@ impl KafkaSink {
             now,
             reports: Vec::new(),
             metadata_patience: METADATA_PATIENCE,
-            heard: now,
-            asked: now,
+            last_report: now,
+            last_question: now,
             unanswered: 0,
             lost: false,
             shrunk: None,
             forbidden: None,
             missing: None,
             answers: None,
-            short: HashMap::new(),
-            told: HashSet::new(),
+            missing_partitions: HashMap::new(),
+            logged_searches: HashSet::new(),
             transactions: None,
         })
     }
@@ -205,7 +205,7 @@ impl KafkaSink {
     fn first_in_flight(&mut self) {
         if self.partitions.in_flight().records == 0 {
             self.now = Instant::now();
-            self.hear();
+            self.note_report();
         }
     }
 
@@ -235,7 +235,7 @@ impl KafkaSink {
         take_reports(&mut Vec::new());
         self.partitions.forget(self.now);
         self.topics.forget();
-        self.told.clear();
+        self.logged_searches.clear();
         (self.lost, self.shrunk, self.forbidden, self.missing) = (false, None, None, None);
     }
 }
@@ -280,9 +280,6 @@ impl Sink for KafkaSink {
             Err(outcome) => return outcome,
         };
         self.first_in_flight();
-        if self.transactions.as_mut().is_some_and(|it| it.is_suspect(tag.origin)) {
-            return self.partitions.enqueue_alone(at, record, tag);
-        }
         let mut producers = self.producers.with(&self.topics);
         self.partitions.enqueue(at, record, tag, self.now, &mut producers)
     }
@@ -305,7 +302,7 @@ impl Sink for KafkaSink {
             self.sockets.look(self.now);
         }
         if self.serve(each) {
-            self.hear();
+            self.note_report();
         } else if self.partitions.in_flight().records > 0 {
             self.remind();
         }
@@ -320,8 +317,8 @@ impl Sink for KafkaSink {
         if self.partitions.turn(self.now, &mut producers, each) {
             self.producers.flush();
         }
-        self.producers.urge(self.now, self.transactions.as_ref().is_some_and(Transactions::searches));
-        self.tell();
+        self.producers.urge(self.now);
+        self.log_events();
         self.ask_again();
         self.look_at_login(each);
     }
@@ -355,9 +352,7 @@ impl Sink for KafkaSink {
     }
 
     fn in_flight(&self) -> InFlight {
-        let in_flight = self.partitions.in_flight_by_state();
-        let searches = self.transactions.as_ref().is_some_and(Transactions::searches);
-        if searches { InFlight { isolating: in_flight.records, ..in_flight } } else { in_flight }
+        self.partitions.in_flight_by_state()
     }
 
     /// Flushes the producers: see `producers::Client`.
@@ -365,7 +360,7 @@ impl Sink for KafkaSink {
         if self.partitions.in_flight().records > 0 {
             self.producers.flush();
             if rows == Rows::Live {
-                self.partitions.told_to_leave();
+                self.partitions.flushed();
             }
         }
     }
@@ -400,7 +395,7 @@ impl Sink for KafkaSink {
             self.forget();
         }
         self.closed = false;
-        self.hear();
+        self.note_report();
         Ok(())
     }
 

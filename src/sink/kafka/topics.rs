@@ -45,9 +45,10 @@ struct KnownTopic {
     places: Vec<u32>,
     /// How many partitions the topic has, by the cluster's last answer. 0: the sink has to ask.
     count: i32,
-    asked: Instant,
+    /// When the sink last asked for the topic.
+    last_question: Instant,
     /// When the sink last asked because a record was to be sent again.
-    retried: Option<Instant>,
+    last_retry: Option<Instant>,
     /// The present partition for records without a key, and for how many more bytes.
     sticky: (i32, usize),
 }
@@ -97,12 +98,12 @@ impl Topics {
     pub(super) fn confirm(&mut self, topic: &str, count: i32, now: Instant, partitions: &mut Partitions) -> bool {
         let number = *self.numbers.entry(topic.to_owned()).or_insert_with(|| {
             let (name, places) = (topic.to_owned(), Vec::new());
-            self.list.push(KnownTopic { name, places, count: 0, asked: now, retried: None, sticky: (0, 0) });
+            self.list.push(KnownTopic { name, places, count: 0, last_question: now, last_retry: None, sticky: (0, 0) });
             u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
         });
         let Some(known) = self.list.get_mut(number as usize) else { return false };
         let is_whole = count >= known.count;
-        (known.count, known.asked) = (count, now);
+        (known.count, known.last_question) = (count, now);
         // Neighbouring partitions get different producers, and the first partitions of different topics mostly do too.
         let first = topic.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
@@ -127,18 +128,20 @@ impl Topics {
     /// take a while.
     pub(super) fn asks_to_retry(&mut self, number: u32, now: Instant) -> bool {
         let Some(topic) = self.list.get_mut(number as usize) else { return false };
-        let is_due = topic.retried.is_none_or(|at| now.saturating_duration_since(at) >= SHARED);
+        let is_due = topic.last_retry.is_none_or(|at| now.saturating_duration_since(at) >= SHARED);
         if is_due {
-            topic.retried = Some(now);
+            topic.last_retry = Some(now);
         }
         is_due
     }
 
     /// The next topic that the sink should ask for again. Whatever the answer, all other topics come before it is asked for once more.
     pub(super) fn turn_to_ask(&mut self, now: Instant) -> Option<&str> {
-        let old = |topic: &&mut KnownTopic| topic.count > 0 && now.saturating_duration_since(topic.asked) >= ASK_AGAIN;
+        let old = |topic: &&mut KnownTopic| {
+            topic.count > 0 && now.saturating_duration_since(topic.last_question) >= ASK_AGAIN
+        };
         let topic = self.list.iter_mut().find(old)?;
-        topic.asked = now;
+        topic.last_question = now;
         Some(topic.name.as_str())
     }
 
@@ -155,13 +158,13 @@ impl Topics {
 
 /// A topic that has fewer partitions than a record asks for.
 #[derive(Debug, Default)]
-pub(super) struct Short {
+pub(super) struct MissingPartitions {
     count: i32,
     /// When the topic was first, and last, seen with this count.
     seen: Option<(Instant, Instant)>,
 }
 
-impl Short {
+impl MissingPartitions {
     /// Whether the missing partitions may still appear, since some brokers learn of them later. If no record has asked for them for
     /// [`ASKED_SELDOM`], the wait begins again.
     pub(super) fn may_grow(&mut self, count: i32, now: Instant) -> bool {
@@ -239,7 +242,7 @@ mod tests {
 
     #[test]
     fn partitions_that_are_missing_are_waited_for_again_after_a_while() {
-        let (mut short, now) = (Short::default(), Instant::now());
+        let (mut short, now) = (MissingPartitions::default(), Instant::now());
         let after = |millis| now + Duration::from_millis(millis);
         assert!(short.may_grow(4, now) && short.may_grow(4, after(999)));
         assert!(!short.may_grow(4, after(1000)) && !short.may_grow(4, after(2000)), "each row of them is a bad one");

@@ -16,10 +16,9 @@ use super::metadata::UNANSWERED;
 use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
 use super::{KafkaSink, errors};
-use crate::sink::{Committed, Failure, FailureClass, Initialized, Origin, Owner, Token};
+use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How often the sink asks whether Kafka answers while its coordinator does not.
@@ -42,22 +41,9 @@ pub(super) struct Transactions {
     /// The topics that were judged by their replicas.
     pub(super) replicas: Replicas,
     /// When the sink last asked whether Kafka answers, or whether the progress topic exists.
-    asked: Option<Instant>,
+    last_question: Option<Instant>,
     /// Whether every commit of this process was answered. Then no other relay has fenced its producer and committed.
     pub(super) certain: bool,
-    search: Search,
-}
-
-/// The search for the record for which a batch was refused. It goes on over several transactions, each of which may be aborted.
-#[derive(Default)]
-struct Search {
-    /// The records of refused batches. In the next transactions each of them goes alone in its partition. librdkafka reports the error of a batch for
-    /// each of its records, unless the broker has named those at fault (KIP-467).
-    suspects: HashSet<Origin>,
-    /// The record that was taken last.
-    last: Origin,
-    /// One of the suspects was refused alone.
-    found: bool,
 }
 
 #[derive(Default)]
@@ -95,40 +81,6 @@ impl Transactions {
         }
     }
 
-    /// A batch was refused that held these records.
-    pub(super) fn suspect(&mut self, records: impl Iterator<Item = Origin>) {
-        self.search.suspects.extend(records);
-    }
-
-    /// A record was refused alone.
-    pub(super) fn found(&mut self) {
-        self.search.found = true;
-    }
-
-    /// Whether records have to go alone.
-    pub(super) fn searches(&self) -> bool {
-        !self.search.suspects.is_empty()
-    }
-
-    /// A record is about to be taken. Returns whether it has to go alone.
-    #[inline]
-    pub(super) fn is_suspect(&mut self, record: Origin) -> bool {
-        self.search.last = record;
-        !self.search.suspects.is_empty() && self.search.suspects.contains(&record)
-    }
-
-    /// A transaction is committed: nothing in it, nor before it, was refused in the end.
-    fn committed(&mut self) {
-        if self.search.suspects.is_empty() {
-            return;
-        }
-        let last = self.search.last.final_lsn;
-        self.search.suspects.retain(|suspect| suspect.final_lsn > last);
-        if self.search.suspects.is_empty() && !std::mem::take(&mut self.search.found) {
-            tracing::warn!("broker rejected a batch but no single record; batches are smaller now");
-        }
-    }
-
     fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Committing { .. })
     }
@@ -160,7 +112,7 @@ impl KafkaSink {
                 transactions.name = Some(owner.name.clone());
                 if let Some(producer) = transactions.restart(&self.settings)? {
                     self.replace(producer)?;
-                    self.hear();
+                    self.note_report();
                 }
                 Ok(Initialized::Pending { reason: None, answered: false })
             }
@@ -209,10 +161,10 @@ impl KafkaSink {
     /// Whether brokers answer, even if the coordinator does not.
     fn is_alive(&mut self) -> bool {
         let Some(transactions) = &mut self.transactions else { return false };
-        if transactions.asked.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
+        if transactions.last_question.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
             return false;
         }
-        transactions.asked = Some(Instant::now());
+        transactions.last_question = Some(Instant::now());
         self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
     }
 
@@ -284,8 +236,9 @@ impl KafkaSink {
             Phase::Committing { since, reported: None } => {
                 let now = Instant::now();
                 let is_due = |at: Instant| now.saturating_duration_since(at) >= ALIVE_EVERY;
-                if now.saturating_duration_since(*since) >= UNANSWERED && transactions.asked.is_none_or(is_due) {
-                    transactions.asked = Some(now);
+                if now.saturating_duration_since(*since) >= UNANSWERED && transactions.last_question.is_none_or(is_due)
+                {
+                    transactions.last_question = Some(now);
                     if self.why_missing(TOPIC).is_some() {
                         return Err(gone());
                     }
@@ -307,7 +260,7 @@ impl KafkaSink {
             Ok(()) => {
                 certain(self, true);
                 self.turn_to(Phase::Idle);
-                self.transactions.iter_mut().for_each(Transactions::committed);
+                self.partitions.committed();
                 self.producer.context().recovered();
                 Ok(true)
             }
@@ -368,23 +321,4 @@ pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
 fn missing(slot: &str) -> Failure {
     let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
     Failure::new(FailureClass::Client, errors::PROGRESS_TOPIC, text)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_records_of_a_refused_batch_go_alone_until_they_are_committed() {
-        let mut transactions = Transactions::default();
-        let row = |final_lsn, ordinal| Origin { final_lsn, ordinal, ..Origin::default() };
-        transactions.suspect([row(10, 1), row(20, 0)].into_iter());
-        assert!(!transactions.is_suspect(row(10, 0)) && transactions.is_suspect(row(10, 1)));
-        transactions.committed();
-        assert!(transactions.searches() && transactions.is_suspect(row(20, 0)), "it was not in that transaction");
-        transactions.found();
-        assert!(transactions.is_suspect(row(20, 0)), "the transaction was aborted");
-        transactions.committed();
-        assert!(!transactions.searches() && !transactions.is_suspect(row(20, 0)));
-    }
 }

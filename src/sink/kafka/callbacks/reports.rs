@@ -7,7 +7,7 @@ use super::super::partitions::{Event, PartitionPlace, Ticket};
 use super::super::producers::Client;
 use super::super::progress::TOPIC;
 use super::super::retire::retire;
-use super::super::transactions::{PROGRESS, Transactions};
+use super::super::transactions::PROGRESS;
 use super::super::{KafkaSink, errors};
 use super::{Reported, events, take_reports};
 use crate::sink::{Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused, Report};
@@ -45,7 +45,7 @@ impl KafkaSink {
     /// Serves the events of all producers, until there are none. Returns whether there were reports.
     pub(in crate::sink::kafka) fn serve(&mut self, each: &mut dyn FnMut(Report)) -> bool {
         let mut reports = std::mem::take(&mut self.reports);
-        let (mut heard, mut served) = (false, 0);
+        let (mut reported, mut served) = (false, 0);
         loop {
             // One poll brings one batch of reports, or one event.
             let before = events();
@@ -59,15 +59,15 @@ impl KafkaSink {
                 }
                 break;
             }
-            heard = true;
+            reported = true;
             self.take(&mut reports, each);
         }
         self.reports = reports;
-        heard
+        reported
     }
 
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
-        let (mut run, mut refused, mut delivered) = (Run::default(), Vec::new(), false);
+        let (mut run, mut refused, mut bytes, mut delivered) = (Run::default(), Vec::new(), 0, false);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
             Reported::Delivered(opaque, _) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
             Reported::Delivered(..) | Reported::Failed(..) => None,
@@ -86,11 +86,7 @@ impl KafkaSink {
                 Reported::Delivered(opaque, i64::MIN..=-1) => self.partitions.implied(Ticket::unpack(opaque), self.now),
                 Reported::Delivered(opaque, offset) => {
                     delivered = true;
-                    let ticket = Ticket::unpack(opaque);
-                    for earlier in self.partitions.stored(ticket, offset) {
-                        run.add(self.partitions.delivered(earlier, self.now), each);
-                    }
-                    run.add(self.partitions.delivered(ticket, self.now), each);
+                    self.partitions.stored(Ticket::unpack(opaque), offset, self.now, |one| run.add(one, each));
                 }
                 Reported::Failed(opaque, failed) => {
                     let (record, mut failure) = *failed;
@@ -102,6 +98,7 @@ impl KafkaSink {
                         continue;
                     }
                     run.end(each);
+                    bytes += self.partitions.bytes_of(ticket);
                     match failure.class {
                         FailureClass::Row => refused.push((ticket, record, failure)),
                         FailureClass::Topic => each(self.refused_in_transaction(ticket, record, failure)),
@@ -114,7 +111,7 @@ impl KafkaSink {
         }
         run.end(each);
         if !refused.is_empty() {
-            each(self.batch_refused(refused));
+            each(self.batch_refused(refused, bytes));
         }
         if delivered {
             self.forbidden = None;
@@ -122,28 +119,21 @@ impl KafkaSink {
         }
     }
 
-    /// A batch of a transaction was refused: these are the records that may be the cause. One is known to be it. Several are sent alone in the next
-    /// transaction.
-    fn batch_refused(&mut self, mut records: Vec<(Ticket, OwnedRecord, Failure)>) -> Report {
-        let (count, last) = (records.len(), records.pop());
-        let Some((ticket, record, failure)) = last else {
+    /// A batch of a transaction was refused, which had so many bytes: these are the records that may be the cause. A single one is known to be
+    /// it. If there are several, the search goes on in the next transaction.
+    fn batch_refused(&mut self, mut records: Vec<(Ticket, OwnedRecord, Failure)>, bytes: u64) -> Report {
+        let tickets: Vec<Ticket> = records.iter().map(|(ticket, ..)| *ticket).collect();
+        self.partitions.refused_in_transaction(&tickets, bytes, self.now);
+        let Some((ticket, record, failure)) = records.pop() else {
             return Report::Failed(errors::client("a batch without records was refused"));
         };
-        if count == 1 {
-            self.transactions.iter_mut().for_each(Transactions::found);
+        if records.is_empty() {
             return self.refused_in_transaction(ticket, record, failure);
-        }
-        let bytes = records.iter().map(|(_, record, _)| record.room_bytes()).sum::<usize>() + record.room_bytes();
-        self.partitions.learn_limit(self.partitions.partition_of(ticket), count, bytes as u64, self.now);
-        let tickets = records.iter().map(|(ticket, ..)| *ticket).chain([ticket]);
-        let origins = tickets.map(|ticket| self.partitions.tag(ticket).origin);
-        if let Some(transactions) = &mut self.transactions {
-            transactions.suspect(origins);
         }
         tracing::warn!(
             topic = record.topic(),
-            records = count,
-            "broker rejected a batch of a transaction; its records are sent again one by one to find the record"
+            records = tickets.len(),
+            "broker rejected a batch of a transaction; its records are sent again in smaller batches to find the record"
         );
         Report::Failed(failure)
     }
@@ -226,13 +216,13 @@ impl KafkaSink {
     }
 
     /// Logs the events of partitions.
-    pub(in crate::sink::kafka) fn tell(&mut self) {
+    pub(in crate::sink::kafka) fn log_events(&mut self) {
         for event in self.partitions.take_events() {
             let PartitionPlace { topic, partition, .. } = event.place();
             let topic = self.topics.name(topic);
             match event {
                 Event::Isolating { place, records } => {
-                    self.told.insert(place);
+                    self.logged_searches.insert(place);
                     tracing::warn!(
                         topic,
                         partition,
@@ -249,7 +239,7 @@ impl KafkaSink {
                     );
                 }
                 Event::Isolated { place } => {
-                    if self.told.remove(&place) {
+                    if self.logged_searches.remove(&place) {
                         tracing::info!(topic, partition, "partition accepts batches again");
                     }
                 }

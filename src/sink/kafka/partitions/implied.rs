@@ -14,7 +14,7 @@
 use super::Partitions;
 use super::entries::Ticket;
 use super::partition::IMPLIED_FOR;
-use crate::sink::{Failure, FailureClass, Report};
+use crate::sink::{Delivered, Failure, FailureClass, Report};
 use std::time::Instant;
 
 impl Partitions {
@@ -28,13 +28,18 @@ impl Partitions {
         }
     }
 
-    /// A record was stored at this offset. Returns the earlier records that are delivered by that.
+    /// A record was stored at this offset. Calls `each` with the earlier records that are delivered by that, and then with this one.
     #[inline]
-    pub fn stored(&mut self, ticket: Ticket, offset: i64) -> Vec<Ticket> {
-        let at = self.partition_of(ticket);
-        let Some(partition) = self.list.get_mut(at as usize) else { return Vec::new() };
-        let before = std::mem::replace(&mut partition.offset, offset);
-        if partition.implied.is_empty() { Vec::new() } else { self.take_implied(at, offset - before) }
+    pub fn stored(&mut self, ticket: Ticket, offset: i64, now: Instant, mut each: impl FnMut(Delivered)) {
+        let entry = self.entries.take(ticket);
+        let at = entry.chosen.at();
+        if let Some(partition) = self.list.get_mut(at as usize) {
+            let before = std::mem::replace(&mut partition.offset, offset);
+            if !partition.implied.is_empty() {
+                self.take_implied(at, offset - before).into_iter().for_each(|it| each(self.delivered(it, now)));
+            }
+        }
+        each(self.ended(entry, now));
     }
 
     #[cold]

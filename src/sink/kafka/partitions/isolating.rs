@@ -58,7 +58,7 @@ impl Partitions {
         if self.hold_unsent(at) {
             return;
         }
-        let Self { list, pool, room, told, .. } = self;
+        let Self { list, pool, room, flushes, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
         let next = partition.search.next(partition.queue.len());
@@ -70,7 +70,7 @@ impl Partitions {
             let (bytes, ticket) = (front.bytes, front.ticket);
             match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
                 Ok(()) => {
-                    partition.sent(bytes, now, *told);
+                    partition.sent(bytes, u64::MAX, now, *flushes);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                     attempt += 1;
                 }

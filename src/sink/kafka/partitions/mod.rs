@@ -33,6 +33,7 @@ mod isolating;
 mod partition;
 mod pool;
 mod resolving;
+mod suspects;
 #[cfg(test)]
 mod tests;
 
@@ -43,10 +44,11 @@ use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
 };
 use entries::{Entries, RecordEntry, Sequence};
-use partition::{Partition, PartitionState, Queued, Returned, WINDOW_HOLDS};
+use partition::{Partition, PartitionState, Queued, Returned};
 use pool::Pool;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+use suspects::Suspects;
 
 /// The memory of a record in flight beyond its bytes: its message, its entry, its place in queues. It was measured at around 450 with three
 /// short headers. It counts for the limit, so that short records are limited too.
@@ -77,26 +79,6 @@ pub trait Clients {
 
     /// The most bytes of a request of the isolating producer.
     fn request_bytes(&self) -> u64;
-}
-
-/// What becomes of a waiting record.
-#[derive(Clone, Copy)]
-enum How<'a> {
-    /// It is sent.
-    Sent,
-    /// It is sent while no other record of the partition is under way.
-    SentAlone,
-    /// It was refused before it was sent.
-    Refused(&'a Failure),
-}
-
-impl<'a> How<'a> {
-    fn refused(self) -> Option<&'a Failure> {
-        match self {
-            Self::Refused(failure) => Some(failure),
-            Self::Sent | Self::SentAlone => None,
-        }
-    }
 }
 
 /// The reason why a producer did not take a record.
@@ -144,8 +126,8 @@ impl Event {
 /// All partitions that records went to.
 #[derive(Debug, Default)]
 pub struct Partitions {
-    /// How often [`Partitions::told_to_leave`] was called.
-    told: u64,
+    /// How often [`Partitions::flushed`] was called.
+    flushes: u64,
     list: Vec<Partition>,
     entries: Entries,
     in_flight: InFlight,
@@ -156,6 +138,8 @@ pub struct Partitions {
     held: HashMap<RefusalId, u32>,
     /// Partitions that `turn` has to look at: they have waiting records, or are in a state that ends.
     listed: Vec<u32>,
+    /// Exactly once: the refused batches, until their records are committed.
+    suspects: Vec<Suspects>,
     reports: Vec<Report>,
     events: Vec<Event>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
@@ -165,9 +149,9 @@ pub struct Partitions {
 }
 
 impl Partitions {
-    /// Notes that all records should leave: those that were handed over now, and the waiting ones as soon as they may.
-    pub fn told_to_leave(&mut self) {
-        self.told += 1;
+    /// Notes that the producers are flushed for the sake of live rows: the waiting records should leave as soon as they may.
+    pub fn flushed(&mut self) {
+        self.flushes += 1;
     }
 
     /// Adds a partition, and returns its index.
@@ -202,6 +186,9 @@ impl Partitions {
     /// The records that were taken and not yet reported, with the held ones and those being searched.
     pub fn in_flight_by_state(&self) -> InFlight {
         let mut in_flight = self.in_flight;
+        if !self.suspects.is_empty() {
+            in_flight.isolating = in_flight.records;
+        }
         for partition in self.listed.iter().filter_map(|at| self.list.get(*at as usize)) {
             let waiting = partition.queue.len() as u64;
             match partition.state {
@@ -266,18 +253,23 @@ impl Partitions {
         now: Instant,
         clients: &mut impl Clients,
     ) -> Enqueue {
-        let Self { list, entries, urgent, told, .. } = self;
+        let Self { list, entries, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
+        suspects.iter_mut().for_each(|suspects| suspects.taken(tag.origin));
         partition.taken = partition.taken.next();
         let entry = RecordEntry::new(record, tag, at, releases, partition.taken);
         let held = entry.held;
         let ticket = entries.add(entry);
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
-        if partition.queue.is_empty() && partition.may_send(bytes, now, *told) {
+        let most = suspects::most_with(suspects, || tag.origin);
+        let fits = partition.fits_search(bytes, most);
+        // If it waits, the records under way must not linger.
+        *urgent |= !fits;
+        if partition.queue.is_empty() && fits && partition.may_send(bytes, now, *flushes) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
                     *urgent |= releases.is_some() || matches!(partition.state, PartitionState::Unproven);
-                    partition.sent(bytes, now, *told);
+                    partition.sent(bytes, most, now, *flushes);
                     self.count(held);
                     return Enqueue::Taken;
                 }
@@ -289,29 +281,19 @@ impl Partitions {
                 Err(NotTaken::Later) => partition.state = PartitionState::Draining,
             }
         }
-        self.wait(at, record, ticket, bytes, How::Sent);
+        self.wait(at, record, ticket, bytes, None);
         self.count(held);
         Enqueue::Taken
     }
 
-    /// Takes a record that goes alone: no other one of the partition is under way beside it, so that a refusal is its own. It leaves at one of
-    /// the next turns.
-    pub fn enqueue_alone(&mut self, at: u32, record: &Record<'_>, tag: Tag) -> Enqueue {
-        self.keep(at, record, tag, How::SentAlone)
-    }
-
     /// Takes a record that is refused already. The partition is held for it once it is the first.
     pub fn enqueue_refused(&mut self, at: u32, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.keep(at, record, tag, How::Refused(failure))
-    }
-
-    fn keep(&mut self, at: u32, record: &Record<'_>, tag: Tag, how: How<'_>) -> Enqueue {
         let Some(partition) = self.list.get_mut(at as usize) else { return Enqueue::Full };
         partition.taken = partition.taken.next();
         let entry = RecordEntry::new(record, tag, at, None, partition.taken);
         let held = entry.held;
         let ticket = self.entries.add(entry);
-        self.wait(at, record, ticket, u64::from(held) + WIRE_OVERHEAD_BYTES, how);
+        self.wait(at, record, ticket, u64::from(held) + WIRE_OVERHEAD_BYTES, Some(failure));
         self.count(held);
         Enqueue::Taken
     }
@@ -328,17 +310,16 @@ impl Partitions {
         self.in_flight.bytes += u64::from(held);
     }
 
-    /// Puts the record into its partition's queue.
-    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, how: How<'_>) {
+    /// Puts the record into its partition's queue. `refused`: why it is not to be sent.
+    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, refused: Option<&Failure>) {
         let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
-                partition.waits_since = Some(self.told);
+                partition.queued_at = Some(self.flushes);
             }
-            let refused = how.refused().map(|failure| Box::new(failure.clone()));
-            let alone = matches!(how, How::SentAlone);
-            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused, alone });
+            let refused = refused.map(|failure| Box::new(failure.clone()));
+            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused });
         }
         self.list_it(at);
     }
@@ -368,7 +349,13 @@ impl Partitions {
     /// A record was delivered.
     #[inline]
     pub fn delivered(&mut self, ticket: Ticket, now: Instant) -> Delivered {
-        let RecordEntry { tag, chosen, sequence, bytes, held, releases, .. } = self.entries.take(ticket);
+        let entry = self.entries.take(ticket);
+        self.ended(entry, now)
+    }
+
+    /// The record with this entry, which has no ticket any more, was delivered.
+    fn ended(&mut self, entry: RecordEntry, now: Instant) -> Delivered {
+        let RecordEntry { tag, chosen, sequence, bytes, held, releases, .. } = entry;
         self.uncount(held);
         if let Some(partition) = self.list.get_mut(chosen.at() as usize) {
             partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
@@ -384,7 +371,7 @@ impl Partitions {
             }
             if matches!(partition.state, PartitionState::Unproven) {
                 // The waiting records have waited for a round trip: they leave at once.
-                partition.waits_since = None;
+                partition.queued_at = None;
             }
             if matches!(partition.state, PartitionState::Unproven | PartitionState::Proven) {
                 partition.state = PartitionState::Proven;
@@ -411,7 +398,7 @@ impl Partitions {
             partition.state = PartitionState::Draining;
         }
         let refused = failure.class == FailureClass::Row;
-        let queued = Queued { ticket, record, bytes, refused: None, alone: false };
+        let queued = Queued { ticket, record, bytes, refused: None };
         partition.failed(Returned { sequence, queued, refused }, failure);
         self.list_it(at);
     }
@@ -476,13 +463,6 @@ impl Partitions {
         }
     }
 
-    /// Makes the partition's batches smaller than a refused one of several records.
-    pub fn learn_limit(&mut self, at: u32, records: usize, bytes: u64, now: Instant) {
-        if let Some(partition) = self.list.get_mut(at as usize).filter(|_| records > 1) {
-            partition.window = Some(((bytes / 2).max(1), now + WINDOW_HOLDS));
-        }
-    }
-
     /// The tag of a record in flight.
     pub fn tag(&self, ticket: Ticket) -> Tag {
         self.entries.get(ticket).tag
@@ -504,6 +484,7 @@ impl Partitions {
             }
             *partition = Partition { window, ..Partition::new(partition.place, now) };
         }
+        self.suspects.iter_mut().for_each(|suspects| suspects.passed = false);
         self.entries = Entries::default();
         self.in_flight = InFlight::default();
         self.held.clear();
@@ -560,22 +541,24 @@ impl Partitions {
 
     /// Hands records from the queue to the partition's producer, as many as may go.
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
-        let Self { list, pool, room, urgent, told, .. } = self;
+        let Self { list, entries, pool, room, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         while let Some(front) = partition.queue.front().filter(|front| front.refused.is_none()) {
-            let (bytes, alone) = (front.bytes, front.alone);
-            if !(if alone { partition.may_send_alone() } else { partition.may_send(bytes, now, *told) }) {
-                *urgent |= alone;
+            let bytes = front.bytes;
+            let most = suspects::most_with(suspects, || entries.get(front.ticket).tag.origin);
+            let fits = partition.fits_search(bytes, most);
+            *urgent |= !fits;
+            if !fits || !partition.may_send(bytes, now, *flushes) {
                 break;
             }
             let Some(Queued { ticket, record, .. }) = partition.queue.front() else { break };
             let place = partition.place;
             match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
                 Ok(()) => {
-                    // Records of a backlog may linger in librdkafka, unless they should have left meanwhile.
+                    // Records of a backlog may linger in librdkafka, unless the producers were flushed meanwhile.
                     *urgent |=
-                        partition.waits_since != Some(*told) || matches!(partition.state, PartitionState::Unproven);
-                    partition.sent(bytes, now, *told);
+                        partition.queued_at != Some(*flushes) || matches!(partition.state, PartitionState::Unproven);
+                    partition.sent(bytes, most, now, *flushes);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
                 }
                 Err(NotTaken::Later) => {

@@ -19,7 +19,7 @@
 //! in librdkafka. Once these should have left, by a flush or by `linger.ms`, librdkafka's thread looks at them again and again without a
 //! pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed). With a slow broker that takes a
 //! whole core. So once live records should have left, later ones wait here until the answers come, and leave together. Records of a backlog
-//! gather in librdkafka.
+//! linger in librdkafka.
 //!
 //! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` no record is handed over; in
 //! `Isolating` at most one request is under way; waiting records are in the order in which they were taken, behind those under way.
@@ -54,12 +54,12 @@ pub(super) const IMPLIED_FOR: Duration = Duration::from_secs(1);
 /// `RD_KAFKA_IDEMP_MAX_INFLIGHT`, which it compares with the number of messages.
 pub(super) const PIPELINED: u32 = 5;
 
-/// The records that were handed over and have not been told to leave since.
+/// The records that were handed over since the last flush: librdkafka lets them linger.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Gathering {
+pub(super) struct Lingering {
     records: u32,
-    /// The count of [`Partitions::told_to_leave`](super::Partitions::told_to_leave) at that time.
-    told: u64,
+    /// The count of [`Partitions::flushed`](super::Partitions::flushed) at that time.
+    flushes: u64,
 }
 
 /// The topic, number and producer of a partition.
@@ -82,8 +82,6 @@ pub(super) struct Queued {
     pub(super) bytes: u64,
     /// Why it was refused before it was sent. `None`: it is to be sent.
     pub(super) refused: Option<Box<Failure>>,
-    /// Whether no other record of the partition may be under way beside it.
-    pub(super) alone: bool,
 }
 
 /// A record that was under way and was not delivered.
@@ -179,10 +177,10 @@ pub(super) struct Partition {
     /// The latest of these times: a record was delivered; the first record under way was sent; the producer was replaced, so that the
     /// records under way are soon reported or purged.
     pub(super) moved: Instant,
-    /// The records under way that may still gather in librdkafka.
-    pub(super) gathering: Gathering,
-    /// How often records had been told to leave when the first of the queue began to wait. `None`: the whole queue should leave.
-    pub(super) waits_since: Option<u64>,
+    /// The last ones of the records under way, which may still linger in librdkafka.
+    pub(super) lingering: Lingering,
+    /// The count of flushes when the first record of the queue began to wait. `None`: the whole queue should leave.
+    pub(super) queued_at: Option<u64>,
     pub(super) queue: VecDeque<Queued>,
     /// The records that failed. They go back into the queue once no record is under way.
     pub(super) returned: Vec<Returned>,
@@ -198,8 +196,10 @@ pub(super) struct Partition {
     pub(super) implied: Vec<(Ticket, Instant)>,
     /// The search. It counts in `Isolating`, and in the states between two requests of a search.
     pub(super) search: Search,
-    /// The most bytes under way, and until when: the broker refused a larger batch, and none of its records alone.
+    /// The most bytes under way, and until when: the broker refused a larger batch, and none of its records alone so far.
     pub(super) window: Option<(u64, Instant)>,
+    /// The most bytes under way because of the suspects among the records under way. See `suspects`.
+    pub(super) most: u64,
     /// In `Replaced`: another partition that waits for the same dead-letter record.
     pub(super) passes_on: Option<u32>,
     /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
@@ -218,8 +218,8 @@ impl Partition {
             under_way: 0,
             under_way_bytes: 0,
             moved: now,
-            gathering: Gathering::default(),
-            waits_since: None,
+            lingering: Lingering::default(),
+            queued_at: None,
             queue: VecDeque::new(),
             returned: Vec::new(),
             cause: None,
@@ -229,6 +229,7 @@ impl Partition {
             implied: Vec::new(),
             search: Search::of(0, 0, now),
             window: None,
+            most: u64::MAX,
             passes_on: None,
             obstacle: None,
             unsent: false,
@@ -238,7 +239,7 @@ impl Partition {
 
     /// Whether the next record, of so many bytes, may be handed to the partition's producer now.
     #[inline]
-    pub(super) fn may_send(&mut self, bytes: u64, now: Instant, told: u64) -> bool {
+    pub(super) fn may_send(&mut self, bytes: u64, now: Instant, flushes: u64) -> bool {
         match &self.state {
             PartitionState::Unproven => self.under_way == 0,
             PartitionState::Proven => {
@@ -246,7 +247,7 @@ impl Partition {
                     self.state = PartitionState::Unproven;
                     return true;
                 }
-                (self.under_way < PIPELINED || self.left(told) < PIPELINED)
+                (self.under_way < PIPELINED || self.left(flushes) < PIPELINED)
                     && (self.window.is_none() || self.fits_window(bytes, now))
             }
             PartitionState::Draining
@@ -257,25 +258,22 @@ impl Partition {
         }
     }
 
-    /// Whether a record that goes alone may be handed to the partition's producer now. If it may, nothing follows before its report.
-    pub(super) fn may_send_alone(&mut self) -> bool {
-        let is_open = matches!(self.state, PartitionState::Unproven | PartitionState::Proven) && self.under_way == 0;
-        if is_open {
-            self.state = PartitionState::Unproven;
-        }
-        is_open
-    }
-
     /// How many of the records under way have left, as far as is known.
     #[inline]
-    fn left(&self, told: u64) -> u32 {
-        self.under_way - if self.gathering.told == told { self.gathering.records } else { 0 }
+    fn left(&self, flushes: u64) -> u32 {
+        self.under_way - if self.lingering.flushes == flushes { self.lingering.records } else { 0 }
     }
 
     #[cold]
     fn fits_window(&mut self, bytes: u64, now: Instant) -> bool {
         self.window = self.window.filter(|(_, until)| now < *until);
         self.under_way == 0 || self.window.is_none_or(|(most, _)| self.under_way_bytes + bytes <= most)
+    }
+
+    /// Whether a record may be handed over beside those under way, as far as suspects are concerned. `most`: the limit for the record itself.
+    #[inline]
+    pub(super) fn fits_search(&self, bytes: u64, most: u64) -> bool {
+        self.under_way == 0 || self.under_way_bytes + bytes <= most.min(self.most)
     }
 
     /// Lets the partition rest: the topic or the environment did not take its first record.
@@ -289,16 +287,17 @@ impl Partition {
         self.under_way > 0 && now.saturating_duration_since(self.moved) >= FORGOTTEN_AFTER
     }
 
-    /// Notes that one more record is under way.
+    /// Notes that one more record is under way. `most`: as in [`Partition::fits_search`].
     #[inline]
-    pub(super) fn sent(&mut self, bytes: u64, now: Instant, told: u64) {
+    pub(super) fn sent(&mut self, bytes: u64, most: u64, now: Instant, flushes: u64) {
         if self.under_way == 0 {
-            self.moved = now;
+            (self.moved, self.most) = (now, u64::MAX);
         }
-        if self.gathering.told != told {
-            self.gathering = Gathering { records: 0, told };
+        self.most = self.most.min(most);
+        if self.lingering.flushes != flushes {
+            self.lingering = Lingering { records: 0, flushes };
         }
-        self.gathering.records += 1;
+        self.lingering.records += 1;
         self.under_way += 1;
         self.under_way_bytes += bytes;
         assert!(
@@ -313,8 +312,8 @@ impl Partition {
         assert!(self.under_way > 0, "more reports than records of a partition");
         self.under_way -= 1;
         self.under_way_bytes -= bytes;
-        // The gathering records are the last ones, which are answered last.
-        self.gathering.records = self.gathering.records.min(self.under_way);
+        // They are answered last.
+        self.lingering.records = self.lingering.records.min(self.under_way);
     }
 
     /// Puts the failed records back into the queue, in front and in order. Returns how many of the first records may be at fault.

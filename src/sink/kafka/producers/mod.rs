@@ -29,7 +29,7 @@ const MOST_FRUITLESS: u32 = 100;
 /// The pause after a producer that could not begin, since its user lacks a right.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a producer whose records go alone is flushed until they have left.
+/// How often the isolating producer is flushed until its records have left.
 const URGE_EVERY: Duration = Duration::from_millis(5);
 
 /// How often clients ask for a partition that they do not know, at most.
@@ -106,14 +106,11 @@ impl Producers {
         self.numbered.iter_mut().for_each(|producer| producer.client.flush(false));
     }
 
-    /// Flushes the isolating producer again, in case its records could not leave at the first flush. `all`: the others as well, since their
-    /// records go alone, too.
-    pub(super) fn urge(&mut self, now: Instant, all: bool) {
-        if now.saturating_duration_since(self.urged) < URGE_EVERY {
-            return;
-        }
-        let others = self.numbered.iter_mut().map(|producer| &mut producer.client).filter(|_| all);
-        for client in self.isolating.iter_mut().chain(others).filter(|it| it.producer().in_flight_count() > 0) {
+    /// Flushes the isolating producer again, in case its records could not leave at the first flush.
+    pub(super) fn urge(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.urged) >= URGE_EVERY
+            && let Some(client) = self.isolating.as_mut().filter(|it| it.producer().in_flight_count() > 0)
+        {
             self.urged = now;
             client.flush(true);
         }

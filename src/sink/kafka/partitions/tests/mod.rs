@@ -435,7 +435,7 @@ fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
             world.form_dead_letters();
         }
         if world.dice.one_in(7) {
-            partitions.told_to_leave();
+            partitions.flushed();
         }
         world.now += Duration::from_millis(world.dice.below(20));
         let now = world.now;

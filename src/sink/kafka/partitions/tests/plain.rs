@@ -1,6 +1,7 @@
 //! One partition, step by step.
 
 use super::*;
+use std::ops::Range;
 
 fn record(value: &[u8]) -> Record<'_> {
     Record {
@@ -96,16 +97,16 @@ fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_the
     let now = world.now;
     offer_plain(&mut partitions, at, 7, now, &mut world);
     assert_eq!(handed(&world), 7, "they may still gather in the producer");
-    partitions.told_to_leave();
+    partitions.flushed();
     offer_plain(&mut partitions, at, 20, now, &mut world);
     assert_eq!(handed(&world), 7, "they have left, and nothing leaves behind them");
     assert!(!partitions.turn(now, &mut world, &mut |_| {}));
-    partitions.told_to_leave();
+    partitions.flushed();
     answer(&mut partitions, 2, now, &mut world);
     assert!(!partitions.turn(now, &mut world, &mut |_| {}));
     assert_eq!(handed(&world), 5);
     answer(&mut partitions, 1, now, &mut world);
-    assert!(partitions.turn(now, &mut world, &mut |_| {}), "they were told to leave while they waited");
+    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the producers were flushed while they waited");
     assert_eq!(handed(&world), 4 + 20);
 }
 
@@ -115,10 +116,10 @@ fn a_backlogs_records_gather_in_the_producer_however_many_are_unanswered() {
     let now = world.now;
     offer_plain(&mut partitions, at, 300, now, &mut world);
     assert_eq!(handed(&world), 300);
-    partitions.told_to_leave();
+    partitions.flushed();
     offer_plain(&mut partitions, at, 300, now, &mut world);
     answer(&mut partitions, 300, now, &mut world);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "nobody has told these to leave");
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "the producers were not flushed since");
     offer_plain(&mut partitions, at, 300, now, &mut world);
     assert_eq!(handed(&world), 600);
 }
@@ -234,24 +235,94 @@ fn what_a_refused_record_waits_for_and_what_waits_for_its_dead_letter_does_not_l
     assert!(partitions.turn(now, &mut world, &mut |_| {}), "its partition waits for the dead letter");
 }
 
-#[test]
-fn a_record_that_goes_alone_is_the_only_one_of_its_partition_under_way() {
-    let (mut world, mut partitions, at) = proven();
-    let now = world.now;
-    offer_plain(&mut partitions, at, 2, now, &mut world);
-    let tag = Tag { token: Token::unpack(7), origin: Origin::default() };
-    assert!(matches!(partitions.enqueue_alone(at, &record(b"7"), tag), Enqueue::Taken));
-    offer_plain(&mut partitions, at, 3, now, &mut world);
-    let mut handed_after = |answered: usize| {
-        answer(&mut partitions, answered, now, &mut world);
-        for _ in 0..2 {
-            partitions.turn(now, &mut world, &mut |report| panic!("{report:?}"));
+/// A transaction with records of these numbers. A batch is as many as the producer has. Returns the batches up to the first that is refused; if
+/// none is, the transaction was committed.
+fn transact(
+    (world, partitions, at): &mut (World, Partitions, u32),
+    numbers: Range<u64>,
+    is_refused: impl Fn(&[u64]) -> bool,
+) -> Vec<Vec<u64>> {
+    let (now, mut batches) = (world.now, Vec::new());
+    for number in numbers {
+        let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+        partitions.enqueue(*at, &record(format!("{number:04}").as_bytes()), tag, now, world);
+    }
+    loop {
+        partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+        let batch = world.producers[0].waiting.remove(&0).unwrap_or_default();
+        if batch.is_empty() {
+            partitions.committed();
+            return batches;
         }
-        handed(&world)
-    };
-    assert_eq!([handed_after(0), handed_after(1)], [2, 1], "others are under way");
-    assert_eq!(handed_after(1), 1, "it alone");
-    assert_eq!(handed_after(1), 3, "what follows, together");
+        let (tickets, numbers): (Vec<Ticket>, Vec<u64>) = batch.iter().map(|one| (one.ticket, one.number)).unzip();
+        let refused = is_refused(&numbers);
+        batches.push(numbers);
+        if refused {
+            let bytes = tickets.iter().map(|ticket| partitions.bytes_of(*ticket)).sum();
+            partitions.refused_in_transaction(&tickets, bytes, now);
+            partitions.forget(now);
+            return batches;
+        }
+        for ticket in tickets {
+            partitions.delivered(ticket, now);
+        }
+    }
+}
+
+#[test]
+fn one_of_a_thousand_of_a_transaction_is_found_in_three_more_and_then_batches_are_as_large_as_ever() {
+    let mut all = proven();
+    let refused: Vec<Vec<u64>> =
+        (0..4).map(|_| transact(&mut all, 0..1001, |it| it.contains(&700)).pop().unwrap()).collect();
+    assert_eq!(refused.iter().map(Vec::len).collect::<Vec<_>>(), [1001, 62, 3, 1]);
+    assert_eq!(refused[3], [700]);
+    assert!(all.1.in_flight_by_state() == InFlight::default() && !all.1.suspects.is_empty());
+    // Without the record, or with its dead letter, all others are delivered.
+    let batches = transact(&mut all, 0..1001, |_| false);
+    assert_eq!(batches.concat(), (0..1001).collect::<Vec<_>>(), "in their order");
+    assert_eq!((all.1.suspects.is_empty(), all.1.take_events()), (true, Vec::new()));
+    assert_eq!(transact(&mut all, 0..1001, |_| false).iter().map(Vec::len).max(), Some(1001));
+}
+
+#[test]
+fn records_before_and_behind_a_refused_batch_go_as_ever() {
+    let mut all = proven();
+    let (world, partitions, at) = &mut all;
+    let now = world.now;
+    offer_plain(partitions, *at, 2, now, world);
+    let origin = |ordinal| Origin { ordinal, ..Origin::default() };
+    let tickets: Vec<Ticket> = [500, 600]
+        .map(|number| {
+            let tag = Tag { token: Token::unpack(number), origin: origin(number) };
+            partitions.enqueue(*at, &record(b"7"), tag, now, world);
+            world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_back).unwrap().ticket
+        })
+        .into();
+    // Of 1,001 of these records.
+    partitions.refused_in_transaction(&tickets, 68_068, now);
+    partitions.forget(now);
+    world.producers[0].waiting.clear();
+    let batches = transact(&mut all, 0..1001, |_| false);
+    let longest = |from, to| batches.iter().filter(|it| it.iter().all(|n| (from..=to).contains(n))).map(Vec::len).max();
+    assert_eq!(
+        (longest(0, 499), longest(500, 600), longest(601, 1000)),
+        (Some(499), Some(62), Some(377)),
+        "{batches:?}"
+    );
+}
+
+#[test]
+fn batches_are_smaller_for_a_while_if_the_broker_refuses_none_of_a_transactions_records_alone() {
+    let mut all = proven();
+    let is_refused = |batch: &[u64]| batch.len() > 100;
+    assert_eq!(transact(&mut all, 0..1001, is_refused).pop().unwrap().len(), 1001);
+    transact(&mut all, 0..1001, is_refused);
+    assert!(all.1.suspects.is_empty());
+    assert!(matches!(all.1.take_events()[..], [Event::SmallerBatches { .. }]));
+    let longest = |all: &mut _| transact(all, 0..1001, |_| false).iter().map(Vec::len).max();
+    assert_eq!(longest(&mut all), Some(500));
+    all.0.now += partition::WINDOW_HOLDS;
+    assert_eq!(longest(&mut all), Some(1000));
 }
 
 /// As with a broker that has taken both, and refuses the first one when it is sent again, since its answer was lost.
@@ -289,10 +360,11 @@ fn implied_before(offset: i64) -> (usize, bool) {
     partitions.list[0].offset = 5;
     tickets[..2].iter().for_each(|ticket| partitions.implied(*ticket, now));
     assert_eq!(partitions.in_flight().records, 3, "nothing shows that they are stored");
-    let earlier = partitions.stored(tickets[2], offset);
+    let mut delivered = 0;
+    partitions.stored(tickets[2], offset, now, |_| delivered += 1);
     let mut failed = false;
     partitions.turn(now, &mut world, &mut |report| failed |= matches!(report, Report::Failed(_)));
-    (earlier.len(), failed)
+    (delivered - 1, failed)
 }
 
 #[test]
