@@ -52,7 +52,7 @@ pub(super) const MOST_EVENTS: u32 = 10_000;
 
 impl KafkaSink {
     pub(super) fn metadata(&mut self, patience: Duration) -> Result<Metadata, Failure> {
-        let metadata = self.producer.client().fetch_metadata(None, patience);
+        let metadata = self.producers.first().client().fetch_metadata(None, patience);
         self.serve_events();
         if let Ok(metadata) = &metadata {
             self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
@@ -71,7 +71,7 @@ impl KafkaSink {
         let mut quiet = 0;
         for _ in 0..MOST_EVENTS {
             let before = events();
-            self.producer.poll(Duration::ZERO);
+            self.producers.first().poll(Duration::ZERO);
             quiet = if events() == before { quiet + 1 } else { 0 };
             if quiet >= EVENTS {
                 return;
@@ -81,7 +81,7 @@ impl KafkaSink {
 
     /// The failure of a metadata request, with the client's last problem: the request's own error says "timed out" at most.
     fn metadata_failure(&self, error: &KafkaError) -> Failure {
-        let code = self.producer.context().problem_code().or_else(|| error.rdkafka_error_code());
+        let code = self.producers.first().context().problem_code().or_else(|| error.rdkafka_error_code());
         let text = match self.problem() {
             Some(problem) => format!("Kafka at {} does not answer: {problem}", self.settings.brokers()),
             None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
@@ -119,7 +119,7 @@ impl KafkaSink {
     /// Asks for the number of the topic's partitions, and for the fewest replicas of one. The first producer's client asks, and learns the
     /// partitions by it. Other producers ask when they need to.
     fn ask(&mut self, topic: &str) -> Result<(usize, Option<usize>), Failure> {
-        let metadata = self.producer.client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
+        let metadata = self.producers.first().client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
         self.serve_events();
         let metadata = metadata.map_err(|error| {
             // Without any broker the error is another one: an outage makes no wait longer.
@@ -135,7 +135,7 @@ impl KafkaSink {
             Some((Some(error), ..)) => Err(refused(RDKafkaErrorCode::from(error))),
             Some((None, 0, _)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
             Some((None, partitions, replicas)) => {
-                self.producer.context().recovered();
+                self.producers.first().context().recovered();
                 Ok((partitions, replicas))
             }
         }
@@ -177,7 +177,7 @@ impl KafkaSink {
             let waits = reports_tell && self.partitions.unanswered(UNANSWERED, self.now).is_some();
             let answers = (waits || !reports_tell) && self.metadata(METADATA_PATIENCE).is_ok();
             if answers && !reports_tell {
-                self.producer.context().recovered();
+                self.producers.first().context().recovered();
             }
             self.answers = if answers && waits { Some(self.answers.unwrap_or(self.now)) } else { None };
             let is_closed = |since| self.now.saturating_duration_since(since) >= CLOSED_FOR;
@@ -204,7 +204,7 @@ impl KafkaSink {
     /// The cluster's error for a topic that takes no records, and the number of brokers. `None`: the topic exists, or the cluster does not
     /// answer.
     pub(super) fn why_missing(&self, topic: &str) -> Option<(RDKafkaErrorCode, usize)> {
-        let metadata = self.producer.client().fetch_metadata(Some(topic), METADATA_PATIENCE);
+        let metadata = self.producers.first().client().fetch_metadata(Some(topic), METADATA_PATIENCE);
         self.serve_events();
         let metadata = metadata.ok()?;
         let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
@@ -266,7 +266,7 @@ impl KafkaSink {
 
     /// The failure if brokers refuse the credentials.
     pub(super) fn refusal(&self) -> Option<Failure> {
-        let context = self.producer.context();
+        let context = self.producers.first().context();
         if !context.has_problem() {
             return None;
         }
@@ -278,7 +278,7 @@ impl KafkaSink {
     /// The failure if brokers refuse the credentials, and the relay has waited for long enough.
     #[cold]
     pub(super) fn given_up(&self) -> Option<Failure> {
-        let refused = self.producer.context().refused();
+        let refused = self.producers.first().context().refused();
         let text = refused.given_up(Instant::now())?;
         let text = format!("Kafka at {} refuses the credentials: {text}", self.settings.brokers());
         Some(errors::of_login(text))
@@ -286,7 +286,7 @@ impl KafkaSink {
 
     /// Reports refused credentials once the relay has waited for long enough.
     pub(super) fn look_at_login(&mut self, each: &mut dyn FnMut(Report)) {
-        if self.producer.context().has_problem() && self.refusal().is_some() {
+        if self.producers.first().context().has_problem() && self.refusal().is_some() {
             self.given_up().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
     }
@@ -302,9 +302,7 @@ impl KafkaSink {
         if self.lost {
             return Some(errors::client("the Kafka client has lost all brokers, and a new one reaches them"));
         }
-        let (code, text) = self.producer.client().fatal_error()?;
-        let text = format!("the Kafka producer has failed: {text}");
-        Some(Failure::new(FailureClass::Client, errors::reason(Some(code)), text))
+        self.producers.fatal(0)
     }
 
     /// Completes the failure of a record that ended with its producer or its transaction. Its report says "Local: Fatal error" or "purged"

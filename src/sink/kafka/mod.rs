@@ -77,7 +77,6 @@ use producers::{Client, Producers};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use retire::purge_all;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use topics::{MissingPartitions, Topics};
 use transactions::Transactions;
@@ -93,8 +92,7 @@ const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 /// The sink of Kafka.
 pub struct KafkaSink {
     settings: Settings,
-    /// The first of `producers`. With transactions, the only one.
-    producer: Arc<BaseProducer<Context>>,
+    /// With transactions, there is one.
     producers: Producers,
     topics: Topics,
     partitions: Partitions,
@@ -153,20 +151,11 @@ impl KafkaSink {
         Ok(Self { transactions: Some(Transactions::default()), ..Self::with_producers(settings, 1)? })
     }
 
-    /// Starts one producer, to ask the cluster.
-    ///
-    /// # Errors
-    /// As [`KafkaSink::new`].
-    pub(super) fn with_one_producer(settings: Settings) -> Result<Self, SettingsError> {
-        Self::with_producers(settings, 1)
-    }
-
     fn with_producers(settings: Settings, count: u8) -> Result<Self, SettingsError> {
         let (producers, now) = (Producers::new(&settings, count)?, Instant::now());
         // A sink that ended on this thread may have left reports, whose tickets are not this sink's.
         take_reports(&mut Vec::new());
         Ok(Self {
-            producer: producers.first(),
             topics: Topics::new(settings.partitioner(), count),
             partitions: Partitions::default(),
             nowhere: Nowhere::default(),
@@ -212,7 +201,6 @@ impl KafkaSink {
     /// Puts another producer in the place of the first one, which ends. All records in flight are forgotten.
     fn replace(&mut self, producer: BaseProducer<Context>) -> Result<(), Failure> {
         let old = self.producers.replace(0, producer).map_err(errors::client)?;
-        self.producer = self.producers.first();
         old.retire();
         self.forget();
         Ok(())
@@ -250,7 +238,7 @@ impl Sink for KafkaSink {
     fn reach(&mut self, patience: Duration) -> Reach {
         match self.metadata(patience) {
             Ok(metadata) => {
-                self.producer.context().recovered();
+                self.producers.first().context().recovered();
                 Reach::There(self.unreachable(&metadata))
             }
             Err(failure) if failure.class == FailureClass::LogIn => Reach::Refused(failure),
@@ -269,7 +257,7 @@ impl Sink for KafkaSink {
             return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
         }
         if let Some(transactions) = &mut self.transactions {
-            match transactions.open(&self.producer) {
+            match transactions.open(self.producers.first()) {
                 Ok(true) => {}
                 Ok(false) => return Enqueue::Full,
                 Err(failure) => return Enqueue::Blocked(failure),
@@ -379,7 +367,7 @@ impl Sink for KafkaSink {
         if let Some(failure) = self.given_up() {
             return Err(failure);
         }
-        if self.producer.client().fatal_error().is_some() {
+        if self.producers.first().client().fatal_error().is_some() {
             // Another relay may have committed since.
             self.transactions.iter_mut().for_each(|it| it.certain = false);
         }
@@ -390,7 +378,6 @@ impl Sink for KafkaSink {
             let producers = self.producers.count();
             let fresh = Producers::new(&self.settings, producers).map_err(errors::client)?;
             let old = std::mem::replace(&mut self.producers, fresh);
-            self.producer = self.producers.first();
             old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(Client::retire);
             self.forget();
         }
@@ -407,7 +394,7 @@ impl Sink for KafkaSink {
     }
 
     fn problem(&self) -> Option<String> {
-        self.producer.context().problem()
+        self.producers.first().context().problem()
     }
 
     fn producers(&self) -> Option<u8> {

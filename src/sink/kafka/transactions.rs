@@ -139,8 +139,8 @@ impl KafkaSink {
     }
 
     fn initialize(&mut self) -> Result<Initialized, Failure> {
-        let outcome = self.producer.init_transactions(SLICE);
-        self.producer.poll(Duration::ZERO);
+        let outcome = self.producers.first().init_transactions(SLICE);
+        self.producers.first().poll(Duration::ZERO);
         match outcome {
             Ok(()) => Ok(self.pending(Phase::Judging, JUDGING, true)),
             Err(error) if is_passing(&error) => {
@@ -149,7 +149,7 @@ impl KafkaSink {
                     return Err(failure);
                 }
                 let answered = self.is_alive();
-                let problem = self.producer.context().problem();
+                let problem = self.producers.first().context().problem();
                 let reason =
                     problem.unwrap_or_else(|| format!("Kafka's transaction coordinator does not answer yet: {error}"));
                 Ok(self.pending(Phase::Initializing, &reason, answered))
@@ -209,7 +209,7 @@ impl KafkaSink {
     fn is_ours(&mut self, kept: KeptProgress, owner: &Owner) -> Initialized {
         self.turn_to(Phase::Idle);
         self.transactions.iter_mut().for_each(|transactions| transactions.certain = true);
-        self.producer.context().recovered();
+        self.producers.first().context().recovered();
         let its = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
         Initialized::Ready(its.collect())
     }
@@ -222,7 +222,7 @@ impl KafkaSink {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
                 let record = record.key(key).payload(value).partition(PARTITION);
-                match self.producer.send(record) {
+                match self.producers.first().send(record) {
                     Ok(()) => transactions.phase = Phase::Committing { since: Instant::now(), reported: None },
                     Err((KafkaError::MessageProduction(RDKafkaErrorCode::QueueFull), _)) => return Ok(false),
                     Err((error, _)) => return Err(errors::of_call("write its progress", &error)),
@@ -248,7 +248,7 @@ impl KafkaSink {
                 return Err(errors::client("a transaction was to be committed that is not ours"));
             }
         }
-        super::producers::flush_for_a_millisecond(&self.producer);
+        super::producers::flush_for_a_millisecond(self.producers.first());
         Ok(false)
     }
 
@@ -256,12 +256,12 @@ impl KafkaSink {
     fn commit_reported(&mut self) -> Result<bool, Failure> {
         let certain = |it: &mut Self, certain| it.transactions.iter_mut().for_each(|it| it.certain = certain);
         certain(self, false);
-        match self.producer.commit_transaction(SLICE) {
+        match self.producers.first().commit_transaction(SLICE) {
             Ok(()) => {
                 certain(self, true);
                 self.turn_to(Phase::Idle);
                 self.partitions.committed();
-                self.producer.context().recovered();
+                self.producers.first().context().recovered();
                 Ok(true)
             }
             Err(error) if is_passing(&error) => {
@@ -275,14 +275,14 @@ impl KafkaSink {
     /// The failure of an open transaction that takes nothing any more. librdkafka returns it to a second `begin_transaction`.
     #[cold]
     pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
-        let refused = || self.producer.begin_transaction().err();
+        let refused = || self.producers.first().begin_transaction().err();
         let error = self.transactions.as_ref().is_some_and(Transactions::is_open).then(refused).flatten()?;
         Some(errors::of_call("continue its transaction", &error))
     }
 
     pub(super) fn abort(&mut self) {
         if self.transactions.as_ref().is_some_and(Transactions::is_open)
-            && let Err(error) = self.producer.abort_transaction(ABANDON_WITHIN)
+            && let Err(error) = self.producers.first().abort_transaction(ABANDON_WITHIN)
         {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");
         }

@@ -115,7 +115,7 @@ impl KafkaSink {
         }
         if delivered {
             self.forbidden = None;
-            self.producer.context().recovered();
+            self.producers.first().context().recovered();
         }
     }
 
@@ -196,7 +196,6 @@ impl KafkaSink {
         }
         let fresh = self.settings.producer().map_err(errors::client)?;
         let old = self.producers.replace(producer, fresh).map_err(errors::client)?;
-        self.producer = self.producers.first();
         self.retire_later(old);
         self.partitions.producer_renewed(producer, self.now);
         Ok(())

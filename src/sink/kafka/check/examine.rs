@@ -62,7 +62,7 @@ pub(in crate::sink::kafka) fn examine(settings: &Settings, wanted: &[String]) ->
     let failed = |error: SettingsError| {
         if error.is_of_login() { errors::of_login(error.to_string()) } else { errors::client(error) }
     };
-    let mut sink = super::super::KafkaSink::with_one_producer(settings.clone()).map_err(failed)?;
+    let mut sink = super::super::KafkaSink::with_producers(settings.clone(), 1).map_err(failed)?;
     let metadata = sink.metadata(REQUEST)?;
     let unreachable = sink.unreachable(&metadata);
     let mut topics: BTreeMap<String, TopicFacts> =

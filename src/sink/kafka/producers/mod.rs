@@ -77,9 +77,10 @@ impl Producers {
     ///
     /// # Panics
     /// Never: there is always a producer.
-    pub(super) fn first(&self) -> Arc<BaseProducer<Context>> {
+    #[inline]
+    pub(super) fn first(&self) -> &BaseProducer<Context> {
         let Some(producer) = self.numbered.first() else { panic!("no producer") };
-        producer.client.shared()
+        producer.client.producer()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
