@@ -13,6 +13,7 @@ use super::callbacks::{Context, copy};
 use super::config::Settings;
 use super::errors;
 use super::marks::{self, Offsets};
+use super::metadata::topic_in;
 use super::progress::passes;
 use super::retire::Retirable;
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
@@ -20,6 +21,7 @@ use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -78,25 +80,14 @@ impl TopicReading {
         let begun = Instant::now();
         loop {
             let error = match consumer.fetch_metadata(Some(&self.topic), QUESTION) {
-                Ok(metadata) => {
-                    let found = metadata.topics().iter().find(|topic| topic.name() == self.topic);
-                    let code = found.and_then(rdkafka::metadata::MetadataTopic::error).map(RDKafkaErrorCode::from);
-                    match (found, code) {
-                        (Some(found), None) if !found.partitions().is_empty() => {
-                            return Ok(found
-                                .partitions()
-                                .iter()
-                                .map(rdkafka::metadata::MetadataPartition::id)
-                                .collect());
-                        }
-                        (None, _)
-                        | (_, Some(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition)) => {
-                            return Err(NoDeadLetters::Missing { topic: self.topic.clone() });
-                        }
-                        (_, Some(RDKafkaErrorCode::TopicAuthorizationFailed)) => return Err(self.forbidden().into()),
-                        (_, code) => KafkaError::MetadataFetch(code.unwrap_or(RDKafkaErrorCode::LeaderNotAvailable)),
+                Ok(metadata) => match topic_in(&metadata, &self.topic) {
+                    Ok(found) => return Ok(found.partitions().iter().map(MetadataPartition::id).collect()),
+                    Err(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => {
+                        return Err(NoDeadLetters::Missing { topic: self.topic.clone() });
                     }
-                }
+                    Err(RDKafkaErrorCode::TopicAuthorizationFailed) => return Err(self.forbidden().into()),
+                    Err(code) => KafkaError::MetadataFetch(code),
+                },
                 Err(error) => error,
             };
             if begun.elapsed() >= FOUND_WITHIN || is_refused(consumer) {

@@ -11,7 +11,7 @@ use super::topics::Chosen;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
 use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
@@ -129,16 +129,10 @@ impl KafkaSink {
             self.metadata_failure(&error)
         })?;
         self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
-        let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let refused = |code| of_topic(topic, code, (&self.settings, metadata.brokers().len()));
-        match answer.map(|answer| (answer.error(), answer.partitions().len(), replicas_of(answer))) {
-            Some((Some(error), ..)) => Err(refused(RDKafkaErrorCode::from(error))),
-            Some((None, 0, _)) | None => Err(refused(RDKafkaErrorCode::UnknownTopicOrPartition)),
-            Some((None, partitions, replicas)) => {
-                self.producers.first().context().recovered();
-                Ok((partitions, replicas))
-            }
-        }
+        let answer = topic_in(&metadata, topic)
+            .map_err(|code| of_topic(topic, code, (&self.settings, metadata.brokers().len())))?;
+        self.producers.first().context().recovered();
+        Ok((answer.partitions().len(), replicas_of(answer)))
     }
 
     /// The partition for a record of the present topic. If the partition is not known, it may have been added meanwhile, and the sink asks
@@ -207,13 +201,7 @@ impl KafkaSink {
         let metadata = self.producers.first().client().fetch_metadata(Some(topic), METADATA_PATIENCE);
         self.serve_events();
         let metadata = metadata.ok()?;
-        let answer = metadata.topics().iter().find(|answer| answer.name() == topic);
-        let code = match answer.map(|answer| (answer.error(), answer.partitions().len())) {
-            Some((Some(error), _)) => RDKafkaErrorCode::from(error),
-            Some((None, 0)) | None => RDKafkaErrorCode::UnknownTopicOrPartition,
-            Some((None, _)) => return None,
-        };
-        Some((code, metadata.brokers().len()))
+        Some((topic_in(&metadata, topic).err()?, metadata.brokers().len()))
     }
 
     /// Tells librdkafka the bootstrap servers if it may have forgotten all brokers. Brokers that it knows stay as they are, and so do the
@@ -320,6 +308,18 @@ impl KafkaSink {
         } else if let Some(broken) = self.why_transaction_ended() {
             *failure = broken;
         }
+    }
+}
+
+/// The topic in the cluster's answer, or the error code for which it takes no records.
+pub(super) fn topic_in<'m>(metadata: &'m Metadata, topic: &str) -> Result<&'m MetadataTopic, RDKafkaErrorCode> {
+    let Some(answer) = metadata.topics().iter().find(|answer| answer.name() == topic) else {
+        return Err(RDKafkaErrorCode::UnknownTopicOrPartition);
+    };
+    match answer.error() {
+        Some(error) => Err(error.into()),
+        None if answer.partitions().is_empty() => Err(RDKafkaErrorCode::UnknownTopicOrPartition),
+        None => Ok(answer),
     }
 }
 

@@ -72,11 +72,11 @@ use super::{
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
 use nowhere::Nowhere;
-use partitions::{PartitionPlace, Partitions};
+use partitions::Partitions;
 use producers::{Client, Producers};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use retire::purge_all;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use topics::{MissingPartitions, Topics};
 use transactions::Transactions;
@@ -127,8 +127,6 @@ pub struct KafkaSink {
     answers: Option<Instant>,
     /// Topics that had fewer partitions than a record asked for.
     missing_partitions: HashMap<String, MissingPartitions>,
-    /// The partitions whose search for a refused record was logged.
-    logged_searches: HashSet<PartitionPlace>,
     /// The state of transactions, with exactly once only.
     transactions: Option<Transactions>,
 }
@@ -177,7 +175,6 @@ impl KafkaSink {
             missing: None,
             answers: None,
             missing_partitions: HashMap::new(),
-            logged_searches: HashSet::new(),
             transactions: None,
         })
     }
@@ -223,15 +220,13 @@ impl KafkaSink {
         take_reports(&mut Vec::new());
         self.partitions.forget(self.now);
         self.topics.forget();
-        self.logged_searches.clear();
         (self.lost, self.shrunk, self.forbidden, self.missing) = (false, None, None, None);
     }
 }
 
 /// The ports of bootstrap servers.
 fn ports(brokers: &str) -> impl Iterator<Item = u16> {
-    let port = |broker: &str| broker.rsplit_once(':').map_or(Some(9092), |(_, port)| port.trim().parse().ok());
-    brokers.split(',').filter_map(port)
+    brokers.split(',').filter_map(|broker| check::probe::address(broker).rsplit_once(':')?.1.parse().ok())
 }
 
 impl Sink for KafkaSink {

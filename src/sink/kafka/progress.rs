@@ -7,6 +7,7 @@ use super::admin::Admin;
 use super::callbacks::Context;
 use super::config::Settings;
 use super::errors;
+use super::metadata::topic_in;
 use super::replicas::{ANSWERED_WITHIN, Replicas, replicas_of};
 use super::retire::Retirable;
 use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
@@ -252,9 +253,7 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
         class: FailureClass::Environment,
         ..errors::of_call("see the replicas of its progress topic", &error)
     })?;
-    let Some(count) = found.topics().iter().find(|topic| topic.name() == TOPIC).and_then(replicas_of) else {
-        return Ok(FoundTopic::Young);
-    };
+    let Some(count) = topic_in(&found, TOPIC).ok().and_then(replicas_of) else { return Ok(FoundTopic::Young) };
     replicas.see(TOPIC, Some(count), settings)?;
     Ok(FoundTopic::There)
 }
@@ -272,7 +271,7 @@ fn make_topic_with(admin: &Admin, settings: &Settings, make: bool) -> Result<Opt
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // The user may lack the right to create topics, and the topic may exist all the same.
-        Some(code) if admin.metadata(Some(TOPIC)).is_ok_and(|found| is_there(&found)) => {
+        Some(code) if admin.metadata(Some(TOPIC)).is_ok_and(|found| topic_in(&found, TOPIC).is_ok()) => {
             tracing::debug!(%code, "the progress topic cannot be created, and need not be");
         }
         Some(code) => {
@@ -282,10 +281,6 @@ fn make_topic_with(admin: &Admin, settings: &Settings, make: bool) -> Result<Opt
         }
     }
     Ok(None)
-}
-
-fn is_there(metadata: &rdkafka::metadata::Metadata) -> bool {
-    metadata.topics().iter().any(|topic| topic.name() == TOPIC && topic.error().is_none())
 }
 
 /// Whether a topic with this `cleanup.policy` keeps the last value of each key.

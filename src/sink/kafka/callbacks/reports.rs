@@ -220,8 +220,7 @@ impl KafkaSink {
             let PartitionPlace { topic, partition, .. } = event.place();
             let topic = self.topics.name(topic);
             match event {
-                Event::Isolating { place, records } => {
-                    self.logged_searches.insert(place);
+                Event::Isolating { records, .. } => {
                     tracing::warn!(
                         topic,
                         partition,
@@ -237,11 +236,7 @@ impl KafkaSink {
                         "broker rejected a batch but no single record; reducing batch size"
                     );
                 }
-                Event::Isolated { place } => {
-                    if self.logged_searches.remove(&place) {
-                        tracing::info!(topic, partition, "partition accepts batches again");
-                    }
-                }
+                Event::Isolated { .. } => tracing::info!(topic, partition, "partition accepts batches again"),
             }
         }
     }

@@ -50,7 +50,7 @@ const FIXED: [(&str, &str); 6] = [
 ];
 
 /// The isolating producer's properties: records leave only when they are flushed, and only the largest message size splits a request.
-const TOGETHER: [(&str, &str); 3] =
+const ISOLATING: [(&str, &str); 3] =
     [("linger.ms", "60000"), ("batch.num.messages", "1000000"), ("batch.size", "2147483647")];
 
 /// How long a transaction may be open. Brokers allow 15 minutes by default.
@@ -299,7 +299,7 @@ impl Settings {
     /// (`enable.gapless.guarantee`), as any other does.
     pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
-        for (key, value) in TOGETHER {
+        for (key, value) in ISOLATING {
             settings.client.set(key, value);
         }
         settings.producer()

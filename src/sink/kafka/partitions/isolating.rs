@@ -27,6 +27,7 @@ impl Partitions {
                     self.hold(at, failure);
                 } else {
                     partition.state = PartitionState::Isolating;
+                    partition.is_announced = true;
                     let event = Event::Isolating { place: partition.place, records };
                     self.events.push(event);
                 }
@@ -52,7 +53,9 @@ impl Partitions {
         let Search { suspects, since, .. } = partition.search;
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
             partition.state = PartitionState::Unproven;
-            self.events.push(Event::Isolated { place: partition.place });
+            if std::mem::take(&mut partition.is_announced) {
+                self.events.push(Event::Isolated { place: partition.place });
+            }
             return self.pump(at, now, clients);
         }
         if self.hold_unsent(at) {

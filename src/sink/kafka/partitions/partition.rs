@@ -206,6 +206,8 @@ pub(super) struct Partition {
     pub(super) obstacle: Option<Failure>,
     /// The record that holds the partition was refused before it was sent: the partition needs no search, and its own producer goes on.
     pub(super) unsent: bool,
+    /// Whether a search began that [`Event::Isolating`](super::Event::Isolating) has announced.
+    pub(super) is_announced: bool,
     /// Whether the partition is in the list for `turn`.
     pub(super) listed: bool,
 }
@@ -233,6 +235,7 @@ impl Partition {
             passes_on: None,
             obstacle: None,
             unsent: false,
+            is_announced: false,
             listed: false,
         }
     }
