@@ -40,7 +40,7 @@ const _: () = assert!(LEAST_IN_SYNC == 2, "IN_SYNC says the same");
 /// The text, for people, about the wait for the progress.
 pub(super) const READING: &str = "reading walrelay.progress";
 
-/// How long a step takes records that come.
+/// How long a step may block the relay's thread.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
 /// The transactions of other relays are open for moments. A warning names one that is open for longer, with the command that ends it.
@@ -184,6 +184,7 @@ fn text(bytes: Option<&[u8]>) -> Option<String> {
     bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }
 
+/// Whether a consumer's error passes by itself.
 pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(

@@ -242,13 +242,16 @@ mod tests {
 
     #[test]
     fn partitions_that_are_missing_are_waited_for_again_after_a_while() {
-        let (mut short, now) = (MissingPartitions::default(), Instant::now());
+        let (mut missing, now) = (MissingPartitions::default(), Instant::now());
         let after = |millis| now + Duration::from_millis(millis);
-        assert!(short.may_grow(4, now) && short.may_grow(4, after(999)));
-        assert!(!short.may_grow(4, after(1000)) && !short.may_grow(4, after(2000)), "each row of them is a bad one");
-        assert!(short.may_grow(6, after(2001)), "it has grown meanwhile");
-        assert!(!short.may_grow(6, after(3001)));
-        assert!(short.may_grow(6, after(3001) + ASKED_SELDOM), "it may have grown meanwhile");
+        assert!(missing.may_grow(4, now) && missing.may_grow(4, after(999)));
+        assert!(
+            !missing.may_grow(4, after(1000)) && !missing.may_grow(4, after(2000)),
+            "each row of them is a bad one"
+        );
+        assert!(missing.may_grow(6, after(2001)), "it has grown meanwhile");
+        assert!(!missing.may_grow(6, after(3001)));
+        assert!(missing.may_grow(6, after(3001) + ASKED_SELDOM), "it may have grown meanwhile");
     }
 
     #[test]
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partitions_of_a_topic_are_dealt_out_among_the_lanes() {
+    fn the_partitions_of_a_topic_are_shared_among_the_producers() {
         let (mut topics, mut partitions) = (Topics::new(Partitioner::named("murmur2"), 4), Partitions::default());
         topics.confirm("orders", 12, Instant::now(), &mut partitions);
         for producer in 0..4 {
