@@ -166,17 +166,7 @@ impl KafkaSink {
         }
         self.last_question = self.now;
         if self.problem().is_some() {
-            // Without records in flight, or with refused credentials, no report can show that the problem is over.
-            let reports_tell = self.partitions.in_flight().records > 0 && self.refusal().is_none();
-            let waits = reports_tell && self.partitions.unanswered(UNANSWERED, self.now).is_some();
-            let answers = (waits || !reports_tell) && self.metadata(METADATA_PATIENCE).is_ok();
-            if answers && !reports_tell {
-                self.producers.first().context().recovered();
-            }
-            self.answers = if answers && waits { Some(self.answers.unwrap_or(self.now)) } else { None };
-            let is_closed = |since| self.now.saturating_duration_since(since) >= CLOSED_FOR;
-            self.missing = self.answers.is_some_and(is_closed).then(errors::of_closed);
-            return;
+            return self.ask_in_trouble();
         }
         self.missing = self.missing_topic();
         if let Some(topic) = self.topics.turn_to_ask(self.now).map(str::to_owned)
@@ -184,6 +174,23 @@ impl KafkaSink {
         {
             tracing::debug!(%failure, "a topic's partitions could not be asked for");
         }
+    }
+
+    /// There is a problem: asks whether it is over, or why a record has no report although brokers answer.
+    fn ask_in_trouble(&mut self) {
+        if self.partitions.in_flight().records == 0 || self.refusal().is_some() {
+            // No report can show that it is over.
+            if self.metadata(METADATA_PATIENCE).is_ok() {
+                self.producers.first().context().recovered();
+            }
+            (self.answers, self.missing) = (None, None);
+            return;
+        }
+        let waits = self.partitions.unanswered(UNANSWERED, self.now).is_some();
+        let answers = waits && self.metadata(METADATA_PATIENCE).is_ok();
+        self.answers = answers.then(|| self.answers.unwrap_or(self.now));
+        let is_closed = |since| self.now.saturating_duration_since(since) >= CLOSED_FOR;
+        self.missing = self.answers.is_some_and(is_closed).then(errors::of_closed);
     }
 
     /// The failure of the topic whose record has waited longest for its report. `None`: the topic takes records, no record waits, or the
