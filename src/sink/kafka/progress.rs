@@ -233,6 +233,19 @@ pub(super) fn create(settings: &Settings, brokers: usize) -> String {
     tools::create(settings, TOPIC, brokers, &more)
 }
 
+/// The consequence of a missing topic if an earlier process may have committed transactions.
+pub(super) const WHY_MISSING: &str =
+    "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
+
+/// Says when a user may create a missing topic that the relay does not create, and how.
+pub(super) fn create_by_hand(settings: &Settings, brokers: usize) -> String {
+    format!(
+        "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
+         --delivery exactly-once before, create the topic, then start walrelay again: {}",
+        create(settings, brokers)
+    )
+}
+
 /// The result of looking for the topic.
 enum FoundTopic {
     There,

@@ -195,7 +195,9 @@ impl KafkaSink {
             Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
             Read::Missing { brokers } => {
                 let slot = owner.keys_ending.trim_start_matches('/');
-                Err(transactions.replicas.refuse(missing(slot).fixed_by(fix_missing(&self.settings, brokers))))
+                Err(transactions
+                    .replicas
+                    .refuse(missing(slot).fixed_by(progress::create_by_hand(&self.settings, brokers))))
             }
             Read::Pending { answered } => {
                 let reason = reading.reason();
@@ -305,20 +307,8 @@ fn gone() -> Failure {
     Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text)
 }
 
-/// The consequence of a missing progress topic if an earlier process may have committed transactions.
-pub(super) const WHY_MISSING: &str =
-    "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
-
-/// The fix of a missing progress topic.
-pub(super) fn fix_missing(settings: &Settings, brokers: usize) -> String {
-    format!(
-        "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
-         --delivery exactly-once before, create the topic, then start walrelay again: {}",
-        progress::create(settings, brokers)
-    )
-}
-
 fn missing(slot: &str) -> Failure {
-    let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {WHY_MISSING}");
+    let why = progress::WHY_MISSING;
+    let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {why}");
     Failure::new(FailureClass::Client, errors::PROGRESS_TOPIC, text)
 }

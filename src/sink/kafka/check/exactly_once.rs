@@ -9,10 +9,11 @@ use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
 use crate::remedy::Command;
 use crate::sink::kafka::config::Settings;
-use crate::sink::kafka::progress::{CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
+use crate::sink::kafka::progress::{
+    CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, WHY_MISSING, create, create_by_hand, keeps_the_last,
+};
 use crate::sink::kafka::replicas::{ReplicaVerdict, TRANSACTION_STATE, judge};
 use crate::sink::kafka::tools::{MIN_INSYNC, allow, alter};
-use crate::sink::kafka::transactions::{WHY_MISSING, fix_missing};
 use std::time::Duration;
 
 /// Asks for rights, and judges the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
@@ -79,7 +80,7 @@ fn progress(settings: &Settings, brokers: usize, found: &ProgressAnswer, was_rea
         ProgressAnswer::Absent(Ok(())) if was_read => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
             .why(WHY_MISSING)
-            .fix(fix_missing(settings, brokers)),
+            .fix(create_by_hand(settings, brokers)),
         ProgressAnswer::Absent(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
