@@ -12,7 +12,7 @@ use walrelay_dev::{debezium, run_dir};
 
 use super::case::{Load, Way};
 use super::ground::{Job, PUBLICATION};
-use super::sinks::Sink;
+use super::sinks::{Sink, Tuning};
 
 const SETTINGS: &str = "
 quarkus.http.port={http}
@@ -46,13 +46,6 @@ debezium.source.poll.interval.ms=10
 debezium.source.max.batch.size=32768
 debezium.source.max.queue.size=131072
 ";
-
-/// Which of the two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tuning {
-    AsItComes,
-    Tuned,
-}
 
 /// What it is, or why it cannot be had.
 pub(super) fn look() -> Result<String, String> {

@@ -12,11 +12,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use walrelay_dev::process;
 
-use super::case::{Load, Reading};
+use super::case::Reading;
 use super::ground::{Ground, Job, Loaded};
 use super::measure;
-use super::report::{Found, Row, dash, table};
 use super::subject::{Name, Subjects};
+use super::table::{self, Found, Row, Table, dash};
 use super::verify::Verdict;
 use crate::screen::thousands;
 
@@ -35,17 +35,9 @@ const NEARLY: i64 = 16 << 10;
 /// How long one relay may take.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// All relays on one backlog.
-#[derive(Debug)]
-pub(super) struct Kills {
-    load: Load,
-    reading: Reading,
-    rows: Vec<Row<Name, Outcome>>,
-}
-
-/// What came of one.
+/// What came of one relay.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Outcome {
+pub(super) struct Outcome {
     kills: u32,
     /// Ends of its own.
     ends: u32,
@@ -63,8 +55,8 @@ pub(super) fn measure(
     loaded: &Loaded,
     reading: &Reading,
     kills: u32,
-) -> Kills {
-    let can = |name: &Name| name.is_relay() && name.cannot(&loaded.load, reading, ground.kind()).is_none();
+) -> Table<Outcome> {
+    let can = |name: &Name| name.writes() && name.cannot(&loaded.load, reading, ground.kind()).is_none();
     let mut rows = Vec::new();
     for (place, (name, _)) in found.iter().filter(|(name, found)| found.is_ok() && can(name)).enumerate() {
         // Numbers that no run has: those of runs count from 1.
@@ -76,7 +68,7 @@ pub(super) fn measure(
         row.take("kills", outcome, true);
         rows.push(row);
     }
-    Kills { load: loaded.load, reading: reading.clone(), rows }
+    Table { load: loaded.load, reading: reading.clone(), rows }
 }
 
 fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String], kills: u32) -> Result<Outcome> {
@@ -143,10 +135,10 @@ impl Outcome {
     }
 }
 
-impl Kills {
+impl Table<Outcome> {
     /// As a section of the report.
     pub(super) fn markdown(&self) -> String {
-        let cells = |row: &Row<Name, Outcome>| {
+        let cells = |row: &Row<Outcome>| {
             let outcome = row.runs.first();
             let figures = outcome.map_or_else(|| vec![dash(); 6], Outcome::cells);
             let note = outcome.map(Outcome::note).or_else(|| row.note.clone()).unwrap_or_default();
@@ -157,7 +149,7 @@ impl Kills {
             "\n## Killed in the middle: {}\n\n{}. SIGKILL as soon as each share of the rows had arrived, and a new start at once.\n\n{}",
             self.load,
             self.reading,
-            table(head, self.rows.iter().map(cells))
+            table::markdown(head, self.rows.iter().map(cells))
         )
     }
 

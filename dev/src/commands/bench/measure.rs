@@ -17,8 +17,8 @@ use walrelay_dev::process::{self, Guarded, LastWill};
 
 use super::case::Reading;
 use super::ground::{Ground, Job, Loaded};
-use super::report::whole;
 use super::subject::{Name, Subjects};
+use super::table::whole;
 use super::verify::{self, Verdict};
 
 /// How long one run may take.

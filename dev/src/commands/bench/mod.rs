@@ -3,7 +3,6 @@
 //! ```text
 //!  for each load:   write the backlog ─▶ for each run, each reading, each subject in turn:  copy the slot ─▶ drain ─▶ compare
 //!  for each rate:   write at a fixed rate beside each subject in turn ─▶ from the statement to the append and to a consumer
-//!  for each rate:   eight writers beside nobody and beside each relay in turn ─▶ what it costs them
 //! ```
 //!
 //! Runs alternate, because a machine's speed drifts: figures of one report belong together, those of two may not. A subject
@@ -20,8 +19,8 @@ mod report;
 mod sinks;
 mod steady;
 mod subject;
+mod table;
 mod verify;
-mod writers;
 
 use std::path::PathBuf;
 
@@ -35,9 +34,11 @@ use crate::screen::{line, thousands};
 use crate::to::To;
 use case::{Delivery, Kind, Load, Reading, Size, Way};
 use ground::{Ground, Loaded};
-use report::{Found, Report, Table};
+use measure::Run;
+use report::Report;
 use steady::Case;
 use subject::{Name, Programs, Subjects};
+use table::{Found, Table};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -95,9 +96,6 @@ pub(crate) struct Arguments {
     /// Also measure subjects at these rates of single-row transactions a second, over the first of the ways to Postgres
     #[arg(long, value_delimiter = ',')]
     steady: Vec<u32>,
-    /// Also measure what relays cost eight writers at these rates of transactions a second; 0: as fast as they can
-    #[arg(long, value_delimiter = ',')]
-    writers: Vec<u32>,
     /// How long at each rate
     #[arg(long, default_value_t = 60)]
     seconds: u32,
@@ -133,7 +131,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         tables: Vec::new(),
         kills: Vec::new(),
         steady: Vec::new(),
-        writers: Vec::new(),
     };
     line(&machine::line(&report.machine));
     for (name, found) in &report.subjects {
@@ -163,7 +160,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let cases = arguments.steady_cases();
     report.steady = steady::measure(&ground, &subjects, &report.subjects, &cases, arguments.seconds, arguments.runs)?;
-    report.writers = writers::measure(&ground, &subjects, &arguments.writers, arguments.seconds, arguments.runs);
     report.write(&arguments.results, &arguments.name)?;
     line(&report.markdown());
     line(&format!("written to {}", arguments.results.join(&arguments.name).display()));
@@ -221,13 +217,13 @@ impl Arguments {
         loaded: &Loaded,
         found: &Found,
         first: usize,
-    ) -> Vec<Table> {
+    ) -> Vec<Table<Run>> {
         let table = |reading: Reading| Table {
             load: loaded.load,
-            rows: report::rows(found, &loaded.load, &reading, self.to.kind()),
+            rows: table::rows(found, &loaded.load, &reading, self.to.kind()),
             reading,
         };
-        let mut tables: Vec<Table> = self.readings().into_iter().map(table).collect();
+        let mut tables: Vec<Table<Run>> = self.readings().into_iter().map(table).collect();
         let mut number = 0;
         for run in first..=self.runs {
             for table in &mut tables {

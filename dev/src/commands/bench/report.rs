@@ -1,82 +1,18 @@
 //! What was measured, as a table for people, and as JSON.
 
-use std::fmt;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-use walrelay_dev::brokers::Kind;
 
-use super::case::{Load, Reading};
 use super::figure::{Figure, figure_of};
-use super::kills::Kills;
+use super::kills::Outcome;
 use super::measure::Run;
 use super::steady::Steady;
 use super::subject::Name;
+use super::table::{Row, Table, dash, markdown, median, whole};
 use super::verify::Verdict;
-use super::writers::Writers;
 use crate::machine;
-use crate::screen::{failure, line, thousands};
-
-/// What was run of one subject, and why nothing, or no more.
-#[derive(Debug, Serialize)]
-pub(super) struct Row<S: fmt::Display, R> {
-    #[serde(serialize_with = "as_text")]
-    pub(super) subject: S,
-    pub(super) note: Option<String>,
-    pub(super) runs: Vec<R>,
-}
-
-fn as_text<S: fmt::Display, Z: Serializer>(subject: &S, to: Z) -> Result<Z::Ok, Z::Error> {
-    to.collect_str(subject)
-}
-
-impl<S: fmt::Display, R: fmt::Display> Row<S, R> {
-    /// Nothing yet; `why`: nor later.
-    pub(super) fn new(subject: S, why: Option<String>) -> Self {
-        Self { subject, note: why, runs: Vec::new() }
-    }
-
-    /// Shows a run, and keeps it if it counts. One that failed is its subject's last.
-    pub(super) fn take(&mut self, head: &str, run: Result<R>, counts: bool) {
-        match run {
-            Ok(run) => {
-                line(&format!("  {head}  {:<22} {run}", self.subject.to_string()));
-                self.runs.extend(counts.then_some(run));
-            }
-            Err(error) => {
-                line(&format!("  {head}  {} failed: {error:#}", self.subject));
-                self.note = Some(failure(&error));
-            }
-        }
-    }
-}
-
-/// Each subject, or why it is not available.
-pub(super) type Found = [(Name, Result<String, String>)];
-
-/// A row without runs for each subject; those that do not take part say why.
-pub(super) fn rows<R: fmt::Display>(
-    found: &Found,
-    load: &Load,
-    reading: &Reading,
-    to: Option<Kind>,
-) -> Vec<Row<Name, R>> {
-    let row = |(name, found): &(Name, Result<String, String>)| {
-        let missing = found.as_ref().err().map(|why| format!("not available: {why}"));
-        Row::new(*name, missing.or_else(|| name.cannot(load, reading, to).map(str::to_owned)))
-    };
-    found.iter().map(row).collect()
-}
-
-/// One case.
-#[derive(Debug)]
-pub(super) struct Table {
-    pub(super) load: Load,
-    pub(super) reading: Reading,
-    pub(super) rows: Vec<Row<Name, Run>>,
-}
 
 /// Everything.
 #[derive(Debug)]
@@ -86,13 +22,12 @@ pub(super) struct Report {
     pub(super) command: String,
     /// Each subject, or why it is not available.
     pub(super) subjects: Vec<(Name, Result<String, String>)>,
-    pub(super) tables: Vec<Table>,
-    pub(super) kills: Vec<Kills>,
+    pub(super) tables: Vec<Table<Run>>,
+    pub(super) kills: Vec<Table<Outcome>>,
     pub(super) steady: Vec<Steady>,
-    pub(super) writers: Vec<Writers>,
 }
 
-impl Row<Name, Run> {
+impl Row<Run> {
     /// Over the runs that lost nothing; `None` when a run lost something, or there is none.
     fn figure(&self, of: fn(&Run) -> f64) -> Option<Figure> {
         if self.runs.iter().any(|run| !run.verdict.is_true()) {
@@ -163,12 +98,11 @@ impl Report {
             let head =
                 "| | rows/s | MB/s | CPU tool | CPU walsender | CPU broker | peak MB | streaming | first record | |";
             let section =
-                format!("\n## {}\n\n{}\n\n{}", of.load, of.reading, table(head, of.rows.iter().map(Row::cells)));
+                format!("\n## {}\n\n{}\n\n{}", of.load, of.reading, markdown(head, of.rows.iter().map(Row::cells)));
             text.push_str(&section);
         }
-        text.extend(self.kills.iter().map(Kills::markdown));
+        text.extend(self.kills.iter().map(Table::markdown));
         text.extend(self.steady.iter().map(Steady::markdown));
-        text.extend(self.writers.iter().map(Writers::markdown));
         text
     }
 
@@ -178,7 +112,7 @@ impl Report {
             .iter()
             .map(|(name, found)| json!({"subject": name.to_string(), "is": found.as_ref().ok(), "missing": found.as_ref().err()}))
             .collect();
-        let case = |table: &Table| {
+        let case = |table: &Table<Run>| {
             let rows: Vec<Value> = table.rows.iter().map(Row::json).collect();
             json!({"load": table.load.to_string(), "reading": table.reading.to_string(), "subjects": rows})
         };
@@ -188,9 +122,8 @@ impl Report {
             "command": self.command,
             "subjects": subjects,
             "backlog": self.tables.iter().map(case).collect::<Vec<_>>(),
-            "kills": self.kills.iter().map(Kills::json).collect::<Vec<_>>(),
+            "kills": self.kills.iter().map(Table::json).collect::<Vec<_>>(),
             "steady": self.steady.iter().map(Steady::json).collect::<Vec<_>>(),
-            "writers": self.writers.iter().map(Writers::json).collect::<Vec<_>>(),
         })
     }
 
@@ -201,28 +134,6 @@ impl Report {
         std::fs::write(folder.join(format!("{name}.json")), format!("{:#}\n", self.json()))?;
         Ok(())
     }
-}
-
-/// Rows of cells below a head.
-pub(super) fn table(head: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let columns = head.matches('|').count().saturating_sub(1);
-    let head = format!("{head}\n|{}\n", "---|".repeat(columns));
-    std::iter::once(head).chain(rows.map(|cells| format!("| {} |\n", cells.join(" | ")))).collect()
-}
-
-/// A figure's median with its unit.
-pub(super) fn median(figure: Option<Figure>, digits: usize, unit: &str) -> String {
-    figure.map_or_else(dash, |figure| format!("{:.digits$}{unit}", figure.median))
-}
-
-/// What stands where there is no figure.
-pub(super) fn dash() -> String {
-    "–".to_owned()
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive rate")]
-pub(super) fn whole(rate: f64) -> String {
-    thousands(rate.round() as u64)
 }
 
 #[cfg(test)]
@@ -245,7 +156,7 @@ mod tests {
         }
     }
 
-    fn row(runs: Vec<Run>) -> Row<Name, Run> {
+    fn row(runs: Vec<Run>) -> Row<Run> {
         Row { subject: Name::Walrelay, runs, note: None }
     }
 

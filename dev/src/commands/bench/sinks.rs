@@ -7,7 +7,12 @@
 
 use walrelay_dev::brokers::Kind;
 
-use super::debezium::Tuning;
+/// Whether Debezium runs with its default settings, or with those that matter for the rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tuning {
+    AsItComes,
+    Tuned,
+}
 
 /// The settings of one sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

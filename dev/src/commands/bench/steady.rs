@@ -23,9 +23,9 @@ use walrelay_dev::process;
 use super::case::{Kind, Load, Reading, Size};
 use super::figure::{Figure, figure_of};
 use super::ground::{self, Ground, Job, Loaded};
-use super::report::{Found, Row, dash, median, table};
 use super::subject::{Name, Subjects};
-use super::{measure, report, verify};
+use super::table::{self, Found, Row, dash, median};
+use super::{measure, verify};
 use crate::screen::{percentile, thousands};
 
 /// Rows of so many seconds come first and do not count.
@@ -62,7 +62,7 @@ pub(super) struct Case {
 pub(super) struct Steady {
     case: Case,
     seconds: u32,
-    rows: Vec<Row<Name, Run>>,
+    rows: Vec<Row<Run>>,
 }
 
 /// One run of one subject.
@@ -136,7 +136,7 @@ fn of_case(
     runs: usize,
     number: &mut usize,
 ) -> Steady {
-    let mut rows = report::rows(found, &case.load(0), &case.reading, ground.kind());
+    let mut rows = table::rows(found, &case.load(0), &case.reading, ground.kind());
     rows.retain(|row| row.subject.writes());
     let mut steady = Steady { case: case.clone(), seconds, rows };
     for round in 1..=runs {
@@ -355,12 +355,12 @@ impl Steady {
             self.case.title(),
             self.case.reading,
             self.seconds,
-            table(head, self.rows.iter().map(cells))
+            table::markdown(head, self.rows.iter().map(cells))
         )
     }
 }
 
-fn cells(Row { subject, runs, note }: &Row<Name, Run>) -> Vec<String> {
+fn cells(Row { subject, runs, note }: &Row<Run>) -> Vec<String> {
     let millis = |of: fn(&Run) -> [f64; 5], place: usize| {
         figure_of(runs.iter().filter_map(|run| of(run).get(place).copied())).map_or_else(dash, words)
     };

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result};
+use serde::{Serialize, Serializer};
 use walrelay_dev::{brokers, run_dir};
 
 use super::case::{Delivery, Kind, Load, Reading, Way};
-use super::debezium::{self, Tuning};
+use super::debezium;
 use super::ground::{Job, MESSAGE_PREFIX, PUBLICATION};
+use super::sinks::Tuning;
 
 /// A subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -23,8 +25,6 @@ pub(crate) enum Name {
     DebeziumTuned,
     /// Debezium Server with its default settings
     Debezium,
-    /// Any other program (`--other`)
-    Other,
 }
 
 impl fmt::Display for Name {
@@ -35,8 +35,13 @@ impl fmt::Display for Name {
             Self::Before => "the build before",
             Self::DebeziumTuned => "Debezium, tuned",
             Self::Debezium => "Debezium, default settings",
-            Self::Other => "other",
         })
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 
@@ -49,12 +54,6 @@ pub(crate) struct Programs {
     /// The binary of another build of the relay, such as the last release
     #[arg(long)]
     before: Option<PathBuf>,
-    /// Another program to measure, with `{source}`, `{slot}`, `{publication}`, `{brokers}` and `{topic}` filled in
-    #[arg(long, value_name = "COMMAND")]
-    other: Option<String>,
-    /// What the writers are (`--writers`)
-    #[arg(long, default_value = "pgbench")]
-    pgbench: PathBuf,
     /// Further arguments of the relay
     #[arg(last = true)]
     relay: Vec<String>,
@@ -68,53 +67,30 @@ pub(super) struct Subjects {
 }
 
 impl Name {
-    /// Whether it hands rows on.
+    /// Whether it is a relay: it publishes the rows, and resumes where it was, once it is started again.
     pub(super) const fn writes(self) -> bool {
         !matches!(self, Self::PgRecvlogical)
     }
 
-    /// Whether it resumes where it was, once it is started again.
-    pub(super) const fn is_relay(self) -> bool {
-        matches!(self, Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned)
-    }
-
     /// Why it is not asked to do this case; `to`: where to, if that is not Kafka.
     pub(super) fn cannot(self, load: &Load, reading: &Reading, to: Option<brokers::Kind>) -> Option<&'static str> {
-        let exactly_once = reading.delivery == Delivery::ExactlyOnce;
-        match self {
-            Self::Walrelay | Self::Before | Self::Debezium | Self::DebeziumTuned
-                if to == Some(brokers::Kind::ElasticMq) && load.topics > 1 =>
-            {
-                Some("one queue")
-            }
-            Self::Debezium | Self::DebeziumTuned | Self::Other if reading.nodes > 1 => {
-                Some("not configured for a cluster here")
-            }
-            _ if reading.nodes > 1 && !reading.broker.is_none() => Some("a cluster has no distance here"),
-            _ if reading.way == Way::Socket && !reading.postgres.is_none() => Some("a Unix socket has no distance"),
-            Self::Debezium | Self::DebeziumTuned | Self::Other if exactly_once => Some("at least once only"),
-            Self::Debezium | Self::DebeziumTuned if reading.way == Way::Socket => Some("JDBC has no Unix sockets"),
-            Self::Debezium | Self::DebeziumTuned if matches!(load.kind, Kind::Message | Kind::Bytea) => {
-                Some("not configured for it here")
-            }
-            Self::PgRecvlogical
-            | Self::Walrelay
-            | Self::Before
-            | Self::Debezium
-            | Self::DebeziumTuned
-            | Self::Other => None,
-        }
+        let is_debezium = matches!(self, Self::Debezium | Self::DebeziumTuned);
+        let reasons = [
+            (self.writes() && to == Some(brokers::Kind::ElasticMq) && load.topics > 1, "one queue"),
+            (is_debezium && reading.nodes > 1, "not configured for a cluster here"),
+            (reading.nodes > 1 && !reading.broker.is_none(), "a cluster has no distance here"),
+            (reading.way == Way::Socket && !reading.postgres.is_none(), "a Unix socket has no distance"),
+            (is_debezium && reading.delivery == Delivery::ExactlyOnce, "at least once only"),
+            (is_debezium && reading.way == Way::Socket, "JDBC has no Unix sockets"),
+            (is_debezium && matches!(load.kind, Kind::Message | Kind::Bytea), "not configured for it here"),
+        ];
+        reasons.into_iter().find(|(applies, _)| *applies).map(|(_, reason)| reason)
     }
 }
 
 impl Subjects {
     pub(super) fn new(walrelay: PathBuf, programs: Programs) -> Self {
         Self { walrelay, programs }
-    }
-
-    /// The program of the writers.
-    pub(super) fn pgbench(&self) -> &Path {
-        &self.programs.pgbench
     }
 
     /// What it is, or why it cannot be had.
@@ -127,7 +103,6 @@ impl Subjects {
                 None => Err("--before names no program".to_owned()),
             },
             Name::Debezium | Name::DebeziumTuned => debezium::look(),
-            Name::Other => self.programs.other.clone().ok_or_else(|| "--other names no program".to_owned()),
         }
     }
 
@@ -143,7 +118,6 @@ impl Subjects {
             }
             Name::Debezium => debezium::command(job, Tuning::AsItComes)?,
             Name::DebeziumTuned => debezium::command(job, Tuning::Tuned)?,
-            Name::Other => self.other(&source, job)?,
         };
         command.stdin(Stdio::null());
         Ok(command)
@@ -157,25 +131,6 @@ impl Subjects {
             command.args(["-o", "messages=true"]);
         }
         command
-    }
-
-    fn other(&self, source: &str, job: &Job<'_>) -> Result<Command> {
-        let words = self.programs.other.as_deref().unwrap_or_default();
-        let brokers = job.ground.brokers(job.reading);
-        let places = [
-            ("source", source),
-            ("slot", job.slot),
-            ("publication", PUBLICATION),
-            ("brokers", &brokers),
-            ("topic", job.topic),
-        ];
-        let filled = |word: &str| {
-            places.iter().fold(word.to_owned(), |word, (name, value)| word.replace(&format!("{{{name}}}"), value))
-        };
-        let mut words = words.split_whitespace().map(filled);
-        let mut command = Command::new(words.next().context("--other names no program")?);
-        command.args(words);
-        Ok(command)
     }
 }
 
