@@ -19,7 +19,6 @@ pub mod cluster;
 pub mod conformance;
 pub mod consume;
 pub mod debezium;
-pub mod drained;
 pub mod gate;
 mod given;
 pub mod http;

@@ -6,9 +6,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use walrelay_dev::arrivals::{Arrivals, Place};
+use walrelay_dev::arrivals::{Arrivals, Drained, Place};
 use walrelay_dev::brokers::{Broker, Kind, Reply};
-use walrelay_dev::drained::Drained;
 use walrelay_dev::gate::Gate;
 use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::shop::{self, Shop};

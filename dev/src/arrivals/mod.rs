@@ -9,6 +9,7 @@
 mod nats;
 mod rabbitmq;
 mod redis;
+mod sqs;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -21,9 +22,10 @@ use serde_json::{Value, json};
 use self::nats::Subjects;
 use self::rabbitmq::Queue;
 use self::redis::Streams;
+pub use self::sqs::Drained;
+use self::sqs::Messages;
 use crate::brokers::{Broker, Kind};
 use crate::consume::{self, Follower, Meter, Record};
-use crate::drained::{Drained, Messages};
 
 /// How long a server may be down while it is followed.
 const PATIENCE: Duration = Duration::from_mins(4);
@@ -251,7 +253,7 @@ impl Gauge for Vec<(String, Meter)> {
 }
 
 /// What a [`Reader`] asks. After an error all begins with a new connection.
-pub(crate) trait Source: Send {
+trait Source: Send {
     /// What has come since, which may be nothing; waits up to `limit` where it can.
     fn read(&mut self, limit: Duration) -> Result<Vec<Record>>;
 

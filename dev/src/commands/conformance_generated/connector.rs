@@ -2,9 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::draw::{Draw, EXPAND, ROUTER};
+use super::draw::Draw;
 use super::table::{Table, Trait};
 use super::types::TYPES;
+
+/// What the router's keys begin with.
+pub(super) const ROUTER: &str = "transforms.outbox.";
+
+/// The router's option that turns a JSON payload into fields.
+pub(super) const EXPAND: &str = "table.expand.json.payload";
 
 const CLASS: &str = "org.apache.kafka.connect.";
 

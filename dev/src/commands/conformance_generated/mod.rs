@@ -3,12 +3,14 @@
 //! that repeat it.
 
 mod changes;
+mod configuration;
 mod connector;
 mod ddl;
 mod defaults;
 mod doors;
 mod draw;
 mod places;
+mod rows;
 mod server;
 mod table;
 mod tuning;
@@ -58,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let numbers = arguments.from..arguments.from + arguments.configurations;
     if arguments.show {
         for number in numbers {
-            let group = if arguments.places { places::group } else { draw::group }(arguments.seed, number);
+            let group = if arguments.places { places::group } else { configuration::group }(arguments.seed, number);
             screen::line(&serde_json::to_string_pretty(&group)?);
         }
         return Ok(true);
@@ -69,11 +71,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if arguments.places {
         return server::run(arguments, numbers);
     }
-    let beside = Beside::guarded(arguments.postgres, arguments.binary.path()?, &draw::prefix_of_all(arguments.seed))?;
+    let beside =
+        Beside::guarded(arguments.postgres, arguments.binary.path()?, &configuration::prefix_of_all(arguments.seed))?;
     let pairs = numbers.map(|number| Pair {
         label: format!("--seed {seed} --from {number}"),
-        group: draw::group(seed, number),
-        topics: Topics::Below(draw::prefix(seed, number)),
+        group: configuration::group(seed, number),
+        topics: Topics::Below(configuration::prefix(seed, number)),
     });
     let count = beside.compare_all(pairs, arguments.at_once, screen::line)?;
     screen::line(&format!("seed {seed}, from {}: {count}, {:.0} s", arguments.from, started.elapsed().as_secs_f64()));

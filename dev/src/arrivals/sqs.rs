@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::arrivals::{Ends, Source};
+use super::{Ends, Source};
 use crate::brokers::{Queues, Received, SqsMessage};
 use crate::consume::Record;
 
@@ -138,14 +138,14 @@ fn enveloped(body: &str) -> Option<(String, BTreeMap<String, String>)> {
 }
 
 /// Queues of SQS' protocol, each with how many of its records were read.
-pub(crate) struct Messages {
+pub(super) struct Messages {
     drained: Arc<Drained>,
     each: Vec<(String, usize)>,
 }
 
 impl Messages {
     /// From the first record of each queue on.
-    pub(crate) fn new(drained: &Arc<Drained>, topics: &[String]) -> Self {
+    pub(super) fn new(drained: &Arc<Drained>, topics: &[String]) -> Self {
         Self { drained: Arc::clone(drained), each: topics.iter().map(|topic| (topic.clone(), 0)).collect() }
     }
 }
