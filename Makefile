@@ -26,7 +26,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 hints screenshots outage big backfill shards soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 hints screenshots outage big backfill soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -134,11 +134,6 @@ backfill: ## ROWS=10000000 existing rows next to a relay and 500 writes a second
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev backfill --rows $(ROWS) $(ARGS)
-
-shards: ## Measure a backlog that 1, 2 and 4 relays share, and what decoding the WAL so often costs
-	@dev/prerequisites test
-	$(CARGO) build --locked --workspace --bins --release
-	$(target)/release/walrelay-dev shards $(ARGS)
 
 soak: HOURS = 2
 soak: ## HOURS=2 of 10,000 rows of 1 kB a second with a fault every few minutes: memory, file descriptors, slot lag, into benches/results

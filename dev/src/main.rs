@@ -18,7 +18,7 @@ use walrelay_dev::{brokers, provision, sdk};
 
 use commands::{
     backfill, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
-    migrations, screenshots, shards, soak,
+    migrations, screenshots, soak,
 };
 
 /// Runs walrelay on real Postgres and Kafka: to show it, to break it, to measure it.
@@ -64,8 +64,6 @@ enum Command {
     Backfill(backfill::Arguments),
     /// Take pictures of the status page in each state, with a headless Chromium
     Screenshots(screenshots::Arguments),
-    /// Measure a backlog that several relays share, and the CPU time of their walsenders
-    Shards(shards::Arguments),
     /// Write for hours with a fault every few minutes, and look what grows: memory, file descriptors, the slot's lag
     Soak(soak::Arguments),
 }
@@ -95,7 +93,6 @@ fn run(command: Command) -> Result<bool> {
         Command::ConformanceGenerated(arguments) => conformance_generated::run(&arguments),
         Command::Backfill(arguments) => backfill::run(&arguments),
         Command::Screenshots(arguments) => screenshots::run(&arguments).map(|()| true),
-        Command::Shards(arguments) => shards::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
     }
 }

@@ -10,5 +10,4 @@ pub(crate) mod conformance_generated;
 pub(crate) mod demo;
 pub(crate) mod migrations;
 pub(crate) mod screenshots;
-pub(crate) mod shards;
 pub(crate) mod soak;
