@@ -113,7 +113,7 @@ hints: ## Follow the hints of each mistake, and of each two at once, until the r
 	$(CARGO) build --locked --workspace --bins
 	MISTAKES=$(or $(MISTAKES),all) $(CARGO) test --locked --workspace --test it hints_lead_out -- --include-ignored --nocapture $(ARGS)
 
-screenshots: ## Pictures of the status page in each state, light, dark and on a phone, by Chromium: ARGS="--minutes 15"
+screenshots: ## The pictures of the status page in docs/pictures, by Chromium: ARGS="--minutes 15"
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	$(target)/debug/walrelay-dev screenshots --into $(target)/screenshots $(ARGS)

@@ -62,7 +62,7 @@ enum Command {
     Migrations(migrations::Arguments),
     /// Publish existing rows beside a relay and writers, kill either program, and look which side published each row
     Backfill(backfill::Arguments),
-    /// Take pictures of the status page in each state, with a headless Chromium
+    /// Take the manual's pictures of the status page, with a headless Chromium
     Screenshots(screenshots::Arguments),
     /// Write for hours with a fault every few minutes, and look what grows: memory, file descriptors, the slot's lag
     Soak(soak::Arguments),
