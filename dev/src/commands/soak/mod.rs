@@ -1,13 +1,12 @@
 //! Hours of load with a fault every few minutes: what grows, what is lost.
 //!
-//! In: how long, how fast, how often a fault. Out: a line each minute, the samples as JSON, as a table and as a picture, PASS or FAIL.
+//! In: how long, how fast, how often a fault. Out: a line each minute, the samples as JSON and as a table, PASS or FAIL.
 //! `walrelay prune` deletes what is delivered meanwhile, the topic drops what is old, and the books are kept by key: nothing here
 //! grows with the time.
 //!
 //! [`writers`] write, [`reader`] compares what arrives, [`faults`] kill, [`samples`] are taken and shown.
 
 mod faults;
-mod picture;
 mod reader;
 mod samples;
 mod writers;
@@ -82,7 +81,7 @@ pub(crate) struct Arguments {
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     postgres: u32,
-    /// Folder for soak.md, soak.json and soak.svg
+    /// Folder for soak.md and soak.json
     #[arg(long, default_value = "benches/results")]
     results: PathBuf,
 }

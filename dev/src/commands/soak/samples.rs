@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::Arguments;
 use super::faults::Fault;
-use super::picture::{self, Curve};
 use super::reader::Books;
 use crate::machine;
 use crate::screen::thousands;
@@ -121,12 +120,12 @@ impl Samples {
         words.join("\n")
     }
 
-    /// As files `soak.md`, `soak.json` and `soak.svg`.
+    /// As files `soak.md` and `soak.json`.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let context = || format!("cannot write into {}", folder.display());
         std::fs::create_dir_all(folder).with_context(context)?;
         let json = serde_json::to_string_pretty(&self.json())?;
-        for (name, text) in [("soak.json", json), ("soak.md", self.markdown()), ("soak.svg", drawn(&self.all))] {
+        for (name, text) in [("soak.json", json), ("soak.md", self.markdown())] {
             std::fs::write(folder.join(name), text).with_context(context)?;
         }
         Ok(())
@@ -171,7 +170,7 @@ impl Samples {
         format!(
             "# Hours under load\n\n{}.\n\n```\n{}\n```\n\n\
              {} rows committed, {} arrived, {} repeats, {} without their predecessor; the longest time without a record {:.1} s.\n\
-             Faults: {faults}.\n\n{}![memory, file descriptors, slot, table](soak.svg)\n\n\
+             Faults: {faults}.\n\n{}\
              Each tenth of the time, median and most:\n\n\
              | from minute | rows/s | memory MiB | files | slot behind MiB | slot keeps MiB | table MiB |\n|---|---|---|---|---|---|---|\n{}",
             machine::line(&machine::describe()),
@@ -206,19 +205,6 @@ fn row(part: &[Sample]) -> String {
         cell(|sample| float(sample.retained_bytes) / MIB),
         cell(|sample| float(sample.table_bytes) / MIB),
     )
-}
-
-/// Their curves over the time.
-fn drawn(all: &[Sample]) -> String {
-    let curve = |name, of: fn(&Sample) -> f64| Curve { name, values: all.iter().map(of).collect() };
-    let curves = [
-        curve("memory of the relay, MiB", |sample| float(sample.memory_kib) / 1024.0),
-        curve("file descriptors of the relay", |sample| float(sample.files)),
-        curve("WAL that the slot has not confirmed, MiB", |sample| float(sample.behind_bytes) / MIB),
-        curve("outbox table, MiB", |sample| float(sample.table_bytes) / MIB),
-    ];
-    let minutes: Vec<f64> = all.iter().map(|sample| float(sample.second) / 60.0).collect();
-    picture::draw(&minutes, &curves)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures that are drawn or shown with few digits")]
