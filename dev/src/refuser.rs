@@ -9,13 +9,15 @@
 //! Specification: Kafka's protocol guide, "Produce API (Key: 0)" and `ProduceRequest.json`.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::listener::Listener;
 
 const PRODUCE: i16 = 0;
 
@@ -44,8 +46,8 @@ pub struct Refusal {
 /// The proxy; it ends when dropped, with its connections.
 #[derive(Debug)]
 pub struct Refuser {
-    port: u16,
     shared: Arc<Shared>,
+    listener: Listener,
 }
 
 #[derive(Debug)]
@@ -53,7 +55,6 @@ struct Shared {
     target: String,
     /// With how many requests each has refused.
     refusals: Vec<(Refusal, AtomicUsize)>,
-    closed: AtomicBool,
     connections: Mutex<Vec<TcpStream>>,
 }
 
@@ -71,22 +72,20 @@ impl Refuser {
     /// # Errors
     /// No port can be opened.
     pub fn start_with(target: impl Into<String>, refusals: Vec<Refusal>) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
-        let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             target: target.into(),
             refusals: refusals.into_iter().map(|refusal| (refusal, AtomicUsize::new(0))).collect(),
-            closed: AtomicBool::new(false),
             connections: Mutex::default(),
         });
         let its = Arc::clone(&shared);
-        thread::spawn(move || accept(&listener, &its));
-        Ok(Self { port, shared })
+        // A client that cannot be served sees its connection closed.
+        let listener = Listener::start(move |client| drop(serve(&client, &its)))?;
+        Ok(Self { shared, listener })
     }
 
     /// The address to connect to.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.listener.address()
     }
 
     /// How many requests were refused until now.
@@ -103,22 +102,10 @@ impl Refuser {
 
 impl Drop for Refuser {
     fn drop(&mut self) {
-        self.shared.closed.store(true, Ordering::SeqCst);
+        self.listener.close();
         for connection in self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             drop(connection.shutdown(Shutdown::Both));
         }
-        // Wakes the accepting thread.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
-    }
-}
-
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for client in listener.incoming().flatten() {
-        if shared.closed.load(Ordering::SeqCst) {
-            return;
-        }
-        // A client that cannot be served sees its connection closed.
-        drop(serve(&client, shared));
     }
 }
 

@@ -6,7 +6,7 @@
 //! Specification: RFC 6749, section 4.4; RFC 7517; RFC 7518, section 3.4; RFC 7519.
 
 use std::io::{BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -20,6 +20,7 @@ use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as 
 use serde_json::json;
 
 use crate::http::Request;
+use crate::listener::Listener;
 
 /// How long who asks may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,10 +31,10 @@ pub const AUDIENCE: &str = "kafka";
 /// The issuer that it writes.
 pub const ISSUER: &str = "https://issuer.example";
 
-/// Issues tokens until the process ends.
+/// Issues tokens; it ends when dropped.
 #[derive(Debug)]
 pub struct Issuer {
-    port: u16,
+    listener: Listener,
     shared: Arc<Shared>,
 }
 
@@ -56,10 +57,8 @@ impl Issuer {
     /// Begins to listen; its tokens live for `life_seconds`.
     ///
     /// # Errors
-    /// No port, no thread, no key.
+    /// No port, no key.
     pub fn start(life_seconds: u64) -> Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0")?;
-        let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             key: Mutex::new(Key::generate(1)?),
             audience: Mutex::new(AUDIENCE.to_owned()),
@@ -68,24 +67,22 @@ impl Issuer {
             issued: AtomicU64::new(0),
         });
         let theirs = Arc::clone(&shared);
-        thread::Builder::new().name("issuer".to_owned()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let shared = Arc::clone(&theirs);
-                // Who has gone is not waited for.
-                thread::spawn(move || drop(shared.answer(&stream)));
-            }
+        let listener = Listener::start(move |stream| {
+            let shared = Arc::clone(&theirs);
+            // Who has gone is not waited for.
+            thread::spawn(move || drop(shared.answer(&stream)));
         })?;
-        Ok(Self { port, shared })
+        Ok(Self { listener, shared })
     }
 
     /// Where its keys are.
     pub fn jwks(&self) -> String {
-        format!("http://127.0.0.1:{}/jwks", self.port)
+        format!("http://{}/jwks", self.listener.address())
     }
 
     /// Where it issues tokens.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}/token", self.port)
+        format!("http://{}/token", self.listener.address())
     }
 
     /// How many tokens it has issued.
@@ -204,7 +201,7 @@ mod tests {
     fn a_token_is_signed_by_the_key_of_the_set_until_that_is_rotated() {
         let issuer = Issuer::start(60).unwrap();
         let verify = |token: &str| {
-            let set = crate::http::get(issuer.port, "/jwks").unwrap().body;
+            let set = crate::http::get(issuer.listener.port(), "/jwks").unwrap().body;
             let set: serde_json::Value = serde_json::from_str(&set).unwrap();
             let number = |name: &str| BASE64_URL_SAFE_NO_PAD.decode(set["keys"][0][name].as_str().unwrap()).unwrap();
             let point = [vec![4], number("x"), number("y")].concat();
@@ -217,7 +214,7 @@ mod tests {
         issuer.rotate_key().unwrap();
         assert!(!verify(&token) && verify(&issuer.token().unwrap()));
         issuer.set_unavailable(true);
-        assert_eq!(crate::http::get(issuer.port, "/token").unwrap().status, 503);
+        assert_eq!(crate::http::get(issuer.listener.port(), "/token").unwrap().status, 503);
         assert_eq!(issuer.issued(), 2);
     }
 }

@@ -9,16 +9,17 @@ mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::brokers::{SqsMessage, field, post};
 use crate::http::Request;
+use crate::listener::Listener;
 use topics::Topics;
 
 /// What a request is refused with whose keys nobody knows.
@@ -43,8 +44,8 @@ pub struct Failing {
 /// The proxy; it ends when dropped, with its connections.
 #[derive(Debug)]
 pub struct Gate {
-    port: u16,
     shared: Arc<Shared>,
+    listener: Listener,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +58,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    closed: bool,
     /// Requests for these queues are refused with these codes.
     refused: BTreeMap<String, &'static str>,
     /// All messages are refused with this status and code.
@@ -96,23 +96,21 @@ impl Gate {
     }
 
     fn before(target: Option<u16>) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
-        let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared { target, topics: Mutex::default(), state: Mutex::default() });
         let its = Arc::clone(&shared);
-        thread::spawn(move || accept(&listener, &its));
-        Ok(Self { port, shared })
+        let listener = Listener::start(move |client| accept(client, &its))?;
+        Ok(Self { shared, listener })
     }
 
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
-        self.port
+        self.listener.port()
     }
 
     /// What `--to` takes for it.
     pub fn url(&self) -> String {
         let (service, region) = if self.shared.target.is_some() { ("sqs", "elasticmq") } else { ("sns", "region-1") };
-        format!("{service}+http://test:test@127.0.0.1:{}/{region}", self.port)
+        format!("{service}+http://test:test@{}/{region}", self.listener.address())
     }
 
     /// Creates a topic with this ARN.
@@ -200,28 +198,21 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        self.shared.state().closed = true;
+        self.listener.close();
         self.cut();
-        // Wakes the accepting thread.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
-    for client in listener.incoming().flatten() {
-        if shared.state().closed {
-            return;
-        }
-        let its = Arc::clone(shared);
-        if let Ok(kept) = client.try_clone() {
-            shared.state().connections.push(kept);
-            // A connection that breaks is the client's to notice.
-            thread::spawn(move || {
-                drop(its.serve(&client));
-                // Not only dropped: it is kept to be cut.
-                drop(client.shutdown(Shutdown::Both));
-            });
-        }
+fn accept(client: TcpStream, shared: &Arc<Shared>) {
+    let its = Arc::clone(shared);
+    if let Ok(kept) = client.try_clone() {
+        shared.state().connections.push(kept);
+        // A connection that breaks is the client's to notice.
+        thread::spawn(move || {
+            drop(its.serve(&client));
+            // Not only dropped: it is kept to be cut.
+            drop(client.shutdown(Shutdown::Both));
+        });
     }
 }
 

@@ -15,14 +15,16 @@ pub mod pace;
 mod queue;
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+
+use crate::listener::Listener;
 use queue::Queue;
 
 /// The largest piece that is forwarded at once, in bytes.
@@ -43,8 +45,8 @@ pub enum Direction {
 /// A proxy; it ends when dropped, with its connections.
 #[derive(Debug)]
 pub struct Tap {
-    port: u16,
     line: Arc<Line>,
+    listener: Listener,
 }
 
 /// What the threads share.
@@ -103,12 +105,10 @@ impl Tap {
     /// # Errors
     /// No port can be opened.
     pub fn listen() -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("cannot listen on 127.0.0.1")?;
-        let port = listener.local_addr()?.port();
         let line = Arc::new(Line::default());
         let shared = Arc::clone(&line);
-        thread::spawn(move || accept(&listener, &shared));
-        Ok(Self { port, line })
+        let listener = Listener::start(move |client| accept(&client, &shared))?;
+        Ok(Self { line, listener })
     }
 
     /// Where new connections go from now on.
@@ -123,12 +123,12 @@ impl Tap {
 
     /// The port to connect to.
     pub fn port(&self) -> u16 {
-        self.port
+        self.listener.port()
     }
 
     /// The address to connect to.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.listener.address()
     }
 
     /// Connections accepted so far.
@@ -207,11 +207,10 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
+        self.listener.close();
         self.line.state().closed = true;
         self.line.changed.notify_all();
         self.cut();
-        // Wakes the accepting thread.
-        drop(TcpStream::connect(("127.0.0.1", self.port)));
     }
 }
 
@@ -250,22 +249,17 @@ impl Connection {
     }
 }
 
-fn accept(listener: &TcpListener, line: &Arc<Line>) {
-    for client in listener.incoming().flatten() {
-        let target = {
-            let mut state = line.state();
-            if state.closed {
-                return;
-            }
-            state.accepted += 1;
-            let elsewhere = state.diverted.iter().find(|(connection, _)| *connection == state.accepted);
-            let target = elsewhere.map(|(_, target)| target).or(state.target.as_ref());
-            if state.refusing { None } else { target.cloned() }
-        };
-        // A client that cannot be served sees its connection closed.
-        if let Some(target) = target {
-            drop(serve(&client, &target, line));
-        }
+fn accept(client: &TcpStream, line: &Arc<Line>) {
+    let target = {
+        let mut state = line.state();
+        state.accepted += 1;
+        let elsewhere = state.diverted.iter().find(|(connection, _)| *connection == state.accepted);
+        let target = elsewhere.map(|(_, target)| target).or(state.target.as_ref());
+        if state.refusing || state.closed { None } else { target.cloned() }
+    };
+    // A client that cannot be served sees its connection closed.
+    if let Some(target) = target {
+        drop(serve(client, &target, line));
     }
 }
 
@@ -369,6 +363,7 @@ fn write(mut to: TcpStream, queue: &Queue, line: &Line, direction: Direction, lo
 mod tests {
     use super::*;
     use crate::process;
+    use std::net::TcpListener;
 
     /// A server that sends back what it gets.
     fn echo() -> String {
