@@ -176,6 +176,9 @@ impl Sink for SimSink {
             if matches!(world.nature.mutant, Some(Mutant::ClosedLate | Mutant::NotClosed)) {
                 return;
             }
+            if world.nature.mutant == Some(Mutant::ForgottenFirst) {
+                world.confirms_next_keepalive(shared.machine);
+            }
             world.broker.close(*producer);
             if let Some(lanes) = lanes {
                 lanes.close(world);
@@ -264,6 +267,17 @@ impl Sink for SimSink {
 
     fn problem(&self) -> Option<String> {
         self.shared.with(|world| (world.now < world.broker.down_until).then(|| "no broker answers".to_owned()))
+    }
+}
+
+impl World {
+    /// What a relay does with a keepalive while it has no records in flight: it confirms all that was sent to it.
+    fn confirms_next_keepalive(&mut self, machine: usize) {
+        let Self { truth, postgres, machines, .. } = self;
+        if let Some(sent) = postgres.all_read(machine).filter(|_| machines[machine].streaming) {
+            truth.name(sent);
+            truth.confirm(sent, &postgres.wal);
+        }
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) enum Mutant {
     ClosedLate,
     /// A client that is replaced goes on sending what it has.
     NotClosed,
+    /// The relay forgets the records in flight when it closes the sink, and not once the connection is closed.
+    ForgottenFirst,
     /// A relay that takes the slot sends at once.
     NoSecond,
     /// The clock does not count the time for which the machine stands still.

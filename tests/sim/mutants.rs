@@ -48,6 +48,11 @@ fn a_client_that_is_replaced_and_goes_on_sending_is_found() {
 }
 
 #[test]
+fn records_that_are_forgotten_before_the_connection_is_closed_are_found() {
+    println!("{:?}", found(Mutant::ForgottenFirst, "LOSS").expect("a keepalive confirms them"));
+}
+
+#[test]
 fn a_successor_that_sends_at_once_is_found() {
     println!("{:?}", found(Mutant::NoSecond, "STALE").expect("keys are stale"));
 }

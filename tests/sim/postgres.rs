@@ -135,6 +135,12 @@ impl Postgres {
         self.sender.iter().chain(&self.left_behind).find(|sender| sender.machine == machine)
     }
 
+    /// What the next keepalive names, if a machine has read everything that was sent to it.
+    pub(crate) fn all_read(&self, machine: usize) -> Option<Lsn> {
+        let sender = self.sender.as_ref().filter(|sender| sender.machine == machine && sender.is_alive())?;
+        (sender.frames.is_empty() && sender.pipe.is_empty()).then_some(sender.sent)
+    }
+
     /// START_REPLICATION. Where the stream begins.
     pub(crate) fn start(&mut self, machine: usize, asked: Lsn, now: Duration) -> Lsn {
         let begin = asked.max(self.slot.confirmed);
