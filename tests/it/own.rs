@@ -20,7 +20,7 @@ pub(crate) fn postgres() -> MutexGuard<'static, Postgres> {
 /// A Kafka to break, up and running.
 pub(crate) fn kafka() -> MutexGuard<'static, Kafka> {
     static OWN: OnceLock<Mutex<Kafka>> = OnceLock::new();
-    let own = OWN.get_or_init(|| Mutex::new(Kafka::start(&kafka::Options::default()).unwrap()));
+    let own = OWN.get_or_init(|| Mutex::new(Kafka::start(&kafka::Options::soon_back()).unwrap()));
     let mut broker = own.lock().unwrap_or_else(PoisonError::into_inner);
     broker.resume().unwrap();
     broker.start_again().unwrap();

@@ -52,10 +52,6 @@ const DEDUPE: &str = "dedupe=";
 /// How far the brokers are unless it is said: so that records are in flight when a fault strikes.
 const DISTANCE: Duration = Duration::from_millis(4);
 
-/// A broker that was killed is replaced, and let in again, that soon.
-const BROKER_PROPERTIES: [(&str, &str); 2] =
-    [("broker.session.timeout.ms", "2500"), ("broker.heartbeat.interval.ms", "500")];
-
 /// Keys among which bulk rows are dealt out.
 const BULK_KEYS: i64 = 50;
 
@@ -410,9 +406,8 @@ impl World {
 }
 
 pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
-    let properties = walrelay_dev::settings(&BROKER_PROPERTIES);
     // A topic that was deleted is not to come back by itself.
-    let options = kafka::Options { properties, auto_create_topics: false, ..kafka::Options::default() };
+    let options = kafka::Options { auto_create_topics: false, ..kafka::Options::soon_back() };
     Cluster::start(brokers, &options)
 }
 
