@@ -5,9 +5,8 @@
 use walrelay_dev::brokers::{AmqpMessage, Broker, Kind, shared};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
-use walrelay_dev::tap::Tap;
 
-use crate::elsewhere::{self, assert_complete, insert, lane};
+use crate::elsewhere::{self, assert_complete, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, ended, hint, wait_log};
 
 const QUORUM: &[(&str, &str)] = &[("x-queue-type", "quorum")];
@@ -372,43 +371,8 @@ fn kills_of_relay_and_broker_lose_nothing_and_swap_no_rows_of_a_key() {
     broker.stop().unwrap();
     broker.start_again().unwrap();
     let mut relay = start(&lane, &broker, &[]);
-    let mut writer = lane.connect();
-    let mut last = 0;
-    for round in 0..4 {
-        let events = || relay.metric("walrelay_events_total").unwrap_or_default();
-        let before = events();
-        insert(&mut writer, last + 1, last + 300);
-        last += 300;
-        wait_until(LONG, "messages to arrive", || Ok(events() > before)).unwrap();
-        if round % 2 == 0 {
-            broker.kill().unwrap();
-            broker.start_again().unwrap();
-        } else {
-            relay.kill9().unwrap();
-            relay.start_again().unwrap();
-        }
-    }
-    lane.wait_confirmed();
+    let last = killed_in_turns(&lane, &mut relay, &mut broker, 3, |broker| broker.amqp()?.length(&lane.name));
     assert_complete(&ids(&broker, &lane), last);
-}
-
-#[test]
-#[ignore = "slow"]
-fn lost_connections_lose_nothing_and_swap_no_rows_of_a_key() {
-    let lane = bound(broker());
-    let tap = Tap::start(format!("127.0.0.1:{}", broker().port())).unwrap();
-    let relay = start_to(&lane, &format!("amqp://{}", tap.address()), &[]);
-    let mut writer = lane.connect();
-    for round in 0..6 {
-        let events = f64::from(round) * 200.0;
-        insert(&mut writer, round * 300 + 1, round * 300 + 300);
-        let again = || tap.accepted() > usize::try_from(round).unwrap();
-        let some = || Ok(again() && relay.metric("walrelay_events_total").unwrap_or(0.0) > events);
-        wait_until(LONG, "messages to arrive", some).unwrap();
-        tap.cut();
-    }
-    lane.wait_confirmed();
-    assert_complete(&ids(broker(), &lane), 1800);
 }
 
 #[test]

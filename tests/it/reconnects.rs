@@ -119,7 +119,6 @@ fn kafka_may_restart_and_crash_under_load() {
     assert!(relay.log().contains("Kafka client error"), "{}", relay.log());
     wait_log(&relay, "Kafka recovered");
     relay.wait_streaming(LONG).unwrap();
-    assert!(relay.status().unwrap()["last_error"].is_string() || relay.get("/readyz").unwrap().status == 200);
 }
 
 /// Nothing is delivered meanwhile that would say so.

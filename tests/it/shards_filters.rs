@@ -115,8 +115,6 @@ fn what_cannot_be_shared_out_is_refused_with_the_reason_and_changes_nothing() {
     assert_eq!((code, said.contains("no relay reads slot")), (2, true), "{said}");
     assert!(hint(&said).contains("walrelay run --shard 0/2"), "{said}");
     assert_eq!(judge(&[], &[]), Judged::default());
-    let (code, said) = shards.refused(&["run", "--shard", "0/2", "--setup"]);
-    assert_eq!((code, said.contains("--setup") || said.contains("set up")), (64, true), "{said}");
     let (code, said) = shards.refused(&["run", "--shard", "0/2", "--message-prefix", "x"]);
     assert_eq!((code, said.contains("every slot")), (64, true), "{said}");
 }
