@@ -52,7 +52,7 @@ impl Apart {
         ip(&["-n", name, "addr", "add", &format!("{net}.2/24"), "dev", &theirs])?;
         ip(&["-n", name, "link", "set", &theirs, "up"])?;
         ip(&["-n", name, "link", "set", "lo", "up"])?;
-        // There once, so that a missing nft shows at the beginning.
+        // The table is made now, so that a missing `nft` shows at the beginning.
         self.both(&format!("add table inet {}", self.table()))
     }
 
@@ -95,7 +95,7 @@ impl Apart {
         self.nft(true, &rules(&self.theirs()))
     }
 
-    /// Lets them through again.
+    /// Lets the packets through again.
     ///
     /// # Errors
     /// The rules cannot be taken away.
@@ -123,7 +123,7 @@ impl Apart {
 
 impl Drop for Apart {
     fn drop(&mut self) {
-        // The namespace takes its end of the way along, and that the other.
+        // With the namespace, both ends of the veth pair go.
         drop(self.nft(false, &format!("delete table inet {}", self.table())));
         drop(ip(&["netns", "del", &self.name]));
         drop(ip(&["link", "del", &self.ours()]));

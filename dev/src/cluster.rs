@@ -145,7 +145,7 @@ impl Cluster {
         Ok(std::fs::remove_dir_all(plan)?)
     }
 
-    /// Gets in around the taps, by every broker.
+    /// A client configuration that reaches every broker without the taps.
     pub fn client_config(&self) -> ClientConfig {
         let mut config = self.brokers.first().map(Kafka::client_config).unwrap_or_default();
         config.set("bootstrap.servers", self.plain_brokers());

@@ -25,7 +25,7 @@ const LOST: Duration = Duration::from_secs(10);
 /// Within this time each of several brokers knows a topic that one of them has created.
 const SPREAD: Duration = Duration::from_secs(20);
 
-/// A transaction that is open for so long is not about to be marked as committed.
+/// A transaction that is still open after this time will not be marked as committed soon.
 const OPEN: Duration = Duration::from_secs(10);
 
 /// A record as a consumer receives it.
@@ -87,9 +87,9 @@ pub struct Follower {
 
 struct Following {
     consumer: BaseConsumer,
-    /// Where each partition of each topic goes on.
+    /// The next offset of each partition of each topic.
     places: HashMap<String, HashMap<i32, Offset>>,
-    /// When a record came last, or a new consumer.
+    /// When the last record came, or the consumer was made.
     heard: Instant,
 }
 
@@ -99,7 +99,7 @@ impl Follower {
     /// # Errors
     /// A topic does not exist, or the brokers do not answer.
     pub fn from_beginning(config: &ClientConfig, topics: &[&str]) -> Result<Self> {
-        // No word of a partition's end: more is to come.
+        // Without events of partitions' ends: more records will come.
         let consumer = consumer(config, false)?;
         let mut places: HashMap<String, HashMap<i32, Offset>> = HashMap::new();
         for topic in topics {
@@ -207,7 +207,7 @@ fn read_partitions(
     take: &mut impl FnMut(Record),
 ) -> Result<()> {
     let mut list = TopicPartitionList::new();
-    // An end carries the partition's number alone: so many topics have one that is not read.
+    // The event of an end has the partition's number, not its topic: this counts the topics whose partition is not read to its end.
     let mut unread: BTreeMap<i32, usize> = BTreeMap::new();
     for (topic, partition) in partitions {
         list.add_partition_offset(topic, *partition, Offset::Beginning)?;
@@ -374,7 +374,7 @@ fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
     }
 }
 
-/// None when there is no such topic.
+/// The partitions of a topic; none if there is no such topic.
 fn partitions_if_there(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>> {
     let asked = || format!("cannot ask for the partitions of topic {topic}");
     let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).with_context(asked)?;

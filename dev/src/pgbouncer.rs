@@ -43,7 +43,7 @@ pub struct Front<'a> {
     pub tls: [&'a Path; 2],
 }
 
-/// One that runs; it ends with this value.
+/// A running PgBouncer; it ends when dropped.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,

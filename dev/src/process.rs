@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
-/// What the watchdog runs. Arguments: pid, first signal, then the folders to remove.
+/// The script of the watchdog. Its arguments are the pid, the first signal, and the folders to remove.
 ///
 /// The first signal lets Postgres release its shared memory; what is left after 5 s is killed. The children are
 /// noted first, because they are nobody's once their parent is gone.
@@ -41,7 +41,7 @@ kill -KILL "$pid" $children 2>/dev/null
 [ "$#" -gt 0 ] && rm -rf -- "$@"
 "#;
 
-/// How often a condition is looked at while waiting for it.
+/// The pause between two checks of a condition.
 const POLL: Duration = Duration::from_millis(5);
 
 /// A child process with a watchdog.
@@ -106,7 +106,7 @@ impl Guarded {
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
             let ended = rustix::process::waitid(WaitId::Pid(self.pid), look);
             if ended.with_context(|| format!("cannot look at {}", self.name))?.is_some() {
-                // Only a zombie can still tell.
+                // A zombie still has its CPU time; after `wait` it is gone.
                 self.cpu = cpu_time(self.pid())?;
                 self.status = Some(self.child.wait()?);
             }
@@ -158,7 +158,7 @@ impl Guarded {
         Ok(status)
     }
 
-    /// What the error messages call it.
+    /// Its name in error messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -167,14 +167,14 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         if matches!(self.exited(), Ok(None)) {
-            // A stopped process does not take any other signal.
+            // SIGKILL also ends a stopped process.
             drop(self.kill_tree());
         }
         self.watchdog.dismiss();
     }
 }
 
-/// The process that outlives us for a moment.
+/// The process that ends the child if this process ends first.
 #[derive(Debug)]
 struct Watchdog {
     child: Child,
@@ -200,7 +200,7 @@ impl Watchdog {
         Ok(Self { child, pipe })
     }
 
-    /// Sends it home: the child has been reaped by us, its pid may soon be somebody else's.
+    /// Ends the watchdog: the child has been reaped by us, and another process may soon get its pid.
     fn dismiss(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
             drop(pipe.write_all(b"done\n"));
@@ -271,7 +271,7 @@ pub fn is_alive(pid: u32) -> bool {
 pub fn signal_stranger(pid: u32, signal: Signal) {
     let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let Some(pid) = raw {
-        // ESRCH: it has ended by itself, which is what we want.
+        // ESRCH: it has ended by itself.
         let _ended_meanwhile = rustix::process::kill_process(pid, signal).is_err();
     }
 }
@@ -289,7 +289,7 @@ fn pid_of(child: &Child) -> Result<Pid> {
     raw.ok_or_else(|| anyhow!("process id {} is out of range", child.id()))
 }
 
-/// Looks at a condition until it holds.
+/// Checks a condition again and again until it holds.
 ///
 /// # Errors
 /// The condition's own error, or that it does not hold after `limit`; the message names `what`.

@@ -27,7 +27,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::account::{self, Account};
 use crate::process;
 
-/// The Postgres that is used when nothing else is said.
+/// The default major version of Postgres.
 pub const DEFAULT_POSTGRES: u32 = 17;
 
 /// The Kafka that is brought.
@@ -37,10 +37,10 @@ pub const KAFKA_VERSION: &str = "4.3.1";
 const POSTGRES_VERSIONS: [(u32, &str); 5] =
     [(14, "14.24.0"), (15, "15.15.0"), (16, "16.15.0"), (17, "17.11.0"), (18, "18.6.0")];
 
-/// The release candidate of the next version, whatever Debian's experimental suite has of it. Only who asks for it gets it.
+/// The major version of the release candidate in Debian's experimental suite. It is brought only if it is asked for by this number.
 const POSTGRES_CANDIDATE: (u32, &str) = (19, "19-candidate");
 
-/// Brings the candidate: see there.
+/// The script that brings the candidate.
 const CANDIDATE_SCRIPT: &str = "dev/postgres-19";
 
 const POSTGRES_POM: &str = include_str!("../pom/postgres.xml");
@@ -66,7 +66,7 @@ pub struct PostgresTools {
     pub template: PathBuf,
     /// Where servers keep their data while they run.
     pub run: PathBuf,
-    /// Whom everything of Postgres runs as; `None`: as ourselves.
+    /// The account that Postgres runs as; `None`: our own.
     pub account: Option<Account>,
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn maven(folder: &Path, pom: &str, goal: &str, defined: &[(&str, &str
     run(&mut command, "mvn", &missing("Maven (mvn)", "it brings this", "maven", "maven").to_string())
 }
 
-/// Runs a command that says little unless it fails.
+/// Runs a command whose output is shown only if it fails.
 pub(crate) fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
     let output = command.output().with_context(|| format!("cannot run {name}; needed: {needed}"))?;
     if output.status.success() {
@@ -344,7 +344,7 @@ fn without_dots(path: &Path) -> PathBuf {
     })
 }
 
-/// Says on stderr what takes long.
+/// Prints to stderr what is about to take long.
 pub(crate) fn say(text: &str) {
     eprintln!("walrelay-dev: {text}");
 }

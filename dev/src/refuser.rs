@@ -30,16 +30,16 @@ const FLEXIBLE: i16 = 9;
 /// No request is larger, in bytes.
 const LARGEST: usize = 128 << 20;
 
-/// What is refused.
+/// Requests that are refused.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// Records for this topic.
     pub topic: String,
-    /// With this code of Kafka's error table.
+    /// The code of Kafka's error table in the answer.
     pub code: i16,
-    /// So long after the request came.
+    /// The time from the request to the answer.
     pub delay: Duration,
-    /// So many requests.
+    /// How many requests are refused.
     pub count: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct Refuser {
 #[derive(Debug)]
 struct Shared {
     target: String,
-    /// With how many requests each has refused.
+    /// Each with the number of requests that it has refused.
     refusals: Vec<(Refusal, AtomicUsize)>,
     connections: Mutex<Vec<TcpStream>>,
 }
@@ -186,7 +186,7 @@ fn write_frame(to: &mut impl Write, frame: &[u8]) -> Result<()> {
     Ok(to.write_all(&[length.as_slice(), frame].concat())?)
 }
 
-/// What an answer has to name of a Produce request.
+/// The fields of a Produce request that its answer repeats.
 #[derive(Debug, PartialEq, Eq)]
 struct Produce {
     version: i16,
@@ -258,7 +258,7 @@ impl Produce {
     }
 }
 
-/// What is left of a request.
+/// The bytes of a request that are not read yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

@@ -1,7 +1,8 @@
-//! Reads records by SDKs of another language: CloudEvents' own for Python, and Confluent's client for Python with its deserializers; and runs
-//! the manual's consumers.
+//! Reads records by SDKs for Python: that of CloudEvents, and Confluent's client with its deserializers. It also runs the manual's
+//! consumers.
 //!
-//! In: records as a consumer has them, or a script. Out: what the SDK makes of them. Each is brought through pip, into a folder of its own.
+//! In: records as a consumer has them, or a script. Out: what the SDK reads in them. Each SDK is brought through pip, into a folder of its
+//! own.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

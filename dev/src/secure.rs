@@ -2,7 +2,7 @@
 //!
 //! In: names. Out: an authority's certificates as PEM files; a broker with a listener over `SASL_SSL` (SCRAM) and one over
 //! `SSL` that wants a client certificate, where users may do what they were allowed to and nothing else. Its plain listener
-//! stays, for the one who set it up.
+//! stays, for the test that set it up.
 //!
 //! It chooses no algorithms: those are the defaults of rcgen, Java and librdkafka, which is what users have.
 

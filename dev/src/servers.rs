@@ -1,6 +1,6 @@
 //! The servers that the relay publishes to, behind taps: Kafka's brokers, or one server of another kind.
 //!
-//! In: which, and their settings. Out: what faults are done to, by the place of a server from 0.
+//! In: the kind of server and settings. Out: servers that can be killed, frozen, cut and filled up, each by its place from 0.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::{process, shop};
 /// Memory of Redis that no run fills.
 const ROOM: &str = "2gb";
 
-/// Messages that a stream of NATS takes until it is full: more than arrive while that is being set.
+/// How many more messages a stream of NATS takes until it is full: more than arrive while the limit is being set.
 const ALMOST: u64 = 300;
 
 /// The shortest time for which a stream of NATS drops repeats, in nanoseconds.
@@ -31,7 +31,7 @@ const SHORTEST_WINDOW: u64 = 100_000_000;
 const NOTHING_FOR: Duration = Duration::from_millis(200);
 const EMPTY_WITHIN: Duration = Duration::from_mins(1);
 
-/// All of them.
+/// The servers of one destination.
 #[derive(Debug)]
 pub enum Servers {
     /// Kafka's brokers.
@@ -90,7 +90,7 @@ impl Servers {
         pids.into_iter().flatten().map(process::cpu_time).sum()
     }
 
-    /// What has arrived at these addresses is gone. Not for Kafka, whose topics are deleted.
+    /// Removes what has arrived at these addresses. It does nothing for Kafka, whose topics are deleted.
     ///
     /// # Errors
     /// The server does not answer.
@@ -104,7 +104,7 @@ impl Servers {
             }
             brokers::Kind::Nats => {
                 let mut connection = broker.jetstream(&json!(null))?;
-                // What a killed client had sent comes even then.
+                // Messages that a killed client had sent may arrive after a purge.
                 process::wait_until(EMPTY_WITHIN, "an empty stream", || {
                     connection.api("STREAM.PURGE.OUTBOX", &json!(null))?;
                     std::thread::sleep(NOTHING_FOR);
@@ -304,7 +304,7 @@ impl Servers {
         }
     }
 
-    /// It takes nothing more, and says so: memory, disk or its stream is full, it throttles, or takes some of each batch only.
+    /// Makes it refuse messages: its memory, disk or stream is full, it throttles, or it takes only some messages of each batch.
     ///
     /// # Errors
     /// It has no such bound, or does not answer.
@@ -328,7 +328,7 @@ impl Servers {
         }
     }
 
-    /// Ends that.
+    /// Ends what [`Servers::fill_up`] began.
     ///
     /// # Errors
     /// It does not answer.
@@ -367,11 +367,11 @@ impl Servers {
     }
 }
 
-/// A disk that is busy with other things is not to set the pace, where a crash of the process loses nothing for it. Valkey's does:
-/// with a sync each second, it holds back what it has acknowledged while a sync is under way.
+/// Further lines of configuration, so that a busy disk does not set the pace if a crash of the process loses nothing by it. It would with
+/// Valkey: with a sync each second, Valkey holds back what it has acknowledged while a sync is under way.
 fn configuration(kind: brokers::Kind) -> &'static [&'static str] {
     match kind {
-        // Its own default for the disk: each two minutes.
+        // The default of NATS: a sync every two minutes.
         brokers::Kind::Nats => &["jetstream { store_dir: \"jetstream\", max_file_store: 4GB }"],
         brokers::Kind::Valkey | brokers::Kind::RabbitMq | brokers::Kind::ElasticMq => &[],
     }

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 use crate::process::{self, Guarded, LastWill};
 
-/// Between two questions whether it answers.
+/// The pause between two checks whether a server answers.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Lines of the log in the message of a server that does not start.
@@ -39,7 +39,7 @@ impl Service {
         &self.folder
     }
 
-    /// What it prints.
+    /// The file with what it prints.
     pub fn log(&self) -> PathBuf {
         self.folder.join("log")
     }
@@ -93,7 +93,7 @@ impl Service {
         Ok(status.map(process::code))
     }
 
-    /// Asks it to end by this signal, and waits for that; whether it ran.
+    /// Asks it to end by this signal, and waits for its end. Returns whether it ran.
     ///
     /// # Errors
     /// It still runs after `limit`.
@@ -105,7 +105,7 @@ impl Service {
         Ok(true)
     }
 
-    /// SIGKILL, for its children as well; whether it ran.
+    /// Kills it and its children. Returns whether it ran.
     ///
     /// # Errors
     /// One of them cannot be ended.

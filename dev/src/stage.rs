@@ -17,17 +17,17 @@ use crate::relay::{self, Relay};
 use crate::tap::Tap;
 use crate::{process, shop, truth};
 
-/// The partitions of each topic unless it is said.
+/// The default number of partitions of each topic.
 const PARTITIONS: u32 = 4;
 
-/// Everything has its name; nothing runs yet.
+/// The database, topics and names of one relay, which need not run yet.
 #[derive(Debug, Clone)]
 pub struct Stage {
     /// The relay's binary.
     pub binary: PathBuf,
     /// Connection URI of the database, as superuser.
     pub source: String,
-    /// The same for the relay, which may have to go through a tap.
+    /// The same for the relay, which may go through a tap.
     pub relay_source: String,
     /// Database, publication and slot have this name.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct Stage {
     pub to: String,
     /// Topics are `prefix.order` and `prefix.invoice`, as far as the destination can have such names.
     pub topic_prefix: String,
-    /// Where what was published is read.
+    /// Where the published records are read.
     pub arrivals: Arrivals,
     admin_source: String,
 }
@@ -205,7 +205,7 @@ impl Stage {
         self
     }
 
-    /// The process of the slot's walsender; `None`: nobody reads it.
+    /// The process of the slot's walsender; `None`: no relay reads the slot.
     ///
     /// # Errors
     /// There is no such slot.
@@ -214,7 +214,7 @@ impl Stage {
         Ok(self.connect()?.query_one(sql, &[&self.name])?.get(0))
     }
 
-    /// Ends the slot's walsender; whether there was one.
+    /// Ends the slot's walsender. Returns whether there was one.
     ///
     /// # Errors
     /// There is no such slot.
@@ -224,10 +224,10 @@ impl Stage {
         Ok(true)
     }
 
-    /// Waits until nobody reads the slot; it may be gone.
+    /// Waits until no relay reads the slot, which may have been dropped.
     ///
     /// # Errors
-    /// Somebody does for longer than `limit`.
+    /// A relay reads it for longer than `limit`.
     pub fn wait_released(&self, limit: Duration) -> Result<()> {
         let mut client = self.connect()?;
         let sql = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = $1 AND active";
@@ -274,7 +274,7 @@ impl Stage {
     }
 }
 
-/// What `--to` takes, and where what it published is read.
+/// The value of `--to` for Kafka, and where the published records are read.
 fn to_kafka(kafka: &Kafka) -> (String, Arrivals) {
     (format!("kafka://{}", kafka.brokers()), Arrivals::Kafka(Box::new(kafka.client_config())))
 }

@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::http::Request;
 use crate::listener::Listener;
 
-/// How long who asks may take.
+/// How long a client may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The audience that [`Issuer`] writes unless it is told otherwise.
@@ -69,7 +69,7 @@ impl Issuer {
         let theirs = Arc::clone(&shared);
         let listener = Listener::start(move |stream| {
             let shared = Arc::clone(&theirs);
-            // Who has gone is not waited for.
+            // An error of the connection is the client's to notice.
             thread::spawn(move || drop(shared.answer(&stream)));
         })?;
         Ok(Self { listener, shared })
@@ -95,7 +95,7 @@ impl Issuer {
         self.shared.unavailable.store(unavailable, Ordering::SeqCst);
     }
 
-    /// Whom its tokens are for from now on.
+    /// Sets the audience of its tokens from now on.
     pub fn set_audience(&self, audience: &str) {
         audience.clone_into(&mut lock(&self.shared.audience));
     }

@@ -1,4 +1,4 @@
-//! What was committed against what was received.
+//! Compares committed rows with received records.
 //!
 //! In: the rows of tables `truth` and `truth_bad`, and the records of the topics, each partition in its order. Out: what
 //! is missing, repeated, out of order, torn, without a row or corrupted, with the first offenders by name.
@@ -124,7 +124,7 @@ impl Checker {
         Ok(checker)
     }
 
-    /// One more row that must come.
+    /// Adds a row that has to come.
     fn expect(&mut self, row: &Row) {
         let next = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
         let key = *self.key_numbers.entry(row.key.clone()).or_insert(next);
@@ -204,7 +204,7 @@ fn digest(bytes: &[u8]) -> u128 {
     u128::from_be_bytes(Md5::digest(bytes).into())
 }
 
-/// What the dead-letter topic must hold, and what it was seen to hold.
+/// The bad rows, each of which has to be in the dead-letter topic, and what was seen there.
 #[derive(Debug, Default)]
 pub struct DeadLetters {
     rows: HashMap<String, (u128, bool)>,

@@ -17,7 +17,7 @@ SELECT (lsn - '0/0'::pg_lsn)::bigint,
 FROM pg_logical_slot_get_changes($1, $2::text::pg_lsn, NULL, 'include-xids', '0')
 WHERE data ~ '^(COMMIT|table public\.outbox[a-z0-9_]*: INSERT: |message: transactional: 1 prefix: shop,)'"#;
 
-/// What one slot has told so far.
+/// A reader of the WAL by a slot of its own.
 #[derive(Debug)]
 pub struct Witness {
     slot: String,

@@ -30,7 +30,7 @@ use crate::consume::{self, Follower, Meter, Record};
 /// How long a server may be down while it is followed.
 const PATIENCE: Duration = Duration::from_mins(4);
 
-/// Between two looks where nothing says that something has come.
+/// The pause between two reads of a server that does not announce new records.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The stream of NATS, and the queue of RabbitMQ, that takes everything.
@@ -45,7 +45,7 @@ const LOG: &str = "OUTBOX.log";
 /// How long NATS drops repeats, in nanoseconds: longer than any run.
 const HOURS: u64 = 4 * 3_600_000_000_000;
 
-/// Where it can be read.
+/// Where the records of a destination can be read.
 #[derive(Debug, Clone)]
 pub enum Arrivals {
     /// Kafka, by a client's configuration.
@@ -54,7 +54,7 @@ pub enum Arrivals {
     Other(Place),
 }
 
-/// Where it can be read of another broker than Kafka.
+/// Where the records of a broker other than Kafka can be read.
 #[derive(Debug, Clone)]
 pub enum Place {
     /// Streams of Redis, on the nodes with these ports on 127.0.0.1: one server, or a cluster.
@@ -70,7 +70,7 @@ pub enum Place {
 /// Each place, such as a partition, with the offset that its next record will have.
 pub type Ends = HashMap<(String, i32), i64>;
 
-/// Gives one record after the other. One without a topic is a mark of [`Gauge::ends`], and nobody's.
+/// Gives one record after the other. A record without a topic is a mark of [`Gauge::ends`], not a row's.
 pub trait Follow: Send {
     /// The next record; `None` when none comes within `limit`.
     ///
@@ -81,8 +81,8 @@ pub trait Follow: Send {
 
 /// Says how much has arrived.
 pub trait Gauge: Send {
-    /// Where what has arrived by now ends; places without records may be missing. Followers meet every record before that, or a mark
-    /// at its offset.
+    /// For each place the offset behind its last record; a place without records may be missing. A follower sees every record before
+    /// that offset, or a mark at it.
     ///
     /// # Errors
     /// The server does not answer.
@@ -123,10 +123,10 @@ impl Arrivals {
         }))
     }
 
-    /// Where what begins with `prefix` and goes by `route` is published to.
+    /// The address below `prefix` that rows with this route are published to.
     pub fn address(&self, prefix: &str, route: &str) -> String {
         match self.queues() {
-            // Queues have no dots in their names, but for what makes them one of those that keep an order.
+            // The name of a queue has no dot except in `.fifo`, which makes it a queue that keeps an order.
             Some(_) => format!("{}-{route}.fifo", prefix.replace('.', "-")),
             None => format!("{prefix}.{route}"),
         }
@@ -136,7 +136,8 @@ impl Arrivals {
         if let Self::Other(Place::Queues(drained)) = self { Some(drained) } else { None }
     }
 
-    /// Creates what is published to, where each address has to be there: queues. Kafka's topics have settings of their own.
+    /// Creates the addresses, if they are queues: a queue has to exist before it takes a message. Kafka's topics, which have settings,
+    /// are created elsewhere.
     ///
     /// # Errors
     /// The server does not answer.
@@ -144,7 +145,7 @@ impl Arrivals {
         self.queues().map_or(Ok(()), |drained| topics.iter().try_for_each(|queue| drained.create(queue)))
     }
 
-    /// Removes it.
+    /// Removes the addresses that [`Arrivals::create`] created.
     ///
     /// # Errors
     /// The server does not answer.
@@ -152,7 +153,7 @@ impl Arrivals {
         self.queues().map_or(Ok(()), |drained| topics.iter().try_for_each(|queue| drained.delete(queue)))
     }
 
-    /// Everything from the first record on.
+    /// Follows these topics from their first record on.
     ///
     /// # Errors
     /// The server does not answer, or a topic does not exist that has to.
@@ -166,7 +167,7 @@ impl Arrivals {
         }
     }
 
-    /// Says of these topics how much has arrived.
+    /// A gauge of these topics.
     ///
     /// # Errors
     /// As [`Arrivals::follow`].
@@ -225,7 +226,7 @@ impl Place {
     }
 }
 
-/// A reader of another broker, which follows or says how much there is.
+/// The reader of a broker other than Kafka, which follows records and counts them.
 trait Both: Follow + Gauge {}
 
 impl<S: Source> Both for Reader<S> {}
@@ -236,7 +237,7 @@ impl Follow for Follower {
     }
 }
 
-/// Markers of transactions are counted as well: where there are some, followers do not meet all ends.
+/// The counts include the markers of transactions, which no follower sees.
 impl Gauge for Vec<(String, Meter)> {
     fn ends(&mut self) -> Result<Ends> {
         let mut ends = Ends::new();
@@ -252,9 +253,9 @@ impl Gauge for Vec<(String, Meter)> {
     }
 }
 
-/// What a [`Reader`] asks. After an error all begins with a new connection.
+/// The client that a [`Reader`] reads with. After an error the reader drops the connection and makes a new one.
 trait Source: Send {
-    /// What has come since, which may be nothing; waits up to `limit` where it can.
+    /// The records that have come since the last call, or none. It waits for up to `limit` if the protocol can.
     fn read(&mut self, limit: Duration) -> Result<Vec<Record>>;
 
     /// See [`Gauge::ends`].
@@ -263,11 +264,11 @@ trait Source: Send {
     /// See [`Gauge::count`].
     fn count(&mut self) -> Result<u64>;
 
-    /// The connection is of no use any more.
+    /// Drops the connection.
     fn disconnect(&mut self);
 }
 
-/// Asks a source through outages.
+/// Reads from a source, and waits while its server is down.
 struct Reader<S> {
     source: S,
     read: VecDeque<Record>,

@@ -1,6 +1,7 @@
-//! What queues of SQS' protocol have given away, kept in memory: a queue gives each message to one reader, and these have many.
+//! The messages that were received from queues of SQS' protocol, kept in memory: a queue gives each message to one reader, and here
+//! several readers want all of them.
 //!
-//! In: a port on loopback, names of queues. Out: the records of each queue from the first on, to as many as ask; those of a group in
+//! In: a port on loopback, names of queues. Out: the records of each queue from the first on, for each reader; those of a group in
 //! their order. A message that is received again, since its deletion was lost, counts once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,7 +14,7 @@ use super::{Ends, Source};
 use crate::brokers::{Queues, Received, SqsMessage};
 use crate::consume::Record;
 
-/// What is received and not deleted can be received again after that, and its group rests until then.
+/// A message that is received and not deleted can be received again after this time. Until then its group gives no other message.
 const HIDDEN: Duration = Duration::from_secs(3);
 
 /// How long an answer may take. ElasticMQ, just started again, may leave a request for 20 s, and answers the next one at once.
@@ -45,7 +46,7 @@ impl Drained {
     /// # Errors
     /// The server does not answer, or refuses.
     pub fn create(&self, queue: &str) -> Result<()> {
-        // For who does not say what repeats are known by.
+        // Debezium's messages have no id by which the queue could know a repeat.
         self.queues.create(queue, &[("ContentBasedDeduplication", "true")])
     }
 
@@ -58,7 +59,7 @@ impl Drained {
         self.queues.delete(queue)
     }
 
-    /// The records of a queue behind the first `known`, after another look at what is there.
+    /// The records of a queue behind the first `known`. If there are none yet, it receives once more.
     fn behind(&self, queue: &str, known: usize) -> Result<Vec<Record>> {
         let mut logs = self.logs();
         let log = self.log(&mut logs, queue)?;
@@ -68,7 +69,7 @@ impl Drained {
         Ok(log.records.get(known..).unwrap_or_default().to_vec())
     }
 
-    /// How many records a queue has taken, each of which has been received now.
+    /// Receives all that a queue has, and says how many records it has taken since its creation.
     fn exhausted(&self, queue: &str) -> Result<usize> {
         loop {
             let mut logs = self.logs();
@@ -79,7 +80,7 @@ impl Drained {
         }
     }
 
-    /// How many records a queue has taken, about.
+    /// About how many records a queue has taken since its creation.
     fn count(&self, queue: &str) -> Result<u64> {
         let mut logs = self.logs();
         let log = self.log(&mut logs, queue)?;
@@ -98,7 +99,7 @@ impl Drained {
         logs.get_mut(queue).context("it was put there")
     }
 
-    /// Receives some, and deletes them once they are kept; how many there were.
+    /// Receives some messages, and deletes them in the queue once they are kept here. Returns how many there were.
     fn draw(&self, log: &mut Log, queue: &str) -> Result<usize> {
         let received = self.queues.receive(&log.url, HIDDEN)?;
         for one in &received {

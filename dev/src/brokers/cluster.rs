@@ -55,7 +55,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Gives the primaries their slots, and everybody the first node's address.
+    /// Gives the primaries their slots, and each node the address of the first.
     fn introduce(&self, primaries: usize) -> Result<()> {
         let (port, bus) = (self.node(0)?.port().to_string(), bus(self.node(0)?)?);
         for number in 0..self.nodes.len() {
@@ -133,7 +133,7 @@ impl Cluster {
         self.nodes.iter().filter_map(Broker::server_pid).map(process::cpu_time).sum()
     }
 
-    /// Tells each node something.
+    /// Runs a command on each node.
     ///
     /// # Errors
     /// One does not answer, or refuses.
@@ -157,7 +157,7 @@ impl Cluster {
     /// # Errors
     /// That is an error, or no node answers.
     pub fn of_key(&self, key: &str, words: &[&str]) -> Result<Reply> {
-        // Nodes that are down, and those that see the past, do not know it.
+        // A node that is down, or has not heard of a move yet, does not have it.
         for _ in 0..100 {
             for node in &self.nodes {
                 match node.resp().and_then(|mut connection| connection.call(words)) {
@@ -198,7 +198,7 @@ impl Cluster {
         self.nodes.iter().position(|node| i64::from(node.port()) == port).context("a node that is not ours")
     }
 
-    /// Says to both that the slot is on its way: keys that are not there any more, or not yet, are to be asked for at `to`.
+    /// Begins to move a slot on both nodes: from now on, a key that its old node does not have is asked for at `to`.
     ///
     /// # Errors
     /// A node refuses.
@@ -208,7 +208,7 @@ impl Cluster {
         self.expect_ok(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.id(to)?])
     }
 
-    /// Moves so many keys of the slot at most. Whether any are left.
+    /// Moves at most this many keys of the slot. Returns whether any are left.
     ///
     /// # Errors
     /// A node refuses.
@@ -226,7 +226,7 @@ impl Cluster {
         Ok(self.call(from, &["CLUSTER", "COUNTKEYSINSLOT", &number])?.integer() > Some(0))
     }
 
-    /// Says to all primaries that `to` has the slot now.
+    /// Ends the move: `to` has the slot now.
     ///
     /// # Errors
     /// A node refuses.

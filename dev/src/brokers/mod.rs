@@ -101,18 +101,18 @@ impl Kind {
     }
 }
 
-/// What differs from one broker to the other.
+/// The parts that differ from one broker to the other.
 trait Program: Debug + Send + Sync {
     /// Writes its configuration into `folder`, with `more` lines that win over ours.
     fn configure(&self, folder: &Path, port: u16, more: &[String]) -> Result<()>;
 
-    /// What starts it in the foreground.
+    /// The command that starts it in the foreground.
     fn command(&self, folder: &Path, port: u16) -> Command;
 
     /// Whether it serves requests.
     fn answers(&self, folder: &Path, port: u16) -> bool;
 
-    /// What controls it while it runs, where it has such a program.
+    /// The program that controls it while it runs, if there is one.
     fn control(&self, _folder: &Path) -> Option<Command> {
         None
     }
@@ -122,7 +122,7 @@ trait Program: Debug + Send + Sync {
         None
     }
 
-    /// What is left to end when its process has ended.
+    /// Ends what it leaves running when its process has ended.
     fn ended(&self, _folder: &Path) {}
 }
 
@@ -255,7 +255,7 @@ impl Broker {
         }
     }
 
-    /// Tells it something by the program that controls it.
+    /// Runs the program that controls it, with these arguments.
     ///
     /// # Errors
     /// It has none, or that fails; the message carries what it says.
@@ -280,7 +280,7 @@ impl Broker {
         self.service.wait_until(PATIENCE, || self.program.answers(&folder, self.port))
     }
 
-    /// What it says.
+    /// Its log.
     pub fn log(&self) -> PathBuf {
         self.service.log()
     }

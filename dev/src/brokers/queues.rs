@@ -1,4 +1,4 @@
-//! A client of SQS' protocol, for what tests set up and for what they read.
+//! A client of SQS' protocol, by which tests create queues and read messages.
 //!
 //! In: a port on loopback, actions. Out: queues, and the messages in them. It signs nothing: servers of one's own do not look.
 //!
@@ -17,7 +17,7 @@ use crate::http;
 /// How long each read of an answer may take, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// For how long nobody else is to receive what is taken out.
+/// How long a message that is taken out is hidden from other readers.
 const DRAINED_WITHIN: Duration = Duration::from_mins(10);
 
 /// A server with queues.
@@ -37,19 +37,19 @@ pub struct SqsMessage {
     pub attributes: BTreeMap<String, String>,
     /// Its group; empty: it has none.
     pub group: String,
-    /// What repeats are known by; empty: nothing.
+    /// Its deduplication id; empty: it has none.
     pub deduplication_id: String,
 }
 
 /// A message that was received, and is there until it is deleted.
 #[derive(Debug, Clone)]
 pub(crate) struct Received {
-    /// What the service calls it, whenever it is received.
+    /// Its id, which stays the same if it is received again.
     pub(crate) id: String,
     /// When it was sent, in milliseconds since 1970-01-01 UTC.
     pub(crate) sent_millis: Option<i64>,
     pub(crate) message: SqsMessage,
-    /// What it is deleted by.
+    /// The handle by which it is deleted.
     handle: String,
 }
 
@@ -90,7 +90,7 @@ impl Queues {
         Self { port, patience: PATIENCE }
     }
 
-    /// The same, by who asks again rather than wait for an answer.
+    /// The same, for a caller that asks again if an answer takes longer than `patience`.
     pub(crate) fn asked_within(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }

@@ -1,6 +1,6 @@
 //! RabbitMQ on an Erlang of its own: everything it writes is below one folder, everything listens on 127.0.0.1.
 //!
-//! epmd, which it starts, outlives it; it is ended with it.
+//! It starts epmd, which would outlive it, so epmd is ended with it.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +21,7 @@ pub(super) struct RabbitMq {
     sbin: PathBuf,
 }
 
-/// Where the ports for Erlang's own talk are noted: distribution, epmd.
+/// The file with the ports of Erlang's distribution and of epmd.
 const PORTS: &str = "erlang-ports";
 
 impl RabbitMq {
@@ -91,7 +91,7 @@ impl Program for RabbitMq {
         command
     }
 
-    /// It listens when all else is done, and greets who speaks its protocol with a frame of type 1.
+    /// It listens last of all, and greets a client that speaks its protocol with a frame of type 1.
     fn answers(&self, _folder: &Path, port: u16) -> bool {
         let greeted = || -> io::Result<bool> {
             let mut stream = TcpStream::connect(("127.0.0.1", port))?;

@@ -39,7 +39,7 @@ impl Program for Valkey {
     /// While it reads its file back it answers with an error.
     fn answers(&self, _folder: &Path, port: u16) -> bool {
         let reply = RespConnection::open(port).and_then(|mut connection| connection.call(&["PING"]));
-        // One that wants a password serves as well.
+        // A server that asks for a password serves, too.
         reply.is_ok_and(|reply| match reply {
             Reply::Error(text) => text.starts_with("NOAUTH"),
             Reply::Text(_) | Reply::Bytes(_) | Reply::Null | Reply::Integer(_) | Reply::Array(_) => true,

@@ -8,7 +8,6 @@ use walrelay_dev::conformance::suite::{self, Options};
 use crate::binary::Binary;
 use crate::screen;
 
-/// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -11,7 +11,6 @@ use walrelay_dev::conformance::data::{self, Connect, Group};
 use crate::chosen::Chosen;
 use crate::screen;
 
-/// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -68,7 +67,7 @@ fn of_connect(lines: &[String]) -> Connect {
     Connect { config, worker: worker.into() }
 }
 
-/// What stands behind one of the Server's formats.
+/// The converter that the Server uses for one of its formats.
 fn class(format: &str) -> &'static str {
     match format {
         "json" => "org.apache.kafka.connect.json.JsonConverter",

@@ -17,7 +17,6 @@ use walrelay_dev::debezium;
 use crate::chosen::Chosen;
 use crate::screen;
 
-/// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -27,7 +26,7 @@ pub(crate) struct Arguments {
     write: bool,
 }
 
-/// What was counted.
+/// The counts of all groups.
 #[derive(Debug, Default)]
 struct Count {
     compared: usize,
@@ -103,7 +102,7 @@ fn in_file(path: &Path, file: &mut File, beside: &Beside, arguments: &Arguments,
     Ok(())
 }
 
-/// Both of them started.
+/// Fails unless Debezium and the relay both started.
 fn both_started(both: Both) -> Result<Both> {
     match both.told.as_ref().or(both.unstarted.as_ref()) {
         Some(why) => bail!("{why}"),

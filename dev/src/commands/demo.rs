@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     built_in: Option<u32>,
 }
 
-/// Whether the books agree.
+/// Whether every row arrived, once or again, in order.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let step = Step::begin(1, STEPS, "build", "walrelay");
     let binary = arguments.binary.path()?;
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(clean)
 }
 
-/// What is published to.
+/// The server that the relay publishes to.
 enum Server {
     Kafka(Kafka),
     Other(Broker),
@@ -142,7 +142,7 @@ fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Server)> {
     Ok((postgres, server))
 }
 
-/// A server of our own takes the relay's usual addresses; on somebody else's Kafka we keep apart.
+/// On a server of our own, records go to the relay's default topics; on a user's Kafka, to topics with a name of their own.
 fn raise(postgres: &Postgres, server: &Server, binary: &Path, options: &shop::Options) -> Result<Stage> {
     match server {
         Server::Kafka(kafka) if kafka.is_external() => {
@@ -186,7 +186,7 @@ fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u6
     Ok((tally, killed_after, relay))
 }
 
-/// Reads until `until` records have come in all, and shows every so many.
+/// Reads until `until` records have come in all, and shows [`SHOWN`] of them.
 fn watch(consumer: &mut dyn Follow, shop: &Shop, mut received: u64, until: u64, wanted: u64) -> Result<u64> {
     let every = (wanted / SHOWN).max(1);
     let mut last_news = Instant::now();

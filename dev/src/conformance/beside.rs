@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// A record too many would come within so long.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// The same of a Debezium Server, which looks for rows less often.
+/// The same for a Debezium Server, which polls less often.
 const GRACE_OF_SERVER: Duration = Duration::from_secs(2);
 
 /// How often Debezium is asked how far it is.
@@ -55,13 +55,13 @@ pub enum Topics {
     New,
 }
 
-/// The end of the last row's topic.
+/// The end of the name of the last row's topic.
 pub const LAST: &str = "end";
 
 /// One comparison.
 #[derive(Debug)]
 pub struct Pair {
-    /// What repeats it.
+    /// The arguments that repeat it.
     pub label: String,
     /// Has a connector.
     pub group: Group,
@@ -69,7 +69,7 @@ pub struct Pair {
     pub topics: Topics,
 }
 
-/// What was counted.
+/// The counts of all groups.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Count {
     /// Groups that were begun.

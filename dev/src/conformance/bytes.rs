@@ -1,4 +1,4 @@
-//! Bytes in a file of text: as they are where they are UTF-8, else in hex, or as a sum where they are many.
+//! Bytes in a file of text: as text if they are UTF-8, else in hex; if they are many, their number and MD5.
 
 use data_encoding::HEXLOWER;
 use md5::{Digest as _, Md5};
@@ -21,10 +21,10 @@ pub enum Bytes {
 }
 
 impl Bytes {
-    /// From here on only the sum is written.
+    /// Values of this length and longer are written as a sum.
     const MANY: usize = 100_000;
 
-    /// As they go into a file.
+    /// The form in which a value is written into a file.
     pub fn of(bytes: &[u8]) -> Self {
         if bytes.len() < Self::MANY {
             return Self::Whole(bytes.to_vec());
@@ -32,7 +32,7 @@ impl Bytes {
         Self::Sum { length: bytes.len(), md5: md5(bytes) }
     }
 
-    /// Whether they are these.
+    /// Whether the value is these bytes.
     pub fn are(&self, bytes: &[u8]) -> bool {
         match self {
             Self::Whole(own) => own == bytes,
@@ -40,7 +40,7 @@ impl Bytes {
         }
     }
 
-    /// The bytes, where they are all there.
+    /// The bytes; `None` if there is only their sum.
     pub fn whole(&self) -> Option<&[u8]> {
         match self {
             Self::Whole(own) => Some(own),

@@ -1,4 +1,4 @@
-//! What came against what was to come, topic by topic, in the order of each partition.
+//! Compares the records that came with the expected ones, topic by topic, in the order of each partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -7,7 +7,7 @@ use super::Bytes;
 use super::data::Record;
 use crate::consume;
 
-/// What was to come: a case's name, and its record.
+/// An expected record, with the name of its case.
 pub type Expected<'d> = (&'d str, &'d Record);
 
 /// Compares all records of all topics. `committed`: when the transactions were, in milliseconds. Each difference is a line.
@@ -47,7 +47,7 @@ fn in_topic(
     out
 }
 
-/// One record against another.
+/// Compares one record with the expected one.
 pub fn differences(expected: &Record, came: &consume::Record, committed: &RangeInclusive<i64>) -> Vec<String> {
     let mut out = Vec::new();
     let mut part = |name: &str, expected: String, came: String| out.push(format!("{name} is {came}, not {expected}"));
@@ -87,7 +87,7 @@ fn same(expected: Option<&Bytes>, came: Option<&[u8]>) -> bool {
     }
 }
 
-/// As the files would have it, timestamp and partition aside.
+/// A record as the files have it, without timestamp and partition.
 pub fn as_data(came: &consume::Record) -> Record {
     let of = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(Bytes::of);
     Record {

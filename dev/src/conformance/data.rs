@@ -15,7 +15,7 @@ use super::{Bytes, printer};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// What its cases have in common.
+    /// What all its cases are about.
     pub about: String,
     /// In their order.
     pub groups: Vec<Group>,
@@ -45,10 +45,10 @@ pub struct Group {
     /// SQL on the group's database before anything else; `{database}` is its name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub database: Vec<String>,
-    /// Whom the tool logs in as, where it is not the superuser.
+    /// The role that the tool logs in as; nothing: the superuser.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// What follows `CREATE PUBLICATION name`; nothing: all tables, inserts.
+    /// The text behind `CREATE PUBLICATION name`; nothing: all tables, inserts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication: Option<String>,
     /// SQL that makes the slot `{slot}`; nothing: a slot of pgoutput.
@@ -57,10 +57,10 @@ pub struct Group {
     /// Partitions of topics; others have one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub partitions: BTreeMap<String, u32>,
-    /// What the server must have, or the group is skipped: an extension's name.
+    /// An extension. The group is skipped if the server does not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<String>,
-    /// The oldest major version of Postgres that has what it takes.
+    /// The oldest major version of Postgres that the group runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u32>,
     /// How the run ends by itself; nothing: it goes on.
@@ -89,11 +89,11 @@ pub struct Connect {
 pub struct Exit {
     /// 2 or 64.
     pub code: i32,
-    /// What its last words have to hold.
+    /// Texts that its last words contain.
     pub words: Vec<String>,
 }
 
-/// A table, what is done to it, and what comes of it.
+/// A table, the statements on it, and the records that come of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
@@ -111,10 +111,10 @@ pub struct Case {
     /// In the order of each topic; none when there is a sum of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Record>,
-    /// Of records that are too many for a file.
+    /// The sum of the records, if they are too many for a file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sum: Option<Sum>,
-    /// Why the records are not Debezium's, where they are not.
+    /// Why the records differ from Debezium's; nothing: they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<String>,
     /// Debezium's records, where they differ on purpose.
@@ -135,14 +135,14 @@ pub enum Statement {
         /// What runs there.
         sql: String,
     },
-    /// Waits until so many of the group's records have come, from the tool and from Debezium.
+    /// Waits until the tool and Debezium have each written this many of the group's records.
     Await {
         /// Their number.
         records: usize,
     },
 }
 
-/// Many records.
+/// The sum of many records.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sum {

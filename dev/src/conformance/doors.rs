@@ -18,21 +18,21 @@ use crate::kafka::{Kafka, Options};
 use crate::postgres::TlsFiles;
 use crate::secure::{Authority, SecureKafka};
 
-/// Who may write by SCRAM. Its password holds what JAAS wants escaped.
+/// The user that may write by SCRAM. Its password has characters that JAAS wants escaped.
 pub const USER: (&str, &str) = ("generated", r"s3;c r'et\x");
 
-/// Of Java's stores.
+/// The password of Java's stores.
 pub const STORE_PASSWORD: &str = "changeit";
 
-/// What a producer needs.
+/// The rights that a producer needs.
 const RIGHTS: &[&str] = &["Write", "Describe", "Create"];
 
 /// A Kafka that anybody may write to.
 #[derive(Debug)]
 pub enum Broker {
-    /// By its only listener.
+    /// With one listener.
     Open(Kafka),
-    /// By its open listener, or by one over TLS that asks who is there.
+    /// With an open listener, and with one over TLS that authenticates clients.
     Guarded(Box<SecureKafka>),
 }
 

@@ -39,7 +39,7 @@ pub struct Ground {
     folder: PathBuf,
 }
 
-/// What came of a group.
+/// The result of a group.
 #[derive(Debug)]
 pub struct Run {
     /// In the topics that the group names.
@@ -130,7 +130,7 @@ impl Ground {
     /// Runs a group with the tool.
     ///
     /// # Errors
-    /// Something stands in the way of judging it.
+    /// The group cannot be judged.
     pub fn run(&self, group: &Group, binary: &Path) -> Result<Run> {
         if group.exit.as_ref().is_some_and(|exit| exit.code == 64) {
             return self.refused(group, binary);
@@ -253,7 +253,7 @@ impl Drop for Ground {
 }
 
 impl Site<'_> {
-    /// The same place with another configuration.
+    /// The same database with another configuration.
     pub fn with<'g>(&self, group: &'g Group) -> Site<'g> {
         Site { name: self.name.clone(), source: self.source.clone(), group }
     }

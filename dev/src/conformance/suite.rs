@@ -15,7 +15,7 @@ use crate::background;
 /// Groups that run at a time, on each server.
 const AT_A_TIME: usize = 4;
 
-/// What is to be run.
+/// Which cases run, and how.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The relay's binary.
@@ -28,7 +28,7 @@ pub struct Options {
     pub write: bool,
 }
 
-/// What came of it.
+/// The result of all cases.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Cases that were run, over all servers.
@@ -37,12 +37,12 @@ pub struct Report {
     pub passed_over: Vec<String>,
     /// Records that were compared.
     pub records: usize,
-    /// What is not as it should be, a line each.
+    /// The differences, a line each.
     pub failures: Vec<String>,
     answers: Vec<Answer>,
 }
 
-/// Runs them.
+/// Runs the cases.
 ///
 /// # Errors
 /// The files cannot be read, or a server does not start. What a group does is in the report.
@@ -113,7 +113,7 @@ fn on_ground(ground: &Ground, group: &Group, options: &Options) -> Report {
     report
 }
 
-/// What is not as the group says.
+/// The differences from what the group says.
 fn judge(group: &Group, run: &Run) -> Result<Vec<String>> {
     let mut failures = ending(group, run);
     let mut expected: Vec<Expected<'_>> = Vec::new();

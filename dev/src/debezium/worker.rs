@@ -22,10 +22,10 @@ use crate::{http, provision, run_dir};
 /// A JVM that starts beside others.
 const START: Duration = Duration::from_mins(3);
 
-/// Kafka Connect answers within 90 s, if only that it has not done it yet.
+/// Kafka Connect answers within 90 s, also if it is not done by then.
 const ANSWER: Duration = Duration::from_secs(100);
 
-/// What the connector, its router and its converters are made of; Kafka has the rest.
+/// The jars of the connector, its router and its converters; Kafka has the others.
 const JARS: [&str; 11] = [
     "debezium-api-",
     "debezium-config-",

@@ -22,22 +22,22 @@ use crate::http::Request;
 use crate::listener::Listener;
 use topics::Topics;
 
-/// What a request is refused with whose keys nobody knows.
+/// The code that refuses a request with unknown keys.
 const UNKNOWN_KEYS: &str = "com.amazon.coral.service#UnrecognizedClientException";
 
-/// What many bodies have in them, and many have not.
+/// A digit that many bodies have and many have not.
 const SOME: &str = "7";
 
-/// What is to fail of batches.
+/// Messages that are to fail in batches.
 #[derive(Debug, Clone)]
 pub struct Failing {
-    /// Messages whose body has this in it.
+    /// A message fails if its body contains this.
     pub body: String,
-    /// With this code.
+    /// The code of the failure.
     pub code: &'static str,
-    /// Whether that is said to be the sender's fault.
+    /// Whether the failure is the sender's fault.
     pub by_sender: bool,
-    /// So many times.
+    /// How many messages fail.
     pub times: usize,
 }
 
@@ -62,10 +62,10 @@ struct State {
     refused: BTreeMap<String, &'static str>,
     /// All messages are refused with this status and code.
     throttled: Option<(u16, &'static str)>,
-    /// No request's signature is good.
+    /// The keys of every request are unknown.
     keys_refused: bool,
     failing: Vec<Failing>,
-    /// So many deletions are not forwarded.
+    /// How many deletions are still to be lost.
     deletions_lost: usize,
     /// How long each batch is held before it is forwarded.
     delay: Duration,
@@ -128,7 +128,7 @@ impl Gate {
         self.shared.state().refused.insert(queue.to_owned(), code);
     }
 
-    /// Ends that.
+    /// Ends what [`Gate::refuse`] began.
     pub fn allow(&self, queue: &str) {
         self.shared.state().refused.remove(queue);
     }
@@ -138,7 +138,7 @@ impl Gate {
         self.shared.state().throttled = with;
     }
 
-    /// From now on nobody's keys are known.
+    /// From now on all keys are unknown.
     pub fn refuse_keys(&self) {
         self.shared.state().keys_refused = true;
     }
@@ -148,7 +148,7 @@ impl Gate {
         self.shared.state().failing.push(failing);
     }
 
-    /// So many requests to delete what was received come to nothing, so that it can be received again.
+    /// The next requests that delete received messages have no effect, so that those can be received again.
     pub fn lose_deletions(&self, times: usize) {
         self.shared.state().deletions_lost = times;
     }
@@ -210,7 +210,7 @@ fn accept(client: TcpStream, shared: &Arc<Shared>) {
         // A connection that breaks is the client's to notice.
         thread::spawn(move || {
             drop(its.serve(&client));
-            // Not only dropped: it is kept to be cut.
+            // The copy that is kept to be cut would leave it open.
             drop(client.shutdown(Shutdown::Both));
         });
     }
@@ -230,7 +230,7 @@ impl Shared {
         let mut reader = BufReader::new(client);
         let mut writer = client;
         while let Some(request) = Request::read(&mut reader)? {
-            // Empty: the body says it.
+            // It is empty in requests to SNS, whose action is in the body.
             let target = request.value("x-amz-target");
             let (status, body) = match (target, self.target) {
                 (_, Some(_)) if self.state().keys_refused => refusal(403, UNKNOWN_KEYS),
@@ -326,7 +326,7 @@ impl Shared {
 }
 
 impl State {
-    /// The groups whose messages are under way from now on.
+    /// Notes a batch as under way. Returns the groups that were not under way before it.
     fn begin(&mut self, queue: &str, batch: &Value) -> Vec<(String, String)> {
         let mut groups = Vec::new();
         for entry in field(batch, "Entries").as_array().into_iter().flatten() {
@@ -357,7 +357,7 @@ impl State {
         left.is_some()
     }
 
-    /// Takes out of a batch what is to fail, and says so.
+    /// Takes the messages that are to fail out of a batch. Returns their failures.
     fn fail(&mut self, batch: &mut Value) -> Vec<Value> {
         let mut failed = Vec::new();
         if let Some(entries) = batch.get_mut("Entries").and_then(Value::as_array_mut) {

@@ -94,7 +94,7 @@ impl Kafka {
         }
     }
 
-    /// A client configuration that gets in.
+    /// A client configuration that reaches it.
     pub fn client_config(&self) -> ClientConfig {
         match &self.0 {
             Given::Own(node) => node.client_config(),

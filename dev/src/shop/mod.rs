@@ -125,7 +125,7 @@ pub fn topics() -> [String; KINDS.len()] {
 }
 
 impl Shop {
-    /// Opens for business; the tables must be there.
+    /// Starts the writers; the tables must be there.
     ///
     /// # Errors
     /// A first connection cannot be made. Later ones are tried again until the shop is stopped.
@@ -203,7 +203,7 @@ impl Counters {
     }
 }
 
-/// One connection's day; a lost connection is made again.
+/// Writes transactions over one connection, which is made again if it is lost.
 fn work(url: &str, options: &Options, counters: &Counters, number: u64) -> Result<()> {
     let mut rng = StdRng::seed_from_u64(options.seed.wrapping_mul(1_000_003).wrapping_add(number));
     while counters.go_on(options) {

@@ -19,7 +19,7 @@ pub struct Options {
     pub seed: u64,
     /// Ends after about that many committed rows; `None`: when stopped.
     pub rows: Option<u64>,
-    /// Between two transactions of one connection.
+    /// The pause between two transactions of one connection.
     pub pause: Duration,
     /// What the transactions look like.
     pub shapes: Shapes,
@@ -48,7 +48,7 @@ pub enum Shapes {
 /// The prefix of logical messages that stand for a row.
 pub const MESSAGE_PREFIX: &str = "shop";
 
-/// More than this a topic must refuse where oversized rows are written, in bytes.
+/// Every oversized row has at least this many bytes, so a topic that is to refuse them has a lower limit.
 pub const OVERSIZE: usize = 60_000;
 
 impl Default for Options {

@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks connections on demand.
 //!
-//! In: a target address. Out: a loopback port that forwards to it, until told to cut, delay, stall, throttle, refuse, to
-//! leave connections half-open, or to lose them without a word to either end. It looks at no byte.
+//! In: a target address. Out: a loopback port that forwards to it. On demand it cuts, delays, stalls, throttles or refuses connections,
+//! leaves them half-open, or loses them without a word to either end. It does not look at the bytes.
 //!
 //! ```text
 //!  client ──▶ reader ──▶ queue ──▶ writer ──▶ server      (a pair of threads for each direction)
@@ -65,7 +65,7 @@ struct State {
     refusing: bool,
     to_server: Weather,
     to_client: Weather,
-    /// What each direction always takes longer, also after [`Tap::flow`].
+    /// How much longer each direction takes, also after [`Tap::flow`].
     distance: Duration,
     connections: Vec<Connection>,
     accepted: usize,
@@ -191,8 +191,8 @@ impl Tap {
         }
     }
 
-    /// The cable is cut: what is sent over the connections of now disappears in both directions, and neither end is told
-    /// anything, ever. New connections are taken.
+    /// What is sent over the present connections disappears in both directions, and neither end is ever told, as if a cable were cut.
+    /// New connections are taken.
     pub fn lose(&self) {
         for connection in &self.line.state().connections {
             connection.lost.store(true, Ordering::SeqCst);

@@ -1,17 +1,17 @@
-//! What one direction of a connection holds while it is under way.
+//! The bytes that are under way in one direction of a connection.
 //!
-//! In: pieces, each with the time it came. Out: the same pieces in the same order. Bounded in bytes, not in pieces: so many bytes
-//! fit as the distance takes at a rate that no loopback reaches, so that a distance alone never slows anybody down, and a
-//! direction that is stalled still pushes back.
+//! In: pieces, each with the time it came. Out: the same pieces in the same order. It is bounded in bytes, not in pieces. The
+//! bound grows with the distance, at a rate that no loopback reaches: so a distance alone never slows a sender down, and a direction that
+//! is stalled still pushes back.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a direction holds without any distance, in bytes.
+/// The bound without any distance, in bytes.
 const ROOM: usize = 1 << 20;
 
-/// What fits besides, in bytes for each microsecond of distance: 8 GB a second.
+/// How many more bytes fit for each microsecond of distance: 8 GB a second.
 const ROOM_PER_MICROSECOND: usize = 8000;
 
 /// Between the thread that reads and the one that writes.
@@ -28,7 +28,7 @@ struct Held {
     /// When each piece came, and its length.
     pieces: VecDeque<(Instant, usize)>,
     bytes: VecDeque<u8>,
-    /// Nothing more comes, or nobody takes.
+    /// No more pieces come, or no thread takes them.
     ended: bool,
 }
 
@@ -39,7 +39,7 @@ pub(super) fn room(distance: Duration) -> usize {
 }
 
 impl Queue {
-    /// Waits until there is room and adds a piece, which came before the wait; false: nobody takes any more.
+    /// Waits until there is room and adds a piece, which came before the wait. Returns false if no thread takes pieces any more.
     pub(super) fn push(&self, piece: &[u8], room: usize) -> bool {
         let came = Instant::now();
         let full = |held: &mut Held| held.bytes.len() >= room && !held.ended;
@@ -61,7 +61,7 @@ impl Queue {
         held.pieces.front().map(|(came, _)| *came)
     }
 
-    /// Takes the next piece into `into`, with those behind it that came until then, as long as they are no more than `most` bytes.
+    /// Takes the next piece into `into`, and the pieces behind it that came until `until`, up to `most` bytes.
     pub(super) fn take(&self, until: Instant, most: usize, into: &mut Vec<u8>) {
         into.clear();
         let mut held = self.held();

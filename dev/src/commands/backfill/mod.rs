@@ -33,7 +33,7 @@ const HOUR: Duration = Duration::from_hours(1);
 /// How long a relay may take to stream again.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// How often the programs are looked at.
+/// The pause between two samples of the programs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long writers write before the slot is made.
@@ -76,7 +76,7 @@ struct Ground {
     stage: Stage,
 }
 
-/// What a run has taken.
+/// The figures of a run.
 #[derive(Debug, Default)]
 struct Taken {
     wall: Duration,
@@ -205,13 +205,13 @@ impl Ground {
 impl Taken {
     fn look(&mut self, filling: &Relay, relay: &Relay) {
         for (peak, program) in self.peaks.iter_mut().zip([filling, relay]) {
-            // One that has just ended has none.
+            // A program that has just ended has none.
             *peak = program.usage().map_or(*peak, |usage| usage.memory.peak.max(*peak));
         }
         self.cpu = filling.usage().map_or(self.cpu, |usage| usage.cpu);
     }
 
-    /// Kills one of both, the backfill two times of three, and starts it again after a moment.
+    /// Kills the backfill, or once in three times the relay, and starts it again after a moment.
     fn kill(&mut self, rng: &mut StdRng, filling: &mut Relay, relay: &mut Relay) -> Result<()> {
         let which = usize::from(rng.random_range(0..3) == 0);
         let program = if which == 0 { filling } else { relay };

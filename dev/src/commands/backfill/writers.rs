@@ -1,4 +1,4 @@
-//! Who writes while existing rows are published: at a rate, one row a transaction, each connection with ids of its own.
+//! Writers that run while existing rows are published: at a rate, one row a transaction, each connection with ids of its own.
 //!
 //! In: where, how fast. Out: how many rows each connection has committed: their ids are `connection × 10^9 + 1` and on, without gaps.
 
@@ -21,7 +21,7 @@ pub(super) struct Writers {
     threads: Vec<Background<u64>>,
 }
 
-/// What they have committed.
+/// The rows that the writers have committed.
 pub(super) struct Written {
     /// Rows by connection, from the first.
     pub(super) counts: Vec<u64>,

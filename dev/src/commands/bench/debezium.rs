@@ -47,19 +47,19 @@ debezium.source.max.batch.size=32768
 debezium.source.max.queue.size=131072
 ";
 
-/// What it is, or why it cannot be had.
+/// The version of Debezium and its Java, or why it is not available.
 pub(super) fn look() -> Result<String, String> {
     let tools = debezium::debezium().map_err(|error| format!("{error:#}"))?;
     Ok(format!("Debezium Server {} on Java {}", debezium::VERSION, tools.release))
 }
 
-/// Its command, in a folder of its own with its configuration.
+/// The command that starts it in the job's folder, where its configuration is written.
 pub(super) fn command(job: &Job<'_>, tuning: Tuning) -> Result<Command> {
     let config = job.folder.join("config");
     fs::create_dir_all(&config)?;
     fs::write(config.join("application.properties"), settings(job, tuning)?)?;
     let mut command = debezium::debezium()?.command(&job.folder, &[]);
-    // As the address of a server of one's own has them for the relay; other sinks than that of SQS do not look.
+    // The relay gets the same keys in the address of the queues. Only Debezium's sink for SQS reads these.
     command.env("AWS_ACCESS_KEY_ID", "test").env("AWS_SECRET_ACCESS_KEY", "test");
     Ok(command)
 }

@@ -1,7 +1,7 @@
 //! The services, and a backlog behind a base slot that every run copies.
 //!
-//! Who is measured at a distance gets the addresses of taps before the brokers and before Postgres, who is not gets their own. Whoever
-//! writes, consumes or looks on always goes around the taps.
+//! A subject at a distance gets the addresses of taps in front of the brokers and of Postgres; any other subject gets their own
+//! addresses. Writers, consumers and samples never go through the taps.
 //!
 //! Row `n` has the id `n` in hexadecimal, the key `order-<n modulo keys>` and, with several topics, the route `t<n modulo
 //! topics>`: so what must arrive, and in which order, is known without keeping it.
@@ -50,7 +50,7 @@ CREATE TABLE outbox (
 CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
 ";
 
-/// One transaction after the other; `note` cuts its text out of one that does not compress.
+/// Writes one transaction after the other. The note in a payload is a part of `pool`, a text that does not compress.
 const FILL: &str = "
 DO $$
 DECLARE
@@ -76,7 +76,7 @@ pub(super) struct Ground {
     pub(super) postgres: Postgres,
     postgres_tap: Tap,
     pub(super) servers: Servers,
-    /// Of Redis, beside one server: a cluster.
+    /// A cluster of Redis, which is measured beside the one server.
     nodes: Option<brokers::Cluster>,
     pub(super) major: u32,
     tls: bool,
@@ -84,7 +84,7 @@ pub(super) struct Ground {
     pub(super) folder: PathBuf,
 }
 
-/// A backlog that is there.
+/// A backlog that was written.
 #[derive(Debug, Clone)]
 pub(super) struct Loaded {
     pub(super) load: Load,
@@ -155,22 +155,22 @@ impl Ground {
         format!("Postgres {} with {}; {servers}", self.major, settings.join(", "))
     }
 
-    /// What is published to, if that is not Kafka.
+    /// The broker that subjects publish to, if it is not Kafka.
     pub(super) fn kind(&self) -> Option<brokers::Kind> {
         self.servers.kind()
     }
 
-    /// Any broker, around its tap: for whatever one can answer for all.
+    /// The first broker without its tap, for requests that any broker can answer.
     pub(super) fn kafka(&self) -> Result<&Kafka> {
         self.servers.first_kafka()
     }
 
-    /// Gets into Kafka around the taps.
+    /// A client's configuration that reaches Kafka without the taps.
     pub(super) fn client_config(&self) -> Result<ClientConfig> {
         Ok(self.servers.kafka()?.client_config())
     }
 
-    /// Where what is published is read, around the taps.
+    /// Where the published records are read, without the taps.
     pub(super) fn arrivals(&self, reading: &Reading) -> Arrivals {
         self.nodes(reading)
             .map_or_else(|| self.servers.arrivals(), |nodes| Arrivals::Other(Place::Redis(nodes.ports())))
@@ -180,7 +180,7 @@ impl Ground {
         self.nodes.as_ref().filter(|_| reading.nodes > 1)
     }
 
-    /// A name for what a run publishes to.
+    /// The topic of a run, with a name that no other run has.
     pub(super) fn topic(&self, what: &str, number: usize) -> String {
         let name = format!("{what}-{number}");
         if self.kind().is_some() { self.servers.arrivals().address(PREFIX, &name) } else { name }
@@ -195,7 +195,7 @@ impl Ground {
         self.open(names, partitions)
     }
 
-    /// Removes them with what they hold.
+    /// Removes the topics of a run with their records.
     pub(super) fn remove_topics(&self, names: &[&str], reading: &Reading) -> Result<()> {
         if let Some(nodes) = self.nodes(reading) {
             return names.iter().try_for_each(|name| nodes.of_key(name, &["UNLINK", name]).map(drop));
@@ -206,7 +206,7 @@ impl Ground {
         }
     }
 
-    /// What `--to` takes, for who is measured.
+    /// The value of `--to` for a subject.
     pub(super) fn to(&self, reading: &Reading) -> String {
         match self.nodes(reading) {
             Some(nodes) => nodes.url(),
@@ -215,7 +215,7 @@ impl Ground {
         }
     }
 
-    /// `host:port` of what is published to, for who is measured; of several brokers, separated by commas.
+    /// `host:port` of the brokers for a subject, separated by commas.
     pub(super) fn brokers(&self, reading: &Reading) -> String {
         let to = self.to(reading);
         let authority =
@@ -223,7 +223,7 @@ impl Ground {
         authority.rsplit('@').next().unwrap_or_default().to_owned()
     }
 
-    /// Postgres' port for who is measured.
+    /// Postgres' port for a subject.
     pub(super) fn postgres_port(&self, reading: &Reading) -> Result<u16> {
         if reading.postgres.is_none() { self.postgres.port() } else { Ok(self.postgres_tap.port()) }
     }
@@ -239,11 +239,11 @@ impl Ground {
         self.nodes(reading).map_or_else(|| self.servers.cpu(), brokers::Cluster::cpu)
     }
 
-    /// The database of a case for who is measured, as a URI.
+    /// The URI of a database for a subject.
     pub(super) fn url(&self, database: &str, reading: &Reading) -> Result<String> {
         let tcp = || Ok(format!("postgres://postgres@127.0.0.1:{}/{database}", self.postgres_port(reading)?));
         match reading.way {
-            // Even where the server could do TLS.
+            // By default, a client would use TLS if the server has it.
             Way::Tcp if self.tls => tcp().map(|url| format!("{url}?sslmode=disable")),
             Way::Tcp => tcp(),
             Way::Tls => tcp().map(|url| format!("{url}?sslmode=require")),
@@ -266,7 +266,7 @@ impl Ground {
         Ok(Loaded { load, database, end, row_bytes, hash })
     }
 
-    /// Forgets a backlog.
+    /// Drops the slot and the database of a backlog.
     pub(super) fn unload(&self, loaded: &Loaded) -> Result<()> {
         let mut client = self.postgres.connect(None)?;
         client.execute(
@@ -295,7 +295,7 @@ impl Ground {
         Ok(producer.flush(OPEN_WITHIN)?)
     }
 
-    /// Lets Kafka compile what it will need: a fresh Java is slow.
+    /// Writes records to Kafka, so that its Java compiles what it will need: a fresh one is slow.
     pub(super) fn warm_up(&self, records: u64) -> Result<()> {
         if records == 0 || self.kind().is_some() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What comes of a backlog whose relay is killed in the middle, and started again as a supervisor would.
+//! A backlog whose relay is killed in the middle, and started again as a supervisor would start it.
 //!
 //! In: a backlog, how many kills. Out: for each relay, what is missing, repeated or out of order by key in the end, as another client than
 //! the relay's reads it. A kill comes as soon as its share of the rows has arrived, wherever the relay then is. A relay that ends by itself
@@ -20,26 +20,26 @@ use super::table::{self, Found, Row, Table, dash};
 use super::verify::Verdict;
 use crate::screen::thousands;
 
-/// Between two looks.
+/// The pause between two counts.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Everything may be there, and nothing has come for so long: it is over.
+/// If there are as many records as rows, the run is over once no record has come for this long.
 const SETTLED: Duration = Duration::from_secs(5);
 
-/// Something is missing, the slot says that nothing is, and nothing has come for so long: it never will.
+/// If records are missing and the slot is confirmed, the run is over once no record has come for this long: those rows are lost.
 const GIVEN_UP: Duration = Duration::from_mins(1);
 
-/// A relay that has dealt with everything may leave the slot so many bytes before the end: at its last commit, or one before.
+/// The slot of a relay that has published everything may be this many bytes before the end: at the last commit, or at the one before.
 const NEARLY: i64 = 16 << 10;
 
-/// How long one relay may take.
+/// The longest time for one relay.
 const LONGEST: Duration = Duration::from_mins(10);
 
-/// What came of one relay.
+/// The result of one relay.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Outcome {
     kills: u32,
-    /// Ends of its own.
+    /// How often it ended by itself.
     ends: u32,
     /// From the first start until the last record had arrived.
     seconds: f64,
@@ -47,7 +47,7 @@ pub(super) struct Outcome {
     verdict: Verdict,
 }
 
-/// Kills each of these relays so many times.
+/// Kills each of these relays `kills` times.
 pub(super) fn measure(
     ground: &Ground,
     subjects: &Subjects,
@@ -95,7 +95,7 @@ fn through_kills(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[Strin
         }
         let quiet = came.elapsed();
         let complete = now >= rows && quiet > SETTLED;
-        // What comes again, and is dropped as a repeat, is not counted: the slot says how far it is.
+        // A repeat that the broker drops is not counted. So the slot, too, has to say how far the relay is.
         let lost = !complete && quiet > GIVEN_UP && measure::behind(&mut client, job)? < NEARLY;
         if killed == kills && (complete || lost) {
             measure::end(&mut process)?;

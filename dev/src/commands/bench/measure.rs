@@ -24,18 +24,19 @@ use super::verify::{self, Verdict};
 /// How long one run may take.
 const LONGEST_RUN: Duration = Duration::from_mins(10);
 
-/// How often a subject is looked at; and before it streams, which is a query to Postgres and nothing to Kafka.
+/// The pause between two samples. Before the subject streams, a sample is only a query to Postgres.
 const LOOK: Duration = Duration::from_millis(20);
 const FIRST_LOOKS: Duration = Duration::from_millis(2);
 
-/// A look at a thousand partitions keeps the broker busy: so many times as long it is then left alone, but no longer than that.
+/// A sample of a thousand partitions keeps the broker busy. So the pause is this many times as long as the sample before it took, and
+/// no longer than [`LOOK_LONGEST`].
 const LOOK_SHARE: u32 = 10;
 const LOOK_LONGEST: Duration = Duration::from_millis(250);
 
 /// How long a subject may take to stop when asked; a Java takes some seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
-/// What one run took; no rate if it lost something.
+/// The figures of one run. A run that lost a row has no rate.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Run {
     /// From the first record (see above) to the last.
@@ -90,7 +91,7 @@ impl fmt::Display for Run {
     }
 }
 
-/// A moment of a run.
+/// A sample of a run.
 #[derive(Debug, Clone, Copy)]
 struct Moment {
     at: Instant,
@@ -100,7 +101,7 @@ struct Moment {
     broker: Duration,
 }
 
-/// Everything that a look needs.
+/// What a sample is taken with.
 struct Watch<'a> {
     ground: &'a Ground,
     reading: &'a Reading,
@@ -231,7 +232,7 @@ fn run_to_end(subjects: &Subjects, name: Name, job: &Job<'_>, topics: &[String])
     Ok(Run { streaming_seconds, ..run })
 }
 
-/// Starts a subject. What it says goes into `<slot>.log`, behind what is there.
+/// Starts a subject, whose output is appended to `<slot>.log`.
 pub(super) fn spawn(subjects: &Subjects, name: Name, job: &Job<'_>) -> Result<(Guarded, PathBuf)> {
     let mut command = subjects.command(name, job)?;
     let log = job.ground.folder.join(format!("{}.log", job.slot));
@@ -257,7 +258,7 @@ pub(super) fn behind(client: &mut Client, job: &Job<'_>) -> Result<i64> {
     Ok(client.query_one(sql, &[&job.loaded.end, &job.slot])?.get(0))
 }
 
-/// As an operator would.
+/// Ends a subject as an operator would: by SIGTERM, and by SIGKILL if it does not end.
 pub(super) fn end(process: &mut Guarded) -> Result<()> {
     process.signal(Signal::TERM)?;
     if process.wait(STOP_WITHIN).is_err() {
@@ -305,7 +306,7 @@ impl<'a> Watch<'a> {
     // Counts of rows and bytes are far below 2^52.
     #[allow(clippy::cast_precision_loss, reason = "counts of rows")]
     fn run(&self, first: &Moment, last: &Moment, started: Instant, loaded: &Loaded, behind_bytes: i64) -> Run {
-        // What came before the first look is left out on both sides.
+        // Rows and times both begin with the first sample.
         let rows = (last.rows - first.rows.min(last.rows)).max(1) as f64;
         let seconds = last.at.duration_since(first.at).as_secs_f64().max(1e-3);
         let per_million = |until: Duration, since: Duration| until.saturating_sub(since).as_secs_f64() * 1e6 / rows;

@@ -48,7 +48,7 @@ const INSERT: &str = "INSERT INTO outbox (id, aggregate_type, aggregate_id, even
                       VALUES (lpad(to_hex($1::bigint), 32, '0')::uuid, {route}, 'order-' || $1::bigint % {keys}, 'OrderPlaced',
                               jsonb_build_object('total', '29.99', 'note', repeat('x', 250)))";
 
-/// What is asked of every subject.
+/// A load that each subject gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Case {
     /// Transactions a second.
@@ -84,7 +84,7 @@ struct Run {
     repeated: u64,
 }
 
-/// What the writers did.
+/// When the writers wrote.
 struct Written {
     /// When each row's statement was sent, in milliseconds since the epoch.
     sent: Vec<f64>,
@@ -120,7 +120,7 @@ pub(super) fn measure(
     Ok(all)
 }
 
-/// The disk takes as long as it likes, and is not what is measured here: a COMMIT of a steady stream does not wait for it.
+/// Sets whether a COMMIT waits for the disk, which is not what is measured here.
 fn wait_for_disk(ground: &Ground, wait: bool) -> Result<()> {
     let mut client = ground.postgres.connect(None)?;
     client.batch_execute(&format!("ALTER SYSTEM SET fsync = {wait}"))?;
@@ -153,7 +153,7 @@ fn run(ground: &Ground, subjects: &Subjects, name: Name, case: &Case, seconds: u
     let database = ground.postgres.create_unique_database("steady")?;
     let (slot, topic) = (database.replace('-', "_"), ground.topic("steady", number));
     let mut client = ground.postgres.connect(Some(&database))?;
-    // Other than a backlog's: a walsender sends nothing that is not flushed.
+    // A backlog has `off`. Here rows would wait for the next flush: a walsender sends only what is flushed.
     let settings = format!("ALTER DATABASE {} SET synchronous_commit = on", postgres::quote_identifier(&database));
     client.batch_execute(&settings)?;
     client.batch_execute(&ground::tables(Kind::Jsonb))?;
@@ -271,7 +271,7 @@ fn gather(consumer: &mut dyn Follow, rows: u64) -> Result<(Vec<Arrival>, u64)> {
             continue;
         };
         let came = millis()?;
-        // RabbitMQ does not say.
+        // RabbitMQ does not say when it has stored a message.
         #[allow(clippy::cast_precision_loss, reason = "milliseconds since the epoch")]
         let appended = record.timestamp.map_or(came, |at| at as f64);
         news = Instant::now();

@@ -59,7 +59,7 @@ pub(crate) struct Programs {
     relay: Vec<String>,
 }
 
-/// Subjects that can be started.
+/// Starts subjects.
 #[derive(Debug)]
 pub(super) struct Subjects {
     walrelay: PathBuf,
@@ -72,7 +72,7 @@ impl Name {
         !matches!(self, Self::PgRecvlogical)
     }
 
-    /// Why it is not asked to do this case; `to`: where to, if that is not Kafka.
+    /// Why it is not measured in this case. `to`: the broker, if it is not Kafka.
     pub(super) fn cannot(self, load: &Load, reading: &Reading, to: Option<brokers::Kind>) -> Option<&'static str> {
         let is_debezium = matches!(self, Self::Debezium | Self::DebeziumTuned);
         let reasons = [
@@ -93,7 +93,7 @@ impl Subjects {
         Self { walrelay, programs }
     }
 
-    /// What it is, or why it cannot be had.
+    /// The version of a subject, or why it is not available.
     pub(super) fn look(&self, name: Name) -> Result<String, String> {
         match name {
             Name::PgRecvlogical => version(Command::new(&self.programs.pg_recvlogical).arg("--version")),
@@ -106,7 +106,7 @@ impl Subjects {
         }
     }
 
-    /// Its command, not yet started.
+    /// The command that starts a subject.
     pub(super) fn command(&self, name: Name, job: &Job<'_>) -> Result<Command> {
         let source = job.ground.url(&job.loaded.database, job.reading)?;
         let mut command = match name {
@@ -149,7 +149,7 @@ fn walrelay(binary: &Path, more: &[String], source: &str, job: &Job<'_>) -> Resu
     }
     if job.reading.delivery == Delivery::ExactlyOnce {
         command.args(["--delivery", "exactly-once"]);
-        // A version to compare with may not have it.
+        // A build to compare with may be older than the flag.
         let help = Command::new(binary).args(["run", "--help"]).output()?;
         let knows = String::from_utf8_lossy(&help.stdout).contains(ONE_REPLICA);
         command.args(knows.then_some(ONE_REPLICA));

@@ -12,7 +12,7 @@ use walrelay_dev::consume::Record;
 use super::case::Reading;
 use super::ground::{Ground, Loaded};
 
-/// What came of the comparison.
+/// The result of the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub(super) struct Verdict {
     pub(super) missing: u64,
@@ -59,7 +59,7 @@ impl<'a> Checker<'a> {
 
     /// `topic`: its number; `None`: it is none of the run's.
     fn see(&mut self, topic: Option<u64>, record: &Record) {
-        // The one that was there before: see `Ground::open`.
+        // The record that `Ground::open` has written.
         if record.offset == 0 && record.value.is_none() && record.headers.is_empty() {
             return;
         }
@@ -93,7 +93,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// As it is where a sink writes JSON.
+/// Without the quotes of a sink that writes JSON.
 fn unquoted(text: &str) -> &str {
     text.trim_matches('"')
 }

@@ -27,7 +27,7 @@ pub(super) struct Struck {
     pub(super) hit: bool,
     /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
-    /// What of the promises a scenario found broken.
+    /// The promises that a scenario found broken.
     pub(super) broken: Vec<String>,
     frozen: Option<u32>,
 }
@@ -37,7 +37,7 @@ impl Struck {
     const MISSED: Self = Self { hit: false, code: None, broken: Vec::new(), frozen: None };
 }
 
-/// Begins a fault; what needs no end is over with this.
+/// Begins a fault. A fault that needs no end is over when this returns.
 pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
     match strike.kind {
         Kind::RelayKill | Kind::RelayTerm | Kind::RelayFreeze if !is_up(world)? => return Ok(Struck::MISSED),
@@ -96,7 +96,7 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
     Ok(Struck::HIT)
 }
 
-/// Ends it: everything that it took is there again.
+/// Ends a fault: everything that it stopped runs again.
 pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<()> {
     match strike.kind {
         Kind::RelayKill | Kind::RelayTerm | Kind::Backlog => world.relay.start_again(),
@@ -196,7 +196,7 @@ fn slow(tap: &Tap, dice: u64) {
     }
 }
 
-/// A scenario is over when it has been played.
+/// The result of a scenario, which is over when it has been played.
 fn found(strike: Strike, played: Result<Vec<String>>) -> Result<Struck> {
     let name = strike.kind.name();
     let broken = played.with_context(|| name.clone())?;

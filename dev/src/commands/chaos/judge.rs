@@ -1,4 +1,4 @@
-//! What has become of rows with rising numbers: for those who count them, and for consumers that keep the last value of each key.
+//! Judges records of rows with rising numbers, for a consumer that counts rows and for one that keeps the last value of each key.
 //!
 //! In: the records of each key in their order, by the numbers of their rows. Out: rows that are missing, repeated or swapped; keys that
 //! end with an old value; records that came behind a newer one of their key without being the beginning of a repetition of everything
@@ -22,7 +22,7 @@ struct Key {
     numbers: Vec<i64>,
 }
 
-/// What was found.
+/// The counts of what is wrong.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) keys: usize,

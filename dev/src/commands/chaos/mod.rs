@@ -7,9 +7,8 @@
 //!
 //! With `--standby` a second relay waits for the slot ([`standby`]), and what counts is what publishes behind it.
 //!
-//! [`plan`] says what comes, [`world`] is what it comes over, `walrelay_dev::servers` what is published to, [`faults`] does it, [`scenarios`] does what needs a relay of its own
-//! beside the load, [`reader`] and the witness see what
-//! becomes of the records, [`report`] judges.
+//! [`plan`] chooses the faults, [`world`] has the services and the load, [`faults`] begins and ends each fault. [`scenarios`] are faults with a
+//! relay of their own beside the load. [`reader`] reads along, [`report`] judges.
 
 mod aborted;
 mod faults;

@@ -89,7 +89,7 @@ impl Kind {
         self >= Self::FirstBatchRefused
     }
 
-    /// Whether it is one of the faults that a destination's servers know.
+    /// Whether it is a fault that the servers of this destination can have.
     fn fits(self, kafka: bool) -> bool {
         !self.is_scenario() && if kafka { self != Self::BrokerFull } else { self != Self::LeadersMoved }
     }
@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// What may come on top of another fault: nothing that it needs to be up for.
+/// The faults that may come on top of another one: what they strike may be down already.
 const SECONDS: [Kind; 5] = [Kind::RelayKill, Kind::RelayFreeze, Kind::BrokerCut, Kind::PostgresCut, Kind::BrokerStall];
 
 /// How often a second fault comes on top.
@@ -146,18 +146,18 @@ pub(crate) struct Strike {
     pub(crate) kind: Kind,
     /// How long it holds.
     pub(crate) hold: Duration,
-    /// For what else there is to choose: which broker, which limit.
+    /// A random number for what else there is to choose, such as the broker or a limit.
     pub(crate) dice: u64,
 }
 
-/// What is done in one round.
+/// One round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Round {
     /// From 1.
     pub(crate) number: usize,
     /// How many brokers the cluster has.
     pub(crate) brokers: u16,
-    /// How long all is left alone before.
+    /// How long nothing is done before the fault.
     pub(crate) calm: Duration,
     /// The fault that the round is about.
     pub(crate) first: Strike,
@@ -225,7 +225,7 @@ pub(super) fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// A round's own.
+/// The random numbers of a round, which no other round changes.
 pub(super) fn dice(seed: u64, number: usize) -> StdRng {
     StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number as u64))
 }

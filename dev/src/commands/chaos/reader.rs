@@ -1,5 +1,4 @@
-//! Reads the topics along, as a consumer that only takes what is committed: which rows have come, and in which round one
-//! came again.
+//! Reads the topics along, as a consumer of committed records: which rows have come, and in which round a row came again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,13 +46,12 @@ impl Reader {
         Ok(Self { shared, gauge, thread })
     }
 
-    /// From now on repeats belong to this round.
+    /// Repeats from now on count for this round.
     pub(super) fn begin_round(&self, number: usize) {
         self.shared.round.store(number, Ordering::SeqCst);
     }
 
-    /// Waits until all that is in the topics now has been read. Markers of transactions are not records, so that this
-    /// never comes true where there are some.
+    /// Waits until all that is in the topics now has been read. With transactions this never ends: their markers are no records.
     pub(super) fn catch_up(&mut self) -> Result<()> {
         let wanted = self.gauge.ends()?;
         let there = || {
@@ -68,7 +66,7 @@ impl Reader {
         self.shared.state().seen.len()
     }
 
-    /// Those of the rows that have not come.
+    /// Returns the rows among these that have not come.
     pub(super) fn absent(&self, rows: &[String]) -> Vec<String> {
         let state = self.shared.state();
         rows.iter().filter(|id| !state.seen.contains(*id)).cloned().collect()
@@ -108,7 +106,7 @@ impl Shared {
 
 fn read_along(mut follower: Box<dyn Follow>, shared: &Shared, stop: &AtomicBool) -> Result<()> {
     let mut last_news = Instant::now();
-    // Goes on for a moment after the end: what is there has to come.
+    // After the end it reads on until nothing has come for a moment, so that it has all that is there.
     while !stop.load(Ordering::SeqCst) || last_news.elapsed() < Duration::from_millis(500) {
         if let Some(record) = follower.next(Duration::from_millis(50)).context("the reader")? {
             last_news = Instant::now();

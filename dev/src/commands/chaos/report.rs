@@ -1,4 +1,4 @@
-//! What came of the rounds: the table by kinds of faults, the books, and whether all that is promised held.
+//! The results of the rounds: a table by kinds of faults, the comparison of rows and records, and whether each promise held.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use super::plan::{Kind, Round};
 use super::world::{Repeats, Settings, Verdict};
 use crate::screen::{line, thousands};
 
-/// How long nothing may move while both ends are up.
+/// The longest time without a record or a confirmation while everything is up.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(15);
 
-/// The same where a broker may lose a message, or a connection its answer, without a word: until it is sent again.
+/// The same for brokers that may lose a message, or its answer, without an error: it is sent again only after that time.
 const LONGEST_SILENCE: Duration = Duration::from_secs(45);
 
 /// The most memory a relay may ever hold, in KiB: what its container is given.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
 
-/// What came of one round.
+/// The result of one round.
 #[derive(Debug, Clone)]
 pub(super) struct Outcome {
     pub(super) round: Round,
-    /// What `/status` said just before the fault.
+    /// The records in flight just before the fault, by `/status`.
     pub(super) in_flight: u64,
     /// The second fault, if it met something that was up.
     pub(super) second: Option<Kind>,
@@ -33,9 +33,9 @@ pub(super) struct Outcome {
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
     pub(super) recovery: Duration,
-    /// The longest stretch of that in which nothing moved.
+    /// The longest part of the recovery in which nothing moved.
     pub(super) standstill: Duration,
-    /// What a scenario found.
+    /// The promises that a scenario found broken.
     pub(super) scenario: Vec<String>,
     /// Records that came again, and the first of them.
     pub(super) repeats: (usize, String),
@@ -62,7 +62,7 @@ impl Outcome {
         )
     }
 
-    /// What of the promises the round broke.
+    /// The promises that the round broke.
     fn broken(&self, settings: &Settings) -> Vec<String> {
         let mut broken = Vec::new();
         let mut add = |what: String| broken.push(format!("round {}: {what}", self.round.number));
@@ -103,7 +103,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// What of the promises was broken; nothing: pass.
+    /// The promises that were broken. If there are none, the run has passed.
     pub(super) fn broken(&self, settings: &Settings) -> Vec<String> {
         let mut broken: Vec<String> = self.outcomes.iter().flat_map(|outcome| outcome.broken(settings)).collect();
         if self.peak_kib > MOST_MEMORY_KIB {

@@ -33,32 +33,32 @@ pub(super) const PATIENCE: Duration = Duration::from_mins(3);
 /// Keys of the load: enough that its connections seldom wait for each other, few enough that each has many records.
 const KEYS: u32 = 100;
 
-/// A lost connection is noticed that soon: by Postgres, and by the relay, which asks for the server's setting.
+/// Postgres notices a lost connection this soon, and so does the relay, which reads the setting of the server.
 const WAL_SENDER_TIMEOUT: &str = "4s";
 
-/// The same for connections to brokers.
+/// Connections to Kafka notice it as soon.
 const SOCKET_TIMEOUT: &str = "socket.timeout.ms=4000";
 
-/// The same where the destination has a setting of its own: a server that does not answer for so long is left.
+/// Other destinations have settings of their own: the relay leaves a server that does not answer for so many seconds.
 const SILENCES: [(brokers::Kind, &str, u64); 3] = [
     (brokers::Kind::RabbitMq, "heartbeat", 3),
     (brokers::Kind::Nats, "timeout", 5),
     (brokers::Kind::Valkey, "timeout", 5),
 ];
 
-/// What begins a property by which a destination drops repeats itself.
+/// The beginning of the property that makes a destination drop repeats.
 const DEDUPE: &str = "dedupe=";
 
-/// How far the brokers are unless it is said: so that records are in flight when a fault strikes.
+/// The default distance of the brokers. With it, records are in flight when a fault strikes.
 const DISTANCE: Duration = Duration::from_millis(4);
 
 /// Keys among which bulk rows are dealt out.
 const BULK_KEYS: i64 = 50;
 
-/// May do what a relay does, with a password; everybody else needs none.
+/// A role with the rights of a relay that needs a password. No other role needs one.
 pub(super) const ROTATING_ROLE: &str = "rotating";
 
-/// The same where records are refused: for a while the relay then has one record in flight, and the load is a tenth.
+/// The default distance if records are refused: then the relay has one record in flight for a while, and the load is a tenth.
 const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
 
 /// What all addresses begin with.
@@ -67,13 +67,13 @@ const PREFIX: &str = "outbox.event";
 /// So small that transactions of thousands of rows are often interrupted half-way.
 const MAX_IN_FLIGHT: &str = "--max-in-flight=1MiB";
 
-/// Below the topic's limit: else whole batches are refused again and again, and that is another test's matter.
+/// Below the topic's limit: else the broker would refuse whole batches again and again, which another test shows.
 const BATCH_SIZE: &str = "batch.size=40000";
 
 /// The limit of a topic in bytes, where rows above it are written.
 const TOPIC_LIMIT: &str = "50000";
 
-/// What one run is about.
+/// The settings of one run.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     /// Where to, if that is not Kafka.
@@ -92,14 +92,14 @@ pub(super) struct Settings {
     pub(super) relay: Vec<String>,
 }
 
-/// What may arrive a second time.
+/// Which rows may arrive a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeats {
     /// Nothing.
     None,
-    /// What was under way when the relay was killed.
+    /// Rows that were in flight when the relay was killed.
     AfterKills,
-    /// Also what was under way when the connection to the broker was lost: there is nothing that the broker would know it by.
+    /// Also rows that were in flight when the connection to the broker was lost: the broker cannot know a repeat.
     AfterLosses,
 }
 
@@ -123,7 +123,7 @@ impl Settings {
         SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to).map(|&(_, name, seconds)| (name, seconds))
     }
 
-    /// Whether what is read along is what the truth is read from in the end. RabbitMQ's stream may lack rows that its queue has
+    /// Whether the reader reads what is compared in the end. RabbitMQ's stream may lack rows that its queue has
     /// ([`walrelay_dev::arrivals`]); a row below the confirmed position is not sent again, so that the truth tells whether it is missing.
     pub(super) fn follows_what_counts(&self) -> bool {
         self.to != Some(brokers::Kind::RabbitMq)
@@ -183,7 +183,7 @@ impl Settings {
     }
 }
 
-/// Everything that runs.
+/// The services, the load and the relay of a run.
 pub(super) struct World {
     pub(super) postgres: Postgres,
     pub(super) postgres_tap: Tap,
@@ -202,13 +202,13 @@ pub(super) struct World {
     bulk: i64,
 }
 
-/// What was found when the rounds were over.
+/// The comparison after the last round.
 #[derive(Debug)]
 pub(super) struct Verdict {
     pub(super) tally: Tally,
     pub(super) truth: truth::Report,
     pub(super) dead_letters: Option<DeadLetters>,
-    /// Of a transaction and a partition each; `None` where there are no transactions.
+    /// Aborted transactions of Kafka, each counted once in each partition that it had records in; `None` without transactions.
     pub(super) aborted: Option<u64>,
     pub(super) exit: i32,
     /// Why not everything committed was confirmed in the end.

@@ -11,7 +11,7 @@ use super::draw::Draw;
 /// Publishes all that happens to rows.
 const PUBLICATION: &str = "FOR ALL TABLES";
 
-/// Adds them; gives the publication that they are to be seen through.
+/// Adds the changes. Returns the publication that carries them.
 pub(super) fn add(draw: &mut Draw, id_column: &str, case: &mut Case) -> Option<String> {
     if !draw.is(4) {
         return None;

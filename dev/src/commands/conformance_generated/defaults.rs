@@ -23,7 +23,7 @@ const EXPRESSIONS: [(&str, &[&str]); 15] = [
     ("bool", &["(1 = 1)", "NOT false", "'t'"]),
 ];
 
-/// Draws one.
+/// Draws a default.
 pub(super) fn draw(draw: &mut Draw, kind: &str, values: &[&str]) -> String {
     let expressions = EXPRESSIONS.iter().find(|(name, _)| *name == kind).map(|(_, expressions)| *expressions);
     match (draw.number(0..6), expressions) {

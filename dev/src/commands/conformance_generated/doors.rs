@@ -16,12 +16,12 @@ type Keys = Vec<(&'static str, String)>;
 const OF_CONNECTOR: [&str; 4] =
     ["sasl.jaas.config", "ssl.truststore.certificates", "ssl.keystore.key", "ssl.keystore.certificate.chain"];
 
-/// Adds them.
+/// Adds the keys of both ways in.
 pub(super) fn add(draw: &mut Draw, config: &mut BTreeMap<String, String>, worker: &mut Vec<String>) {
     for (key, value) in to_postgres(draw) {
         config.insert(format!("database.{key}"), value);
     }
-    // Where they stand: with the connector, with its worker, or some with each.
+    // 0: all in the connector's configuration, 1: all in its worker's, 2: some in each.
     let of_worker = draw.number(0..3);
     for (key, value) in to_kafka(draw) {
         if of_worker > 0 && !OF_CONNECTOR.contains(&key) && (of_worker == 1 || draw.is(2)) {

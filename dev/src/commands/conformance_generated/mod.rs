@@ -24,7 +24,6 @@ use walrelay_dev::conformance::beside::{Beside, Pair, Topics};
 use crate::binary::Binary;
 use crate::screen;
 
-/// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -60,7 +60,7 @@ impl Draw {
     fn row(&mut self, to: &str, at: usize, last: bool, prefix: &str, table: &Table) -> String {
         let id = if table.id == "uuid" { format!("0192c2f1-0000-7000-8000-{at:012}") } else { at.to_string() };
         let routes = ["order", "user", "order", "x-order"];
-        // The others have one partition.
+        // The topics of the other routes have one partition.
         let routes = routes.get(..if table.has(Trait::Chosen) { 1 } else { routes.len() }).unwrap_or_default();
         let route = if last { LAST } else { self.one(routes) };
         let route = if table.has(Trait::Whole) { format!("{prefix}{route}") } else { route.to_owned() };

@@ -37,7 +37,7 @@ const SHORT: [(&str, &[&str]); 5] = [
     ("org.apache.kafka.connect.storage.SimpleHeaderConverter", &["SimpleHeaderConverter", "Simple"]),
 ];
 
-/// Adds them.
+/// Adds some of the producer's keys, and shortens some classes.
 pub(super) fn add(draw: &mut Draw, config: &mut BTreeMap<String, String>) {
     for (key, values) in PACE {
         if draw.is(8) {

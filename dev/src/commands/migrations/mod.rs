@@ -21,7 +21,6 @@ use crate::chosen::Chosen;
 use crate::screen;
 use scenario::{Scenario, scenarios};
 
-/// What may be said.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -31,7 +30,7 @@ pub(crate) struct Arguments {
     at_once: usize,
 }
 
-/// Whether no row was lost, swapped or sent to another partition on any of the ways.
+/// Returns whether no migration lost or swapped a row, or sent one to another partition.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let binary = arguments.chosen.binary.path()?;
     let ground = Ground::start(arguments.chosen.postgres)?;
@@ -43,7 +42,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good == count)
 }
 
-/// Says at its end how it went, so that others' lines are not among its own.
+/// Moves one configuration, and prints its lines together at the end: several run at the same time.
 fn migrate(ground: &Ground, worker: &Worker, binary: &Path, scenario: Scenario) -> bool {
     let (started, mut said) = (Instant::now(), Vec::new());
     let moved = move_all(ground, worker, binary, scenario, &mut said);

@@ -11,7 +11,7 @@ use super::{Ground, PATIENCE, about};
 /// How long what was killed stays away.
 const AWAY: Duration = Duration::from_secs(3);
 
-/// What happens. The relay is killed as often as all else together: that is what repeats.
+/// The kinds of faults. The relay is killed as often as all other faults come, since a kill is what repeats rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     RelayKilled,
@@ -22,7 +22,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// As tables name it.
+    /// Each kind with its name in tables.
     pub(super) const ALL: [(Self, &str); 5] = [
         (Self::RelayKilled, "relay killed"),
         (Self::RelayStopped, "relay stopped"),
@@ -65,7 +65,7 @@ impl Fault {
     }
 }
 
-/// What comes next, and when.
+/// The faults of a run, one after the other.
 pub(super) struct Faults {
     rng: StdRng,
     every: Duration,
@@ -74,13 +74,13 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// The first comes after such a while.
+    /// The first fault comes after about this time.
     pub(super) fn new(mut rng: StdRng, every: Duration) -> Self {
         let next = Instant::now() + about(&mut rng, every);
         Self { rng, every, next, under_way: None }
     }
 
-    /// Begins or ends one when it is time; the one that has begun.
+    /// Begins or ends a fault if it is due. Returns the fault that has begun.
     pub(super) fn turn(&mut self, ground: &mut Ground) -> Result<Option<Fault>> {
         if Instant::now() < self.next {
             return Ok(None);
@@ -96,7 +96,7 @@ impl Faults {
         Ok(Some(fault))
     }
 
-    /// Ends what is under way.
+    /// Ends the fault that is under way.
     pub(super) fn end(&mut self, ground: &mut Ground) -> Result<()> {
         if let Some(fault) = self.under_way.take() {
             fault.end(ground)?;

@@ -35,7 +35,7 @@ use writers::Writers;
 /// How long anything may take that has to happen.
 const PATIENCE: Duration = Duration::from_mins(3);
 
-/// How often the relay is looked at.
+/// The pause between two looks at the programs.
 const TICK: Duration = Duration::from_millis(100);
 
 /// How often a sample is taken.
@@ -144,7 +144,7 @@ fn play(arguments: &Arguments, seed: u64, ground: &mut Ground, reader: &Reader, 
         ensure!(since.elapsed() < PATIENCE, "nothing has arrived for {PATIENCE:?}: {}", ground.relay_tail());
         if sampled.elapsed() >= SAMPLE_EVERY {
             sampled = Instant::now();
-            // While Postgres is down there is none.
+            // While Postgres is down, no sample can be taken.
             samples.all.extend(ground.sample(started, reader).ok());
         }
         if told.elapsed() >= TELL_EVERY {

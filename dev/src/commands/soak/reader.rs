@@ -1,4 +1,4 @@
-//! Who reads: a consumer that follows the topic and keeps the books by key.
+//! A consumer that follows the topic and keeps the last number of each key.
 //!
 //! In: records whose payload begins with their number within their key. Out: how many came, came again, and came without their
 //! predecessor.
@@ -16,7 +16,7 @@ use rdkafka::ClientConfig;
 use walrelay_dev::background::Background;
 use walrelay_dev::consume::{Follower, Record};
 
-/// What has been read.
+/// The counts of what was read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Books {
     /// Records.
@@ -34,7 +34,7 @@ impl Books {
     }
 }
 
-/// What has come of a key.
+/// The rows of a key that have come.
 #[derive(Debug, Clone, Copy, Default)]
 struct Key {
     last: u64,

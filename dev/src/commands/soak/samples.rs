@@ -1,4 +1,4 @@
-//! What was seen over the time: samples, what they say, and how they are shown.
+//! The samples of a run: how they are judged and shown.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::screen::thousands;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// One look at everything.
+/// One sample.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     /// Since the start.
     pub(super) second: u64,
     /// Rows.
     pub(super) committed: u64,
-    /// Of those, in the topic.
+    /// How many of the committed rows are in the topic.
     pub(super) arrived: u64,
     /// WAL that the slot has not confirmed.
     pub(super) behind_bytes: u64,
@@ -31,7 +31,7 @@ pub(super) struct Sample {
     pub(super) table_bytes: u64,
     /// The relay's resident memory.
     pub(super) memory_kib: u64,
-    /// The most it was since the relay's start.
+    /// The most that this memory was since the relay's start.
     pub(super) peak_kib: u64,
     /// The relay's open file descriptors.
     pub(super) files: u64,
@@ -67,7 +67,7 @@ impl Samples {
         }
     }
 
-    /// What is broken by what was seen.
+    /// Adds the promises that the samples show to be broken to the failures.
     pub(super) fn judge(&mut self, most_memory_kib: u64, most_files: u64) {
         if self.books.gaps > 0 {
             self.failures.push(format!("{} rows came without their predecessor", self.books.gaps));
@@ -106,7 +106,7 @@ impl Samples {
         )
     }
 
-    /// The end, for people.
+    /// The result, for people.
     pub(super) fn verdict(&self) -> String {
         let mut words = vec![format!(
             "truth         {} rows committed, {} arrived, {} repeats, {} gaps; longest standstill {:.1} s",

@@ -1,4 +1,4 @@
-//! Who writes: at a rate, so many rows a transaction, for as long as it takes.
+//! Writers that write at a rate until they are stopped, [`BATCH`] rows a transaction.
 //!
 //! In: where, how fast. Out: rows whose payload begins with their number within their key. The table `soak_keys` holds the last number
 //! of each key, changed by the statement that inserts the rows: it is the truth, whatever became of an answer.
@@ -72,7 +72,7 @@ impl Writers {
         Self((0..CONNECTIONS).map(write).collect())
     }
 
-    /// Stops them; how many transactions were acknowledged.
+    /// Stops them. Returns how many transactions were acknowledged.
     pub(super) fn stop(self) -> Result<u64> {
         self.0.into_iter().map(Background::stop).sum()
     }

@@ -15,7 +15,7 @@ use super::super::world::{PATIENCE, ROTATING_ROLE, World};
 
 const ROWS: i64 = 300;
 
-/// Between the change of the one and of the other; every second time there is none.
+/// The pause between both changes; every second time there is none.
 const GAP: Duration = Duration::from_secs(3);
 
 pub(in super::super) fn play(world: &mut World, dice: u64) -> Result<Vec<String>> {

@@ -1,7 +1,5 @@
-//! What needs a relay of its own: each scenario has a database, a slot, topics and a relay beside the load, on the same services and
-//! through the same taps, and says itself what of the promises it found broken.
-//!
-//! A scenario that finds nothing returns an empty list; what it cannot do at all is an error.
+//! Scenarios: faults with a database, a slot, topics and a relay of their own beside the load, on the same services and through the same
+//! taps. Each returns the promises that it found broken, and an error if it could not be played.
 
 pub(super) mod credentials;
 pub(super) mod headers;
@@ -21,7 +19,7 @@ use walrelay_dev::stage::Stage;
 use super::judge::Judge;
 use super::world::{PATIENCE, World};
 
-/// A stage beside the world's, behind the same taps.
+/// The stage of a scenario, behind the same taps as the world's.
 fn aside(world: &World, partitions: u32) -> Result<Stage> {
     let (binary, prefix) = (&world.stage.binary, unique_name("aside"));
     let stage = world.servers.stage(&world.postgres, binary, &prefix, &shop::Options::default(), partitions, &[])?;
@@ -30,14 +28,14 @@ fn aside(world: &World, partitions: u32) -> Result<Stage> {
     Ok(stage)
 }
 
-/// Its relay, once it streams.
+/// Starts the relay of a scenario, and waits until it streams.
 fn streaming(stage: &Stage, more: &[&str]) -> Result<Relay> {
     let mut relay = stage.relay(more)?;
     relay.wait_streaming(PATIENCE)?;
     Ok(relay)
 }
 
-/// Removes all of it, whatever the relay's end was.
+/// Removes the stage of a scenario; its relay may still run.
 fn strike_down(world: &World, stage: &Stage, mut relay: Relay) -> Result<()> {
     relay.kill9()?;
     world.servers.strike(stage, PATIENCE)
@@ -66,7 +64,7 @@ fn look_at(stage: &Stage, topic: &str) -> Result<Judge> {
     Judge::of(&stage.arrivals, &[topic.to_owned()])
 }
 
-/// Waits until everything committed is confirmed; what it is at otherwise, or how the relay has ended.
+/// Waits until everything committed is confirmed. Returns why that failed: the slot's position, or the end of the relay.
 fn unconfirmed(stage: &Stage, relay: &mut Relay, limit: Duration) -> Result<Option<String>> {
     let waited = stage.wait_confirmed(limit);
     Ok(match (relay.exited()?, waited) {

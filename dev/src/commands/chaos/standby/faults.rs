@@ -1,4 +1,4 @@
-//! What is done to a relay that has a standby: how each fault begins and ends. Everything follows from the seed.
+//! The faults of a relay that has a standby: how each begins and ends. All choices follow from the seed.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Fault {
         matches!(self, Self::Terminate | Self::TerminateCut)
     }
 
-    /// Whether some records may come late for all that the relay can do: they leave before it has its turn.
+    /// Whether the relay cannot prevent late records: librdkafka sends them before the relay's thread runs again.
     pub(super) fn may_be_late(self) -> bool {
         self.freezes()
     }

@@ -36,10 +36,10 @@ use faults::{Round, plan};
 /// How long anything may take that has to happen.
 const PATIENCE: Duration = Duration::from_mins(2);
 
-/// A relay that is not heard of loses the slot this soon.
+/// Postgres takes the slot from a silent relay this soon.
 const WAL_SENDER_TIMEOUT: &str = "5s";
 
-/// Of each round.
+/// The keys of each round.
 const KEYS: i64 = 64;
 
 /// Rows of a transaction.
@@ -50,7 +50,7 @@ const PARTITIONS: u32 = 12;
 /// What all addresses begin with.
 const PREFIX: &str = "outbox.event";
 
-/// Nothing has come for so long: all that is under way has arrived.
+/// Once no record has come for this long, all that was in flight has arrived.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// Which rounds are played.
@@ -72,7 +72,7 @@ pub(super) struct Pair<'a> {
     standby: Relay,
 }
 
-/// What came of a round.
+/// The result of a round.
 struct Outcome {
     round: Round,
     /// Of the active relay, when the fault began.
@@ -164,7 +164,7 @@ fn arguments(settings: &Settings) -> Vec<String> {
 /// Writes numbered rows until it is stopped; the last number.
 fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
     let mut client = stage.connect()?;
-    // What ElasticMQ and RabbitMQ take is less by far.
+    // ElasticMQ and RabbitMQ take far fewer messages.
     let pause = match settings.to {
         None | Some(brokers::Kind::Valkey | brokers::Kind::Nats) => Duration::from_millis(4),
         Some(brokers::Kind::RabbitMq) => Duration::from_millis(20),
@@ -180,7 +180,7 @@ fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
 }
 
 impl Pair<'_> {
-    /// What was in flight when the fault began, and how long the standby took from then on.
+    /// The records in flight when the fault began, and the time until the standby had taken over.
     fn lose_slot(&mut self, round: Round) -> Result<(u64, Duration)> {
         let arrived = || Ok(self.active.metric("walrelay_events_total")? > 0.0);
         process::wait_until(PATIENCE, "some records", arrived)?;
