@@ -289,7 +289,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let until = self.clock.now() + duration;
         loop {
             self.metrics.turned(self.clock.now());
-            self.look_at_hold()?;
+            self.check_hold()?;
             self.take_reports()?;
             self.end_at_refusal()?;
             let ending = self.stop_requested();

@@ -33,7 +33,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
         let now = self.clock.now();
         self.metrics.turned(now);
-        self.look_at_hold()?;
+        self.check_hold()?;
         let takes = self.owns_sink(session)? && self.may_send();
         let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
         self.take_reports()?;

@@ -188,7 +188,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// Streams until the stream ends. `None`: the next connection may follow.
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
-        if slot.as_ref().is_some_and(|slot| !self.relay.held_until(slot, confirmed)) {
+        if slot.as_ref().is_some_and(|slot| !self.relay.was_held_until(slot, confirmed)) {
             return restart_after_takeover(&mut self.relay, "another relay may have held the slot", Some(stream))
                 .err()
                 .map(Err);

@@ -1,0 +1,300 @@
+//! [`Hold`]: what the relay knows about its slot, and what follows from it for the records in flight.
+//!
+//! In: answers about the slot's holder, turns of the loop, the ends of streams, the time since boot. Out: until when records may leave, and
+//! a [`HoldVerdict`] for each turn. This file reads no clock; it asks through [`AskHolder`](super::AskHolder).
+//!
+//! Invariant: `may_send_until` is later than the present only while no other relay can have sent a record from the slot. The head of `hold`
+//! has the rules.
+
+use super::{ASKS_EVERY, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer};
+use crate::lsn::Lsn;
+use std::time::Duration;
+
+/// A turn of the loop proves the hold for so long without a question, while every record in flight is younger than
+/// [`ASKS_AFTER`](super::ASKS_AFTER). After the slot is taken, the first answer has so long to come.
+const UNASKED: Duration = Duration::from_secs(2);
+
+/// A doubt without an answer is forgotten after so long: a server that has no connection to spare gives no answer.
+const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
+
+/// If no answer comes for so long, the relay gives up the connection, also with nothing in flight.
+const GIVES_UP: Duration = Duration::from_secs(5);
+
+/// What is known about the slot. Without a slot, as in commands that hold none, records always leave.
+#[derive(Debug, Default)]
+pub(in crate::relay) struct Hold {
+    pub(super) slot: Option<HeldSlot>,
+    pub(super) stream: StreamState,
+    /// Records may leave until this moment.
+    pub(super) may_send_until: Duration,
+    /// When the relay last asked who holds the slot.
+    last_asked: Duration,
+    /// The last position that the relay has confirmed, or the slot's position when the relay took it. A slot that stands further was moved
+    /// by another relay.
+    pub(super) confirmed: Lsn,
+    pub(super) others: Others,
+    /// The server was started again since the relay took the slot, or it is another one: none of its walsenders is the relay's, and when the
+    /// slot was released says nothing.
+    pub(super) is_server_restarted: bool,
+    /// The second of the slot's last holder is not over, or no answer has said since that the slot is still the relay's: the relay takes no
+    /// row.
+    pub(super) waits_for_last_holder: bool,
+}
+
+/// The state of the relay's stream.
+#[derive(Debug, Default)]
+pub(super) enum StreamState {
+    /// There was none yet.
+    #[default]
+    Never,
+    Open(OpenStream),
+    Ended {
+        at: Duration,
+        /// An answer since then said that nobody holds the slot.
+        is_slot_free: bool,
+    },
+}
+
+/// What the relay knows while its stream seems open.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    /// The loop's last turn.
+    last_turn: Duration,
+    /// The last turn in which the relay had taken every row that it had read. The end of a stream comes behind its rows.
+    last_caught_up: Duration,
+    /// Why turns prove nothing until an answer has come.
+    pub(super) doubt: Option<Doubt>,
+    /// Since when nothing proves that the relay holds the slot.
+    unproven_since: Option<Duration>,
+    /// The moment of the first question whose answer was that nobody holds the slot, although the stream seems open.
+    released_since: Option<Duration>,
+}
+
+/// The process stood still, or has taken the slot and not sent anything yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Doubt {
+    /// The last moment at which the relay certainly held the slot.
+    held_at: Duration,
+    /// When the reason came up last. Answers to earlier questions do not count.
+    since: Duration,
+}
+
+/// What the relay knows about other relays since it took the slot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Others {
+    #[default]
+    Unseen,
+    /// Another relay may have published. The unconfirmed records of this one may be older than its records.
+    Seen,
+    /// As `Seen`, and the ledger has been set to the slot's position then.
+    LedgerReset,
+}
+
+/// What follows for the records in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldVerdict {
+    Holds,
+    /// Another relay may hold the slot: no record in flight may leave.
+    Unproven(&'static str),
+    /// Another relay holds it, or held it.
+    TakenOver(&'static str),
+    /// The server shuts down, or the relay's walsender is gone.
+    ServerStops,
+}
+
+/// The records that are not confirmed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unconfirmed {
+    /// Records are not acknowledged, or acknowledged and not confirmed.
+    pub(super) any: bool,
+    /// Records are in flight.
+    pub(super) in_flight: bool,
+    /// A record has been in flight for longer than [`ASKS_AFTER`](super::ASKS_AFTER).
+    pub(super) old: bool,
+}
+
+impl StreamState {
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Open(_))
+    }
+
+    fn doubt(&self) -> Option<Doubt> {
+        match self {
+            Self::Open(open) => open.doubt,
+            Self::Never | Self::Ended { .. } => None,
+        }
+    }
+}
+
+impl OpenStream {
+    /// The loop turns. After a standstill, turns prove nothing until an answer has come.
+    fn turned(&mut self, now: Duration) {
+        if now >= self.last_turn + BELIEVED_FREE {
+            let held_at = self.doubt.map_or(self.last_turn, |doubt| doubt.held_at);
+            self.doubt = Some(Doubt { held_at, since: now });
+        }
+        self.doubt = self.doubt.filter(|doubt| now < doubt.since + DOUBTS);
+        self.last_turn = now;
+    }
+
+    /// An answer to a question of this time says that the relay's walsender holds the slot.
+    fn is_held(&mut self, asked: Duration) {
+        self.doubt = match self.doubt {
+            Some(doubt) if asked < doubt.since => Some(Doubt { held_at: asked, ..doubt }),
+            Some(_) | None => None,
+        };
+    }
+
+    /// Whether a turn is no proof that the relay holds the slot.
+    fn is_doubtful(&self, now: Duration, unconfirmed: Unconfirmed) -> bool {
+        let is_behind = now >= self.last_caught_up + BELIEVED_FREE;
+        unconfirmed.old || is_behind || self.doubt.is_some() || self.released_since.is_some()
+    }
+}
+
+impl Hold {
+    /// The relay has taken the slot.
+    pub(super) fn taken(&mut self, mut slot: HeldSlot) {
+        // If the slot is lost and taken again within the predecessor's second, that second goes on.
+        let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
+        slot.sends_from = slot.sends_from.max(before);
+        (self.may_send_until, self.last_asked) = (slot.since + slot.proof().min(UNASKED), Duration::ZERO);
+        (self.others, self.is_server_restarted) = (Others::Unseen, false);
+        // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
+        // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
+        // the server ends each stream early, and says why behind the rows.
+        let waits = slot.sends_from > slot.since;
+        let asks_first = waits && !self.waits_for_last_holder;
+        self.waits_for_last_holder = waits;
+        self.stream = StreamState::Open(OpenStream {
+            last_turn: slot.since,
+            last_caught_up: slot.since,
+            doubt: asks_first.then_some(Doubt { held_at: slot.since, since: slot.since + BELIEVED_FREE }),
+            unproven_since: None,
+            released_since: None,
+        });
+        self.slot = Some(slot);
+    }
+
+    /// Every row that was read has been taken, so that the relay reads on.
+    pub(in crate::relay) fn caught_up(&mut self) {
+        if let StreamState::Open(open) = &mut self.stream {
+            open.last_caught_up = open.last_turn;
+        }
+    }
+
+    /// The stream has ended. The next turn asks at once who holds the slot.
+    pub(super) fn stream_ended(&mut self, now: Duration) {
+        if let StreamState::Open(open) = &self.stream {
+            let held_at = open.doubt.map_or(now, |doubt| doubt.held_at);
+            self.stream = StreamState::Ended { at: now, is_slot_free: false };
+            (self.may_send_until, self.last_asked) = (self.may_send_until.min(held_at + BELIEVED_FREE), Duration::ZERO);
+        }
+    }
+
+    /// Whether no other relay was seen until this one took the slot again (`taken`, at `stands_at`). With records in flight, whether no
+    /// other relay can have held the slot.
+    pub(super) fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn, in_flight: bool) -> bool {
+        let Some(slot) = &mut self.slot else { return true };
+        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
+            let is_proven = match holder {
+                Holder::Walsender(pid) if pid == slot.walsender => true,
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => true,
+                Holder::Walsender(pid) if pid == taken.walsender => false,
+                Holder::NotAccepting => false,
+                Holder::Unknown if !in_flight => false,
+                Holder::Walsender(_) | Holder::Nobody(_) | Holder::Unknown => return false,
+            };
+            if is_proven {
+                self.may_send_until = self.may_send_until.max(asked + BELIEVED_FREE);
+            }
+        }
+        let is_own_release = self.is_server_restarted || taken.released.is_none_or(|at| at <= self.may_send_until);
+        stands_at <= self.confirmed && if in_flight { taken.since < self.may_send_until } else { is_own_release }
+    }
+
+    /// Takes the answers that have come, decides on the records in flight, and asks if that is due.
+    pub(super) fn decide(&mut self, now: Duration, unconfirmed: Unconfirmed) -> HoldVerdict {
+        if self.slot.is_none() {
+            return HoldVerdict::Holds;
+        }
+        if let StreamState::Open(open) = &mut self.stream {
+            open.turned(now);
+        }
+        let verdict = match self.take_answers() {
+            end @ (HoldVerdict::TakenOver(_) | HoldVerdict::Unproven(_)) => return end,
+            verdict @ (HoldVerdict::Holds | HoldVerdict::ServerStops) => verdict,
+        };
+        let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
+        if now >= slot.sends_from && self.stream.doubt().is_none() {
+            self.waits_for_last_holder = false;
+        }
+        let is_proven = now < self.may_send_until;
+        let mut is_given_up = false;
+        let asks = match &mut self.stream {
+            StreamState::Open(open) => {
+                let is_doubtful = open.is_doubtful(now, unconfirmed);
+                if is_proven && !is_doubtful && verdict == HoldVerdict::Holds {
+                    self.may_send_until = self.may_send_until.max(now + slot.proof().min(UNASKED));
+                }
+                // With nothing in flight there is time to ask: most likely the process only stood still.
+                open.unproven_since = if is_proven { None } else { open.unproven_since.or(Some(now)) };
+                is_given_up = open.unproven_since.is_some_and(|since| now >= since + GIVES_UP);
+                is_doubtful || !is_proven
+            }
+            StreamState::Never | StreamState::Ended { .. } => unconfirmed.any && self.others == Others::Unseen,
+        };
+        if !is_proven && unconfirmed.in_flight || is_given_up {
+            return HoldVerdict::Unproven("nothing proves that no other relay holds the slot");
+        }
+        let is_due = |doubt: Doubt| self.last_asked < doubt.since && doubt.since <= now;
+        if asks && (now >= self.last_asked + ASKS_EVERY || self.stream.doubt().is_some_and(is_due)) {
+            self.last_asked = now;
+            slot.asks.ask(now);
+        }
+        verdict
+    }
+
+    /// Takes the answers that have come, which may prove the hold for longer.
+    fn take_answers(&mut self) -> HoldVerdict {
+        let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
+        let (walsender, proof) = (slot.walsender, slot.proof());
+        let mut verdict = HoldVerdict::Holds;
+        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
+            let proven_for = match (holder, &mut self.stream) {
+                (Holder::Walsender(pid), StreamState::Open(open)) if pid == walsender => {
+                    open.is_held(asked);
+                    proof
+                }
+                (Holder::Walsender(pid), _) if pid == walsender => BELIEVED_FREE,
+                (Holder::Walsender(_), _) => return HoldVerdict::TakenOver("another relay holds the slot"),
+                (Holder::Nobody(confirmed), _) if confirmed > self.confirmed => {
+                    return HoldVerdict::TakenOver("another relay has moved the slot");
+                }
+                (Holder::Nobody(_), StreamState::Open(open)) => {
+                    self.may_send_until = self.may_send_until.min(asked + BELIEVED_FREE);
+                    // The reason for its end is in the socket. The loop reads the socket first, if there is room for its rows.
+                    if asked >= *open.released_since.get_or_insert(asked) + ASKS_EVERY {
+                        verdict = HoldVerdict::ServerStops;
+                    }
+                    continue;
+                }
+                (Holder::Nobody(_), StreamState::Ended { is_slot_free, .. }) => {
+                    *is_slot_free = true;
+                    BELIEVED_FREE
+                }
+                (Holder::Nobody(_), StreamState::Never) => BELIEVED_FREE,
+                (Holder::NotAccepting, StreamState::Open(_)) => {
+                    verdict = HoldVerdict::ServerStops;
+                    continue;
+                }
+                (Holder::NotAccepting, StreamState::Never | StreamState::Ended { .. }) => continue,
+                (Holder::Unknown, _) => {
+                    return HoldVerdict::Unproven("the slot is gone, or another server answers");
+                }
+            };
+            self.may_send_until = self.may_send_until.max(asked + proven_for);
+        }
+        verdict
+    }
+}

@@ -1,0 +1,238 @@
+//! Cases of bad rows whose action is a dead letter.
+
+use super::*;
+use crate::pgoutput::{Relation, RelationColumn, encode};
+use crate::sink::{HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
+
+/// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
+#[derive(Default)]
+struct ByKey {
+    keys: BTreeMap<Vec<u8>, VecDeque<Waiting>>,
+    refusals: u64,
+    /// Why it takes no dead letters now, or ever.
+    no_dead_letters: Option<Enqueue>,
+    /// It never takes a dead letter with a payload.
+    bare: bool,
+    /// It takes records in transactions.
+    transactions: bool,
+    /// The topic and the event of each record that was delivered.
+    delivered: Vec<String>,
+}
+
+struct Waiting {
+    record: OwnedRecord,
+    tag: Tag,
+    refused: Option<Failure>,
+    /// The refusal that the relay knows of.
+    told: Option<RefusalId>,
+}
+
+const DEAD: &str = "dead";
+
+fn too_large() -> Failure {
+    Failure::new(FailureClass::Row, "too_large", "it is too large")
+}
+
+impl ByKey {
+    /// Its answer to this dead letter, if it does not take it.
+    fn refuses(&self, record: &Record<'_>) -> Option<Enqueue> {
+        match &self.no_dead_letters {
+            _ if self.bare && record.value.is_some() => Some(Enqueue::Bad(too_large())),
+            Some(Enqueue::Bad(failure)) => Some(Enqueue::Bad(failure.clone())),
+            Some(_) => Some(Enqueue::Full),
+            None => None,
+        }
+    }
+
+    fn take(&mut self, record: &Record<'_>, tag: Tag, refused: Option<Failure>) -> Enqueue {
+        let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, told: None };
+        self.keys.entry(record.key.unwrap_or_default().to_vec()).or_default().push_back(record_of);
+        Enqueue::Taken
+    }
+}
+
+struct SharedByKey(Rc<RefCell<ByKey>>);
+
+impl Sink for SharedByKey {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        if record.value == Some(b"never") && record.topic != DEAD {
+            return Enqueue::Bad(too_large());
+        }
+        let refuses = if record.topic == DEAD { self.0.borrow().refuses(record) } else { None };
+        refuses.unwrap_or_else(|| self.0.borrow_mut().take(record, tag, None))
+    }
+
+    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
+        self.0.borrow_mut().take(record, tag, Some(failure.clone()))
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        let ByKey { keys, refusals, delivered, .. } = &mut *self.0.borrow_mut();
+        for queue in keys.values_mut() {
+            while let Some(Waiting { record, tag, .. }) = queue.pop_front_if(|first| first.refused.is_none()) {
+                delivered.push(record.with_record(&mut HeaderRoom::default(), |record| {
+                    let header = |name: &str| record.headers.iter().find(|it| it.name == name).and_then(|it| it.value);
+                    let text = |name| header(name).map(|value| String::from_utf8_lossy(value).into_owned());
+                    let parts = [Some(record.topic.to_owned()), text("eventType"), text("walrelay-error")];
+                    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+                }));
+                each(Report::Delivered(Delivered { token: tag.token, records: 1, bytes: 1 }));
+            }
+            if let Some(Waiting { record, tag, refused: Some(failure), told: told @ None }) = queue.front_mut() {
+                *refusals += 1;
+                let id = RefusalId(*refusals);
+                *told = Some(id);
+                let (record, failure) = (record.clone(), failure.clone());
+                each(Report::Refused(Box::new(Refused { id, tag: *tag, record, failure })));
+            }
+        }
+    }
+
+    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
+        let Resolution::ReplaceWith(record, token) = resolution else { panic!("{resolution:?}") };
+        let mut sink = self.0.borrow_mut();
+        if let Some(refuses) = sink.refuses(record) {
+            return refuses;
+        }
+        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.told == Some(refusal));
+        let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
+        (first.record, first.tag.token, first.refused) = (OwnedRecord::of(record), token, None);
+        Enqueue::Taken
+    }
+
+    fn in_flight(&self) -> InFlight {
+        let sink = self.0.borrow();
+        let is_held = |queue: &&VecDeque<Waiting>| queue.front().is_some_and(|first| first.told.is_some());
+        let count = |records: u64, queue: &VecDeque<Waiting>| records + queue.len() as u64;
+        let held = sink.keys.values().filter(is_held).fold(0, count);
+        InFlight { records: sink.keys.values().fold(0, count), held, ..InFlight::default() }
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.0.borrow_mut().keys.clear();
+        Ok(())
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        self.0.borrow().transactions.then(|| seconds(60))
+    }
+
+    fn problem(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A row of this key, as a message; its route may be bad.
+fn row_of(key: &str, route: &str, kind: &str, payload: &str) -> Vec<u8> {
+    let content = format!(
+        r#"{{"id": "{kind}", "aggregatetype": {route}, "aggregateid": "{key}", "type": "{kind}", "payload": {payload}}}"#
+    );
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
+}
+
+/// A table's columns, and a row of it.
+fn table_and_row(values: [&str; 5]) -> [Vec<u8>; 2] {
+    let column = |name: &str| RelationColumn { name: name.to_owned(), type_id: 25, type_modifier: -1 };
+    let columns = ["id", "aggregatetype", "aggregateid", "type", "payload"].map(column).to_vec();
+    let (namespace, name) = ("public".to_owned(), "outbox".to_owned());
+    let (mut table, mut row) = (Vec::new(), Vec::new());
+    encode::relation(&mut table, &Relation { id: 7, namespace, name, replica_identity: b'd', columns });
+    encode::insert(&mut row, 7, values.len());
+    for text in values {
+        encode::value(&mut row, Some(text.as_bytes()));
+    }
+    [xlog_data(&table), xlog_data(&row)]
+}
+
+/// A relay whose bad rows become dead letters, its slot at 1000, and its server.
+fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
+    with_dead_letters_in(ByKey::default(), sent)
+}
+
+fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
+    let (sink, clock) = (Rc::new(RefCell::new(sink)), TestClock(Rc::new(Cell::new(Instant::now())), Instant::now()));
+    let limits =
+        Limits { coalesce: Duration::ZERO, shutdown_timeout: seconds(8), disconnect_after: Duration::from_mins(5) };
+    let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
+    let outbox = Outbox::new(mapping, Vec::new()).unwrap();
+    let metrics = Arc::new(Metrics::new("s", "p", clock.now()));
+    let relay = Relay::new(outbox, SharedByKey(Rc::clone(&sink)), clock.clone(), metrics, Arc::default(), limits);
+    let action = BadRowAction::DeadLetter;
+    let bad_rows = BadRows { action, dead_letter_topic: DEAD.to_owned(), ..BadRows::default() };
+    let mut relay = relay.with_bad_rows(bad_rows);
+    relay.acquired(Lsn::new(1000));
+    let sends = sent.iter().map(|message| (Duration::ZERO, message.clone())).collect();
+    let began = clock.now();
+    let server = Server { buffer: ReadBuffer::new(1 << 16), clock, began, until: seconds(2), sends, window: None };
+    (relay, server, sink)
+}
+
+#[test]
+fn a_bad_row_waits_for_its_turn_and_holds_up_its_key_alone() {
+    let sent = [
+        begin(2000),
+        row_of("a", "\"order\"", "a1", "{}"),
+        row_of("a", "\"order\"", "a2", "\"never\""),
+        row_of("a", "\"order\"", "a3", "{}"),
+        row_of("b", "\"order\"", "b1", "{}"),
+        row_of("c", "null", "c1", "{}"),
+        row_of("b", "\"order\"", "b2", "{}"),
+        commit(2000, 2040),
+    ];
+    let (mut relay, mut server, sink) = with_dead_letters(&sent);
+    sink.borrow_mut().no_dead_letters = Some(Enqueue::Full);
+    relay.stream(&mut server, None);
+    let topic = "outbox.event.order";
+    assert_eq!(sink.borrow().delivered, ["a1", "b1", "b2"].map(|kind| format!("{topic} {kind}")));
+    assert_eq!((relay.acknowledged, relay.in_flight(), relay.flush_lsn()), (3, 3, Lsn::new(1000)));
+    assert_eq!(relay.handled_bad_rows, 0, "none is finished");
+    sink.borrow_mut().no_dead_letters = None;
+    relay.idle(seconds(1)).unwrap();
+    let delivered = sink.borrow().delivered[3..].to_vec();
+    let [first, second, third] = delivered.as_slice() else { panic!("{delivered:?}") };
+    assert_eq!([first, second], [&format!("{DEAD} a2 it is too large"), &format!("{topic} a3")]);
+    assert!(third.starts_with(&format!("{DEAD} c1 column")), "{third}");
+    assert_eq!((relay.in_flight(), relay.flush_lsn(), relay.handled_bad_rows), (0, Lsn::new(2040), 2));
+}
+
+#[test]
+fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
+    let sent = [begin(2000), row_of("c", "null", "c1", "{}"), row_of("b", "\"order\"", "b1", "{}"), commit(2000, 2040)];
+    let (mut relay, mut server, sink) = with_dead_letters(&sent);
+    let failure = Failure::new(FailureClass::Row, "too_large", "it is too large as well");
+    sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(failure.clone()));
+    let ended = relay.stream(&mut server, None);
+    let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
+    assert_eq!((bad.row.id.as_deref(), bad.row.reason.label()), (Some("c1"), "null_route"));
+    assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
+    assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
+    assert_eq!(relay.in_flight(), 1, "the bad row alone");
+}
+
+#[test]
+fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered() {
+    for transactions in [false, true] {
+        let [table, row] = table_and_row(["1", "order", "a", "a1", "never"]);
+        let sink = ByKey { transactions, bare: true, no_dead_letters: Some(Enqueue::Full), ..ByKey::default() };
+        let (relay, mut server, sink) = with_dead_letters_in(sink, &[begin(2000), table, row, commit(2000, 2040)]);
+        server.until = Duration::from_hours(1);
+        let noted = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&noted);
+        let mut relay = relay.telling(Box::new(move |id| {
+            assert_eq!(id, Some("1"));
+            counted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }));
+        let mut session = Session::new(relay.clock().now(), None, Lsn::new(1000));
+        let mut turn = |relay: &mut Relay<_, _>| (0..500).for_each(|_| relay.turn(&mut server, &mut session).unwrap());
+        turn(&mut relay);
+        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 0), "{transactions}");
+        sink.borrow_mut().no_dead_letters = None;
+        turn(&mut relay);
+        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 1), "{transactions}");
+    }
+}

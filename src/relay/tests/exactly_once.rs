@@ -1,0 +1,369 @@
+//! Cases of a destination with transactions, and of what a stream waits for.
+
+use super::*;
+use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
+use crate::sink::{Initialized, Owner, Token};
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// A destination with transactions, as it stands.
+struct Broker {
+    /// It can be taken over.
+    yields: bool,
+    /// Why it takes no records of a topic.
+    obstacle: Option<(&'static str, Failure)>,
+    /// It reports what it has taken.
+    reports: bool,
+    /// But not now.
+    silence: Range<Instant>,
+    /// It commits what it is asked to.
+    commits: bool,
+    in_flight: Vec<Token>,
+    /// The progress of each commit.
+    committed: Vec<String>,
+}
+
+struct Transactional(Rc<RefCell<Broker>>, TestClock);
+
+impl Sink for Transactional {
+    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
+        let mut broker = self.0.borrow_mut();
+        if let Some((_, failure)) = broker.obstacle.as_ref().filter(|(topic, _)| *topic == record.topic) {
+            return Enqueue::Blocked(failure.clone());
+        }
+        broker.in_flight.push(token);
+        Enqueue::Taken
+    }
+
+    fn try_enqueue_refused(&mut self, _record: &Record<'_>, _tag: Tag, _failure: &Failure) -> Enqueue {
+        panic!("a transaction takes a dead letter at once")
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
+        let mut broker = self.0.borrow_mut();
+        if broker.reports && !broker.silence.contains(&self.1.now()) {
+            let reported = broker.in_flight.drain(..);
+            reported.for_each(|token| each(Report::Delivered(Delivered { token, records: 1, bytes: 1 })));
+        }
+    }
+
+    fn in_flight(&self) -> InFlight {
+        InFlight { records: self.0.borrow().in_flight.len() as u64, ..InFlight::default() }
+    }
+
+    fn restart(&mut self) -> Result<(), Failure> {
+        self.0.borrow_mut().in_flight.clear();
+        Ok(())
+    }
+
+    fn problem(&self) -> Option<String> {
+        None
+    }
+
+    fn transaction_timeout(&self) -> Option<Duration> {
+        Some(TRANSACTION_TIMEOUT)
+    }
+
+    fn init_transactions(&mut self, _owner: &Owner) -> Result<Initialized, Failure> {
+        Ok(if self.0.borrow().yields {
+            Initialized::Ready(Vec::new())
+        } else {
+            Initialized::Pending { reason: None, answered: false }
+        })
+    }
+
+    fn commit(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {
+        let mut broker = self.0.borrow_mut();
+        if broker.commits {
+            broker.committed.push(value.to_owned());
+        }
+        Ok(broker.commits)
+    }
+}
+
+/// How long the destination's transactions may take.
+const TRANSACTION_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// A relay that delivers exactly once, its slot at 1000, between a server and a destination under a clock of their own.
+struct Fixture {
+    relay: Relay<Transactional, TestClock>,
+    broker: Rc<RefCell<Broker>>,
+    clock: TestClock,
+    /// What the server sends: after so much of the connection's time this.
+    sends: Vec<(Duration, Vec<u8>)>,
+    /// When the destination reports nothing, by the same time.
+    silence: Range<Duration>,
+    /// What the server's connection can hold, where that is little.
+    window: Option<usize>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
+        let (yields, obstacle, reports, commits) = (true, None, true, true);
+        let broker = Broker { yields, obstacle, reports, silence: now..now, commits, in_flight, committed };
+        let (broker, clock) = (Rc::new(RefCell::new(broker)), TestClock(Rc::new(Cell::new(now)), now));
+        let limits = Limits {
+            coalesce: Duration::ZERO,
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+        };
+        let mapping = Mapping { message_prefixes: vec!["p".to_owned()], ..Mapping::default() };
+        let outbox = Outbox::new(mapping, Vec::new()).unwrap();
+        let metrics = Arc::new(Metrics::new("s", "p", clock.now()));
+        let sink = Transactional(Rc::clone(&broker), clock.clone());
+        let mut relay = Relay::new(outbox, sink, clock.clone(), metrics, Arc::default(), limits);
+        relay.acquired(Lsn::new(1000));
+        Self { relay, broker, clock, sends: Vec::new(), silence: Duration::ZERO..Duration::ZERO, window: None }
+    }
+
+    /// One connection, on which the server says no more after `until`: how it ended, and after what time.
+    fn stream(&mut self, until: Duration) -> (StreamEnd, Duration) {
+        let began = self.clock.now();
+        let (buffer, clock, sends) = (ReadBuffer::new(LIMIT), self.clock.clone(), self.sends.clone().into());
+        self.broker.borrow_mut().silence = began + self.silence.start..began + self.silence.end;
+        let mut server = Server { buffer, clock, began, until, sends, window: self.window };
+        (self.relay.stream(&mut server, None), self.clock.now() - began)
+    }
+}
+
+/// A transaction that goes on for so many seconds, with a row in each.
+fn rows_for(duration: u64) -> Vec<(Duration, Vec<u8>)> {
+    let rows = (0..duration).map(|second| (seconds(second), row("\"order\"")));
+    [(Duration::ZERO, begin(2000))].into_iter().chain(rows).collect()
+}
+
+#[test]
+fn a_transaction_whose_records_are_reported_stalls_nothing_however_long_it_takes() {
+    let mut fixture = Fixture::new();
+    fixture.sends = rows_for(100);
+    fixture.sends.push((seconds(100), commit(2000, 2040)));
+    let (ended, _) = fixture.stream(seconds(110));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert_eq!(fixture.broker.borrow().committed.len(), 1);
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(2040));
+}
+
+#[test]
+fn a_record_that_is_not_reported_stalls_it_though_others_were() {
+    let mut fixture = Fixture::new();
+    fixture.sends = rows_for(100);
+    let (ended, _) = fixture.stream(seconds(20));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    fixture.broker.borrow_mut().reports = false;
+    let (ended, after) = fixture.stream(seconds(100));
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
+    assert!(after >= seconds(49) && after < seconds(52), "the rows before it are in hand: {after:?}");
+}
+
+#[test]
+fn a_commit_that_is_not_answered_stalls_it_and_is_waited_for() {
+    let mut fixture = Fixture::new();
+    fixture.broker.borrow_mut().commits = false;
+    fixture.sends = rows_for(1);
+    fixture.sends.push((seconds(1), commit(2000, 2040)));
+    let (ended, after) = fixture.stream(seconds(100));
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
+    assert!(after >= seconds(31) && after < seconds(33), "{after:?}");
+    assert!(fixture.relay.awaits_sink() && fixture.relay.in_flight() == 0);
+    fixture.broker.borrow_mut().commits = true;
+    fixture.relay.idle(seconds(1)).unwrap();
+    assert!(!fixture.relay.awaits_sink());
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(2040));
+}
+
+#[test]
+fn a_destination_that_cannot_be_taken_over_stalls_it() {
+    let mut fixture = Fixture::new();
+    fixture.broker.borrow_mut().yields = false;
+    let (ended, after) = fixture.stream(seconds(100));
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
+    assert!(after >= seconds(30) && after < seconds(32), "{after:?}");
+}
+
+#[test]
+fn a_destination_that_is_not_taken_over_blocks_it_once_that_lasts() {
+    let mut fixture = Fixture::new();
+    fixture.broker.borrow_mut().yields = false;
+    for (duration, state) in [(29, State::Streaming), (31, State::Blocked)] {
+        fixture.relay.limits.disconnect_after = seconds(duration);
+        let (ended, _) = fixture.stream(seconds(120));
+        assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
+        assert_eq!(fixture.relay.metrics.state(), state, "after {duration} s");
+    }
+    assert!(fixture.relay.metrics.ready(fixture.clock.now()).is_err());
+}
+
+#[test]
+fn a_row_that_waits_for_its_topic_ends_readiness_after_the_time_that_is_set_and_names_it() {
+    let mut fixture = Fixture::new();
+    let metrics = Metrics::new("s", "p", fixture.clock.now()).with_unready_after(seconds(1));
+    fixture.relay.metrics = Arc::new(metrics);
+    fixture.relay.limits.disconnect_after = Duration::from_millis(1500);
+    let text = "the topic is unavailable".to_owned();
+    let failure = Failure::new(FailureClass::Environment, "connection", text);
+    fixture.broker.borrow_mut().obstacle = Some(("outbox.event.order", failure));
+    fixture.sends = rows_for(1);
+    let (ended, _) = fixture.stream(seconds(120));
+    assert!(matches!(ended, StreamEnd::Stalled), "{ended:?}");
+    let ready = fixture.relay.metrics.ready(fixture.clock.now());
+    assert_eq!(ready, Err("blocked: the topic is unavailable".to_owned()));
+}
+
+#[test]
+fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
+    let mut fixture = Fixture::new();
+    let order = row("\"order\"");
+    let backlog = [
+        begin(2000),
+        order.clone(),
+        commit(2000, 2040),
+        begin(3000),
+        order.clone(),
+        commit(3000, 3040),
+        begin(4000),
+        order,
+        row("null"),
+        commit(4000, 4040),
+    ];
+    fixture.sends = backlog.map(|message| (Duration::ZERO, message)).into();
+    let (ended, _) = fixture.stream(seconds(10));
+    assert!(matches!(ended, StreamEnd::StartOver(Why::WholeFirst)), "{ended:?}");
+    assert_eq!(fixture.broker.borrow().committed.len(), 0, "all of them were in one");
+    fixture.relay.start_over().unwrap();
+    let (ended, _) = fixture.stream(seconds(10));
+    let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
+    assert_eq!((bad.position.final_lsn, bad.position.ordinal), (Lsn::new(4000), 1));
+    assert_eq!(bad.confirmed, Lsn::new(3040));
+    assert!(fixture.broker.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
+}
+
+/// A transaction that outlasts the destination's is given up after nine tenths of those.
+#[track_caller]
+fn runs_out(fixture: &mut Fixture) {
+    let (ended, after) = fixture.stream(seconds(120));
+    assert!(matches!(ended, StreamEnd::StartOver(Why::OutOfTime(age)) if age >= seconds(108)), "{ended:?}");
+    assert!(after >= seconds(108) && after < seconds(110), "{after:?}");
+    fixture.relay.start_over().unwrap();
+}
+
+#[test]
+fn a_transaction_that_runs_out_of_time_twice_in_a_row_is_too_long_and_what_comes_before_it_is_committed() {
+    let mut fixture = Fixture::new();
+    fixture.sends = [begin(1500), row("\"order\""), commit(1500, 1540)].map(|message| (Duration::ZERO, message)).into();
+    fixture.sends.extend(rows_for(120));
+    runs_out(&mut fixture);
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(1000), "they were in one");
+    let (ended, _) = fixture.stream(seconds(120));
+    assert!(matches!(ended, StreamEnd::TransactionTooLong { records: 108.., .. }), "{ended:?}");
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(1540));
+}
+
+#[test]
+fn a_transaction_whose_time_an_outage_took_is_not_too_long() {
+    let mut fixture = Fixture::new();
+    fixture.relay.limits.disconnect_after = seconds(120);
+    fixture.sends = rows_for(120);
+    runs_out(&mut fixture);
+    // The destination is away, and back long before the time is over.
+    fixture.silence = seconds(20)..seconds(80);
+    runs_out(&mut fixture);
+    fixture.silence = Duration::ZERO..Duration::ZERO;
+    runs_out(&mut fixture);
+    let (ended, _) = fixture.stream(seconds(120));
+    assert!(matches!(ended, StreamEnd::TransactionTooLong { .. }), "{ended:?}");
+}
+
+#[test]
+fn a_transaction_that_waits_for_a_topic_is_not_too_long() {
+    let mut fixture = Fixture::new();
+    fixture.relay.limits.disconnect_after = seconds(200);
+    let failure = Failure::new(FailureClass::Topic, "unknown_topic", "it is missing");
+    fixture.broker.borrow_mut().obstacle = Some(("outbox.event.invoice", failure));
+    fixture.sends = [begin(2000), row("\"order\""), row("\"invoice\""), commit(2000, 2040)]
+        .map(|message| (Duration::ZERO, message))
+        .into();
+    for _ in 0..3 {
+        runs_out(&mut fixture);
+    }
+    fixture.broker.borrow_mut().obstacle = None;
+    fixture.stream(seconds(20));
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(2040));
+}
+
+#[test]
+fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
+    let mut fixture = Fixture::new();
+    fixture.sends = rows_for(120);
+    runs_out(&mut fixture);
+    let (ended, _) = fixture.stream(seconds(20));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    fixture.relay.idle(seconds(60)).unwrap();
+    let (ended, after) = fixture.stream(seconds(120));
+    assert!(matches!(ended, StreamEnd::StartOver(Why::OutOfTime(_))) && after < seconds(30), "{after:?}: {ended:?}");
+    fixture.relay.start_over().unwrap();
+    let (ended, _) = fixture.stream(seconds(20));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    let ended = fixture.relay.idle(seconds(120)).unwrap_err();
+    assert!(matches!(*ended, StreamEnd::StartOver(Why::OutOfTime(_))), "{ended:?}");
+}
+
+/// Whether the relay pauses after a read that brings so many rows with that payload.
+fn pauses_after(rows: usize, payload: &str, window: Option<usize>) -> bool {
+    let pause = Duration::from_mins(7);
+    let mut fixture = Fixture::new();
+    fixture.relay.limits.coalesce = pause;
+    fixture.window = window;
+    fixture.sends = vec![(Duration::ZERO, begin(2000))];
+    fixture.sends.resize(1 + rows, (Duration::ZERO, row_with("\"order\"", payload)));
+    let (_, after) = fixture.stream(seconds(1));
+    after >= pause
+}
+
+#[test]
+fn rows_gather_except_long_ones_in_a_small_window() {
+    let long = format!("\"{}\"", "o".repeat(LIMIT - 200));
+    let small = Some(32 * 1024);
+    assert!(pauses_after(20, "{}", small), "short ones, a small window");
+    assert!(!pauses_after(5, &long, small), "long ones, a small window");
+    assert!(pauses_after(5, &long, None), "long ones, a wide window");
+}
+
+/// Says nothing of who holds a slot.
+struct Nobody;
+
+impl AskHolder for Nobody {
+    fn ask(&mut self, _now: Duration) {}
+
+    fn answer(&mut self) -> Option<HolderAnswer> {
+        None
+    }
+}
+
+#[test]
+fn a_relay_that_may_not_send_yet_is_not_ready() {
+    let mut fixture = Fixture::new();
+    let since = fixture.clock.since_boot();
+    let slot = HeldSlot {
+        asks: Box::new(Nobody),
+        walsender: 7,
+        since,
+        patience: None,
+        released: None,
+        sends_from: since + seconds(1),
+        log_end: None,
+    };
+    fixture.relay.holds(slot);
+    let (began, mut session) = (fixture.clock.now(), Session::new(fixture.clock.now(), None, Lsn::new(1000)));
+    let (buffer, clock, sends, until) = (ReadBuffer::new(LIMIT), fixture.clock.clone(), VecDeque::new(), seconds(9));
+    let mut server = Server { buffer, clock, began, until, sends, window: None };
+    let mut ready_after = |fixture: &mut Fixture, after| {
+        while fixture.clock.now() < began + after {
+            fixture.relay.turn(&mut server, &mut session).unwrap();
+        }
+        fixture.relay.metrics.ready(fixture.clock.now())
+    };
+    let waits = ready_after(&mut fixture, Duration::from_millis(900)).unwrap_err();
+    assert!(waits.starts_with("waiting-for-slot"), "{waits}");
+    assert_eq!(ready_after(&mut fixture, Duration::from_millis(1500)), Ok(()));
+}
