@@ -1,6 +1,32 @@
-//! The settings' actions for rows that cannot be published. Other modules decide which rows are bad.
+//! Takes the action for a row that cannot be published, before anything of it is sent.
+//!
+//! ```text
+//!  no record can be made of the row ─────────────┐
+//!  the sink will never take its record ──────────┼──► stop         the stream ends once everything before is delivered
+//!  its topic has failed for 30 s ────────────────┤    skip         the row is counted, and noted for `prune`
+//!  exactly once: its record was refused before ──┘    dead letter  at least once: its turn comes in the sink, see `refusals`
+//!                                                                  exactly once: it takes the row's place in the transaction
+//! ```
+//!
+//! In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
+//!
+//! Invariants: the part of a bad row's record that can be read waits in the sink behind the earlier records of its key. So its dead letter
+//! overtakes none of them, no later one overtakes it, and the position cannot pass it. Before a table's row is skipped, or its dead letter
+//! goes without payload, the row is noted.
 
+use super::rejected::Rejected;
+use super::rows::{Change, unreadable};
+use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::topics::DEAD_LETTER_TOPIC_WITHIN;
+use super::{BadRowAt, Clock, Relay};
+use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
 use crate::positions::Position;
+use crate::sink::dead_letter::DeadLetter;
+use crate::sink::{Enqueue, Failure, FailureClass, Sink, Tag};
+use std::time::Instant;
+
+/// The relay logs each of the first ten bad rows, and later each whose number is a power of two.
+const LOGGED_BAD_ROWS: u64 = 10;
 
 /// The action for one row that cannot be published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -8,28 +34,200 @@ pub enum BadRowAction {
     /// The relay stops, with nothing after it confirmed.
     #[default]
     Stop,
-    /// It goes to the dead-letter topic.
+    /// The row goes to the dead-letter topic.
     DeadLetter,
-    /// It is counted and skipped.
+    /// The row is counted and skipped.
     Skip,
 }
 
 /// The actions for all bad rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BadRows {
-    /// Unless something else is said of the row.
+    /// The action for each row that `at` does not name.
     pub action: BadRowAction,
-    /// Said of single rows.
+    /// The actions for single rows. If a row is there twice, the last action counts.
     pub at: Vec<(Position, BadRowAction)>,
-    /// Where dead letters go: a name that Kafka allows.
+    /// The topic for dead letters: a name that the destination allows.
     pub dead_letter_topic: String,
-    /// `walrelay dead-letters` can read them there.
+    /// Whether `walrelay dead-letters` can read them there.
     pub readable: bool,
 }
 
 impl BadRows {
-    /// The action of the row at `position`, if it is bad.
+    /// The action for the row at `position`, if it is bad.
     pub fn action(&self, position: Position) -> BadRowAction {
         self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.action, |(_, action)| *action)
+    }
+
+    /// The dead letter of a row whose record has `record_topic`, which is empty if it is not known. `error` and `position`: those of the row
+    /// as texts.
+    pub(super) fn dead_letter<'a>(
+        &'a self,
+        row: &'a BadRow,
+        (error, position): (&'a str, &'a str),
+        record_topic: &'a str,
+        without_payload: bool,
+    ) -> DeadLetter<'a> {
+        let known = Some(record_topic).filter(|topic| !topic.is_empty());
+        let (topic, table) = (self.dead_letter_topic.as_str(), row.table.as_str());
+        DeadLetter { topic, error, table, position, intended: row.reason.topic().or(known), without_payload }
+    }
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// The row cannot be published: takes the action that the settings have for it.
+    #[cold]
+    pub(super) fn bad_row(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
+        let position = position(context);
+        match self.bad_rows.action(position) {
+            BadRowAction::Stop => Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, None)))),
+            BadRowAction::Skip => {
+                if let Change::Row { .. } = change {
+                    self.note_skipped(&row)?;
+                }
+                self.count_bad_row(&row, position, "skip");
+                Ok(self.row_done(session))
+            }
+            BadRowAction::DeadLetter if self.transaction.is_on() => {
+                self.enqueue_dead_letter(row, change, context, session)
+            }
+            BadRowAction::DeadLetter => self.enqueue_refused(row, change, context, session),
+        }
+    }
+
+    /// At least once, hands the sink the row's record, or the part of it that can be read, so that the row's dead letter goes out when its
+    /// turn has come. See `refusals`.
+    fn enqueue_refused(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
+        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
+        let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
+        let tag = Tag { token, origin: change.origin(outbox, context) };
+        let (reason, text) = (row.reason.label(), row.reason.to_string());
+        let failure = Failure::new(FailureClass::Row, reason, text);
+        match change.partial_record(outbox, context, |record| sink.try_enqueue_refused(record, tag, &failure)) {
+            Ok(RowOutcome::Record(Enqueue::Taken)) => {
+                self.count_enqueued(session);
+                self.refusals.unsent(position(context), row);
+                Ok(self.row_done(session))
+            }
+            Ok(RowOutcome::Record(Enqueue::Full | Enqueue::Blocked(_) | Enqueue::Bad(_))) => {
+                Ok(FrameStep::Wait(WaitCause::ForRoom))
+            }
+            // Not reached: a moment ago it was a row to publish.
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.row_done(session)),
+            Err(error) => Err(unreadable(error, position(context))),
+        }
+    }
+
+    /// Exactly once, the dead letter takes the row's place in the transaction, which arrives whole or not at all.
+    fn enqueue_dead_letter(
+        &mut self,
+        row: BadRow,
+        change: &Change<'_>,
+        context: &RowContext,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
+        let position = position(context);
+        let Rejected { without_payload, dead_letter_refused, .. } =
+            self.rejected.get(position).cloned().unwrap_or_default();
+        if dead_letter_refused.is_some() {
+            return Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, dead_letter_refused))));
+        }
+        let whole = (!without_payload).then(|| self.offer_dead_letter(&row, false, change, context));
+        let outcome = match whole {
+            Some(outcome) if !matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) => outcome,
+            Some(_) | None => {
+                if let Change::Row { .. } = change {
+                    // Before the record is enqueued, since the row counts as received from then on.
+                    self.note_skipped_once(position, &row)?;
+                }
+                self.offer_dead_letter(&row, true, change, context)
+            }
+        };
+        match outcome {
+            Ok(RowOutcome::Record(Enqueue::Taken)) => {
+                self.count_enqueued(session);
+                self.refusals.forget_note(position);
+                self.count_bad_row(&row, position, "dead-letter");
+                Ok(self.row_done(session))
+            }
+            Ok(RowOutcome::Record(Enqueue::Full)) => Ok(FrameStep::Wait(WaitCause::ForRoom)),
+            Ok(RowOutcome::Record(Enqueue::Blocked(failure)))
+                if failure.class != FailureClass::Topic || !self.dead_letter_topic_failed(self.clock.now()) =>
+            {
+                self.wait_for(failure, session)
+            }
+            Ok(RowOutcome::Record(Enqueue::Blocked(failure) | Enqueue::Bad(failure))) => {
+                Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, Some(failure)))))
+            }
+            // Not reached: a moment ago it was a row to publish.
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.row_done(session)),
+            Err(error) => Err(unreadable(error, position)),
+        }
+    }
+
+    fn offer_dead_letter(
+        &mut self,
+        row: &BadRow,
+        without_payload: bool,
+        change: &Change<'_>,
+        context: &RowContext,
+    ) -> Result<RowOutcome<Enqueue>, RowError> {
+        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
+        let (error, place) = (row.reason.to_string(), position(context).to_string());
+        let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
+        let tag = Tag { token, origin: change.origin(outbox, context) };
+        change.partial_record(outbox, context, |record| {
+            let dead_letter = bad_rows.dead_letter(row, (&error, &place), record.topic, without_payload);
+            dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
+        })
+    }
+
+    /// The dead-letter topic does not take a record. Returns whether it has failed for so long that the relay gives up.
+    pub(super) fn dead_letter_topic_failed(&mut self, now: Instant) -> bool {
+        let topic = &self.bad_rows.dead_letter_topic;
+        self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now)
+    }
+
+    /// Calls `on_skip` for a table's row whose payload will be in no topic. An updated row was inserted, and published, before.
+    #[cold]
+    pub(super) fn note_skipped(&mut self, row: &BadRow) -> Turn<()> {
+        match &mut self.on_skip {
+            Some(on_skip) if row.reason != BadReason::Updated => on_skip(row.id.as_deref()).map_err(disconnected),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Counts and logs a bad row whose action is finished, so that the stream goes on.
+    pub(super) fn count_bad_row(&mut self, row: &BadRow, position: Position, action: &'static str) {
+        self.metrics.bad_row(row.reason.label());
+        self.handled_bad_rows += 1;
+        if self.handled_bad_rows <= LOGGED_BAD_ROWS || self.handled_bad_rows.is_power_of_two() {
+            let (so_far, id) = (self.handled_bad_rows, row.id.as_deref());
+            tracing::warn!(table = row.table, id, %position, reason = %row.reason, action, so_far, "row not published");
+        }
+    }
+
+    /// A bad row that stops the relay. `dead_letter_refused`: why the dead-letter topic does not take it either.
+    pub(super) fn bad_row_at(
+        &self,
+        row: BadRow,
+        position: Position,
+        dead_letter_refused: Option<Failure>,
+    ) -> Box<BadRowAt> {
+        let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
+        let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
+        Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable })
     }
 }

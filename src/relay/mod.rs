@@ -1,12 +1,23 @@
 //! The loop: the only place that knows all parts.
 //!
 //! ```text
-//!  turn:  take frames ──► take reports ──► send feedback ──► show ──► end? ──► wait for bytes
+//!  turn:  take frames ──► take reports ──► commit ──► send a status update ──► show ──► end? ──► wait for bytes
 //! ```
 //!
 //! In: a stream of frames from a slot, a sink, a clock. Out: records to the sink, status updates to the server, and in the end
 //! why the stream ended. One thread runs it; nothing in it is locked, spawned or allocated per row.
-//! What outlives a connection (ledger, resume state, sink) is in [`Relay`]; the state of one is in `Session`.
+//! What outlives a connection (ledger, sink, refused rows) is in [`Relay`]; the state of one is in `Session`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `turn` | one turn of the loop |
+//! | `rows`, `bad_rows`, `oversized` | a row on its way into the sink; a row that cannot go there; a row above `--max-row` |
+//! | `refusals`, `rejected`, `topics` | refused records, at least once and exactly once; topics that fail |
+//! | `hold` | until when records may leave |
+//! | `sink_transaction`, `progress` | exactly once: the destination's transaction, and the progress beside its records |
+//! | `show`, `obstacle` | what operators see |
+//! | `session`, `stream_end` | the state of a connection, and why it ended |
+//! | `flush_timing`, `pause`, `clock` | when records leave the sink, when the loop pauses, the time |
 //!
 //! Invariants: a frame is consumed only once what it asks for is done, so a full sink leaves it where it is; a failed report
 //! ends the stream before the position can pass it; no status update says more than the ledger.
@@ -15,6 +26,7 @@ mod bad_rows;
 mod clock;
 mod flush_timing;
 mod hold;
+mod obstacle;
 mod oversized;
 mod pause;
 mod progress;
@@ -22,7 +34,7 @@ mod refusals;
 mod rejected;
 mod rows;
 mod session;
-mod silence;
+mod show;
 mod sink_transaction;
 mod stream_end;
 mod topics;
@@ -35,7 +47,7 @@ pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
 use crate::lsn::Lsn;
-use crate::metrics::{Metrics, Peer, State};
+use crate::metrics::Metrics;
 use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
@@ -45,17 +57,12 @@ use hold::Hold;
 use refusals::Refusals;
 use rejected::RejectedRows;
 use session::{Session, Turn};
+use show::Shown;
 use sink_transaction::SinkTransaction;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use topics::TopicStates;
-
-/// If the sink does not take a topic for so long, the relay logs it.
-const TOLD_AFTER: Duration = Duration::from_secs(2);
-
-/// The relay updates figures that are costly to find out this often.
-const SHOW_EVERY: Duration = Duration::from_millis(100);
 
 /// The loop's times.
 #[derive(Debug, Clone, Copy)]
@@ -68,8 +75,8 @@ pub struct Limits {
     pub disconnect_after: Duration,
 }
 
-/// A callback that takes the id of a row, as messages show it. Its error ends the connection, and the row comes again.
-pub type OnLost = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
+/// A callback that notes a skipped row by its id, as messages show it. Its error ends the connection, and the row comes again.
+pub type OnSkip = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
 
 /// A callback that asks the catalog for types and columns. It also returns the end of the WAL before the question. Its error ends
 /// the connection.
@@ -77,40 +84,37 @@ pub type Catalogue = Box<dyn FnMut() -> Result<(Details, Lsn), pg::Error> + Send
 
 /// Everything that outlives a connection.
 pub struct Relay<S, C> {
+    // The parts and the settings, which stay for the process' life.
     outbox: Outbox,
     sink: S,
     clock: C,
     metrics: Arc<Metrics>,
     stop: Arc<AtomicBool>,
     limits: Limits,
-    ledger: Ledger,
-    rejected: RejectedRows,
-    transaction: SinkTransaction,
-    topics: TopicStates,
-    refusals: Refusals,
-    hold: Hold,
-    /// The reason for which sequences of the sink wait, since when they do, and whether that was logged.
-    sequences_blocked: Option<(String, Instant, bool)>,
     bad_rows: BadRows,
-    /// The callback for each row whose payload will be in no topic. The relay calls it before it skips the row.
-    on_lost: Option<OnLost>,
+    /// The callback for each row of a table whose payload will be in no topic. The relay calls it before it skips the row.
+    on_skip: Option<OnSkip>,
     /// The callback for a table that the server announces and whose columns may have changed.
     catalogue: Option<Catalogue>,
+    // The records and rows under way. A new sink, another relay or another timeline makes the relay forget some of them.
+    ledger: Ledger,
+    transaction: SinkTransaction,
+    refusals: Refusals,
+    rejected: RejectedRows,
+    topics: TopicStates,
+    /// What is known about the slot, with or without a connection.
+    hold: Hold,
+    // The counts and times since the process began.
+    /// The number of records that are acknowledged; exactly once: committed.
+    acknowledged: u64,
     /// The number of bad rows that did not stop the relay.
     handled_bad_rows: u64,
-    /// When a report came last.
-    reported: Option<Instant>,
-    /// The sink acknowledges nothing, and that has been logged.
-    silent: bool,
-    /// Records acknowledged, exactly once committed, since the process began.
-    acknowledged: u64,
     warned_of_update: bool,
-    /// When the stop was seen.
+    /// When the last report came.
+    last_report: Option<Instant>,
+    /// When the relay noticed the stop.
     stopping_since: Option<Instant>,
-    /// The sink's problem, and what holds the stream up (that, or a topic), as shown last.
-    problem: Option<String>,
-    reason: Option<String>,
-    shown: Option<Instant>,
+    shown: Shown,
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
@@ -132,24 +136,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             metrics,
             stop,
             limits,
+            bad_rows: BadRows::default(),
+            on_skip: None,
+            catalogue: None,
             ledger: Ledger::new(Lsn::ZERO),
+            refusals: Refusals::default(),
             rejected: RejectedRows::default(),
             topics: TopicStates::default(),
-            refusals: Refusals::default(),
             hold: Hold::default(),
-            sequences_blocked: None,
-            bad_rows: BadRows::default(),
-            on_lost: None,
-            catalogue: None,
-            handled_bad_rows: 0,
             acknowledged: 0,
-            reported: None,
-            silent: false,
+            handled_bad_rows: 0,
             warned_of_update: false,
+            last_report: None,
             stopping_since: None,
-            problem: None,
-            reason: None,
-            shown: None,
+            shown: Shown::default(),
         }
     }
 
@@ -163,15 +163,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
-    /// Sets the callback for each row that is skipped and whose payload will be in no topic.
+    /// Sets the callback for each row of a table that is skipped and whose payload will be in no topic.
     #[must_use]
-    pub fn telling(self, on_lost: OnLost) -> Self {
-        Self { on_lost: Some(on_lost), ..self }
+    pub fn with_on_skip(self, on_skip: OnSkip) -> Self {
+        Self { on_skip: Some(on_skip), ..self }
     }
 
     /// Sets the callback that asks the catalog for types and columns in the middle of a stream.
     #[must_use]
-    pub fn asking(self, catalogue: Catalogue) -> Self {
+    pub fn with_catalogue(self, catalogue: Catalogue) -> Self {
         Self { catalogue: Some(catalogue), ..self }
     }
 
@@ -180,12 +180,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.ledger.flush_lsn()
     }
 
-    /// The furthest position that the server has shown: its log has come as far as this at least.
+    /// The furthest position that the server has sent: its WAL reaches at least this far.
     pub fn seen(&self) -> Lsn {
         self.ledger.seen()
     }
 
-    /// The mapping of rows, to be told what the publication holds.
+    /// The mapping of rows, which the caller tells what the publication has.
     pub fn outbox_mut(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
@@ -195,12 +195,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         &mut self.sink
     }
 
-    /// Its clock.
+    /// The clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
 
-    /// The slot is ours, and its position is `confirmed`. If that is ahead of ours, another relay worked meanwhile.
+    /// The relay has taken the slot, whose position is `confirmed`. If that is ahead of the ledger's, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
         self.transaction.taken(confirmed, self.ledger.flush_lsn());
         if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
@@ -212,7 +212,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.forget_refusals_before(confirmed);
     }
 
-    /// The server left the timeline of our positions at `switch_point`. The relay forgets everything beyond it.
+    /// The server left the timeline of the relay's positions at `switch_point`. The relay forgets everything beyond it.
     ///
     /// # Errors
     /// The sink cannot be recreated.
@@ -235,8 +235,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.renew_sink()?;
         // With exactly once, the reported records are aborted with the destination's transaction. After a takeover, another relay
         // may have sent older records of the same keys after ours.
-        let nothing = self.transaction.is_on() || self.is_taken_over();
-        self.ledger.forget(if nothing { Keep::Nothing } else { Keep::Delivered });
+        let forgets_delivered = self.transaction.is_on() || self.is_taken_over();
+        self.ledger.forget(if forgets_delivered { Keep::Nothing } else { Keep::Delivered });
         Ok(())
     }
 
@@ -259,10 +259,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub fn stream<U: Upstream>(&mut self, upstream: &mut U, patience: Option<Duration>) -> StreamEnd {
         let now = self.clock.now();
         let mut session = Session::new(now, patience, self.flush_lsn());
-        self.transaction.resumed(now);
+        self.transaction.stream_began(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
-                self.transaction.left(self.clock.now());
+                self.transaction.stream_ended(self.clock.now());
                 self.show(Some(&session), true);
                 if matches!(
                     *ended,
@@ -274,7 +274,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 if matches!(*ended, StreamEnd::Disconnected(pg::Error::Ended)) {
                     // If the server ends the stream in order, it has read every status update.
-                    session.told().into_iter().for_each(|told| self.ledger.server_received(told));
+                    session.confirmed().into_iter().for_each(|lsn| self.ledger.server_received(lsn));
                 }
                 return *ended;
             }
@@ -303,7 +303,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Whether the stop has been asked for.
+    /// Whether somebody has asked the relay to stop.
     pub fn stop_requested(&mut self) -> bool {
         if self.stopping_since.is_none() && self.stop.load(Ordering::Relaxed) {
             self.stopping_since = Some(self.clock.now());
@@ -317,13 +317,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             .is_some_and(|since| self.clock.now().saturating_duration_since(since) >= self.limits.shutdown_timeout)
     }
 
-    /// Records not acknowledged.
+    /// The number of records in flight.
     pub fn in_flight(&self) -> u64 {
         self.sink.in_flight().records
     }
 
     /// Since when the sink owes an answer: the report of the oldest record in flight, or the confirmation of a commit. Reports that
-    /// are held back until a commit are answers.
+    /// count only after the commit are answers.
     fn oldest_unanswered(&self) -> Option<Instant> {
         self.ledger.oldest_in_flight().into_iter().chain(self.transaction.committing_since()).min()
     }
@@ -333,19 +333,19 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.in_flight() > 0 || self.transaction.committing_since().is_some()
     }
 
-    /// Whether a server has to be told something: a received transaction is not known to be confirmed.
+    /// Whether a received transaction is not known to be confirmed, so that the server has to receive another status update.
     pub fn is_unfinished(&self) -> bool {
         self.ledger.is_unfinished()
     }
 
-    /// Whether a stop that has been asked for need not wait any longer: nothing is unfinished, or the time has run out.
+    /// Whether somebody has asked the relay to stop, and it need not wait any longer: nothing is unfinished, or the time has run out.
     pub fn may_stop(&mut self) -> bool {
         self.stop_requested() && (!self.is_unfinished() || self.stop_timed_out())
     }
 
-    /// Serves the delivery reports that have come.
+    /// Takes the delivery reports that have come.
     fn take_reports(&mut self) -> Result<(), Box<StreamEnd>> {
-        let Self { sink, ledger, metrics, clock, transaction, topics, refusals, acknowledged, reported, .. } = self;
+        let Self { sink, ledger, metrics, clock, transaction, topics, refusals, acknowledged, last_report, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
         let mut dead_letters = Vec::new();
@@ -354,7 +354,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             // After a failure no report counts: those records are sent again.
             Report::Delivered(Delivered { token, records, bytes }) if failed.is_none() => {
                 let now = *now.get_or_insert_with(|| clock.now());
-                *reported = Some(now);
+                *last_report = Some(now);
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
                 }
@@ -363,7 +363,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 if transaction.is_on() {
                     ledger.reported(token, records);
-                    transaction.hold(token, records, bytes, now);
+                    transaction.reported(token, records, bytes);
                 } else {
                     ledger.delivered(token, records);
                     *acknowledged += u64::from(records);
@@ -381,11 +381,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             if self.transaction.is_on() {
                 failed = Some(worse(failed.take(), self.reject(one)));
             } else if failed.is_none() {
-                self.refused(one);
+                self.take_refusal(one);
             }
         }
         if failed.is_none() && !self.refusals.is_empty() {
-            self.offer_dead_letters();
+            self.take_due_actions();
         }
         self.settle();
         match failed {
@@ -397,6 +397,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
+    /// Raises `flush_lsn` past the transactions that are delivered.
     fn settle(&mut self) {
         let Self { ledger, metrics, clock, .. } = self;
         let mut wall = None;
@@ -405,108 +406,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let micros = u64::try_from(wall.0.saturating_sub(settled.commit_time.0)).unwrap_or(0);
             metrics.transaction_delivered(Duration::from_micros(micros));
         });
-    }
-
-    /// Updates the metrics and the page.
-    fn show(&mut self, session: Option<&Session>, now_at_once: bool) {
-        let now = self.clock.now();
-        let in_flight = self.sink.in_flight();
-        self.metrics.in_flight(in_flight.records, in_flight.bytes);
-        if !now_at_once && self.shown.is_some_and(|at| now.saturating_duration_since(at) < SHOW_EVERY) {
-            return;
-        }
-        self.shown = Some(now);
-        let flush_lsn = self.ledger.flush_lsn();
-        self.rejected.confirmed(flush_lsn);
-        let received = session.map_or(flush_lsn, |session| session.received().max(flush_lsn));
-        self.metrics.positions(received, flush_lsn);
-        self.metrics.oldest_in_flight(self.oldest_unanswered());
-        self.metrics.oldest_commit(self.ledger.oldest_commit());
-        self.look_at_sequences(now);
-        self.look_for_silence(now);
-        self.show_problem(session.and_then(Session::obstacle));
-        if let Some(session) = session {
-            let state = self.state(session, now);
-            if self.silent && matches!(state, State::Streaming | State::Careful) {
-                self.metrics.set_silent();
-            } else {
-                self.metrics.set_state(state);
-            }
-            if state == State::Streaming && !self.silent && self.has_recovered(session) {
-                self.metrics.last_error(None);
-            }
-        }
-    }
-
-    /// Logs the reason for which sequences of the sink wait, once it lasts: a topic that is created on demand takes a moment.
-    fn look_at_sequences(&mut self, now: Instant) {
-        let before = self.sequences_blocked.take();
-        let Some(failure) = self.sink.blocked() else {
-            // Between two attempts the sink reports no reason. The wait is over once a record has arrived.
-            let arrived = |since: Instant| self.reported.is_some_and(|at| at > since);
-            if self.in_flight() > 0 && before.as_ref().is_some_and(|(_, since, _)| !arrived(*since)) {
-                self.sequences_blocked = before;
-                return;
-            }
-            if let Some((was, _, true)) = before {
-                tracing::info!(was, "publishing resumed");
-            }
-            return;
-        };
-        let (since, was_told) = before.map_or((now, false), |(_, since, told)| (since, told));
-        let told = was_told || now.saturating_duration_since(since) >= TOLD_AFTER;
-        if told && !was_told {
-            tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "publishing blocked; no data lost; Postgres retains WAL");
-        }
-        self.sequences_blocked = Some((failure.text, since, told));
-    }
-
-    fn show_problem(&mut self, blocked: Option<&str>) {
-        let problem = self.sink.problem();
-        if self.problem.is_some() && problem.is_none() {
-            self.metrics.reconnect(Peer::Destination);
-        }
-        if problem.is_some() && problem != self.problem {
-            self.metrics.last_error(problem.clone());
-        }
-        // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
-        let waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
-        let sequences = self.sequences_blocked.as_ref().filter(|(.., told)| *told).map(|(text, ..)| text.clone());
-        let reason = blocked.map(str::to_owned).or(sequences).or_else(|| problem.clone().filter(|_| waiting));
-        if reason != self.reason {
-            if reason.is_some() {
-                self.metrics.last_error(reason.clone());
-            }
-            self.metrics.blocked_on(reason.clone());
-        }
-        (self.problem, self.reason) = (problem, reason);
-    }
-
-    /// Whether the problem is over: Postgres receives our updates, and records are acknowledged.
-    fn has_recovered(&self, session: &Session) -> bool {
-        let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
-        self.problem.is_none() && self.reason.is_none() && session.told().is_some() && delivers
-    }
-
-    fn state(&self, session: &Session, now: Instant) -> State {
-        let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
-        let old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
-        if self.stopping_since.is_some() {
-            State::Stopping
-        } else if old || session.obstacle().is_some() || self.sequences_blocked.as_ref().is_some_and(|(.., told)| *told)
-        {
-            State::Blocked
-        } else if self.waits_for_last_holder() {
-            State::WaitingForSlot
-        } else if self.sink.in_flight().isolating > 0 {
-            State::Careful
-        } else {
-            State::Streaming
-        }
+        self.rejected.confirmed(self.ledger.flush_lsn());
     }
 }
 
-/// Returns the more telling of two failures: a record's own refusal ranks above the failures that follow from it.
+/// Returns the failure that says more: a record's own refusal ranks above the failures that follow from it.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     let rank = |failure: &Failure| match failure.class {
         FailureClass::Row => 3,

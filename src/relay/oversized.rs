@@ -1,10 +1,17 @@
-//! Reads the kind of a message whose frame is above `--max-row` from its first bytes.
+//! Takes a message whose frame is above `--max-row`, by its first bytes.
 //!
-//! In: the front of a CopyData frame, as much of it as has come. Out: enough to decide what becomes of it: nothing of a row but
-//! its table is known. Pure.
+//! In: the front of a CopyData frame, as much of it as has come. Out: whether the stream can skip the frame. The front says the message's
+//! kind, and of a row only its table. So such a row has no dead letter: its action is stop or skip.
 //! Specification: as for [`pgoutput`](crate::pgoutput).
 
+use super::bad_rows::BadRowAction;
+use super::rows::{table, unreadable};
+use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::{Clock, Relay};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, Updated};
+use crate::pg::frame::FrameError;
 use crate::pgoutput::RelationId;
+use crate::sink::Sink;
 use crate::wire::{DecodeError, Reader};
 
 /// So many bytes are enough for any kind but a message with a longer prefix.
@@ -12,7 +19,7 @@ const HEAD_BYTES: usize = 512;
 
 /// The message's kind.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Oversized<'a> {
+enum Oversized<'a> {
     Insert(RelationId),
     Update(RelationId),
     Delete,
@@ -21,7 +28,7 @@ pub(super) enum Oversized<'a> {
 }
 
 /// Reads the front; `None`: more of it has to come first.
-pub(super) fn oversized(front: &[u8]) -> Option<Oversized<'_>> {
+fn oversized(front: &[u8]) -> Option<Oversized<'_>> {
     let head = front.get(..HEAD_BYTES)?;
     Some(read(head).unwrap_or(Oversized::Unknown))
 }
@@ -44,6 +51,75 @@ fn read(head: &[u8]) -> Result<Oversized<'_>, DecodeError> {
         }
         _ => Oversized::Unknown,
     })
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// Takes a frame above `--max-row`. `Done`: the stream can skip it.
+    #[cold]
+    pub(super) fn take_oversized(&mut self, front: &[u8], error: FrameError, session: &mut Session) -> Turn<FrameStep> {
+        let Some(found) = oversized(front) else { return Ok(FrameStep::Wait(WaitCause::ForBytes)) };
+        match found {
+            Oversized::Insert(relation) => {
+                let published = |outbox: &mut Outbox, context: &RowContext| {
+                    let listed = outbox.update(relation, context.final_lsn)? != Updated::NotPublished;
+                    Ok(listed.then(|| table(outbox, relation)))
+                };
+                self.take_oversized_row("Insert", published, &error, session)
+            }
+            Oversized::Message { transactional: true, prefix } => {
+                let published = |outbox: &mut Outbox, _: &RowContext| {
+                    Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")))
+                };
+                self.take_oversized_row("Message", published, &error, session)
+            }
+            Oversized::Message { transactional: false, prefix } => {
+                if self.outbox.wants_message(prefix) {
+                    self.metrics.ignored(Ignored::NonTransactionalMessage.label(), 1);
+                }
+                Ok(FrameStep::Done)
+            }
+            Oversized::Update(relation) => self.take_update(relation, None, session),
+            Oversized::Delete => Ok(FrameStep::Done),
+            // Records before it are delivered first.
+            Oversized::Unknown if self.sink.in_flight().records > 0 => Ok(FrameStep::Wait(WaitCause::ForRoom)),
+            Oversized::Unknown => Err(disconnected(error.into())),
+        }
+    }
+
+    /// Takes a row above `--max-row`. Nothing of it can be read, so it cannot become a dead letter either.
+    fn take_oversized_row(
+        &mut self,
+        message: &'static str,
+        published: impl FnOnce(&mut Outbox, &RowContext) -> Result<Option<String>, RowError>,
+        error: &FrameError,
+        session: &mut Session,
+    ) -> Turn<FrameStep> {
+        let Some(context) = session.row_context(message)? else {
+            session.next_row();
+            return Ok(FrameStep::Done);
+        };
+        let position = position(&context);
+        let table = match published(&mut self.outbox, &context) {
+            Ok(Some(table)) => table,
+            Ok(None) => return Ok(self.row_done(session)),
+            Err(error) => return Err(unreadable(error, position)),
+        };
+        let reason = match *error {
+            FrameError::TooLarge { length, limit, .. } => BadReason::TooLarge { bytes: length, limit },
+            FrameError::BadLength { .. } => return Err(disconnected(error.clone().into())),
+        };
+        let row = BadRow { table, id: None, reason };
+        Ok(match self.bad_rows.action(position) {
+            BadRowAction::Skip => {
+                self.note_skipped(&row)?;
+                self.count_bad_row(&row, position, "skip");
+                self.row_done(session)
+            }
+            BadRowAction::Stop | BadRowAction::DeadLetter => {
+                session.end(Ending::BadRow(self.bad_row_at(row, position, None)))
+            }
+        })
+    }
 }
 
 #[cfg(test)]

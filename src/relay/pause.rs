@@ -1,9 +1,9 @@
 //! Whether a pause before the next read pays.
 //!
-//! A walsender sends each message by itself. While we pause they gather, and leave together: it works less for each, and so do we.
-//! Where the receive window is small (see `pg::window`), it is full after a few long messages, and the walsender then only waits for us.
+//! A walsender sends each message by itself. While the relay pauses, messages gather and leave together, which costs both sides less for each.
+//! Where the receive window is small (see `pg::window`), a few long messages fill it, and the walsender then only waits for the relay.
 //!
-//! In: what reads bring. Out: a verdict. Reads no clock, and costs a message one store.
+//! In: the bytes and messages of a read. Out: a verdict. Reads no clock, and costs a message one store.
 
 /// A read of at least this many bytes says that more is waiting: no pause for company.
 const LONG_READ_BYTES: usize = 64 * 1024;
@@ -15,15 +15,15 @@ const MESSAGES_IN_WINDOW: usize = 45;
 
 /// The bytes and messages of the last read.
 #[derive(Debug, Default)]
-pub(super) struct Brought {
+pub(super) struct LastRead {
     bytes: usize,
     messages: usize,
 }
 
-impl Brought {
-    /// A message was dealt with.
+impl LastRead {
+    /// A message was taken.
     #[inline]
-    pub(super) fn message(&mut self) {
+    pub(super) fn took_message(&mut self) {
         self.messages += 1;
     }
 
@@ -45,11 +45,11 @@ mod tests {
 
     const WINDOW: Option<usize> = Some(32 * 1024);
 
-    fn brought(messages: usize, bytes: usize) -> Brought {
-        let mut brought = Brought::default();
-        brought.read(bytes);
-        (0..messages).for_each(|_| brought.message());
-        brought
+    fn brought(messages: usize, bytes: usize) -> LastRead {
+        let mut last_read = LastRead::default();
+        last_read.read(bytes);
+        (0..messages).for_each(|_| last_read.took_message());
+        last_read
     }
 
     #[test]
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn what_an_earlier_read_brought_does_not_count() {
-        let mut brought = brought(1000, 30_000);
-        brought.read(30_000);
-        assert!(!brought.is_worth_a_pause(WINDOW));
+        let mut last_read = brought(1000, 30_000);
+        last_read.read(30_000);
+        assert!(!last_read.is_worth_a_pause(WINDOW));
     }
 }

@@ -108,7 +108,7 @@ impl Identity {
     pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Lsn>, ProgressMismatch> {
         let key = self.key();
         let Some((_, value)) = kept.iter().find(|(found, _)| *found == key) else {
-            return self.no_other_was_here(kept).map(|()| None);
+            return self.check_other_clusters(kept).map(|()| None);
         };
         let unreadable = || ProgressMismatch::Unreadable { key: key.clone(), value: value.clone() };
         let found: StoredProgress = serde_json::from_str(value).map_err(|_| unreadable())?;
@@ -128,7 +128,7 @@ impl Identity {
         Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
     }
 
-    fn no_other_was_here(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
+    fn check_other_clusters(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
         for (key, value) in kept {
             let system = key.split('/').next().unwrap_or_default();
             let theirs: Option<StoredProgress> = serde_json::from_str(value).ok();

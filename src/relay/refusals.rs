@@ -1,8 +1,8 @@
-//! Handles rows whose records are refused: by the destination, or before they were sent by the relay or the sink.
+//! At least once, takes the action for a row whose record waits in the sink as refused: by the destination, or before it was sent.
 //!
 //! ```text
-//!  a row gives no record, or the sink will never take it ──► it waits in the sink for its turn ─┐
-//!    ┌──────────────────────────────────────────────────────────────────────────────────────────┘
+//!  a bad row whose action is a dead letter waits in the sink for its turn (`bad_rows`) ─┐
+//!    ┌──────────────────────────────────────────────────────────────────────────────────┘
 //!  Refused ──► the row's action ──► skip: its sequence continues
 //!                    │         └──► dead-letter record in its place ──► delivered: its sequence continues
 //!                    │                          └── refused as well: sent without payload, then stop
@@ -10,22 +10,21 @@
 //!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
 //! ```
 //!
-//! Exactly once, nothing is resolved: see `rejected`.
+//! Exactly once, nothing is resolved: see `rejected`, which `reject` fills.
 //!
 //! A refused record blocks all later records of its sequence until its action is taken. If that is a dead-letter record, until that is
-//! acknowledged. Other sequences continue meanwhile. In: refusals, the time. Out: resolutions for the sink, what stops the relay.
+//! acknowledged. Other sequences continue meanwhile. In: refusals, the time. Out: resolutions for the sink, the row that stops the relay.
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
-use super::BadRowAction;
-use super::rows::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::session::Turn;
-use super::{BadRowAt, Clock, Relay, StreamEnd};
+use super::topics::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use super::{BadRowAction, Clock, Relay, StreamEnd};
 use crate::given::shown;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
 use crate::pgoutput::Relation;
 use crate::positions::Position;
-use crate::sink::dead_letter::{self, DeadLetter};
+use crate::sink::dead_letter;
 use crate::sink::{
     DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,
     Source, Token,
@@ -36,52 +35,52 @@ use std::time::{Duration, Instant};
 /// A dead-letter record that its topic does not take yet is offered again after this time.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 
-/// If `on_lost` fails for a row, the relay calls it again after this time.
-const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// If `on_skip` fails for a row, the relay calls it again after this time.
+const NOTE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Rows whose records are refused and whose action is not finished.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    cases: BTreeMap<Position, Case>,
-    /// Rows that were refused before their records were sent. What there is of those waits in the sink for its turn.
-    enqueued: BTreeMap<Position, BadRow>,
-    /// Rows whose loss has been noted, and whose dead-letter records the sink has not taken yet. They are offered many times.
+    rows: BTreeMap<Position, RefusedRow>,
+    /// Rows that were refused before their records were sent. These records wait in the sink for their turn.
+    unsent: BTreeMap<Position, BadRow>,
+    /// Rows that are noted as skipped, and whose dead-letter records the sink has not taken yet. These are offered many times.
     noted: BTreeSet<Position>,
     /// How many dead-letter records with a token were delivered while others with it are still under way: those of one transaction
     /// may share a token, and a report does not say which of them it means.
-    arrived: HashMap<Token, u32>,
+    delivered: HashMap<Token, u32>,
     /// The tables that the server has announced, by their identifiers.
     tables: HashMap<u32, String>,
     room: HeaderRoom,
 }
 
 #[derive(Debug)]
-struct Case {
+struct RefusedRow {
     row: BadRow,
-    /// The row is a table's, so `on_lost` is called before it is skipped.
-    is_row: bool,
+    /// The row is a table's, so `on_skip` is called before it is skipped.
+    is_of_table: bool,
     id: RefusalId,
-    /// The token with which it was enqueued.
+    /// The token with which the record was enqueued.
     token: Token,
     record: OwnedRecord,
     stage: Stage,
 }
 
-impl Case {
-    /// Whether a dead-letter record with this token stands in its place.
+impl RefusedRow {
+    /// Whether a dead-letter record with this token has taken the place of the row's record.
     fn has_dead_letter(&self, token: Token) -> bool {
-        matches!(self.stage, Stage::DeadLetter { token: its, .. } if its == token)
+        matches!(self.stage, Stage::DeadLetter { token: own, .. } if own == token)
     }
 }
 
 #[derive(Debug)]
 enum Stage {
     /// The row is to be skipped, not before `at`.
-    Skipped { at: Instant },
+    ToSkip { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
-    Offered { bare: bool, at: Instant },
-    /// A dead-letter record with this token has been enqueued in its place.
-    DeadLetter { bare: bool, token: Token },
+    ToOffer { without_payload: bool, at: Instant },
+    /// The sink has taken a dead-letter record with this token.
+    DeadLetter { without_payload: bool, token: Token },
     /// The row stops the relay. The field has the reason for which the dead-letter topic does not take it either.
     Stop { dead_letter_refused: Option<Failure> },
 }
@@ -90,7 +89,7 @@ impl Refusals {
     /// Whether no row is refused.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.cases.is_empty()
+        self.rows.is_empty()
     }
 
     /// The server announces a table.
@@ -101,52 +100,57 @@ impl Refusals {
 
     /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
-        self.cases.clear();
-        self.enqueued.clear();
+        self.rows.clear();
+        self.unsent.clear();
         self.noted.clear();
-        self.arrived.clear();
+        self.delivered.clear();
     }
 
-    /// The sink has taken what there is of a bad row's record.
-    pub(super) fn enqueued(&mut self, position: Position, row: BadRow) {
-        self.enqueued.insert(position, row);
+    /// The sink has taken the record of a bad row, which is not to be sent.
+    pub(super) fn unsent(&mut self, position: Position, row: BadRow) {
+        self.unsent.insert(position, row);
     }
 
     /// Whether a row stops the relay.
     #[inline]
     pub(super) fn stops(&self) -> bool {
-        !self.cases.is_empty() && self.stop().is_some()
+        !self.rows.is_empty() && self.stop().is_some()
     }
 
     /// The first row that stops the relay.
     pub(super) fn stop(&self) -> Option<Position> {
-        let stops = |(_, case): &(&Position, &Case)| matches!(case.stage, Stage::Stop { .. });
-        self.cases.iter().find(stops).map(|(position, _)| *position)
+        let stops = |(_, row): &(&Position, &RefusedRow)| matches!(row.stage, Stage::Stop { .. });
+        self.rows.iter().find(stops).map(|(position, _)| *position)
     }
 
     /// Whether a row still has to be skipped, or its dead-letter record to be offered.
     pub(super) fn is_deciding(&self) -> bool {
-        self.cases.values().any(|case| matches!(case.stage, Stage::Offered { .. } | Stage::Skipped { .. }))
+        self.rows.values().any(|row| matches!(row.stage, Stage::ToOffer { .. } | Stage::ToSkip { .. }))
     }
 
     /// So many dead-letter records with this token were delivered. Returns the rows that are finished with that.
-    fn delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
-        if !self.cases.values().any(|case| case.has_dead_letter(token)) {
+    fn dead_letters_delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
+        if !self.rows.values().any(|row| row.has_dead_letter(token)) {
             return Vec::new();
         }
-        *self.arrived.entry(token).or_default() += records;
+        *self.delivered.entry(token).or_default() += records;
         self.remove_delivered(token)
     }
 
     /// Removes and returns the rows whose dead-letter records have this token, once each that is not refused was delivered.
     fn remove_delivered(&mut self, token: Token) -> Vec<(Position, BadRow)> {
-        let sent = self.cases.iter().filter(|(_, case)| case.has_dead_letter(token));
+        let sent = self.rows.iter().filter(|(_, row)| row.has_dead_letter(token));
         let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
-        if self.arrived.get(&token).is_none_or(|arrived| (*arrived as usize) < sent.len()) {
+        if self.delivered.get(&token).is_none_or(|delivered| (*delivered as usize) < sent.len()) {
             return Vec::new();
         }
-        self.arrived.remove(&token);
-        sent.into_iter().filter_map(|position| Some((position, self.cases.remove(&position)?.row))).collect()
+        self.delivered.remove(&token);
+        sent.into_iter().filter_map(|position| Some((position, self.rows.remove(&position)?.row))).collect()
+    }
+
+    /// The sink has taken the row's dead-letter record, or the row is skipped.
+    pub(super) fn forget_note(&mut self, position: Position) {
+        self.noted.remove(&position);
     }
 
     /// Describes the row of which a record was made.
@@ -168,17 +172,20 @@ fn position(origin: Origin) -> Position {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// The sink refuses a record: decides on the row's action, or tries again.
+    /// The sink refuses a record: decides on the row's action, or lets the sink send the record again.
     #[cold]
-    pub(super) fn refused(&mut self, refused: Refused) {
+    pub(super) fn take_refusal(&mut self, refused: Refused) {
         let position = position(refused.tag.origin);
-        if let Some(row) = self.refusals.enqueued.remove(&position) {
-            // The action is a dead letter, since nothing else waits for its turn.
-            return self.handle(position, row, refused, Stage::Offered { bare: false, at: self.clock.now() });
+        if let Some(row) = self.refusals.unsent.remove(&position) {
+            // The action is a dead letter: with another action, nothing waits for its turn.
+            let stage = Stage::ToOffer { without_payload: false, at: self.clock.now() };
+            return self.add_refused_row(position, row, refused, stage);
         }
         self.metrics.publish_failure(refused.failure.reason, 1);
-        if let Some(Case { stage: Stage::DeadLetter { bare, token }, .. }) = self.refusals.cases.get(&position) {
-            let dead_letter = (*bare, *token);
+        if let Some(RefusedRow { stage: Stage::DeadLetter { without_payload, token }, .. }) =
+            self.refusals.rows.get(&position)
+        {
+            let dead_letter = (*without_payload, *token);
             return self.dead_letter_refused(position, dead_letter, refused);
         }
         // The destination dropped the record as a duplicate. Neither a stop nor a dead letter would publish it.
@@ -199,7 +206,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => false,
         };
         if is_decided {
-            self.decide(position, action, refused);
+            self.take_action(position, action, refused);
         } else {
             self.sink.resolve(refused.id, Resolution::Retry);
         }
@@ -231,105 +238,94 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         failure
     }
 
-    fn decide(&mut self, position: Position, action: BadRowAction, refused: Refused) {
+    /// The row's action is due for the refusal.
+    fn take_action(&mut self, position: Position, action: BadRowAction, refused: Refused) {
         let Refused { tag, record, failure, .. } = &refused;
         let row = self.refusals.row(&self.outbox, tag.origin, record, failure);
         let stage = match action {
-            BadRowAction::Skip => Stage::Skipped { at: self.clock.now() },
+            BadRowAction::Skip => Stage::ToSkip { at: self.clock.now() },
             // The record is itself a dead-letter record, of a row that is not known any more.
             _ if record.topic() == self.bad_rows.dead_letter_topic => {
                 Stage::Stop { dead_letter_refused: Some(failure.clone()) }
             }
             BadRowAction::Stop => Stage::Stop { dead_letter_refused: None },
-            BadRowAction::DeadLetter => Stage::Offered { bare: false, at: self.clock.now() },
+            BadRowAction::DeadLetter => Stage::ToOffer { without_payload: false, at: self.clock.now() },
         };
-        self.handle(position, row, refused, stage);
+        self.add_refused_row(position, row, refused, stage);
     }
 
-    fn handle(&mut self, position: Position, row: BadRow, refused: Refused, stage: Stage) {
+    fn add_refused_row(&mut self, position: Position, row: BadRow, refused: Refused, stage: Stage) {
         let Refused { id, tag, record, .. } = refused;
-        let is_row = matches!(tag.origin.source, Source::Table(_));
-        self.refusals.cases.insert(position, Case { row, is_row, id, token: tag.token, record, stage });
-        self.offer_dead_letters();
+        let is_of_table = matches!(tag.origin.source, Source::Table(_));
+        self.refusals.rows.insert(position, RefusedRow { row, is_of_table, id, token: tag.token, record, stage });
+        self.take_due_actions();
     }
 
-    /// Offers dead-letter records to the sink that are due.
-    pub(super) fn offer_dead_letters(&mut self) {
+    /// Skips the rows, and offers the dead-letter records to the sink, that are due.
+    pub(super) fn take_due_actions(&mut self) {
         let now = self.clock.now();
-        let due = |case: &Case| matches!(case.stage, Stage::Offered { at, .. } | Stage::Skipped { at } if at <= now);
+        let is_due =
+            |row: &RefusedRow| matches!(row.stage, Stage::ToOffer { at, .. } | Stage::ToSkip { at } if at <= now);
         let due: Vec<Position> =
-            self.refusals.cases.iter().filter(|(_, case)| due(case)).map(|(position, _)| *position).collect();
+            self.refusals.rows.iter().filter(|(_, row)| is_due(row)).map(|(position, _)| *position).collect();
         for position in due {
-            match self.refusals.cases.get(&position).map(|case| &case.stage) {
-                Some(Stage::Skipped { .. }) => self.skip_refused(position, now),
-                Some(Stage::Offered { .. } | Stage::DeadLetter { .. } | Stage::Stop { .. }) | None => {
-                    self.offer_refused(position, now);
-                }
+            match self.refusals.rows.get(&position).map(|row| &row.stage) {
+                Some(Stage::ToSkip { .. }) => self.skip_refused(position, now),
+                Some(&Stage::ToOffer { without_payload, .. }) => self.offer_again(position, without_payload, now),
+                Some(Stage::DeadLetter { .. } | Stage::Stop { .. }) | None => {}
             }
         }
     }
 
-    /// Calls `on_lost` for a table's row before it is skipped: its payload will be in no topic. Returns whether that succeeded.
-    fn tell_refused(&mut self, position: Position) -> bool {
-        let case = self.refusals.cases.get(&position).filter(|case| case.is_row);
-        case.map(|case| case.row.clone()).is_none_or(|row| self.note_lost(position, &row).is_ok())
+    /// Calls `on_skip` for a refused row of a table, whose payload will be in no topic. Returns whether that succeeded. If not, `stage` is
+    /// tried again later.
+    fn note_refused(&mut self, position: Position, stage: Stage) -> bool {
+        let row = self.refusals.rows.get(&position).filter(|row| row.is_of_table);
+        let is_noted = row.map(|row| row.row.clone()).is_none_or(|row| self.note_skipped_once(position, &row).is_ok());
+        if !is_noted && let Some(row) = self.refusals.rows.get_mut(&position) {
+            row.stage = stage;
+        }
+        is_noted
     }
 
-    /// Calls `on_lost` for a row whose dead-letter record goes without its payload, once before the sink takes that. Each call connects to
-    /// the database.
-    pub(super) fn note_lost(&mut self, position: Position, row: &BadRow) -> Turn<()> {
+    /// Calls `on_skip` for a row whose payload will be in no topic, once before the sink takes its dead-letter record or skips it. Each
+    /// call connects to the database.
+    pub(super) fn note_skipped_once(&mut self, position: Position, row: &BadRow) -> Turn<()> {
         if !self.refusals.noted.contains(&position) {
-            self.tell_lost(row)?;
+            self.note_skipped(row)?;
             self.refusals.noted.insert(position);
         }
         Ok(())
     }
 
-    /// The sink has taken the row's dead-letter record, or the row is skipped.
-    pub(super) fn forget_note(&mut self, position: Position) {
-        self.refusals.noted.remove(&position);
-    }
-
     fn skip_refused(&mut self, position: Position, now: Instant) {
-        if !self.tell_refused(position) {
-            if let Some(case) = self.refusals.cases.get_mut(&position) {
-                case.stage = Stage::Skipped { at: now + TELL_AGAIN };
-            }
+        if !self.note_refused(position, Stage::ToSkip { at: now + NOTE_AGAIN }) {
             return;
         }
-        self.forget_note(position);
-        let Some(Case { row, id, token, .. }) = self.refusals.cases.remove(&position) else { return };
+        self.refusals.forget_note(position);
+        let Some(RefusedRow { row, id, token, .. }) = self.refusals.rows.remove(&position) else { return };
         self.sink.resolve(id, Resolution::Skip);
         self.ledger.withdrawn(token);
         self.count_bad_row(&row, position, "skip");
     }
 
-    fn offer_refused(&mut self, position: Position, now: Instant) {
-        let is_bare = |case: &Case| matches!(case.stage, Stage::Offered { bare: true, .. });
-        if self.refusals.cases.get(&position).is_some_and(is_bare) && !self.tell_refused(position) {
-            if let Some(case) = self.refusals.cases.get_mut(&position) {
-                case.stage = Stage::Offered { bare: true, at: now + TELL_AGAIN };
-            }
+    /// Offers the sink the dead-letter record that takes the place of the refused one.
+    fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
+        if without_payload && !self.note_refused(position, Stage::ToOffer { without_payload, at: now + NOTE_AGAIN }) {
             return;
         }
-        let Self { refusals: Refusals { cases, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
-        let Some(case) = cases.get_mut(&position) else { return };
-        let Stage::Offered { bare, .. } = case.stage else { return };
+        let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
+        let Some(refused) = rows.get_mut(&position) else { return };
         let topic = &bad_rows.dead_letter_topic;
-        let token = Token { topic: topics.number(topic, metrics), ..case.token };
-        let (error, place) = (case.row.reason.to_string(), position.to_string());
-        let mut offer = |bare| {
-            case.record.with_record(room, |record| {
-                let known = || Some(record.topic).filter(|topic| !topic.is_empty());
-                let intended = case.row.reason.topic().or_else(known);
-                let (error, table, position) = (error.as_str(), case.row.table.as_str(), place.as_str());
-                let dead_letter = DeadLetter { topic, error, table, position, intended, without_payload: bare };
-                dead_letter.with_record(record, |record| sink.resolve(case.id, Resolution::ReplaceWith(record, token)))
-            })
-        };
-        case.stage = match offer(bare) {
-            Enqueue::Taken => Stage::DeadLetter { bare, token },
-            Enqueue::Bad(_) if !bare => Stage::Offered { bare: true, at: now },
+        let token = Token { topic: topics.number(topic, metrics), ..refused.token };
+        let (error, place) = (refused.row.reason.to_string(), position.to_string());
+        let outcome = refused.record.with_record(room, |record| {
+            let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place), record.topic, without_payload);
+            dead_letter.with_record(record, |record| sink.resolve(refused.id, Resolution::ReplaceWith(record, token)))
+        });
+        refused.stage = match outcome {
+            Enqueue::Taken => Stage::DeadLetter { without_payload, token },
+            Enqueue::Bad(_) if !without_payload => Stage::ToOffer { without_payload: true, at: now },
             Enqueue::Bad(failure) => Stage::Stop { dead_letter_refused: Some(failure) },
             Enqueue::Blocked(failure)
                 if failure.class == FailureClass::Topic
@@ -337,63 +333,63 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             {
                 Stage::Stop { dead_letter_refused: Some(failure) }
             }
-            Enqueue::Full | Enqueue::Blocked(_) => Stage::Offered { bare, at: now + OFFER_AGAIN },
+            Enqueue::Full | Enqueue::Blocked(_) => Stage::ToOffer { without_payload, at: now + OFFER_AGAIN },
         };
-        if !matches!(case.stage, Stage::Offered { .. }) {
-            self.forget_note(position);
+        if !matches!(refused.stage, Stage::ToOffer { .. }) {
+            self.refusals.forget_note(position);
         }
     }
 
     /// The dead-letter record of a refused one is refused as well.
-    fn dead_letter_refused(&mut self, position: Position, (bare, token): (bool, Token), refused: Refused) {
+    fn dead_letter_refused(&mut self, position: Position, (without_payload, token): (bool, Token), refused: Refused) {
         let Refused { id, failure, .. } = refused;
-        let (topic, now) = (&self.bad_rows.dead_letter_topic, self.clock.now());
+        let now = self.clock.now();
         let waits = match failure.class {
             FailureClass::Row => false,
-            FailureClass::Topic => !self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now),
+            FailureClass::Topic => !self.dead_letter_topic_failed(now),
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => true,
         };
         if waits {
             self.sink.resolve(id, Resolution::Retry);
             return;
         }
-        let is_last = bare || failure.class == FailureClass::Topic;
-        if let Some(case) = self.refusals.cases.get_mut(&position) {
-            case.id = id;
-            case.stage = if is_last {
+        let is_last = without_payload || failure.class == FailureClass::Topic;
+        if let Some(row) = self.refusals.rows.get_mut(&position) {
+            row.id = id;
+            row.stage = if is_last {
                 Stage::Stop { dead_letter_refused: Some(failure) }
             } else {
-                Stage::Offered { bare: true, at: now }
+                Stage::ToOffer { without_payload: true, at: now }
             };
         }
         self.dead_letters_delivered(token, 0);
-        self.offer_dead_letters();
+        self.take_due_actions();
     }
 
-    /// Dead-letter records may be among what was delivered.
+    /// Records with this token were delivered. Dead-letter records may be among them.
     #[cold]
     pub(super) fn dead_letters_delivered(&mut self, token: Token, records: u32) {
-        for (position, row) in self.refusals.delivered(token, records) {
+        for (position, row) in self.refusals.dead_letters_delivered(token, records) {
             self.count_bad_row(&row, position, "dead-letter");
         }
     }
 
-    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it. Those that wait in the sink for
-    /// their turn are in flight, as any record.
+    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it. Records that wait in the sink
+    /// for their turn are in flight, as any record.
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
-        let rest = self.refusals.cases.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
-        for (_, case) in std::mem::replace(&mut self.refusals.cases, rest) {
-            if let Stage::DeadLetter { token, .. } = case.stage {
-                self.refusals.arrived.remove(&token);
+        let rest = self.refusals.rows.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
+        for (_, row) in std::mem::replace(&mut self.refusals.rows, rest) {
+            if let Stage::DeadLetter { token, .. } = row.stage {
+                self.refusals.delivered.remove(&token);
             }
-            if !matches!(case.stage, Stage::DeadLetter { .. }) {
-                self.sink.resolve(case.id, Resolution::Skip);
-                self.ledger.withdrawn(case.token);
+            if !matches!(row.stage, Stage::DeadLetter { .. }) {
+                self.sink.resolve(row.id, Resolution::Skip);
+                self.ledger.withdrawn(row.token);
             }
         }
     }
 
-    /// Everything that can be delivered is, and a refused row stops the relay.
+    /// Ends the stream if a refused row stops the relay, and everything else is delivered that can be.
     pub(super) fn end_at_refusal(&mut self) -> Turn<()> {
         let in_flight = self.sink.in_flight();
         if self.refusals.is_empty() || in_flight.records > in_flight.held || self.refusals.is_deciding() {
@@ -405,14 +401,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Ends the stream if a refused row stops the relay.
     pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
         let Some(position) = self.refusals.stop() else { return Ok(()) };
-        let Some(Case { row, stage: Stage::Stop { dead_letter_refused }, .. }) = self.refusals.cases.remove(&position)
+        let Some(RefusedRow { row, stage: Stage::Stop { dead_letter_refused }, .. }) =
+            self.refusals.rows.remove(&position)
         else {
             return Ok(());
         };
         self.metrics.bad_row(row.reason.label());
-        let dead_letter_refused = dead_letter_refused.map(|failure| (self.bad_rows.dead_letter_topic.clone(), failure));
-        let (confirmed, readable) = (self.ledger.flush_lsn(), self.bad_rows.readable);
-        Err(Box::new(StreamEnd::BadRow(Box::new(BadRowAt { position, confirmed, row, dead_letter_refused, readable }))))
+        Err(Box::new(StreamEnd::BadRow(self.bad_row_at(row, position, dead_letter_refused))))
     }
 }
 
@@ -422,14 +417,14 @@ mod tests {
 
     const TOKEN: Token = Token { transaction: 1, tick: 2, topic: 3 };
 
-    fn dead_letter() -> Case {
-        Case {
+    fn dead_letter() -> RefusedRow {
+        RefusedRow {
             row: BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated },
-            is_row: true,
+            is_of_table: true,
             id: RefusalId(1),
             token: TOKEN,
             record: OwnedRecord::default(),
-            stage: Stage::DeadLetter { bare: false, token: TOKEN },
+            stage: Stage::DeadLetter { without_payload: false, token: TOKEN },
         }
     }
 
@@ -440,13 +435,14 @@ mod tests {
     #[test]
     fn of_two_dead_letter_records_with_one_token_the_one_that_is_refused_is_not_taken_for_the_one_that_arrived() {
         let mut refusals = Refusals::default();
-        refusals.cases.extend([(at(8), dead_letter()), (at(9), dead_letter())]);
-        assert!(refusals.delivered(TOKEN, 1).is_empty(), "which one it was is not known yet");
-        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::Offered { bare: true, at: Instant::now() };
-        let over: Vec<Position> = refusals.delivered(TOKEN, 0).into_iter().map(|(position, _)| position).collect();
+        refusals.rows.extend([(at(8), dead_letter()), (at(9), dead_letter())]);
+        assert!(refusals.dead_letters_delivered(TOKEN, 1).is_empty(), "which one it was is not known yet");
+        refusals.rows.get_mut(&at(8)).unwrap().stage = Stage::ToOffer { without_payload: true, at: Instant::now() };
+        let over: Vec<Position> =
+            refusals.dead_letters_delivered(TOKEN, 0).into_iter().map(|(position, _)| position).collect();
         assert_eq!(over, [at(9)]);
-        refusals.cases.get_mut(&at(8)).unwrap().stage = Stage::DeadLetter { bare: true, token: TOKEN };
-        let over = refusals.delivered(TOKEN, 1);
-        assert_eq!((over.len(), refusals.cases.len(), refusals.arrived.len()), (1, 0, 0));
+        refusals.rows.get_mut(&at(8)).unwrap().stage = Stage::DeadLetter { without_payload: true, token: TOKEN };
+        let over = refusals.dead_letters_delivered(TOKEN, 1);
+        assert_eq!((over.len(), refusals.rows.len(), refusals.delivered.len()), (1, 0, 0));
     }
 }

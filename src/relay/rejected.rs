@@ -1,4 +1,4 @@
-//! Exactly once: what is known of rows whose records or dead letters were refused, until the rows come again.
+//! Exactly once, keeps what is known of rows whose records or dead letters were refused, until the rows come again.
 //!
 //! A refusal aborts the destination's transaction, and the stream begins again at the confirmed position. When the row comes again, its action
 //! is taken in its place: nothing has to wait, since a transaction arrives whole or not at all.
@@ -8,7 +8,8 @@
 //!                                                                       refused as well ──► … without payload ──► stop
 //! ```
 //!
-//! In: positions, failures. Out: the same, by position. Pure.
+//! In: positions, failures. Out: the same, by position, for `bad_rows`. Pure.
+//! Invariant: a row is known until the position behind its transaction is confirmed, so that no refusal is met twice as if it were new.
 
 use crate::lsn::Lsn;
 use crate::positions::Position;
@@ -25,7 +26,7 @@ pub(super) struct Rejected {
     /// Why its record was refused. `None`: it was not, the row is bad by itself.
     pub(super) failure: Option<Failure>,
     /// Its dead-letter record was refused, and goes without its payload.
-    pub(super) bare: bool,
+    pub(super) without_payload: bool,
     /// Why its dead-letter record is refused even so.
     pub(super) dead_letter_refused: Option<Failure>,
 }
@@ -48,10 +49,10 @@ impl RejectedRows {
         if rejected.dead_letter_refused.is_some() {
             // A record that only looks like a dead letter: it is the row's own.
             rejected.failure = Some(failure);
-        } else if rejected.bare || for_good {
+        } else if rejected.without_payload || for_good {
             rejected.dead_letter_refused = Some(failure);
         } else {
-            rejected.bare = true;
+            rejected.without_payload = true;
         }
     }
 
@@ -88,12 +89,16 @@ mod tests {
         let known = |rejected: &RejectedRows| rejected.get(at(15, 0)).cloned().unwrap();
         assert_eq!(known(&rejected), Rejected { failure: Some(refusal()), ..Rejected::default() });
         rejected.dead_letter(at(15, 0), refusal(), false);
-        assert!(known(&rejected).bare && known(&rejected).dead_letter_refused.is_none());
+        assert!(known(&rejected).without_payload && known(&rejected).dead_letter_refused.is_none());
         rejected.dead_letter(at(15, 0), refusal(), false);
         assert_eq!(known(&rejected).dead_letter_refused, Some(refusal()));
         rejected.dead_letter(at(16, 0), refusal(), true);
         let other = rejected.get(at(16, 0)).unwrap();
-        assert_eq!((other.bare, other.dead_letter_refused.as_ref()), (false, Some(&refusal())), "its topic is missing");
+        assert_eq!(
+            (other.without_payload, other.dead_letter_refused.as_ref()),
+            (false, Some(&refusal())),
+            "its topic is missing"
+        );
     }
 
     #[test]

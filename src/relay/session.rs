@@ -3,7 +3,8 @@
 //! In: what `turn` sees. Out: the same, for the loop, for metrics and for people. It does no I/O.
 
 use super::flush_timing::FlushTiming;
-use super::pause::Brought;
+use super::obstacle::Obstacle;
+use super::pause::LastRead;
 use super::{BadRowAt, ProtocolError, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, RowContext};
@@ -27,14 +28,12 @@ pub(super) struct Session {
     began: Lsn,
     /// The highest position that the server has sent.
     pub(super) received: Lsn,
-    /// The reason for which the sink does not take the next record, and since when.
-    pub(super) blocked: Option<Blocked>,
-    /// A row that ends the stream once everything before it is delivered.
-    pub(super) bad_row: Option<Box<BadRowAt>>,
-    /// A table that ends the stream likewise.
-    pub(super) unmappable: Option<Box<PlanError>>,
-    /// By the last read.
-    pub(super) brought: Brought,
+    /// The reason for which the sink does not take the next record.
+    pub(super) blocked: Option<Obstacle>,
+    /// The row or table that ends the stream once everything before it is delivered.
+    pub(super) ending: Option<Ending>,
+    /// The bytes and messages of the last read.
+    pub(super) last_read: LastRead,
     /// Records enqueued since the sink was last asked to send them.
     pub(super) flush_timing: FlushTiming,
     /// The takeover of the destination, while it lasts.
@@ -51,12 +50,12 @@ pub(super) struct TakingOver {
     reason: Option<String>,
 }
 
-/// A topic that the sink does not take.
-pub(super) struct Blocked {
-    pub(super) failure: Failure,
-    pub(super) since: Instant,
-    /// It has lasted long enough to be reported.
-    pub(super) told: bool,
+/// What ends the stream once everything before it is delivered.
+pub(super) enum Ending {
+    /// A row that cannot be published, and whose action is to stop.
+    BadRow(Box<BadRowAt>),
+    /// A table that cannot be mapped.
+    Unmappable(Box<PlanError>),
 }
 
 /// The treatment of the messages of the open transaction.
@@ -78,13 +77,13 @@ pub(super) enum FrameStep {
 
 /// Why no frame is taken now.
 pub(super) enum WaitCause {
-    /// There is none.
+    /// No frame has come whole.
     ForBytes,
     /// The sink is full.
     ForRoom,
     /// The sink does not take the topic.
     Blocked(Failure),
-    /// The stream is about to end.
+    /// The stream ends once everything before is delivered.
     ForEnd,
 }
 
@@ -99,17 +98,12 @@ impl Session {
             began,
             received: Lsn::ZERO,
             blocked: None,
-            bad_row: None,
-            unmappable: None,
-            brought: Brought::default(),
+            ending: None,
+            last_read: LastRead::default(),
             flush_timing: FlushTiming::default(),
             taking_over: None,
             withheld: None,
         }
-    }
-
-    pub(super) fn received(&self) -> Lsn {
-        self.received
     }
 
     /// The confirmed position when the connection began.
@@ -118,19 +112,19 @@ impl Session {
     }
 
     /// The position that the last status update confirmed.
-    pub(super) fn told(&self) -> Option<Lsn> {
+    pub(super) fn confirmed(&self) -> Option<Lsn> {
         self.feedback.confirmed()
     }
 
-    /// The obstacle, once it has lasted long enough to be reported.
-    pub(super) fn obstacle(&self) -> Option<&str> {
-        let blocked = self.blocked.as_ref().filter(|blocked| blocked.told).map(|blocked| blocked.failure.text.as_str());
+    /// The reason for which the stream waits, once it has lasted long enough to be reported.
+    pub(super) fn reason_to_wait(&self) -> Option<&str> {
+        let blocked = self.blocked.as_ref().and_then(Obstacle::logged);
         let taking_over = || self.taking_over.as_ref()?.reason.as_deref();
         blocked.or_else(taking_over).or_else(|| Some(self.withheld.as_ref()?.0.as_str()))
     }
 
-    /// A walsender says this once a second while it waits for a standby: once is enough.
-    pub(super) fn withheld(&mut self, notice: &pg::ServerError) {
+    /// The server sends nothing while it waits for a standby. It says so once a second, and the relay logs it once.
+    pub(super) fn withhold(&mut self, notice: &pg::ServerError) {
         let reason = format!("Postgres sends nothing: {}", notice.message);
         if self.withheld.as_ref().is_none_or(|(before, _)| *before != reason) {
             tracing::warn!(%notice, hint = STANDBY_HINT, "Postgres waits for a standby and sends no rows; no data lost");
@@ -138,7 +132,7 @@ impl Session {
         self.withheld = Some((reason, self.received));
     }
 
-    /// Called for each row: nearly always nothing was withheld.
+    /// The server has sent something: it does not wait for a standby any more.
     #[inline]
     pub(super) fn sends_again(&mut self) {
         if self.withheld.is_some() {
@@ -147,21 +141,21 @@ impl Session {
         }
     }
 
-    /// The sink is taking the destination over, and waits for `reason`. It is not silent as long as it answers.
-    pub(super) fn takes_over(&mut self, reason: Option<String>, answered: bool, now: Instant) {
+    /// The sink has not taken the destination over yet, and waits for `reason`. It is not silent as long as it answers.
+    pub(super) fn waits_for_takeover(&mut self, reason: Option<String>, answered: bool, now: Instant) {
         let since = self.taking_over.take().filter(|_| !answered).map_or(now, |before| before.since);
         self.taking_over = Some(TakingOver { since, reason });
     }
 
     /// Since when no record can be enqueued: the sink does not take the next record's topic, or has not taken the destination over.
     pub(super) fn held_up_since(&self) -> Option<Instant> {
-        let blocked = self.blocked.as_ref().map(|blocked| blocked.since);
+        let blocked = self.blocked.as_ref().map(Obstacle::since);
         blocked.into_iter().chain(self.taking_over.as_ref().map(|taking_over| taking_over.since)).min()
     }
 
-    /// Since when the sink takes nothing, for this kind of reason.
+    /// Since when the sink takes nothing because of a failure of this class.
     pub(super) fn blocked_since(&self, class: FailureClass) -> Option<Instant> {
-        self.blocked.as_ref().filter(|blocked| blocked.failure.class == class).map(|blocked| blocked.since)
+        self.blocked.as_ref().filter(|blocked| blocked.class() == class).map(Obstacle::since)
     }
 
     /// The context of a row that has to be published; `None` if it was already received.
@@ -173,23 +167,26 @@ impl Session {
         }
     }
 
+    /// The end of the stream by a message that must not come there.
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     pub(super) fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<StreamEnd> {
         Box::new(StreamEnd::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
     }
 
-    /// Whether a row or table came that ends the stream.
-    pub(super) fn is_at_its_end(&self) -> bool {
-        self.bad_row.is_some() || self.unmappable.is_some()
+    /// The stream ends here, once everything before is delivered.
+    pub(super) fn end(&mut self, ending: Ending) -> FrameStep {
+        self.ending = Some(ending);
+        FrameStep::Wait(WaitCause::ForEnd)
     }
 
-    /// The row has been dealt with.
+    /// The row is finished, or was already received.
     pub(super) fn next_row(&mut self) {
         if let Some(Open::Taken { context, .. }) = &mut self.open {
             context.ordinal += 1;
         }
     }
 
+    /// The position of the next row of the open transaction; `None` if its rows are not taken.
     pub(super) fn position(&self) -> Option<Position> {
         match self.open {
             Some(Open::Taken { context, .. }) => Some(position(&context)),
@@ -198,10 +195,12 @@ impl Session {
     }
 }
 
+/// The position of a row.
 pub(super) fn position(context: &RowContext) -> Position {
     Position { final_lsn: context.final_lsn, ordinal: context.ordinal }
 }
 
+/// The end of the stream by an error of its connection.
 #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
 pub(super) fn disconnected(error: pg::Error) -> Box<StreamEnd> {
     Box::new(StreamEnd::Disconnected(error))

@@ -1,14 +1,15 @@
-//! Exactly once: gathers whole transactions of Postgres in one transaction of the destination. Their records count as delivered
+//! Exactly once, gathers whole transactions of Postgres in one transaction of the destination. Their records count as delivered
 //! once that is committed.
 //!
 //! ```text
 //!  init_transactions ──► rows … commit │ rows … commit │ (100 ms or 10,000 records) ──► all reported ──► commit ──► delivered
 //! ```
 //!
-//! In: reports, the time, where transactions end. Out: when the destination's transaction is committed; until then its reports
-//! do not count in the ledger, so that no position passes what may yet be aborted: they only say that the destination moves. A
-//! transaction of Postgres is never split.
-//! Without transactions nothing here costs more than a look at one field.
+//! In: reports, the time, where transactions of Postgres end. Out: when the destination's transaction is committed, with the progress that
+//! `progress` makes of the position.
+//!
+//! Invariants: until the commit, no report counts in the ledger, so no position passes a record that may yet be aborted. A transaction of
+//! Postgres is never split. Without transactions, each function reads one field and returns.
 
 use super::progress::{Identity, ProgressMismatch};
 use super::session::{Session, Turn};
@@ -27,37 +28,48 @@ const MOST_RECORDS: u64 = 10_000;
 /// transaction's time). An outage explains a transaction's age.
 const OUTAGE: Duration = Duration::from_secs(10);
 
-/// The destination's open transaction, and the records in it.
+/// The transactions of the destination.
 #[derive(Debug, Default)]
 pub(super) struct SinkTransaction {
     /// The longest time that a transaction may be open; `None`: the destination has no transactions.
-    pub(super) timeout: Option<Duration>,
-    /// The destination accepts our transactions, and no other relay's.
-    owned: bool,
+    timeout: Option<Duration>,
     /// The identity of the server and the slot.
     pub(super) identity: Identity,
     /// The knowledge of what was committed, as of the moment when the slot was taken last, or taken over by another relay.
     pub(super) committed: Committed,
-    /// When the transaction was opened; `None`: none is open.
-    since: Option<Instant>,
-    records: u64,
-    /// The reports in it that do not count yet: records and bytes by transaction and topic. Their tokens have no tick.
-    held: HashMap<Token, (u32, u64)>,
-    /// When the last report came.
-    acknowledged: Option<Instant>,
-    /// No further transaction of Postgres is taken before it is committed.
-    closing: bool,
-    /// When the relay first asked the sink to commit. Nothing is in flight then.
-    committing: Option<Instant>,
+    /// The destination accepts this relay's transactions, and no other relay's.
+    is_initialized: bool,
+    open: Option<OpenTransaction>,
     /// `final_lsn` of a transaction of Postgres that gets a transaction of the destination for itself: everything before it is
     /// committed first.
-    apart: Option<Lsn>,
-    /// There was an outage since it was opened.
-    disturbed: bool,
+    separate: Option<Lsn>,
     /// `final_lsn` of the transaction of Postgres in whose middle the time ran out last, without an outage.
-    ran_out: Option<Lsn>,
+    timed_out: Option<Lsn>,
     /// Since when there is no stream.
-    left: Option<Instant>,
+    without_stream_since: Option<Instant>,
+}
+
+/// A transaction of the destination that is not committed.
+#[derive(Debug)]
+struct OpenTransaction {
+    since: Instant,
+    /// The number of records in it.
+    records: u64,
+    /// The reports in it that do not count yet: records and bytes by transaction of Postgres and topic. Their tokens have no tick.
+    uncounted: HashMap<Token, (u32, u64)>,
+    /// No further transaction of Postgres is taken before this one is committed.
+    is_closing: bool,
+    /// When the relay first asked the sink to commit. Nothing is in flight then.
+    committing_since: Option<Instant>,
+    /// There was an outage since it was opened.
+    had_outage: bool,
+}
+
+impl OpenTransaction {
+    fn new(since: Instant) -> Self {
+        let uncounted = HashMap::new();
+        Self { since, records: 0, uncounted, is_closing: false, committing_since: None, had_outage: false }
+    }
 }
 
 impl SinkTransaction {
@@ -71,38 +83,38 @@ impl SinkTransaction {
         self.timeout.is_some()
     }
 
-    /// Whether it has records that are not committed.
+    /// Whether a transaction has records that are not committed.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
-        self.since.is_some()
+        self.open.is_some()
     }
 
     /// A record was enqueued.
     #[inline]
     pub(super) fn enqueued(&mut self, now: impl FnOnce() -> Instant) {
         if self.is_on() {
-            self.records += 1;
-            self.since.get_or_insert_with(now);
+            self.open.get_or_insert_with(|| OpenTransaction::new(now())).records += 1;
         }
     }
 
-    /// Keeps reports that count once the transaction is committed.
-    pub(super) fn hold(&mut self, token: Token, records: u32, bytes: u64, now: Instant) {
-        self.acknowledged = Some(now);
-        let (count, sum) = self.held.entry(Token { tick: 0, ..token }).or_default();
+    /// Keeps the reports of records, which count once the transaction is committed.
+    ///
+    /// # Panics
+    /// No transaction is open.
+    pub(super) fn reported(&mut self, token: Token, records: u32, bytes: u64) {
+        let Some(open) = &mut self.open else { panic!("a report outside any transaction of the destination") };
+        let (count, sum) = open.uncounted.entry(Token { tick: 0, ..token }).or_default();
         (*count, *sum) = (*count + records, *sum + bytes);
     }
 
     /// When the relay first asked the sink to commit.
     pub(super) fn committing_since(&self) -> Option<Instant> {
-        self.committing
+        self.open.as_ref()?.committing_since
     }
 
     /// Forgets everything uncommitted, which is lost with the sink. The new sink has to take the destination over again.
     pub(super) fn forget(&mut self) {
-        let identity = std::mem::take(&mut self.identity);
-        let Self { timeout, committed, apart, ran_out, left, .. } = *self;
-        *self = Self { timeout, identity, committed, apart, ran_out, left, ..Self::default() };
+        (self.is_initialized, self.open) = (false, None);
     }
 
     /// The slot was taken at `confirmed`; everything that we have committed commits before `ours`.
@@ -118,28 +130,28 @@ impl SinkTransaction {
     }
 
     /// A stream begins.
-    pub(super) fn resumed(&mut self, now: Instant) {
-        let left = self.left.take().filter(|_| self.is_open());
-        self.disturbed |= left.is_some_and(|at| self.is_outage(at, now));
+    pub(super) fn stream_began(&mut self, now: Instant) {
+        if let Some(ended) = self.without_stream_since.take() {
+            self.note_outage(ended, now);
+        }
     }
 
     /// The stream has ended.
-    pub(super) fn left(&mut self, now: Instant) {
-        self.left = Some(now);
+    pub(super) fn stream_ended(&mut self, now: Instant) {
+        self.without_stream_since = Some(now);
     }
 
     /// Nothing could be enqueued since `since`, so the transaction is not to blame for its age.
     pub(super) fn blocked(&mut self, since: Instant, now: Instant) {
-        self.disturbed |= self.is_open() && self.is_outage(since, now);
+        self.note_outage(since, now);
     }
 
-    fn is_outage(&self, since: Instant, now: Instant) -> bool {
+    /// If the time from `since` on is long enough for an outage, that explains the age of the open transaction.
+    fn note_outage(&mut self, since: Instant, now: Instant) {
         let outage = self.timeout.map_or(OUTAGE, |timeout| OUTAGE.min(timeout / 2));
-        now.saturating_duration_since(since) >= outage
-    }
-
-    fn age(&self, now: Instant) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+        if let Some(open) = &mut self.open {
+            open.had_outage |= now.saturating_duration_since(since) >= outage;
+        }
     }
 }
 
@@ -154,16 +166,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.transaction.is_on()
     }
 
-    /// Whether the destination accepts our transactions. If not, takes one step to take it over. The slot is ours by now, so a
-    /// standby never ends another relay's transactions.
-    pub(super) fn owns_sink(&mut self, session: &mut Session) -> Turn<bool> {
+    /// Whether the sink may take records. With transactions, it first has to take the destination over, and this function takes one step of
+    /// that. The relay holds the slot by now, so a standby never ends another relay's transactions.
+    pub(super) fn init_transactions(&mut self, session: &mut Session) -> Turn<bool> {
         if !self.transaction.is_on() {
             return Ok(true);
         }
         if self.transaction.identity.is_standby {
             return Err(Box::new(StreamEnd::ProgressMismatch(ProgressMismatch::Standby)));
         }
-        if self.transaction.owned {
+        if self.transaction.is_initialized {
             return Ok(true);
         }
         let initialized = self
@@ -172,21 +184,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             .map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))?;
         match initialized {
             Initialized::Pending { reason, answered } => {
-                session.takes_over(reason, answered, self.clock.now());
+                session.waits_for_takeover(reason, answered, self.clock.now());
                 Ok(false)
             }
-            Initialized::Ready(kept) => {
+            Initialized::Ready(stored) => {
                 session.taking_over = None;
                 let start = self
                     .transaction
                     .identity
-                    .start(&kept)
+                    .start(&stored)
                     .map_err(|found| Box::new(StreamEnd::ProgressMismatch(found)))?;
                 if let Some(lsn) = start {
                     self.ledger.raise(lsn);
                 }
                 tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
-                (self.transaction.owned, self.transaction.committed) = (true, Committed::More);
+                (self.transaction.is_initialized, self.transaction.committed) = (true, Committed::More);
                 Ok(true)
             }
         }
@@ -197,20 +209,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// ones before it.
     #[inline]
     pub(super) fn must_commit_first(&mut self, next: Lsn) -> bool {
-        self.transaction.closing |= self.transaction.is_open() && self.transaction.apart == Some(next);
-        self.transaction.closing && !self.ledger.is_open()
+        let Some(open) = &mut self.transaction.open else { return false };
+        open.is_closing |= self.transaction.separate == Some(next);
+        open.is_closing && !self.ledger.is_open()
     }
 
     /// The stream is about to end in the middle of a transaction, and the destination's transaction would be aborted. If that holds
     /// whole transactions as well, the relay starts over, and commits those before it takes the interrupted one.
-    pub(super) fn keep_what_is_whole(&mut self) -> Turn<()> {
+    pub(super) fn commit_whole_transactions_first(&mut self) -> Turn<()> {
         // Each whole transaction that is not committed is in the ledger, with at least one record.
         let open =
             self.ledger.open_transaction().filter(|_| self.transaction.is_open() && self.ledger.transactions() > 1);
         if open.is_none() {
             return Ok(());
         }
-        self.transaction.apart = open;
+        self.transaction.separate = open;
         Err(Box::new(StreamEnd::StartOver(Why::WholeFirst)))
     }
 
@@ -220,54 +233,57 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         let now = self.clock.now();
-        let age = self.transaction.age(now);
-        let silent =
-            self.ledger.oldest_in_flight().map(|at| self.transaction.acknowledged.map_or(at, |last| last.max(at)));
-        self.transaction.disturbed |= silent.is_some_and(|since| self.transaction.is_outage(since, now));
-        self.transaction.closing |= ending || age >= MOST_AGE || self.transaction.records >= MOST_RECORDS;
-        self.see_that_it_ends_in_time(age)?;
-        if !self.transaction.closing || self.ledger.is_open() {
+        let silent_since = self.ledger.oldest_in_flight().map(|at| self.last_report.map_or(at, |last| last.max(at)));
+        if let Some(since) = silent_since {
+            self.transaction.note_outage(since, now);
+        }
+        self.end_if_out_of_time(now)?;
+        let Some(open) = &mut self.transaction.open else { return Ok(()) };
+        let age = now.saturating_duration_since(open.since);
+        open.is_closing |= ending || age >= MOST_AGE || open.records >= MOST_RECORDS;
+        if !open.is_closing || self.ledger.is_open() {
             return Ok(());
         }
         if self.sink.in_flight().records > 0 {
             self.sink.on_idle(Rows::Live);
             return Ok(());
         }
-        self.transaction.committing.get_or_insert(now);
+        open.committing_since.get_or_insert(now);
         let (key, value) = (self.transaction.identity.key(), self.transaction.identity.value(self.ledger.whole()));
         if self.sink.commit(&key, &value).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))? {
-            self.release(now);
+            self.count_committed(now);
         }
         Ok(())
     }
 
     /// The transaction is committed: its reports count now.
-    fn release(&mut self, now: Instant) {
-        for (token, (records, bytes)) in std::mem::take(&mut self.transaction.held) {
+    fn count_committed(&mut self, now: Instant) {
+        let uncounted = self.transaction.open.take().map(|open| open.uncounted).unwrap_or_default();
+        for (token, (records, bytes)) in uncounted {
             self.ledger.counted(token, records);
             self.acknowledged += u64::from(records);
             self.metrics.acknowledged(token.topic, records.into(), bytes, now);
         }
-        (self.transaction.since, self.transaction.committing) = (None, None);
-        (self.transaction.records, self.transaction.closing, self.transaction.disturbed) = (0, false, false);
         self.settle();
     }
 
     /// Starts over shortly before the transaction's timeout: the brokers would abort it, and refuse this sink from then on. The
     /// next try may end in time. If one transaction of Postgres runs out of time twice in a row, without an outage, and alone the
     /// second time, the stream ends with an error.
-    fn see_that_it_ends_in_time(&mut self, age: Duration) -> Turn<()> {
+    fn end_if_out_of_time(&mut self, now: Instant) -> Turn<()> {
         let timeout = self.transaction.timeout.unwrap_or(Duration::MAX);
+        let Some(transaction) = &self.transaction.open else { return Ok(()) };
+        let age = now.saturating_duration_since(transaction.since);
         if age < timeout / 10 * 9 {
             return Ok(());
         }
-        let undisturbed = !self.transaction.disturbed && self.transaction.left.is_none();
-        let open = self.ledger.open_transaction().filter(|_| undisturbed);
-        if open.is_some() && self.transaction.ran_out == open {
-            return Err(Box::new(StreamEnd::TransactionTooLong { records: self.transaction.records, timeout }));
+        let had_outage = transaction.had_outage || self.transaction.without_stream_since.is_some();
+        let open = self.ledger.open_transaction().filter(|_| !had_outage);
+        if open.is_some() && self.transaction.timed_out == open {
+            return Err(Box::new(StreamEnd::TransactionTooLong { records: transaction.records, timeout }));
         }
-        self.transaction.ran_out = open;
-        self.transaction.apart = open.or(self.transaction.apart);
+        self.transaction.timed_out = open;
+        self.transaction.separate = open.or(self.transaction.separate);
         Err(Box::new(StreamEnd::StartOver(Why::OutOfTime(age))))
     }
 }

@@ -7,6 +7,12 @@ use crate::metrics::Metrics;
 use crate::sink::Failure;
 use std::time::{Duration, Instant};
 
+/// Where rows may be skipped, the relay waits so long for a missing or forbidden topic.
+pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
+
+/// The relay waits so long for a dead-letter topic: one that is created on demand takes a moment.
+pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
+
 /// A topic that has not failed for so long is waited for again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 

@@ -1,9 +1,12 @@
-//! One round of the loop: frames in, status updates out, and when to stop.
+//! One turn of the loop: takes frames, sends status updates, and decides when the stream ends.
 //!
-//! In: a stream of frames, and the [`Session`] of its connection. Out: rows for `rows`, feedback for the server, and the stream's end.
+//! In: a stream of frames, and the [`Session`] of its connection. Out: rows for `rows`, status updates for the server, the stream's end.
+//!
+//! Invariants: a frame is consumed only once what it asks for is done. `send_status` alone confirms a position, and that of the ledger.
 
+use super::obstacle::Obstacle;
 use super::rows::Change;
-use super::session::{Blocked, FrameStep, Open, Session, Turn, WaitCause, disconnected};
+use super::session::{Ending, FrameStep, Open, Session, Turn, WaitCause, disconnected};
 use super::{Clock, Relay, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, RowContext};
@@ -12,30 +15,27 @@ use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, Message, Relation};
 use crate::positions::{BeginVerdict, Due, OutOfOrder, Position};
-use crate::sink::{Failure, Sink};
+use crate::sink::Sink;
 use std::time::{Duration, Instant};
 
 /// Longest wait for bytes while records are in flight: their reports are looked at this often.
 const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
 
-/// Longest wait for bytes when nothing is going on: a stop is seen this late.
+/// Longest wait for bytes when nothing is in flight: the relay notices a stop this late.
 const WAIT_IDLE: Duration = Duration::from_millis(100);
 
 /// Pause when the sink has no room, and while it refuses a topic.
 const WAIT_FULL: Duration = Duration::from_millis(1);
 const WAIT_BLOCKED: Duration = Duration::from_millis(50);
 
-/// If the sink does not take a topic for so long, the relay logs it: a topic that is created on demand takes a moment.
-const BLOCKED_AFTER: Duration = super::TOLD_AFTER;
-
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// One round of the loop.
+    /// One turn of the loop.
     pub(super) fn turn<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session) -> Turn<()> {
         let now = self.clock.now();
         self.metrics.turned(now);
         self.check_hold()?;
-        let takes = self.owns_sink(session)? && self.may_send();
-        let wait = if takes { self.take_frames(upstream, session, now)? } else { self.taking_over() };
+        let takes_rows = self.init_transactions(session)? && self.may_send();
+        let wait = if takes_rows { self.take_frames(upstream, session, now)? } else { self.wait_without_rows() };
         self.take_reports()?;
         self.commit(matches!(wait, WaitCause::ForEnd))?;
         self.send_feedback(upstream, session, now)?;
@@ -44,8 +44,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.wait(upstream, session, wait, now)
     }
 
-    /// The relay takes no row before the sink has taken the destination over. A stop need not wait for that.
-    fn taking_over(&mut self) -> WaitCause {
+    /// The relay takes no row before the sink has taken the destination over, and before it may send. A stop need not wait for that.
+    fn wait_without_rows(&mut self) -> WaitCause {
         if self.stop_requested() && !self.ledger.is_open() { WaitCause::ForEnd } else { WaitCause::ForRoom }
     }
 
@@ -71,7 +71,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let length = frame.len();
             match self.take_frame(&frame, session)? {
                 FrameStep::Done => {
-                    session.brought.message();
+                    session.last_read.took_message();
                     upstream.buffer_mut().consume(length);
                 }
                 FrameStep::Wait(wait) => return Ok(wait),
@@ -81,7 +81,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
     fn is_ending(&mut self, session: &Session) -> bool {
-        session.is_at_its_end() || self.refusals.stops() || (self.stop_requested() && !self.ledger.is_open())
+        session.ending.is_some() || self.refusals.stops() || (self.stop_requested() && !self.ledger.is_open())
     }
 
     fn take_frame(&mut self, frame: &Frame<'_>, session: &mut Session) -> Turn<FrameStep> {
@@ -92,7 +92,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Err(disconnected(pg::Error::Server { doing: "streaming".to_owned(), error: Box::new(error) }))
             }
             b'N' => take_notice(frame.body, session),
-            // ParameterStatus
+            // ParameterStatus.
             b'S' => Ok(FrameStep::Done),
             // CopyDone, CommandComplete, ReadyForQuery: the server ends the stream, as when it shuts down.
             b'c' | b'C' | b'Z' => Err(disconnected(pg::Error::Ended)),
@@ -116,8 +116,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if keepalive.reply_requested {
                     session.feedback.requested();
                 }
-                if self.is_wanting_at(keepalive.wal_end, session) {
-                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
+                if let Some(ending) = self.unmappable_at(keepalive.wal_end) {
+                    return Ok(session.end(ending));
                 }
                 // Delivery reports that have come and were not taken yet must not hold the position back.
                 self.take_reports()?;
@@ -141,21 +141,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Begin(begin) if self.ledger.is_full() || self.must_commit_first(begin.final_lsn) => {
                 return Ok(FrameStep::Wait(WaitCause::ForRoom));
             }
-            Message::Begin(begin) if self.is_wanting_at(begin.final_lsn, session) => {
-                return Ok(FrameStep::Wait(WaitCause::ForEnd));
+            Message::Begin(begin) => {
+                if let Some(ending) = self.unmappable_at(begin.final_lsn) {
+                    return Ok(session.end(ending));
+                }
+                self.take_begin(&begin, session)?;
             }
-            Message::Begin(begin) => self.take_begin(&begin, session)?,
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
                 self.refusals.announced(&relation);
-                self.ask_again(&relation, session)?;
+                self.ask_catalog_again(&relation, session)?;
                 if let Err(error) = self.outbox.relation(&relation) {
-                    session.unmappable = Some(Box::new(error));
-                    return Ok(FrameStep::Wait(WaitCause::ForEnd));
+                    return Ok(session.end(Ending::Unmappable(Box::new(error))));
                 }
             }
             Message::Type(data_type) => self.outbox.data_type(data_type),
-            Message::Update { relation, new } => self.take_update(relation, Some(&new), session)?,
+            Message::Update { relation, new } => return self.take_update(relation, Some(&new), session),
             Message::Delete { .. } | Message::Truncate | Message::Origin | Message::StrayStreamAbort => {}
         }
         Ok(FrameStep::Done)
@@ -163,15 +164,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Asks the catalog again for a table that DDL may have changed since the last question. A type that this transaction created
     /// shows a moment after its commit: with synchronous replication once the standby has it.
-    fn ask_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
-        const LOOKS: usize = 20;
+    fn ask_catalog_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
+        const QUESTIONS: usize = 20;
         const EVERY: Duration = Duration::from_millis(100);
         let (Some(ask), Some(position)) = (&mut self.catalogue, session.position()) else { return Ok(()) };
         if !self.outbox.wants_details_again(relation, position.final_lsn) {
             return Ok(());
         }
-        for look in 0..LOOKS {
-            if look > 0 {
+        for question in 0..QUESTIONS {
+            if question > 0 {
                 self.clock.pause(EVERY);
             }
             let (details, as_of) = ask().map_err(disconnected)?;
@@ -183,11 +184,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Ok(())
     }
 
-    /// Whether the stream ends at `lsn`, because the catalog has a table there that cannot be mapped.
-    fn is_wanting_at(&self, lsn: Lsn, session: &mut Session) -> bool {
-        let Some(error) = self.outbox.unmappable_at(lsn) else { return false };
-        session.unmappable = Some(Box::new(error.clone()));
-        true
+    /// The table that cannot be mapped, if the catalog has one at `lsn`.
+    fn unmappable_at(&self, lsn: Lsn) -> Option<Ending> {
+        self.outbox.unmappable_at(lsn).map(|error| Ending::Unmappable(Box::new(error.clone())))
     }
 
     fn take_begin(&mut self, begin: &Begin, session: &mut Session) -> Turn<()> {
@@ -259,28 +258,32 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let in_flight = self.sink.in_flight().records;
         let uncommitted = self.transaction.is_open() && !self.ledger.is_open();
         if matches!(wait, WaitCause::ForEnd) && in_flight == 0 && !uncommitted {
-            self.keep_what_is_whole()?;
-            if let Some(mut row) = session.bad_row.take() {
-                self.metrics.bad_row(row.row.reason.label());
-                row.confirmed = self.ledger.flush_lsn();
-                return Err(Box::new(StreamEnd::BadRow(row)));
-            }
+            self.commit_whole_transactions_first()?;
+            let end = match session.ending.take() {
+                Some(Ending::BadRow(mut row)) => {
+                    self.metrics.bad_row(row.row.reason.label());
+                    row.confirmed = self.ledger.flush_lsn();
+                    return Err(Box::new(StreamEnd::BadRow(row)));
+                }
+                Some(Ending::Unmappable(error)) => StreamEnd::Unmappable(error),
+                None => StreamEnd::Stopped,
+            };
             self.send_status(upstream, session, self.clock.now(), false)?;
-            return Err(Box::new(session.unmappable.take().map_or(StreamEnd::Stopped, StreamEnd::Unmappable)));
+            return Err(Box::new(end));
         }
         if self.stop_timed_out() {
             self.send_status(upstream, session, self.clock.now(), false)?;
             return Err(Box::new(StreamEnd::StopTimedOut { in_flight }));
         }
-        self.stalled(session)
+        self.end_if_stalled(session)
     }
 
     /// Ends the stream if the sink has acknowledged nothing for long, so that the server is free of the relay. One stuck record
     /// among others that arrive does not count.
-    fn stalled(&mut self, session: &Session) -> Turn<()> {
+    fn end_if_stalled(&mut self, session: &Session) -> Turn<()> {
         let now = self.clock.now();
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= self.limits.disconnect_after;
-        let unanswered = self.oldest_unanswered().filter(|_| self.reported.is_none_or(long_ago));
+        let unanswered = self.oldest_unanswered().filter(|_| self.last_report.is_none_or(long_ago));
         let oldest = unanswered.into_iter().chain(session.held_up_since()).min();
         if !oldest.is_some_and(long_ago) {
             return Ok(());
@@ -300,24 +303,26 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let was_blocked = session.blocked.take();
         match wait {
             WaitCause::ForBytes => {
-                unblocked(was_blocked.as_ref());
+                was_blocked.iter().for_each(Obstacle::over);
                 return self.wait_for_bytes(upstream, session, now);
             }
             WaitCause::ForRoom | WaitCause::ForEnd => {
-                unblocked(was_blocked.as_ref());
+                was_blocked.iter().for_each(Obstacle::over);
                 if session.flush_timing.is_stale(now) {
                     self.flush_sink(session);
                 }
                 self.clock.pause(WAIT_FULL);
             }
             WaitCause::Blocked(failure) => {
-                let blocked = self.blocked(failure, was_blocked);
-                self.transaction.blocked(blocked.since, now);
+                let before = was_blocked.filter(|before| before.class() == failure.class);
+                let (now, unready_after) = (self.clock.now(), self.metrics.unready_after());
+                let blocked = Obstacle::new(failure, before.as_ref(), now, unready_after);
+                self.transaction.blocked(blocked.since(), now);
                 session.blocked = Some(blocked);
                 self.clock.pause(WAIT_BLOCKED);
             }
         }
-        // The server's bytes are not looked at: it may have sent any.
+        // The relay has not read the socket: the server may have sent bytes.
         session.feedback.heard(self.clock.now());
         Ok(())
     }
@@ -327,22 +332,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session.flush_timing.take().into_iter().for_each(|rows| self.sink.on_idle(rows));
     }
 
-    fn blocked(&self, failure: Failure, before: Option<Blocked>) -> Blocked {
-        let now = self.clock.now();
-        let before = before.filter(|before| before.failure.class == failure.class);
-        let since = before.as_ref().map_or(now, |blocked| blocked.since);
-        let was_told = before.is_some_and(|blocked| blocked.told);
-        let told = now.saturating_duration_since(since) >= BLOCKED_AFTER.min(self.metrics.unready_after());
-        if told && !was_told {
-            tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "publishing blocked; no data lost; Postgres retains WAL");
-        }
-        Blocked { failure, since, told }
-    }
-
     /// While rows keep coming in small pieces, a short pause lets them gather.
     fn wait_for_bytes<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<()> {
         self.hold.caught_up();
-        if !self.limits.coalesce.is_zero() && session.brought.is_worth_a_pause(upstream.window()) {
+        if !self.limits.coalesce.is_zero() && session.last_read.is_worth_a_pause(upstream.window()) {
             self.clock.pause(self.limits.coalesce);
         }
         if session.flush_timing.is_due(now) {
@@ -358,7 +351,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
         }
-        session.brought.read(length);
+        session.last_read.read(length);
         if length > 0 {
             session.feedback.heard(self.clock.now());
         }
@@ -371,7 +364,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
     let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
     if notice.is_of_standby_slots() {
-        session.withheld(&notice);
+        session.withhold(&notice);
         return Ok(FrameStep::Done);
     }
     if notice.severity == "WARNING" && notice.code == pg::sqlstate::NOT_IN_PREREQUISITE_STATE {
@@ -379,11 +372,4 @@ fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
     }
     tracing::warn!(%notice, "Postgres notice");
     Ok(FrameStep::Done)
-}
-
-/// Logs that publishing resumed, if it was logged as blocked.
-fn unblocked(was: Option<&Blocked>) {
-    if let Some(blocked) = was.filter(|blocked| blocked.told) {
-        tracing::info!(was = %blocked.failure, "publishing resumed");
-    }
 }

@@ -191,7 +191,7 @@ impl Job {
         };
         let relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
             .with_bad_rows(run.bad_rows.clone())
-            .telling(run::on_lost(&run.source, &run.slot));
+            .with_on_skip(run::on_skip(&run.source, &run.slot));
         let reader = Reader::new(&self.place, &self.asked.proof, run.limits.max_row, request.leaves_updated, held);
         let Self { place, connection, tables, progress, total, .. } = self;
         tracing::info!(

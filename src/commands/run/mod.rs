@@ -25,7 +25,7 @@ use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery, catalog, server, skipped_rows, sqlstate};
-use crate::relay::{OnLost, Relay, SystemClock};
+use crate::relay::{OnSkip, Relay, SystemClock};
 use crate::remedy::TypedFlags;
 use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
@@ -129,8 +129,8 @@ pub(super) fn target(config: &RunRequest) -> StreamTarget {
     }
 }
 
-/// Writes rows down whose payload is in no topic: `prune` keeps them.
-pub(super) fn on_lost(source: &Source, slot: &str) -> OnLost {
+/// Notes skipped rows, whose payload is in no topic: `prune` keeps them.
+pub(super) fn on_skip(source: &Source, slot: &str) -> OnSkip {
     let (source, slot) = (source.clone(), slot.to_owned());
     Box::new(move |id| {
         let noted = Connection::open(&source, Purpose::Control)
@@ -307,9 +307,9 @@ impl Control {
         let target = target(&config);
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
-        let relay = if config.dry_run { relay } else { relay.telling(on_lost(&target.source, &target.slot)) };
+        let relay = if config.dry_run { relay } else { relay.with_on_skip(on_skip(&target.source, &target.slot)) };
         let asked = target.clone();
-        let relay = relay.asking(Box::new(move || supervise::details_now(&asked)));
+        let relay = relay.with_catalogue(Box::new(move || supervise::details_now(&asked)));
         let ended = Supervisor::new(PgServer::new(target), relay, metrics).run();
         ended.map_err(CommandError::from)
     }

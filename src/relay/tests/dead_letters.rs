@@ -15,7 +15,7 @@ struct ByKey {
     /// Why it takes no dead letters now, or ever.
     no_dead_letters: Option<Enqueue>,
     /// It never takes a dead letter with a payload.
-    bare: bool,
+    no_payloads: bool,
     /// It takes records in transactions.
     transactions: bool,
     /// The topic and the event of each record that was delivered.
@@ -26,8 +26,8 @@ struct Waiting {
     record: OwnedRecord,
     tag: Tag,
     refused: Option<Failure>,
-    /// The refusal that the relay knows of.
-    told: Option<RefusalId>,
+    /// The refusal that was reported to the relay.
+    refusal: Option<RefusalId>,
 }
 
 const DEAD: &str = "dead";
@@ -40,7 +40,7 @@ impl ByKey {
     /// Its answer to this dead letter, if it does not take it.
     fn refuses(&self, record: &Record<'_>) -> Option<Enqueue> {
         match &self.no_dead_letters {
-            _ if self.bare && record.value.is_some() => Some(Enqueue::Bad(too_large())),
+            _ if self.no_payloads && record.value.is_some() => Some(Enqueue::Bad(too_large())),
             Some(Enqueue::Bad(failure)) => Some(Enqueue::Bad(failure.clone())),
             Some(_) => Some(Enqueue::Full),
             None => None,
@@ -48,7 +48,7 @@ impl ByKey {
     }
 
     fn take(&mut self, record: &Record<'_>, tag: Tag, refused: Option<Failure>) -> Enqueue {
-        let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, told: None };
+        let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, refusal: None };
         self.keys.entry(record.key.unwrap_or_default().to_vec()).or_default().push_back(record_of);
         Enqueue::Taken
     }
@@ -81,10 +81,10 @@ impl Sink for SharedByKey {
                 }));
                 each(Report::Delivered(Delivered { token: tag.token, records: 1, bytes: 1 }));
             }
-            if let Some(Waiting { record, tag, refused: Some(failure), told: told @ None }) = queue.front_mut() {
+            if let Some(Waiting { record, tag, refused: Some(failure), refusal: refusal @ None }) = queue.front_mut() {
                 *refusals += 1;
                 let id = RefusalId(*refusals);
-                *told = Some(id);
+                *refusal = Some(id);
                 let (record, failure) = (record.clone(), failure.clone());
                 each(Report::Refused(Box::new(Refused { id, tag: *tag, record, failure })));
             }
@@ -97,7 +97,7 @@ impl Sink for SharedByKey {
         if let Some(refuses) = sink.refuses(record) {
             return refuses;
         }
-        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.told == Some(refusal));
+        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.refusal == Some(refusal));
         let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
         (first.record, first.tag.token, first.refused) = (OwnedRecord::of(record), token, None);
         Enqueue::Taken
@@ -105,7 +105,7 @@ impl Sink for SharedByKey {
 
     fn in_flight(&self) -> InFlight {
         let sink = self.0.borrow();
-        let is_held = |queue: &&VecDeque<Waiting>| queue.front().is_some_and(|first| first.told.is_some());
+        let is_held = |queue: &&VecDeque<Waiting>| queue.front().is_some_and(|first| first.refusal.is_some());
         let count = |records: u64, queue: &VecDeque<Waiting>| records + queue.len() as u64;
         let held = sink.keys.values().filter(is_held).fold(0, count);
         InFlight { records: sink.keys.values().fold(0, count), held, ..InFlight::default() }
@@ -217,12 +217,12 @@ fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
 fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered() {
     for transactions in [false, true] {
         let [table, row] = table_and_row(["1", "order", "a", "a1", "never"]);
-        let sink = ByKey { transactions, bare: true, no_dead_letters: Some(Enqueue::Full), ..ByKey::default() };
+        let sink = ByKey { transactions, no_payloads: true, no_dead_letters: Some(Enqueue::Full), ..ByKey::default() };
         let (relay, mut server, sink) = with_dead_letters_in(sink, &[begin(2000), table, row, commit(2000, 2040)]);
         server.until = Duration::from_hours(1);
         let noted = Arc::new(AtomicU32::new(0));
         let counted = Arc::clone(&noted);
-        let mut relay = relay.telling(Box::new(move |id| {
+        let mut relay = relay.with_on_skip(Box::new(move |id| {
             assert_eq!(id, Some("1"));
             counted.fetch_add(1, Ordering::Relaxed);
             Ok(())

@@ -3,6 +3,7 @@
 //! This file has the cases without records, and the server, clock and messages that all cases use.
 
 use super::*;
+use crate::metrics::State;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
 use crate::pgoutput::PgTime;
@@ -151,7 +152,7 @@ fn a_transaction_that_ends_in_front_of_its_commit_ends_the_stream_and_not_the_pr
 fn a_destinations_problem_is_no_obstacle_while_nothing_is_in_flight() {
     let problem = || Some("broker 1 is down".to_owned());
     let ready = |relay: &mut Relay<Idle, SystemClock>| {
-        relay.shown = None;
+        relay.shown.at = None;
         relay.idle(Duration::ZERO).unwrap();
         relay.metrics.set_state(State::Streaming);
         relay.metrics.status_sent(Instant::now());

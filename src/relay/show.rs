@@ -1,0 +1,143 @@
+//! Shows operators what the loop does: the figures of the metrics, the relay's state, and why it waits.
+//!
+//! In: the ledger, the sink, the [`Session`] of an open connection, the time. Out: [`Metrics`](crate::metrics::Metrics), and lines in the log
+//! when a wait or a silence is noticed and when it is over. A frozen destination closes no connection, so its client reports no error for half
+//! a minute or longer: a silence is noticed by the reports that do not come. Nothing here changes what the loop does.
+
+use super::obstacle::Obstacle;
+use super::session::Session;
+use super::{Clock, Relay};
+use crate::metrics::{Peer, State};
+use crate::sink::Sink;
+use std::time::{Duration, Instant};
+
+/// The relay updates figures that are costly to find out this often.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
+
+/// After so long without an acknowledgement, the destination counts as silent.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// What was shown last.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    pub(super) at: Option<Instant>,
+    /// The sink's problem.
+    problem: Option<String>,
+    /// Why the stream waits: for a topic, a sequence of the sink, or the sink's problem.
+    reason: Option<String>,
+    /// The failure for which sequences of the sink wait.
+    sequences: Option<Obstacle>,
+    /// The destination acknowledges nothing, and that has been logged.
+    is_silent: bool,
+}
+
+impl<S: Sink, C: Clock> Relay<S, C> {
+    /// Updates the metrics. `at_once`: although it is not time yet.
+    pub(super) fn show(&mut self, session: Option<&Session>, at_once: bool) {
+        let now = self.clock.now();
+        let in_flight = self.sink.in_flight();
+        self.metrics.in_flight(in_flight.records, in_flight.bytes);
+        if !at_once && self.shown.at.is_some_and(|at| now.saturating_duration_since(at) < SHOW_EVERY) {
+            return;
+        }
+        self.shown.at = Some(now);
+        let flush_lsn = self.ledger.flush_lsn();
+        let received = session.map_or(flush_lsn, |session| session.received.max(flush_lsn));
+        self.metrics.positions(received, flush_lsn);
+        self.metrics.oldest_in_flight(self.oldest_unanswered());
+        self.metrics.oldest_commit(self.ledger.oldest_commit());
+        self.show_sequences(now);
+        self.show_silence(now);
+        self.show_reason(session.and_then(Session::reason_to_wait));
+        if let Some(session) = session {
+            let state = self.state(session, now);
+            if self.shown.is_silent && matches!(state, State::Streaming | State::Careful) {
+                self.metrics.set_silent();
+            } else {
+                self.metrics.set_state(state);
+            }
+            if state == State::Streaming && !self.shown.is_silent && self.has_recovered(session) {
+                self.metrics.last_error(None);
+            }
+        }
+    }
+
+    /// Looks for a failure for which sequences of the sink wait.
+    fn show_sequences(&mut self, now: Instant) {
+        let before = self.shown.sequences.take();
+        self.shown.sequences = match (self.sink.blocked(), before) {
+            (Some(failure), before) => Some(Obstacle::new(failure, before.as_ref(), now, self.metrics.unready_after())),
+            // Between two attempts the sink reports no failure. The wait is over once a record has arrived.
+            (None, Some(before)) if self.in_flight() > 0 && self.last_report.is_none_or(|at| at <= before.since()) => {
+                Some(before)
+            }
+            (None, before) => {
+                before.iter().for_each(Obstacle::over);
+                None
+            }
+        };
+    }
+
+    /// Looks for a silence: records are in flight, or a commit is under way, and no report has come for a while.
+    fn show_silence(&mut self, now: Instant) {
+        let long_ago = |at: Instant| now.saturating_duration_since(at) >= SILENT_AFTER;
+        let is_silent = self.oldest_unanswered().is_some_and(long_ago) && self.last_report.is_none_or(long_ago);
+        if is_silent == self.shown.is_silent {
+            return;
+        }
+        self.shown.is_silent = is_silent;
+        let (name, in_flight) = (self.metrics.destination(), self.in_flight());
+        if is_silent {
+            let text = format!("{name} has acknowledged nothing for {} s", SILENT_AFTER.as_secs());
+            tracing::warn!(in_flight, "{text}; no data lost, retrying");
+            self.metrics.last_error(Some(text));
+        } else {
+            tracing::info!("{name} acknowledges again");
+        }
+    }
+
+    /// Shows why the stream waits: for `reason`, which the session has, for a sequence, or for the sink's problem.
+    fn show_reason(&mut self, reason: Option<&str>) {
+        let problem = self.sink.problem();
+        if self.shown.problem.is_some() && problem.is_none() {
+            self.metrics.reconnect(Peer::Destination);
+        }
+        if problem.is_some() && problem != self.shown.problem {
+            self.metrics.last_error(problem.clone());
+        }
+        // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
+        let is_waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
+        let sequences = self.shown.sequences.as_ref().and_then(Obstacle::logged);
+        let reason = reason.or(sequences).or_else(|| problem.as_deref().filter(|_| is_waiting)).map(str::to_owned);
+        if reason != self.shown.reason {
+            if reason.is_some() {
+                self.metrics.last_error(reason.clone());
+            }
+            self.metrics.blocked_on(reason.clone());
+        }
+        (self.shown.problem, self.shown.reason) = (problem, reason);
+    }
+
+    /// Whether the last error is over: Postgres receives status updates, and records are acknowledged.
+    fn has_recovered(&self, session: &Session) -> bool {
+        let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
+        self.shown.problem.is_none() && self.shown.reason.is_none() && session.confirmed().is_some() && delivers
+    }
+
+    fn state(&self, session: &Session, now: Instant) -> State {
+        let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
+        let is_old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
+        let sequences = self.shown.sequences.as_ref().and_then(Obstacle::logged);
+        if self.stopping_since.is_some() {
+            State::Stopping
+        } else if is_old || session.reason_to_wait().or(sequences).is_some() {
+            State::Blocked
+        } else if self.waits_for_last_holder() {
+            State::WaitingForSlot
+        } else if self.sink.in_flight().isolating > 0 {
+            State::Careful
+        } else {
+            State::Streaming
+        }
+    }
+}
