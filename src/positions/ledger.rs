@@ -135,8 +135,8 @@ impl Ledger {
     }
 
     /// `end_lsn` of the last transaction that was received whole.
-    pub fn whole(&self) -> Lsn {
-        self.resume.whole()
+    pub fn received_lsn(&self) -> Lsn {
+        self.resume.received_lsn()
     }
 
     /// The position behind the last received row.
@@ -151,7 +151,7 @@ impl Ledger {
 
     /// Whether a transaction is in flight, or is delivered and the server may not know it yet.
     pub fn is_unfinished(&self) -> bool {
-        !self.ring.is_empty() || self.server_received < self.resume.whole()
+        !self.ring.is_empty() || self.server_received < self.resume.received_lsn()
     }
 
     /// The server sent a Begin. The transaction is opened, unless it was already received.
@@ -354,7 +354,7 @@ impl Ledger {
     /// Whether a received transaction is behind `switch_point`, where the server has left the timeline. The new timeline has the
     /// transactions whose commit record is before that point.
     pub fn reaches_beyond(&self, switch_point: Lsn) -> bool {
-        self.resume.whole() > switch_point
+        self.resume.received_lsn() > switch_point
             || self.open_transaction().is_some_and(|final_lsn| final_lsn >= switch_point)
             || self.flush_lsn > switch_point
     }

@@ -4,7 +4,7 @@
 //! In: each transaction's Begin, and each row. Out: whether to take or to skip the transaction or the row. Pure.
 //!
 //! [`Resume`] decides at Begin, by the server's own rule: the server skips a transaction whose commit record *starts* before the given
-//! position. `end_lsn` comes only with Commit, which is too late. `E` is the `end_lsn` of the last transaction that was enqueued whole:
+//! position. `end_lsn` comes only with Commit, which is too late. `E` is the `end_lsn` of the last transaction that was received whole:
 //!
 //! ```text
 //!  final_lsn <  E                      received: skip all of it
@@ -21,8 +21,8 @@ use crate::lsn::Lsn;
 /// The position up to which transactions and rows have been enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Resume {
-    /// `E`: `end_lsn` of the last transaction that was enqueued whole.
-    whole: Lsn,
+    /// `E`: `end_lsn` of the last transaction that was received whole.
+    received_lsn: Lsn,
     /// The transaction that was received in part, and whose Commit has not come.
     partial: Option<PartialTransaction>,
 }
@@ -61,7 +61,7 @@ pub struct Missing {
 impl Resume {
     /// Counts only the transactions that commit before `start` as received.
     pub(super) fn new(start: Lsn) -> Self {
-        Self { whole: start, partial: None }
+        Self { received_lsn: start, partial: None }
     }
 
     /// The server sent a Begin.
@@ -69,7 +69,7 @@ impl Resume {
     /// # Errors
     /// The transaction commits after a partial one that has not come again.
     pub(super) fn begin(&mut self, final_lsn: Lsn) -> Result<BeginVerdict, Missing> {
-        if final_lsn < self.whole {
+        if final_lsn < self.received_lsn {
             return Ok(BeginVerdict::AlreadyReceived);
         }
         match self.partial {
@@ -90,15 +90,15 @@ impl Resume {
         }
     }
 
-    /// The open transaction was enqueued whole.
+    /// The open transaction was received whole.
     pub(super) fn commit(&mut self, end_lsn: Lsn) {
         self.partial = None;
-        self.whole = self.whole.max(end_lsn);
+        self.received_lsn = self.received_lsn.max(end_lsn);
     }
 
     /// Another relay has delivered everything that commits before `confirmed`.
     pub(super) fn raise(&mut self, confirmed: Lsn) {
-        self.whole = self.whole.max(confirmed);
+        self.received_lsn = self.received_lsn.max(confirmed);
         self.partial = self.partial.filter(|partial| partial.final_lsn >= confirmed);
     }
 
@@ -106,12 +106,12 @@ impl Resume {
     /// it in its transaction still count as received.
     pub(super) fn forget(&mut self, start: Lsn, delivered: Option<Position>) {
         let partial = delivered.map(|Position { final_lsn, ordinal }| PartialTransaction { final_lsn, rows: ordinal });
-        *self = Self { whole: start, partial };
+        *self = Self { received_lsn: start, partial };
     }
 
-    /// `final_lsn` of the transaction that was received in part, else [`Resume::whole`].
+    /// `final_lsn` of the transaction that was received in part, else [`Resume::received_lsn`].
     pub(super) fn last_begun(&self) -> Lsn {
-        self.partial.map_or(self.whole, |partial| partial.final_lsn)
+        self.partial.map_or(self.received_lsn, |partial| partial.final_lsn)
     }
 
     /// The number of received rows of the partial transaction. 0: there is none.
@@ -120,8 +120,8 @@ impl Resume {
     }
 
     /// `end_lsn` of the last transaction that was received whole.
-    pub(super) fn whole(&self) -> Lsn {
-        self.whole
+    pub(super) fn received_lsn(&self) -> Lsn {
+        self.received_lsn
     }
 }
 

@@ -249,7 +249,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         open.committing_since.get_or_insert(now);
-        let (key, value) = (self.transaction.identity.key(), self.transaction.identity.value(self.ledger.whole()));
+        let (key, value) =
+            (self.transaction.identity.key(), self.transaction.identity.value(self.ledger.received_lsn()));
         if self.sink.commit(&key, &value).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))? {
             self.count_committed(now);
         }

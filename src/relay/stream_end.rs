@@ -1,6 +1,6 @@
 //! The reasons for which a stream ends.
 //!
-//! In: what the loop saw. Out: nothing: what follows is for the supervisor to say.
+//! In: what the loop noticed. Out: nothing. The supervisor (`src/supervise`) decides what follows.
 
 use super::ProgressMismatch;
 use crate::lsn::Lsn;

@@ -50,7 +50,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     fn take_frames<U: Upstream>(&mut self, upstream: &mut U, session: &mut Session, now: Instant) -> Turn<WaitCause> {
-        let first = session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.whole(), ordinal: 0 });
+        let first =
+            session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.received_lsn(), ordinal: 0 });
         self.ledger.tick(now, first);
         loop {
             if self.is_ending(session) {
