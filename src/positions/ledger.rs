@@ -139,11 +139,6 @@ impl Ledger {
         self.resume.received_lsn()
     }
 
-    /// The position behind the last received row.
-    pub fn next(&self) -> Position {
-        Position { final_lsn: self.resume.last_begun(), ordinal: self.resume.rows() }
-    }
-
     /// The server has received the position `confirmed`.
     pub fn server_received(&mut self, confirmed: Lsn) {
         self.server_received = confirmed;

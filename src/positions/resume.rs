@@ -114,11 +114,6 @@ impl Resume {
         self.partial.map_or(self.received_lsn, |partial| partial.final_lsn)
     }
 
-    /// The number of received rows of the partial transaction. 0: there is none.
-    pub(super) fn rows(&self) -> u64 {
-        self.partial.map_or(0, |partial| partial.rows)
-    }
-
     /// `end_lsn` of the last transaction that was received whole.
     pub(super) fn received_lsn(&self) -> Lsn {
         self.received_lsn
