@@ -1,7 +1,7 @@
-//! A sink that notes when single rows are acknowledged.
+//! [`Stopwatch`]: a sink that notes when single rows are acknowledged.
 //!
-//! In: another sink, through which everything passes. Out: while it is on, the moment of each row's report. It knows rows by
-//! their header `id`, and reports by their transaction: so each must have one of its own while it is on.
+//! In: another sink, to which it gives all records. Out: the time of each row's report, once [`Acknowledged::begin`] was called. The stopwatch
+//! knows a row by its header `id`, and a report by its transaction. So each row must have a transaction of its own from then on.
 
 use super::load::row_of;
 use crate::sink::{Enqueue, Failure, Record, Report, Sink, Tag, hand_on};
@@ -18,12 +18,12 @@ pub(super) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// From here on, rows are noted.
+    /// Rows whose records are enqueued from now on are noted.
     pub(super) fn begin(&self) {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// When each was acknowledged.
+    /// When each noted row was acknowledged.
     pub(super) fn rows(&self) -> HashMap<u64, Instant> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -33,7 +33,7 @@ impl Acknowledged {
     }
 }
 
-/// Wraps a sink.
+/// A sink that wraps another one.
 pub(super) struct Stopwatch<S> {
     sink: S,
     seen: Arc<Acknowledged>,
