@@ -40,7 +40,7 @@ fn judge(error: &TopicError) {
     let (shown, characters) = (error.to_string(), error.text.chars().count());
     // A regular expression that is not well-formed comes back with marks below each line of it.
     assert_bounded(&shown, 8 * characters);
-    assert_bounded(&error.hint().unwrap_or_default(), 0);
+    assert_bounded(&error.hint.unwrap_or_default(), 0);
     if let Some(at) = error.at {
         assert!(at <= characters, "{shown:?} marks {at} of {characters}");
         let lines = shown.lines().collect::<Vec<_>>();

@@ -231,7 +231,7 @@ pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Re
 pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), CommandError> {
     let server = catalog::server(connection)?;
     if !server.decodes() {
-        return Err(RunError::WalLevel { found: server.wal_level }.into());
+        return Err(RunError::wal_level(&server.wal_level).into());
     }
     if server.version < shard::SINCE {
         return Err(CommandError::no_row_filters(&server.version_text));

@@ -113,7 +113,7 @@ pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Res
         }
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
-        return Err(RunError::NoSlot { slot: place.slot.clone(), was_there }.into());
+        return Err(RunError::no_slot(&place.slot, was_there).into());
     };
     check_slot(&place.slot, &place.source.dbname, &slot)?;
     Ok(slot.confirmed_flush_lsn.unwrap_or_default())
@@ -125,10 +125,10 @@ pub(super) fn targets(
     place: &OutboxPlace,
     names: &[TableName],
 ) -> Result<Vec<Target>, CommandError> {
-    let publication = place.publication.clone();
-    match server::publication(connection, &publication)? {
-        None => return Err(RunError::NoPublication { publication, database: place.source.dbname.clone() }.into()),
-        Some(row) if !row.pubinsert => return Err(RunError::NoInserts { publication }.into()),
+    let publication = &place.publication;
+    match server::publication(connection, publication)? {
+        None => return Err(RunError::no_publication(publication, &place.source.dbname).into()),
+        Some(row) if !row.pubinsert => return Err(RunError::no_inserts(publication).into()),
         Some(_) => {}
     }
     let published = server::published_tables(connection, &place.publication)?;
@@ -177,9 +177,7 @@ fn target(
     };
     if !published.iter().any(|table| name.covers(table)) {
         let published = roots(published).iter().map(ToString::to_string).collect();
-        return Err(
-            RunError::TableNotPublished { table: name, publication: place.publication.clone(), published }.into()
-        );
+        return Err(RunError::table_not_published(name, &place.publication, published).into());
     }
     let filtered = has_filter(connection, &place.publication, shape.oid)?;
     let partial = lacks_partitions(connection, published, shape.oid)?;

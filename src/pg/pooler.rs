@@ -5,58 +5,50 @@
 use super::error::Error;
 
 /// The pooler between walrelay and the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pooler {
-    /// PgBouncer before 1.23, or a later one that is configured like it.
-    PgBouncer,
-    /// Supabase's.
-    Supabase,
-    /// Neon's.
-    Neon,
-    /// Any pooler that returns an ordinary session if a replication connection is requested.
-    Unknown,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pooler {
+    /// Its name for people.
+    pub(crate) name: &'static str,
+    /// How to connect without it.
+    pub(crate) way_around: &'static str,
 }
+
+/// PgBouncer before 1.23, or a later one that is configured like it.
+static PGBOUNCER: Pooler = Pooler {
+    name: "PgBouncer",
+    way_around: "use the direct port: --source with Postgres' own address (often port 5432), or PgBouncer 1.23 or later, which passes replication connections",
+};
+
+static SUPABASE: Pooler = Pooler {
+    name: "Supabase's pooler",
+    way_around: "use the direct port: --source postgres://postgres@db.REF.supabase.co:5432/postgres",
+};
+
+static NEON: Pooler =
+    Pooler { name: "Neon's pooler", way_around: "use the direct port: --source with the host's name without -pooler" };
+
+/// Any pooler that returns an ordinary session if a replication connection is requested.
+static ANY: Pooler =
+    Pooler { name: "a pooler", way_around: "use the direct port: --source with Postgres' own address" };
 
 impl Pooler {
     /// Detects the pooler by the host's address, or by its answer to the connection attempt. `host`: `name:port`.
-    pub(crate) fn recognise(host: &str, error: &Error) -> Option<Self> {
+    pub(crate) fn recognise(host: &str, error: &Error) -> Option<&'static Self> {
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
         if name.ends_with(".pooler.supabase.com") {
-            return Some(Self::Supabase);
+            return Some(&SUPABASE);
         }
         if name.ends_with(".neon.tech") && name.contains("-pooler.") {
-            return Some(Self::Neon);
+            return Some(&NEON);
         }
         let error = error.server_error()?;
         match error.code.as_str() {
             // This is PgBouncer's text. The code alone is not enough.
-            PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(Self::PgBouncer),
-            PROTOCOL_VIOLATION if error.message.contains("replication connection") => Some(Self::PgBouncer),
+            PROTOCOL_VIOLATION if error.message.contains("startup parameter") => Some(&PGBOUNCER),
+            PROTOCOL_VIOLATION if error.message.contains("replication connection") => Some(&PGBOUNCER),
             // The pooler took IDENTIFY_SYSTEM for SQL.
-            SYNTAX_ERROR => Some(Self::Unknown),
+            SYNTAX_ERROR => Some(&ANY),
             _ => None,
-        }
-    }
-
-    /// The pooler's name for people.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::PgBouncer => "PgBouncer",
-            Self::Supabase => "Supabase's pooler",
-            Self::Neon => "Neon's pooler",
-            Self::Unknown => "a pooler",
-        }
-    }
-
-    /// How to connect without it.
-    pub(crate) const fn fix(self) -> &'static str {
-        match self {
-            Self::PgBouncer => {
-                "use the direct port: --source with Postgres' own address (often port 5432), or PgBouncer 1.23 or later, which passes replication connections"
-            }
-            Self::Supabase => "use the direct port: --source postgres://postgres@db.REF.supabase.co:5432/postgres",
-            Self::Neon => "use the direct port: --source with the host's name without -pooler",
-            Self::Unknown => "use the direct port: --source with Postgres' own address",
         }
     }
 }
@@ -80,12 +72,11 @@ mod tests {
     #[test]
     fn a_pooler_is_known_by_its_address_or_by_its_answer() {
         let refused = answer("08P01", "unsupported startup parameter: replication");
-        assert_eq!(Pooler::recognise("db:6432", &refused), Some(Pooler::PgBouncer));
-        assert_eq!(Pooler::recognise("db:5432", &answer("42601", "syntax error")), Some(Pooler::Unknown));
+        assert_eq!(Pooler::recognise("db:6432", &refused), Some(&PGBOUNCER));
+        assert_eq!(Pooler::recognise("db:5432", &answer("42601", "syntax error")), Some(&ANY));
         assert_eq!(Pooler::recognise("db:5432", &answer("28P01", "password")), None);
         let ended = Error::Ended;
-        assert_eq!(Pooler::recognise("aws-0-eu.pooler.supabase.com:6543", &ended), Some(Pooler::Supabase));
-        assert_eq!(Pooler::recognise("ep-x-pooler.eu.aws.neon.tech:5432", &ended), Some(Pooler::Neon));
-        assert!(Pooler::PgBouncer.fix().contains("use the direct port"));
+        assert_eq!(Pooler::recognise("aws-0-eu.pooler.supabase.com:6543", &ended), Some(&SUPABASE));
+        assert_eq!(Pooler::recognise("ep-x-pooler.eu.aws.neon.tech:5432", &ended), Some(&NEON));
     }
 }

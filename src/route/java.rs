@@ -69,6 +69,7 @@ fn compile(given: &str, pattern: &str) -> Result<Regex, TopicError> {
         at: None,
         // If the user's expression is wrong, the error marks the character in it, and not in its translation.
         problem: TopicProblem::Regex(Regex::new(given).err().unwrap_or(error).to_string()),
+        hint: None,
     })
 }
 

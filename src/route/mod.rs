@@ -173,19 +173,14 @@ pub struct TopicError {
     pub at: Option<usize>,
     /// What is wrong there.
     pub problem: TopicProblem,
+    /// The form of the setting, if that needs an explanation.
+    pub hint: Option<&'static str>,
 }
 
 impl TopicError {
-    /// Explains templates, if the setting is one.
-    pub fn hint(&self) -> Option<String> {
-        (self.flag == "--topic").then(|| {
-            "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters after it: {route|kebab}".to_owned()
-        })
-    }
-
     fn new(flag: &'static str, text: &str, at_byte: usize, problem: TopicProblem) -> Self {
         let at = text.char_indices().take_while(|&(byte, _)| byte < at_byte).count();
-        Self { flag, text: text.to_owned(), at: Some(at), problem }
+        Self { flag, text: text.to_owned(), at: Some(at), problem, hint: None }
     }
 }
 

@@ -7,6 +7,9 @@ use super::{Rule, TopicError, TopicProblem};
 
 const FLAG: &str = "--topic";
 
+const HINT: &str =
+    "--topic 'outbox.event.{route}': a column, or route, key, type or id, in braces; filters after it: {route|kebab}";
+
 /// A parsed template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
@@ -52,7 +55,7 @@ impl Template {
         let template = Self { names: Vec::new(), parts: Vec::new() };
         let template = Parser { text, rule, at: 0, template }.parse()?;
         if template.parts.is_empty() {
-            return Err(TopicError::new(FLAG, text, 0, TopicProblem::Empty));
+            return Err(refused(text, 0, TopicProblem::Empty));
         }
         Ok(template)
     }
@@ -91,6 +94,10 @@ impl Template {
     }
 }
 
+fn refused(text: &str, at: usize, problem: TopicProblem) -> TopicError {
+    TopicError { hint: Some(HINT), ..TopicError::new(FLAG, text, at, problem) }
+}
+
 /// Parses a template. `at` is the index of the next character of `text`, in bytes.
 struct Parser<'t> {
     text: &'t str,
@@ -121,7 +128,7 @@ impl<'t> Parser<'t> {
     }
 
     fn error(&self, at: usize, problem: TopicProblem) -> TopicError {
-        TopicError::new(FLAG, self.text, at, problem)
+        refused(self.text, at, problem)
     }
 
     fn literal(&mut self, character: char, bytes: usize) -> Result<(), TopicError> {

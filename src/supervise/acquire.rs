@@ -4,7 +4,7 @@
 //! cluster and its timeline, the publication, the tables, and the slot's state and position, since each of them may have changed.
 
 use super::StreamTarget;
-use super::error::RunError;
+use super::error::{RunCause, RunError};
 use super::holder::SlotHolder;
 use super::publication::read_publication_again;
 use super::slot_identity::SlotIdentity;
@@ -143,8 +143,10 @@ pub(super) fn acquire(
 /// it as a copy that is not complete, or cannot decode at all. `was_standby`: the server was a standby when it refused. It may have
 /// been promoted since, and then the next attempt succeeds.
 fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -> bool {
-    let refused = matches!(error, RunError::Postgres(error) if error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials());
-    let by_standby = refused || matches!(error, RunError::NoSlot { .. });
+    let refused = error.postgres().is_some_and(|error| {
+        error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials()
+    });
+    let by_standby = refused || matches!(error.cause, RunCause::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
     by_standby && (was_standby || in_recovery().unwrap_or(false))
 }
@@ -225,11 +227,10 @@ fn identify(
     let found = server::identify_system(connection)?;
     if let Some(before) = &known.system {
         if before.system_identifier != found.system_identifier {
-            let (before, found) = (before.system_identifier.clone(), found.system_identifier);
-            return Err(RunError::OtherCluster { before, found });
+            return Err(RunError::other_cluster(&before.system_identifier, &found.system_identifier));
         }
         if found.timeline < before.timeline {
-            return Err(RunError::EarlierTimeline { before: before.timeline, found: found.timeline });
+            return Err(RunError::earlier_timeline(before.timeline, found.timeline));
         }
         if before.timeline != found.timeline {
             let has_read = relay.flush_lsn() > Lsn::ZERO;
@@ -252,7 +253,7 @@ fn end_at_unmappable(
     outbox: &mut Outbox,
 ) -> Result<(), RunError> {
     match unmappable {
-        Some(error) if from >= flushed || error.is_for_all_rows() => Err(RunError::Unmappable(Box::new(error))),
+        Some(error) if from >= flushed || error.is_for_all_rows() => Err(Box::new(error).into()),
         Some(error) => {
             outbox.unmappable_from(flushed, error);
             Ok(())
@@ -297,7 +298,7 @@ fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Resu
     if flushed >= seen || server::is_in_recovery(connection)? {
         return Ok(());
     }
-    Err(RunError::OlderCopy { seen, flushed })
+    Err(RunError::older_copy(seen, flushed))
 }
 
 fn follow_timeline(
@@ -315,7 +316,7 @@ fn follow_timeline(
         from = before, to = now, %switch_point, confirmed = %relay.flush_lsn(),
         "Postgres failed over: this server is on a newer timeline; commits that the old primary made after switch_point are missing here"
     );
-    relay.timeline_left_at(switch_point).map_err(RunError::Sink)?;
+    relay.timeline_left_at(switch_point)?;
     Ok(switch_point)
 }
 
@@ -325,7 +326,7 @@ fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
     if server.decodes() || server.wal_level.is_empty() {
         return Ok(());
     }
-    Err(RunError::WalLevel { found: server.wal_level })
+    Err(RunError::wal_level(&server.wal_level))
 }
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {
@@ -340,7 +341,7 @@ fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut 
     let Some(slot) = server::slot(connection, name)? else {
         let mark = catalog::publication_mark(connection, &target.publication)?;
         let was_there = known.slot_seen || marker::is_set(mark.comment.as_deref(), name);
-        return Err(RunError::NoSlot { slot: name.clone(), was_there });
+        return Err(RunError::no_slot(name, was_there));
     };
     check_slot(name, &target.source.dbname, &slot)?;
     known.slot_seen = true;
@@ -349,15 +350,11 @@ fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut 
 
 /// Checks that walrelay may have created the slot for `database`. All databases of a cluster share their slots.
 pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
-    let owned = || name.to_owned();
     match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
-        (Some(_), Some(found)) if found != database => {
-            let (found, wanted) = (found.to_owned(), database.to_owned());
-            Err(RunError::SlotOfOtherDatabase { slot: owned(), found, wanted })
-        }
+        (Some(_), Some(found)) if found != database => Err(RunError::slot_of_other_database(name, found, database)),
         (Some("pgoutput"), _) => Ok(()),
-        (Some(plugin), _) => Err(RunError::SlotOfOtherPlugin { slot: owned(), found: format!("of plugin {plugin}") }),
-        (None, _) => Err(RunError::SlotOfOtherPlugin { slot: owned(), found: "a physical slot".to_owned() }),
+        (Some(plugin), _) => Err(RunError::slot_of_other_plugin(name, &format!("of plugin {plugin}"))),
+        (None, _) => Err(RunError::slot_of_other_plugin(name, "a physical slot")),
     }
 }
 
@@ -365,16 +362,14 @@ pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(),
 pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     check_owner(name, database, slot)?;
     let row = &slot.row;
-    let owned = || name.to_owned();
     if row.temporary {
-        return Err(RunError::TemporarySlot { slot: owned() });
+        return Err(RunError::temporary_slot(name));
     }
     if row.two_phase {
-        return Err(RunError::TwoPhaseSlot { slot: owned() });
+        return Err(RunError::two_phase_slot(name));
     }
     if let Some(reason) = invalidation(slot) {
-        let confirmed = slot.confirmed_flush_lsn.unwrap_or_default();
-        return Err(RunError::SlotLost { slot: owned(), reason, confirmed });
+        return Err(RunError::slot_lost(name, reason, slot.confirmed_flush_lsn.unwrap_or_default()));
     }
     Ok(())
 }
@@ -420,7 +415,7 @@ fn start(
         }
         // Another relay publishes the earlier rows. But the table's problem is reported now, and not only when that relay has ended.
         if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= OTHERS_AFTER) {
-            return Err(RunError::Unmappable(Box::new(error.clone())).into());
+            return Err(Box::new(error.clone()).into());
         }
         if waits == 0 {
             tracing::info!(slot, %error, "slot in use; waiting as standby");
@@ -507,7 +502,7 @@ fn confirmed_position(
     let (confirmed, reader) = known.slot_identity.check(&mut control, target, witness)?;
     // In Postgres, 0/0 means that there is no position.
     if confirmed == Lsn::ZERO {
-        return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: known.slot_seen });
+        return Err(RunError::no_slot(&target.slot, known.slot_seen));
     }
     Ok((confirmed, reader))
 }
@@ -525,10 +520,10 @@ pub(super) fn explain_missing_publication(
         return None;
     }
     let mut control = known.open_query_connection(target, Purpose::Control).ok()?;
-    let publication = target.publication.clone();
-    Some(match server::publication(&mut control, &publication).ok()? {
-        None => RunError::NoPublication { publication, database: target.source.dbname.clone() },
-        Some(_) => RunError::PublicationTooNew { publication, slot: target.slot.clone() },
+    let publication = &target.publication;
+    Some(match server::publication(&mut control, publication).ok()? {
+        None => RunError::no_publication(publication, &target.source.dbname),
+        Some(_) => RunError::publication_too_new(publication, &target.slot),
     })
 }
 

@@ -5,7 +5,7 @@
 //! where nobody can be asked, the error's own hint stands.
 
 use super::StreamTarget;
-use super::error::{REPUBLISH_PAGE, RunError, not_sent};
+use super::error::{REPUBLISH_PAGE, RunCause, RunError, not_sent};
 use crate::given::nearest;
 use crate::outbox::{Cause, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, Moving};
@@ -86,27 +86,30 @@ impl Surroundings {
         })
     }
 
-    /// Returns the remedy that fits this database; `None`: the error's own hint says it all.
-    pub(crate) fn hint(&self, error: &RunError) -> Option<Remedy> {
-        if let RunError::NoPublication { publication, .. } = error {
-            return Some(self.no_publication(publication));
-        }
-        if let RunError::NoTables { publication } = error {
-            return self.outbox().map(|table| self.add(table, publication));
-        }
-        if let RunError::NoSlot { slot, was_there: false } = error {
-            return self.other_slot(slot);
-        }
-        if let RunError::TableNotPublished { table, published, publication } = error {
-            let is_of_all = self.left_out.is_some();
-            return self.instead_of(table, published).or_else(|| is_of_all.then(|| self.add(table, publication)));
-        }
-        if let RunError::Postgres(error) = error
-            && let Some(right) = pg::right_to_note(error, &identifier(&self.user))
-        {
-            return Some(Remedy::sql(right));
-        }
-        may_not(error).then(|| self.replication())
+    /// Returns the error with the remedy that fits this database, or with its own if that says it all.
+    pub(crate) fn advised(&self, error: RunError) -> RunError {
+        let remedy = match &error.cause {
+            RunCause::NoPublication { publication, .. } => Some(self.no_publication(publication)),
+            RunCause::NoTables { publication } => self.outbox().map(|table| self.add(table, publication)),
+            RunCause::NoSlot { slot, was_there: false } => self.other_slot(slot),
+            RunCause::TableNotPublished { table, published, publication } => {
+                let is_of_all = self.left_out.is_some();
+                self.instead_of(table, published).or_else(|| is_of_all.then(|| self.add(table, publication)))
+            }
+            RunCause::Postgres(answer) => match pg::right_to_note(answer, &identifier(&self.user)) {
+                Some(right) => Some(Remedy::sql(right)),
+                None => may_not(&error).then(|| self.replication()),
+            },
+            RunCause::NoSlot { .. }
+            | RunCause::Unmappable(_)
+            | RunCause::SlotLost { .. }
+            | RunCause::BadRow { .. }
+            | RunCause::StopTimedOut { .. }
+            | RunCause::StopUnconfirmed { .. }
+            | RunCause::Sink(_)
+            | RunCause::Other(_) => None,
+        };
+        error.advised(remedy)
     }
 
     /// Returns the SQL that adds a table to the publication.
@@ -212,18 +215,18 @@ impl Surroundings {
 
 /// Adds to an error the remedy that the database shows.
 pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -> RunError {
-    if let RunError::Postgres(pg::Error::LoginRefused { error: refusal, .. }) = &error
-        && let Some(hint) = login_hint(refusal, target)
+    if let Some(pg::Error::LoginRefused { error: refusal, .. }) = error.postgres()
+        && let Some(allow) = allow_connections(refusal, target)
     {
-        return RunError::Advised { error: Box::new(error), hint };
+        return error.advised(Some(allow));
     }
     if !needs_a_look(&error) {
         return error;
     }
     let look = |mut connection| look(&mut connection, target, outbox, &error);
     match Connection::open(&target.source, Purpose::Control).and_then(look) {
-        Ok(Some(Advice::Hint(hint))) => RunError::Advised { error: Box::new(error), hint },
-        Ok(Some(Advice::Error(error))) => RunError::Unmappable(error),
+        Ok(Some(Advice::Around(around))) => around.advised(error),
+        Ok(Some(Advice::Remedy(remedy))) => error.advised(Some(remedy)),
         Ok(Some(Advice::Instead(error))) => error,
         // An ordinary session is refused as well: it is not the right to replicate.
         Err(pg::Error::LoginRefused { error: refusal, .. })
@@ -231,51 +234,52 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
         {
             let StreamTarget { source, .. } = target;
             let (database, user) = (identifier(&source.dbname), identifier(&source.user));
-            let hint = Remedy::sql(format!("GRANT CONNECT ON DATABASE {database} TO {user};")).and(
+            let grant = Remedy::sql(format!("GRANT CONNECT ON DATABASE {database} TO {user};")).and(
                 " (or a login trigger refuses the role: SELECT evtname FROM pg_event_trigger WHERE evtevent = 'login';)",
             );
-            RunError::Advised { error: Box::new(error), hint }
+            error.advised(Some(grant))
         }
         // No other connection either, as where the database's name is wrong too: whose right is missing is known all the same.
         Err(_) if may_not(&error) => {
             let user = identifier(&target.source.user);
-            let hint = Remedy::sql(format!("ALTER ROLE {user} REPLICATION;"))
+            let grant = Remedy::sql(format!("ALTER ROLE {user} REPLICATION;"))
                 .and(format!(" (managed services: GRANT rds_replication TO {user};, or their own role)"));
-            RunError::Advised { error: Box::new(error), hint }
+            error.advised(Some(grant))
         }
         Ok(None) | Err(_) => error,
     }
 }
 
 /// Returns the SQL that lets the relay in again, if the code of the refusal tells it.
-fn login_hint(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy> {
+fn allow_connections(refusal: &pg::ServerError, target: &StreamTarget) -> Option<Remedy> {
     let is_closed = refusal.code == sqlstate::NOT_IN_PREREQUISITE_STATE && refusal.hint.is_empty();
     let database = identifier(&target.source.dbname);
     is_closed.then(|| Remedy::sql(format!("ALTER DATABASE {database} ALLOW_CONNECTIONS true;")))
 }
 
 enum Advice {
-    Hint(Remedy),
-    /// The error about columns, with its cause.
-    Error(Box<PlanError>),
-    /// The error that is the cause of the first one.
+    /// What the database has.
+    Around(Box<Surroundings>),
+    /// A remedy that fits better.
+    Remedy(Remedy),
+    /// The error that is the cause of the first one, or says more.
     Instead(RunError),
 }
 
 fn needs_a_look(error: &RunError) -> bool {
     matches!(
-        error,
-        RunError::NoPublication { .. }
-            | RunError::NoTables { .. }
-            | RunError::NoSlot { .. }
-            | RunError::TableNotPublished { .. }
-            | RunError::Unmappable(_)
+        error.cause,
+        RunCause::NoPublication { .. }
+            | RunCause::NoTables { .. }
+            | RunCause::NoSlot { .. }
+            | RunCause::TableNotPublished { .. }
+            | RunCause::Unmappable(_)
     ) || may_not(error)
 }
 
 /// The role lacks the one right that a run needs.
 fn may_not(error: &RunError) -> bool {
-    matches!(error, RunError::Postgres(error) if error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE))
+    error.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE))
 }
 
 fn look(
@@ -284,8 +288,8 @@ fn look(
     outbox: &Outbox,
     error: &RunError,
 ) -> Result<Option<Advice>, pg::Error> {
-    if let RunError::Unmappable(error) = error {
-        return Ok(widened(connection, target, outbox, error)?.map(Advice::Error));
+    if let RunCause::Unmappable(error) = &error.cause {
+        return Ok(widened(connection, target, outbox, error)?.map(|error| Advice::Instead(error.into())));
     }
     if let Some(found) = of_shards(connection, target, error)? {
         return Ok(Some(found));
@@ -296,7 +300,7 @@ fn look(
         (&target.publication, &target.slot, &target.tables),
         outbox,
     )?;
-    Ok(around.hint(error).map(Advice::Hint))
+    Ok(Some(Advice::Around(Box::new(around))))
 }
 
 /// Looks for shards that explain why a publication or slot is gone. A shard's slot is never created again by itself.
@@ -306,7 +310,7 @@ fn of_shards(
     error: &RunError,
 ) -> Result<Option<Advice>, pg::Error> {
     // A publication may also be dropped between two questions about it.
-    if !matches!(error, RunError::NoPublication { .. } | RunError::NoSlot { .. } | RunError::NoTables { .. }) {
+    if !matches!(error.cause, RunCause::NoPublication { .. } | RunCause::NoSlot { .. } | RunCause::NoTables { .. }) {
         return Ok(None);
     }
     let StreamTarget { publication, slot, shard, .. } = target;
@@ -319,13 +323,11 @@ fn of_shards(
     let takes_over = |moving: Option<Moving>| is_drained || (!is_there && moving.is_none());
     let others = names::shards(connection, names)?;
     let mut others = others.iter().filter(|(other, _)| shard.map(Shard::count) != Some(other.count()));
-    let moved = others.find(|(_, moving)| takes_over(*moving)).map(|(other, _)| RunError::ShardsMoved {
-        from: shard.map_or_else(|| format!("slot \"{slot}\""), |shard| format!("shard {shard}")),
-        shard: *shard,
-        to: other.count(),
-    });
-    let has_slot = !matches!(error, RunError::NoSlot { .. });
-    let lost = || shard.map(|shard| Advice::Hint(lost_shard(shard, slot, is_there, has_slot)));
+    let from = || shard.map_or_else(|| format!("slot \"{slot}\""), |shard| format!("shard {shard}"));
+    let moved = others.find(|(_, moving)| takes_over(*moving));
+    let moved = moved.map(|(other, _)| RunError::shards_moved(&from(), *shard, other.count()));
+    let has_slot = !matches!(error.cause, RunCause::NoSlot { .. });
+    let lost = || shard.map(|shard| Advice::Remedy(lost_shard(shard, slot, is_there, has_slot)));
     Ok(moved.map(Advice::Instead).or_else(lost))
 }
 
@@ -404,19 +406,30 @@ mod tests {
     }
 
     fn no_publication(name: &str) -> RunError {
-        RunError::NoPublication { publication: name.to_owned(), database: "shop".to_owned() }
+        RunError::no_publication(name, "shop")
+    }
+
+    /// The remedy that the database shows.
+    fn remedy(around: &Surroundings, error: RunError) -> String {
+        around.advised(error).remedy.unwrap().to_string()
+    }
+
+    /// An error whose own remedy stays.
+    #[track_caller]
+    fn keeps_its_own(around: &Surroundings, error: fn() -> RunError) {
+        assert_eq!(around.advised(error()).remedy, error().remedy);
     }
 
     #[test]
     fn a_publication_that_was_meant_comes_before_one_that_is_to_be_created() {
         let around = around(&[], &[], &["shop.\"Out Box\""]);
-        let hint = around.hint(&no_publication("outbox_event")).unwrap().to_string();
+        let hint = remedy(&around, no_publication("outbox_event"));
         assert!(
             hint.starts_with("did you mean \"outbox_events\"? walrelay run --publication outbox_events;"),
             "{hint}"
         );
         assert_eq!(
-            around.hint(&no_publication("Z 1")).unwrap().to_string(),
+            remedy(&around, no_publication("Z 1")),
             "walrelay setup --apply --publication 'Z 1' --table 'shop.\"Out Box\"', or: CREATE PUBLICATION \"Z 1\" FOR \
              TABLE \"shop\".\"Out Box\" WITH (publish = 'insert');"
         );
@@ -424,37 +437,33 @@ mod tests {
 
     #[test]
     fn of_several_tables_that_could_be_the_outbox_the_user_chooses() {
-        let hint = around(&[], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap().to_string();
+        let hint = remedy(&around(&[], &[], &["a", "b"]), no_publication("zzz"));
         assert!(hint.contains("--table SCHEMA.TABLE (one of public.a, public.b)"), "{hint}");
-        let hint = around(&["b"], &[], &["a", "b"]).hint(&no_publication("zzz")).unwrap().to_string();
+        let hint = remedy(&around(&["b"], &[], &["a", "b"]), no_publication("zzz"));
         assert!(hint.contains("--table public.b, or:"), "{hint}");
     }
 
     #[test]
     fn a_slot_that_was_meant_is_named_and_any_other_is_the_errors_own_affair() {
         let around = around(&[], &[], &[]);
-        let missing = |slot: &str, was_there| RunError::NoSlot { slot: slot.to_owned(), was_there };
-        assert!(around.hint(&missing("order", false)).unwrap().to_string().contains("walrelay run --slot orders;"));
-        assert_eq!(around.hint(&missing("zzz", false)), None);
-        assert_eq!(around.hint(&missing("order", true)), None);
+        assert!(remedy(&around, RunError::no_slot("order", false)).contains("walrelay run --slot orders;"));
+        keeps_its_own(&around, || RunError::no_slot("zzz", false));
+        keeps_its_own(&around, || RunError::no_slot("order", true));
     }
 
     #[test]
     fn a_table_that_is_not_there_is_not_added() {
         let around = around(&["outbx", "other"], &["outbx"], &[]);
-        let missing = |name: &str| RunError::TableNotPublished {
-            table: table(name),
-            publication: "p".to_owned(),
-            published: vec!["public.outbox".to_owned(), "public.other".to_owned()],
-        };
+        let published = || vec!["public.outbox".to_owned(), "public.other".to_owned()];
+        let missing = |name: &str| RunError::table_not_published(table(name), "p", published());
         assert_eq!(
-            around.hint(&missing("outbx")).unwrap().to_string(),
+            remedy(&around, missing("outbx")),
             "there is no table public.outbx: walrelay run --table public.outbox --table public.other"
         );
-        assert_eq!(around.hint(&missing("other")), None);
+        assert_eq!(around.advised(missing("other")).remedy, missing("other").remedy, "its own stays");
         // With two that it could be, no hint leads past the rows of one.
         let around = self::around(&["outbx"], &["outbx"], &[]);
-        let hint = around.hint(&missing("outbx")).unwrap().to_string();
+        let hint = remedy(&around, missing("outbx"));
         assert!(hint.contains("walrelay run --table public.outbox --table public.other; leave out"), "{hint}");
     }
 
@@ -462,10 +471,9 @@ mod tests {
     fn a_table_that_a_publication_of_all_tables_leaves_out_is_no_longer_left_out() {
         let mut around = around(&["outbox"], &[], &["outbox"]);
         around.left_out = Some(vec![("public".to_owned(), "outbox".to_owned())]);
-        let missing =
-            RunError::TableNotPublished { table: table("outbox"), publication: "p".to_owned(), published: Vec::new() };
-        for error in [missing, RunError::NoTables { publication: "p".to_owned() }] {
-            let hint = around.hint(&error).unwrap().to_string();
+        let missing = RunError::table_not_published(table("outbox"), "p", Vec::new());
+        for error in [missing, RunError::no_tables("p")] {
+            let hint = remedy(&around, error);
             assert!(hint.starts_with("ALTER PUBLICATION \"p\" SET ALL TABLES; -- rows committed before"), "{hint}");
         }
     }
@@ -474,15 +482,14 @@ mod tests {
     fn a_role_that_may_not_replicate_is_named() {
         let server =
             pg::ServerError { code: sqlstate::INSUFFICIENT_PRIVILEGE.to_owned(), ..pg::ServerError::default() };
-        let refused =
-            || RunError::Postgres(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
+        let refused = |doing: &str| {
+            RunError::from(pg::Error::Server { doing: doing.to_owned(), error: Box::new(server.clone()) })
+        };
         let mut around = around(&[], &[], &[]);
-        assert_eq!(around.hint(&refused()).unwrap().to_string(), "ALTER ROLE \"My role\" REPLICATION;");
-        let doing = "SELECT pg_catalog.lo_create(0)".to_owned();
-        let note = RunError::Postgres(pg::Error::Server { doing, error: Box::new(server.clone()) });
+        assert_eq!(remedy(&around, refused("x")), "ALTER ROLE \"My role\" REPLICATION;");
         let grant = "GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO \"My role\";";
-        assert_eq!(around.hint(&note).unwrap().to_string(), grant);
+        assert_eq!(remedy(&around, refused("SELECT pg_catalog.lo_create(0)")), grant);
         around.grants_by_role = true;
-        assert_eq!(around.hint(&refused()).unwrap().to_string(), "GRANT rds_replication TO \"My role\";");
+        assert_eq!(remedy(&around, refused("x")), "GRANT rds_replication TO \"My role\";");
     }
 }

@@ -15,8 +15,9 @@ mod slot_identity;
 pub use acquire::{Acquired, NotAcquired};
 pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
+pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
-pub use error::{ExitKind, REPUBLISH_PAGE, RunError};
+pub use error::{ExitKind, REPUBLISH_PAGE, RunCause, RunError};
 pub(crate) use publication::{details_now, read_tables, unpublished};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
@@ -30,6 +31,7 @@ use crate::pg::source::Source;
 use crate::pg::{self, Recovery};
 use crate::positions::Position;
 use crate::relay::{Clock, ProgressMismatch, ProtocolError, Relay, StreamEnd, Why};
+use crate::remedy::Remedy;
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{FailureClass, Sink};
 use backoff::{Backoff, CredentialsWait, Silence};
@@ -163,8 +165,10 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         match self.server.acquire(&mut self.relay, &self.metrics) {
             Ok(acquired) => self.stream(acquired),
             Err(NotAcquired::Stopped) => Some(self.stop_without_stream()),
-            Err(NotAcquired::Failed(RunError::Postgres(error))) if self.may_pass(&error) => {
-                self.connection_lost(&error).err().map(Err)
+            Err(NotAcquired::Failed(RunError { cause: RunCause::Postgres(error), remedy, .. }))
+                if self.may_pass(&error) =>
+            {
+                self.connection_lost(&error, remedy).err().map(Err)
             }
             Err(NotAcquired::Failed(error)) => Some(Err(error)),
         }
@@ -211,7 +215,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         self.silence.ended(matches!(ended, StreamEnd::Disconnected(pg::Error::Silent { .. })), moved);
         if !first && matches!(ended, StreamEnd::ProgressMismatch(ProgressMismatch::Standby)) {
             // The primary was read before, so the relay waits until a server is promoted.
-            let refusal = RunError::OnStandby.to_string();
+            let refusal = RunError::on_standby().to_string();
             return self.ended(StreamEnd::Disconnected(pg::Error::NotPromoted { refusal }), stream);
         }
         let is_behind = matches!(
@@ -233,12 +237,12 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::Stopped => Some(self.finish(stream)),
             StreamEnd::StopTimedOut { in_flight } => {
                 self.close(stream);
-                Some(Err(RunError::StopTimedOut { in_flight }))
+                Some(Err(RunError::stop_timed_out(in_flight)))
             }
             StreamEnd::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
                 self.close_stream(stream);
                 self.metrics.reconnect(Peer::Postgres);
-                self.connection_lost(&error).err().map(Err)
+                self.connection_lost(&error, None).err().map(Err)
             }
             StreamEnd::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
                 self.finish_and_log_error(stream);
@@ -254,9 +258,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
             StreamEnd::ServerStops => {
                 self.close_stream(stream);
-                let error = pg::Error::Ended;
                 self.metrics.reconnect(Peer::Postgres);
-                self.connection_lost(&error).err().map(Err)
+                self.connection_lost(&pg::Error::Ended, None).err().map(Err)
             }
             StreamEnd::SlotTaken(why) => restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err),
             StreamEnd::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
@@ -268,7 +271,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
             StreamEnd::Unmappable(error) => {
                 self.finish_and_log_error(stream);
-                Some(Err(RunError::Unmappable(error)))
+                Some(Err(error.into()))
             }
             StreamEnd::PublicationChanged { position, reason } => {
                 self.close_stream(stream);
@@ -284,7 +287,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             }
             StreamEnd::TransactionTooLong { records, timeout } => {
                 self.finish_and_log_error(stream);
-                Some(Err(RunError::TransactionTooLong { records, timeout }))
+                Some(Err(RunError::transaction_too_long(records, timeout)))
             }
         }
     }
@@ -297,19 +300,18 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             return Ok(());
         }
         let reason = format!("{reason}, and the publication, which was looked at {before} times, does not settle it");
-        Err(RunError::Protocol(ProtocolError::Row { position, reason }))
+        Err(ProtocolError::Row { position, reason }.into())
     }
 
     fn misplaced(&self, found: ProgressMismatch) -> RunError {
         match found {
-            ProgressMismatch::Standby => RunError::OnStandby,
+            ProgressMismatch::Standby => RunError::on_standby(),
             ProgressMismatch::OtherCluster { before } => {
-                let found = self.server.system().unwrap_or_default().to_owned();
-                RunError::OtherCluster { before, found }
+                RunError::other_cluster(&before, self.server.system().unwrap_or_default())
             }
-            ProgressMismatch::OlderCopy { seen, flushed } => RunError::OlderCopy { seen, flushed },
-            ProgressMismatch::EarlierTimeline { before, found } => RunError::EarlierTimeline { before, found },
-            ProgressMismatch::Unreadable { key, value } => RunError::StrangeProgress { key, value },
+            ProgressMismatch::OlderCopy { seen, flushed } => RunError::older_copy(seen, flushed),
+            ProgressMismatch::EarlierTimeline { before, found } => RunError::earlier_timeline(before, found),
+            ProgressMismatch::Unreadable { key, value } => RunError::strange_progress(&key, &value),
         }
     }
 
@@ -358,7 +360,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             match self.server.has_confirmed(lsn) {
                 Ok(true) => return Ok(()),
                 Ok(false) if !too_late => self.relay.clock().pause(CONFIRMED_CHECK),
-                Ok(false) | Err(_) => return Err(RunError::StopUnconfirmed { lsn }),
+                Ok(false) | Err(_) => return Err(RunError::stop_unconfirmed(lsn)),
             }
         }
     }
@@ -376,12 +378,12 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             return Ok(());
         }
         match self.relay.in_flight() {
-            0 => Err(RunError::StopUnconfirmed { lsn: self.relay.flush_lsn() }),
-            in_flight => Err(RunError::StopTimedOut { in_flight }),
+            0 => Err(RunError::stop_unconfirmed(self.relay.flush_lsn())),
+            in_flight => Err(RunError::stop_timed_out(in_flight)),
         }
     }
 
-    fn connection_lost(&mut self, error: &pg::Error) -> Result<(), RunError> {
+    fn connection_lost(&mut self, error: &pg::Error, remedy: Option<Remedy>) -> Result<(), RunError> {
         let refused = matches!(error, pg::Error::Connect { source, .. }
             if source.kind() == std::io::ErrorKind::ConnectionRefused || source.kind() == std::io::ErrorKind::NotFound)
             || error.code().is_some()
@@ -403,7 +405,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 "Postgres refuses the relay, which it let in before; retrying"
             );
         } else {
-            let hint = self.server.remedy(error);
+            let hint = remedy.map(|remedy| remedy.to_string());
             tracing::warn!(error = text, retry_in = ?pause, hint, "Postgres connection failed; retrying");
         }
         self.metrics.last_error(Some(text));
@@ -494,7 +496,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
 
 /// Recreates the sink.
 fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError> {
-    relay.start_over().map_err(RunError::Sink)
+    relay.start_over().map_err(RunError::from)
 }
 
 /// Serves the sink for a while.
@@ -533,7 +535,7 @@ fn restart_after_takeover<S: Sink, C: Clock, U>(
         drop(stream);
         relay.stream_ended();
     }
-    relay.taken_over().map_err(RunError::Sink)
+    Ok(relay.taken_over()?)
 }
 
 /// An error and its causes, in one line.

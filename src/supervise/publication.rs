@@ -4,7 +4,7 @@
 //! begin. This file takes no slot and handles no rows.
 
 use super::StreamTarget;
-use super::error::RunError;
+use super::error::{RunCause, RunError};
 use crate::lsn::Lsn;
 use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TableName, TypeDetail};
 use crate::pg::server;
@@ -25,20 +25,21 @@ pub(super) fn read_publication_again(
             *last = Some(tables);
             Ok((binary, unmappable))
         }
-        (Err(RunError::Postgres(error @ Error::Locked { .. })), Some(tables)) if !outbox.wants_read() => {
+        (Err(RunError { cause: RunCause::Postgres(error @ Error::Locked { .. }), .. }), Some(tables))
+            if !outbox.wants_read() =>
+        {
             tracing::warn!(%error, "the publication's tables cannot be listed; reading those of the last connection");
             Ok(take_tables(tables, outbox))
         }
-        (Err(RunError::TableNotPublished { table, publication, published }), Some(before)) => {
-            let now = server::published_tables(control, &publication)?;
-            let Some(name) = renamed(&table, before, &now) else {
-                return Err(RunError::TableNotPublished { table, publication, published });
-            };
-            let with_name = |named: &TableName| if *named == table { name.clone() } else { named.clone() };
-            let tables = target.tables.iter().map(with_name).collect();
-            Err(RunError::TableRenamed { table, now: Box::new(name), tables })
+        (Err(error), Some(before)) => {
+            let RunCause::TableNotPublished { table, publication, .. } = &error.cause else { return Err(error) };
+            let now = server::published_tables(control, publication)?;
+            let Some(name) = renamed(table, before, &now) else { return Err(error) };
+            let with_name = |named: &TableName| if *named == **table { name.clone() } else { named.clone() };
+            let tables: Vec<TableName> = target.tables.iter().map(with_name).collect();
+            Err(RunError::table_renamed(table, &name, &tables))
         }
-        (Err(error), _) => Err(error),
+        (Err(error), None) => Err(error),
     }
 }
 
@@ -66,7 +67,7 @@ pub(crate) fn read_tables(
     outbox: &mut Outbox,
 ) -> Result<(), RunError> {
     let (_, _, unmappable) = read_publication(connection, target, None, outbox)?;
-    unmappable.map_or(Ok(()), |error| Err(RunError::Unmappable(Box::new(error))))
+    unmappable.map_or(Ok(()), |error| Err(Box::new(error).into()))
 }
 
 /// Why no start would succeed now because of the publication. An open stream does not show it: if a table was removed, the server only
@@ -77,32 +78,31 @@ pub(crate) fn read_tables(
 pub(crate) fn unpublished(connection: &mut Connection, target: &StreamTarget) -> Result<Option<RunError>, Error> {
     match published(connection, target) {
         Ok(_) => Ok(None),
-        Err(RunError::Postgres(error)) => Err(error),
+        Err(RunError { cause: RunCause::Postgres(error), .. }) => Err(error),
         Err(refusal) => Ok(Some(refusal)),
     }
 }
 
 /// The publication's tables, if they are those that the settings want.
 fn published(connection: &mut Connection, target: &StreamTarget) -> Result<Vec<PublishedTable>, RunError> {
-    let publication = target.publication.clone();
-    let missing =
-        || RunError::NoPublication { publication: publication.clone(), database: target.source.dbname.clone() };
-    match server::publication(connection, &publication)? {
+    let publication = &target.publication;
+    let missing = || RunError::no_publication(publication, &target.source.dbname);
+    match server::publication(connection, publication)? {
         None => return Err(missing()),
-        Some(found) if !found.pubinsert => return Err(RunError::NoInserts { publication }),
+        Some(found) if !found.pubinsert => return Err(RunError::no_inserts(publication)),
         Some(_) => {}
     }
     // The publication may have been dropped between the two queries.
-    let tables = server::published_tables(connection, &publication).map_err(|error| match error.code() {
+    let tables = server::published_tables(connection, publication).map_err(|error| match error.code() {
         Some(sqlstate::UNDEFINED_OBJECT) => missing(),
         _ => error.into(),
     })?;
     if tables.is_empty() && !target.messages {
-        return Err(RunError::NoTables { publication });
+        return Err(RunError::no_tables(publication));
     }
     if let Some(missing) = target.tables.iter().find(|wanted| !tables.iter().any(|table| wanted.covers(table))) {
         let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
-        return Err(RunError::TableNotPublished { table: missing.clone(), publication, published });
+        return Err(RunError::table_not_published(missing.clone(), publication, published));
     }
     Ok(tables)
 }
@@ -115,10 +115,10 @@ fn read_publication(
     at: Option<Lsn>,
     outbox: &mut Outbox,
 ) -> Result<(Vec<PublishedTable>, bool, Option<PlanError>), RunError> {
-    let publication = target.publication.clone();
+    let publication = &target.publication;
     let tables = published(connection, target)?;
     if outbox.wants_details() {
-        outbox.details(details(connection, &publication)?);
+        outbox.details(details(connection, publication)?);
     }
     if let Some(position) = at {
         outbox.set_read_position(position);
@@ -128,8 +128,9 @@ fn read_publication(
         tracing::warn!(table, "table skipped: it is no longer in the publication, and --table does not name it");
     }
     if !target.patterns.is_empty() && !tables.is_empty() && !outbox.covers_any() {
-        let published = tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
-        return Err(RunError::NothingCaptured { patterns: target.patterns.to_string(), publication, published });
+        let published: Vec<String> =
+            tables.iter().map(|t| format!("{}.{}", t.relation.namespace, t.relation.name)).collect();
+        return Err(RunError::nothing_captured(&target.patterns.to_string(), publication, &published));
     }
     Ok((tables, binary, unmappable))
 }

@@ -12,8 +12,9 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
-use crate::pg::{Error, ReplicationStream, Upstream};
+use crate::pg::{Error, Recovery, ReplicationStream, Upstream};
 use crate::relay::{Clock, Relay};
+use crate::remedy::Remedy;
 use crate::sink::Sink;
 use std::time::Duration;
 
@@ -66,9 +67,6 @@ pub trait Server {
     /// Explains an error of the stream by the state of the publication.
     fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError>;
 
-    /// The fix for this error of a server that was never reached, if the error would not pass by itself.
-    fn remedy(&self, error: &Error) -> Option<&'static str>;
-
     /// Adds a fix to the error that ends the run, by queries of the server.
     fn advised(&self, _outbox: &Outbox, error: RunError) -> RunError {
         error
@@ -87,6 +85,14 @@ impl PgServer {
     pub fn new(target: StreamTarget) -> Self {
         Self { target, known: KnownServer::default() }
     }
+
+    /// Adds a remedy to an error of a server that was never reached. The relay tries again, but the address may be wrong.
+    fn never_reached(&self, error: RunError) -> RunError {
+        let passes = error.postgres().filter(|error| error.recovery() == Recovery::Reconnect);
+        let host = self.target.source.hosts.first().map(ToString::to_string).unwrap_or_default();
+        let remedy = passes.map(|error| Pooler::recognise(&host, error).map_or(CHECK, |pooler| pooler.way_around));
+        error.advised(remedy.map(Remedy::from))
+    }
 }
 
 impl Server for PgServer {
@@ -97,7 +103,12 @@ impl Server for PgServer {
         relay: &mut Relay<S, C>,
         metrics: &Metrics,
     ) -> Result<Acquired<ReplicationStream>, NotAcquired> {
-        acquire::acquire(&self.target, &mut self.known, relay, metrics)
+        match acquire::acquire(&self.target, &mut self.known, relay, metrics) {
+            Err(NotAcquired::Failed(error)) if self.known.system.is_none() => {
+                Err(NotAcquired::Failed(self.never_reached(error)))
+            }
+            acquired => acquired,
+        }
     }
 
     fn streams(&mut self, stream: &ReplicationStream, from: Lsn) {
@@ -129,11 +140,6 @@ impl Server for PgServer {
 
     fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError> {
         acquire::explain_missing_publication(&self.target, &self.known, error)
-    }
-
-    fn remedy(&self, error: &Error) -> Option<&'static str> {
-        let host = self.target.source.hosts.first().filter(|_| self.known.system.is_none())?;
-        Some(Pooler::recognise(&host.to_string(), error).map_or(CHECK, Pooler::fix))
     }
 
     fn advised(&self, outbox: &Outbox, error: RunError) -> RunError {

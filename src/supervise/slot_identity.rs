@@ -30,7 +30,7 @@ impl SlotIdentity {
         (witness, own): (Witness, Option<u32>),
     ) -> Result<(Lsn, Option<u32>), RunError> {
         let Some(now) = instance::sight(connection, &target.slot)? else {
-            return Err(RunError::NoSlot { slot: target.slot.clone(), was_there: self.last.is_some() });
+            return Err(RunError::no_slot(&target.slot, self.last.is_some()));
         };
         let reader = now.reader;
         let now = now.without_reader(own);
@@ -70,7 +70,7 @@ fn compare(target: &StreamTarget, last: &Sighting, now: &Sighting, witness: Witn
         );
         return Ok(());
     }
-    Err(RunError::SlotUnproven { slot: target.slot.clone(), read, confirmed })
+    Err(RunError::slot_unproven(&target.slot, read, confirmed))
 }
 
 /// Checks that the slot fits the setup marker. If another relay reads the slot, that relay has checked it.
@@ -96,12 +96,9 @@ fn check_marker(connection: &mut Connection, target: &StreamTarget, now: &Sighti
 pub(crate) fn agrees(publication: &str, slot: &str, comment: Option<&str>, now: &Sighting) -> Result<(), RunError> {
     let anchor = marker::anchor(comment, slot).filter(|_| now.reader.is_none());
     match anchor {
-        Some(anchor) if anchor.agrees(now) == Agreement::Refuted => Err(RunError::SlotNotMarked {
-            slot: slot.to_owned(),
-            publication: publication.to_owned(),
-            marked: anchor.written,
-            confirmed: now.confirmed.unwrap_or_default(),
-        }),
+        Some(anchor) if anchor.agrees(now) == Agreement::Refuted => {
+            Err(RunError::slot_not_marked(slot, publication, anchor.written, now.confirmed.unwrap_or_default()))
+        }
         Some(_) | None => Ok(()),
     }
 }

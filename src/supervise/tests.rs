@@ -38,8 +38,9 @@ fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
 #[test]
 fn a_row_above_the_limit_is_for_an_operator_and_names_the_flag() {
     let error = RunError::from(pg::Error::Frame(FrameError::TooLarge { tag: b'd', length: 2000, limit: 1000 }));
-    assert_eq!(error.exit_kind(), ExitKind::Operator);
-    assert!(error.hint().unwrap().to_string().contains("--max-row 2KiB"), "{:?}", error.hint());
+    assert_eq!(error.kind, ExitKind::Operator);
+    let hint = error.remedy.unwrap().to_string();
+    assert!(hint.contains("--max-row 2KiB"), "{hint}");
 }
 
 #[test]
@@ -56,7 +57,7 @@ fn a_refusal_is_waited_out_for_some_minutes_if_the_relay_has_streamed_before() {
         supervisor.credentials_wait =
             Some(CredentialsWait::since(Instant::now().checked_sub(CREDENTIALS_WITHIN).unwrap()));
         assert!(!supervisor.may_pass(&refusal(code)), "{code} for long");
-        assert_eq!(RunError::from(refusal(code)).exit_kind(), ExitKind::Operator);
+        assert_eq!(RunError::from(refusal(code)).kind, ExitKind::Operator);
     }
     for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
         assert!(supervisor().may_pass(&refusal(code)), "{code}");
@@ -71,8 +72,7 @@ fn an_invalidated_slots_hint_names_the_setting_that_did_it() {
         ("rows_removed", "hot_standby_feedback"),
         ("wal_level_insufficient", "wal_level"),
     ] {
-        let (slot, reason) = ("s".to_owned(), reason.to_owned());
-        let hint = RunError::SlotLost { slot, reason, confirmed: Lsn::ZERO }.hint().unwrap().to_string();
+        let hint = RunError::slot_lost("s", reason.to_owned(), Lsn::ZERO).remedy.unwrap().to_string();
         assert!(hint.contains(setting), "{hint}");
     }
 }
@@ -87,7 +87,7 @@ fn a_row_whose_table_no_look_settles_ends_the_run() {
         }
     }
     let error = supervisor.read_publication_again(at(1), "table app.outbox is new").unwrap_err();
-    assert_eq!(error.exit_kind(), ExitKind::Restart);
+    assert_eq!(error.kind, ExitKind::Restart);
     let text = chain(&error);
     assert!(text.contains("table app.outbox is new, and the publication, which was looked at 5 times"), "{text}");
 }

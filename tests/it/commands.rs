@@ -7,7 +7,7 @@ use walrelay::commands::{CommandCause, CommandError, setup, status, teardown};
 use walrelay::outbox::TableName;
 use walrelay::pg::source::{Environment, Source};
 use walrelay::pg::{Connection, Purpose, catalog};
-use walrelay::supervise::RunError;
+use walrelay::supervise::RunCause;
 use walrelay_dev::postgres::{shared_postgres, unique_name};
 use walrelay_dev::process::wait_until;
 
@@ -305,7 +305,7 @@ fn a_run_sets_up_once_and_a_slot_lost_since_is_not_made_again() {
     assert_eq!(place.slots(), "1");
     place.run(&format!("SELECT pg_drop_replication_slot('{}')", place.slot));
     let error = place.once().unwrap_err();
-    assert!(matches!(error.as_run(), Some(RunError::NoSlot { was_there: true, .. })), "{error}");
+    assert!(matches!(error.as_run(), Some(RunCause::NoSlot { was_there: true, .. })), "{error}");
     assert_eq!((error.kind.exit_code(), place.slots().as_str()), (2, "0"));
     // Asked for by name, it is made, and the loss is said.
     let out = done(&place.setup());
@@ -360,7 +360,7 @@ fn a_slot_of_another_database_is_left_alone_by_all() {
     let place = Place { slot: other.slot.clone(), url: place.url.clone(), publication: "walrelay".to_owned() };
     for outcome in [set_up(&place.setup()).1, place.once(), place.status(false).1, place.teardown(true).1] {
         let error = outcome.unwrap_err();
-        assert!(matches!(error.as_run(), Some(RunError::SlotOfOtherDatabase { .. })), "{error}");
+        assert!(error.to_string().contains("belongs to database"), "{error}");
     }
     std::mem::forget(place);
     assert_eq!(other.slots(), "1");

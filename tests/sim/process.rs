@@ -26,7 +26,7 @@ use walrelay::relay::{
     SUCCESSOR_WAITS, StreamEnd,
 };
 use walrelay::sink::Sink;
-use walrelay::supervise::{Acquired, NotAcquired, RunError, Server, Supervisor};
+use walrelay::supervise::{Acquired, NotAcquired, RunCause, RunError, Server, Supervisor};
 
 /// How often a slot that another machine reads is asked for again.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
@@ -108,14 +108,18 @@ impl Process {
         match ended {
             None => Outcome::Lost,
             Some(Ok(())) => Outcome::Stopped,
-            Some(Err(RunError::BadRow { row })) => {
+            Some(Err(RunError { cause: RunCause::BadRow { row }, .. })) => {
                 self.said_where(&row);
                 Outcome::BadRow(row)
             }
-            Some(Err(
-                error @ (RunError::StopTimedOut { .. } | RunError::StopUnconfirmed { .. } | RunError::Sink(_)),
-            )) => Outcome::Failed { why: error.to_string() },
-            Some(Err(error)) => panic!("{error}"),
+            Some(Err(error)) => {
+                let is_expected = matches!(
+                    error.cause,
+                    RunCause::StopTimedOut { .. } | RunCause::StopUnconfirmed { .. } | RunCause::Sink(_)
+                );
+                assert!(is_expected, "{error}");
+                Outcome::Failed { why: error.to_string() }
+            }
         }
     }
 
@@ -162,7 +166,7 @@ impl Server for SimServer {
             return Err(broken("connecting").into());
         }
         if let Some(switch_point) = left {
-            relay.timeline_left_at(switch_point).map_err(RunError::Sink)?;
+            relay.timeline_left_at(switch_point).map_err(RunError::from)?;
         }
         self.timeline = Some(timeline);
         let binary = relay.outbox_mut().published(&published()).expect("tables that can be mapped");
@@ -242,10 +246,6 @@ impl Server for SimServer {
     fn explain_missing_publication(&mut self, error: &Error) -> Option<RunError> {
         panic!("{error}");
     }
-
-    fn remedy(&self, _error: &Error) -> Option<&'static str> {
-        None
-    }
 }
 
 /// Asks the server again and again, which answers at once if it can be reached.
@@ -306,7 +306,7 @@ impl SimServer {
         let held_at = |world: &mut World| world.postgres.is_held_by(other).then_some(world.postgres.slot.confirmed);
         while let Some(confirmed) = self.shared.with(held_at) {
             if relay.is_held_by_another(u32::try_from(other).ok()) {
-                relay.taken_over().map_err(RunError::Sink)?;
+                relay.taken_over().map_err(RunError::from)?;
             }
             relay.reads_from(confirmed);
             if let Err(ended) = relay.idle(SLOT_RETRY) {
@@ -314,7 +314,7 @@ impl SimServer {
                 if let StreamEnd::BadRow(row) = *ended {
                     return Err(RunError::from(row).into());
                 }
-                if is_taken { relay.taken_over() } else { relay.start_over() }.map_err(RunError::Sink)?;
+                if is_taken { relay.taken_over() } else { relay.start_over() }.map_err(RunError::from)?;
             }
             if relay.may_stop() {
                 return Err(NotAcquired::Stopped);

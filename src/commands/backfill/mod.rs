@@ -335,7 +335,7 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
             StreamEnd::Disconnected(pg::Error::Ended) if feed.is_done() => break Ok(()),
             StreamEnd::Disconnected(error) => break Err(feed.take_failure().unwrap_or_else(|| error.into())),
             StreamEnd::Stopped => break Err(CommandError::interrupted()),
-            StreamEnd::StopTimedOut { in_flight } => break Err(RunError::StopTimedOut { in_flight }.into()),
+            StreamEnd::StopTimedOut { in_flight } => break Err(RunError::stop_timed_out(in_flight).into()),
             StreamEnd::SinkFailed(failure) => {
                 if let Err(error) = start_over(&mut relay, &mut feed, &failure) {
                     break Err(error);
@@ -343,13 +343,13 @@ fn read<S: Sink>(mut relay: Relay<S, SystemClock>, mut feed: Feed) -> (Result<()
             }
             StreamEnd::Stalled | StreamEnd::StartOver(_) => {
                 if let Err(failure) = relay.start_over() {
-                    break Err(RunError::Sink(failure).into());
+                    break Err(RunError::from(failure).into());
                 }
                 feed.restart(relay.flush_lsn());
             }
             StreamEnd::BadRow(row) => break Err(CommandError::bad_row(&row)),
-            StreamEnd::Unmappable(error) => break Err(RunError::Unmappable(error).into()),
-            StreamEnd::Protocol(error) => break Err(RunError::Protocol(error).into()),
+            StreamEnd::Unmappable(error) => break Err(RunError::from(error).into()),
+            StreamEnd::Protocol(error) => break Err(RunError::from(error).into()),
             // What only a slot's stream comes to.
             StreamEnd::PublicationChanged { .. }
             | StreamEnd::ProgressMismatch(_)
@@ -375,7 +375,7 @@ fn start_over<S: Sink>(
         "delivery failed; unacknowledged rows are read again"
     );
     let at: Lsn = relay.flush_lsn();
-    relay.start_over().map_err(RunError::Sink)?;
+    relay.start_over().map_err(RunError::from)?;
     feed.restart(at);
     if failure.class == FailureClass::Row {
         return Ok(());
@@ -383,6 +383,6 @@ fn start_over<S: Sink>(
     match relay.idle(PAUSE) {
         Ok(()) => Ok(()),
         // It is seen again once the stream goes on.
-        Err(_) => relay.start_over().map_err(|failure| RunError::Sink(failure).into()),
+        Err(_) => Ok(relay.start_over().map_err(RunError::from)?),
     }
 }

@@ -10,7 +10,7 @@ use crate::http::BindError;
 use crate::pg::{self, sqlstate};
 use crate::remedy::Remedy;
 use crate::route::TopicError;
-use crate::supervise::{ExitKind, RunError};
+use crate::supervise::{ExitKind, Explained, RunCause, RunError};
 use std::{error, fmt, io};
 
 /// Why a command ended.
@@ -29,7 +29,7 @@ pub struct CommandError {
 pub enum CommandCause {
     /// As a run would end.
     #[error(transparent)]
-    Run(Box<RunError>),
+    Run(Box<RunCause>),
     /// The role lacks a right, or the server something else that this step needs.
     #[error("cannot {step}")]
     Refused {
@@ -54,14 +54,6 @@ pub enum CommandCause {
     /// Any other error, which people read.
     #[error(transparent)]
     Other(Box<dyn error::Error + Send + Sync>),
-}
-
-/// A text with the error that it explains.
-#[derive(Debug, thiserror::Error)]
-#[error("{text}")]
-struct Explained {
-    text: String,
-    source: Box<dyn error::Error + Send + Sync>,
 }
 
 impl fmt::Display for CommandError {
@@ -129,32 +121,31 @@ impl CommandError {
     /// Turns the answer that a right is missing into the refusal of this step, with its `fix`.
     pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
         let lacks_a_right = self.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE));
-        let CommandCause::Run(error) = self.cause else { return self };
-        let error = *error;
-        if lacks_a_right && let RunError::Postgres(source) = error {
-            return Self::refused(step, Some(fix.into()), source);
+        let CommandCause::Run(cause) = self.cause else { return self };
+        match *cause {
+            RunCause::Postgres(source) if lacks_a_right => Self::refused(step, Some(fix.into()), source),
+            cause => Self { cause: CommandCause::Run(Box::new(cause)), ..self },
         }
-        error.into()
     }
 
     /// The answer of Postgres that ended the command, if it was that.
     pub(super) fn postgres(&self) -> Option<&pg::Error> {
         match (self.as_run(), &self.cause) {
-            (Some(RunError::Postgres(source)), _) => Some(source),
+            (Some(RunCause::Postgres(source)), _) => Some(source),
             (_, CommandCause::Refused { source, .. }) => Some(source),
             (_, _) => None,
         }
     }
 
-    /// The error that a run would end with, if it is that.
-    pub fn as_run(&self) -> Option<&RunError> {
-        if let CommandCause::Run(error) = &self.cause { Some(error) } else { None }
+    /// The event that a run would end with, if it is that.
+    pub fn as_run(&self) -> Option<&RunCause> {
+        if let CommandCause::Run(cause) = &self.cause { Some(cause) } else { None }
     }
 }
 
 impl From<RunError> for CommandError {
-    fn from(error: RunError) -> Self {
-        Self { kind: error.exit_kind(), remedy: error.hint(), cause: CommandCause::Run(Box::new(error)) }
+    fn from(RunError { kind, cause, remedy }: RunError) -> Self {
+        Self { kind, cause: CommandCause::Run(Box::new(cause)), remedy }
     }
 }
 
@@ -179,7 +170,7 @@ impl From<SettingError> for CommandError {
 
 impl From<TopicError> for CommandError {
     fn from(error: TopicError) -> Self {
-        let hint = error.hint();
+        let hint = error.hint.map(str::to_owned);
         Self::settings(error, hint)
     }
 }

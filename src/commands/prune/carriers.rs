@@ -112,7 +112,7 @@ impl Carriers {
             carrier.has_members(connection)?;
             // Who drops the slot with `teardown` takes the mark away.
             if since(connection, &carrier.place)? != carrier.since {
-                return Err(RunError::NoSlot { slot: carrier.place.slot.clone(), was_there: true }.into());
+                return Err(RunError::no_slot(&carrier.place.slot, true).into());
             }
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Carrier {
 
 /// The slot as it is now.
 fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
-    let lost = || RunError::NoSlot { slot: place.slot.clone(), was_there: true };
+    let lost = || RunError::no_slot(&place.slot, true);
     Ok(instance::sight(connection, &place.slot)?.ok_or_else(lost)?)
 }
 

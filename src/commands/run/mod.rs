@@ -88,7 +88,7 @@ pub(super) fn probe(sink: &mut dyn Sink, kind: &'static Kind) -> Result<(), Comm
             }
             Ok(())
         }
-        Reach::Refused(failure) => Err(RunError::Sink(failure).into()),
+        Reach::Refused(failure) => Err(RunError::from(failure).into()),
         Reach::Silent(failure) => {
             tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "{} unavailable, retrying; reading pauses at --max-in-flight", kind.title);
             Ok(())

@@ -142,7 +142,7 @@ fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Resul
 /// there. The snapshot that meets the slot, where that was made.
 ///
 /// # Errors
-/// [`RunError::NoSlot`] when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
+/// [`RunCause::NoSlot`](crate::supervise::RunCause::NoSlot) when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
 /// [`setup`].
 pub fn once(
     source: &Source,
@@ -191,7 +191,7 @@ fn is_done(connection: &mut Connection, request: &SetupRequest) -> Result<bool, 
     let mark = catalog::publication_mark(connection, &request.publication)?;
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
     match server::slot(connection, &request.slot)? {
-        None if marked => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: true }.into()),
+        None if marked => Err(RunError::no_slot(&request.slot, true).into()),
         None => Ok(false),
         Some(_) => Ok(marked),
     }
@@ -322,7 +322,7 @@ fn apply(
 ) -> Result<Option<Held>, CommandError> {
     let facts = look(&mut connection, request)?;
     if !facts.server.decodes() {
-        return Err(RunError::WalLevel { found: facts.server.wal_level }.into());
+        return Err(RunError::wal_level(&facts.server.wal_level).into());
     }
     let plan = plan(request, &facts)?;
     // Before anything is changed: the role may have no right to it.

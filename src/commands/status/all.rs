@@ -50,7 +50,7 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
         slots.push(Entry { shard: shard.map(|shard| shard.to_string()), moving: moving.map(Moving::word), report });
     }
     if slots.is_empty() {
-        outcome = Err(RunError::NoSlot { slot: request.slot.clone(), was_there: false });
+        outcome = Err(RunError::no_slot(&request.slot, false));
     }
     let all = All { slots };
     if request.json {

@@ -130,7 +130,7 @@ struct StatusFacts {
 /// Returns the report, and whether a relay could read the slot.
 fn judge(request: &StatusRequest, found: StatusFacts) -> (Report, Result<(), RunError>) {
     let outcome = match &found.slot {
-        None => Err(RunError::NoSlot { slot: request.slot.clone(), was_there: found.marked }),
+        None => Err(RunError::no_slot(&request.slot, found.marked)),
         Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|()| {
             let now = found.sighting.as_ref();
             now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, found.comment.as_deref(), now))

@@ -138,7 +138,7 @@ impl Report {
     /// Takes what stands in the way.
     pub(super) fn failed(&mut self, outcome: &Result<(), RunError>) {
         if let Err(error) = outcome {
-            (self.error, self.hint) = (Some(crate::supervise::chain(error)), error.hint());
+            (self.error, self.hint) = (Some(crate::supervise::chain(error)), error.remedy.clone());
         }
     }
 
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn a_missing_slot_still_shows_the_publication_and_says_what_is_wrong() {
         let mut report = report(None);
-        report.failed(&Err(RunError::NoSlot { slot: "orders".to_owned(), was_there: false }));
+        report.failed(&Err(RunError::no_slot("orders", false)));
         let table = report.table();
         assert!(
             table.starts_with(

@@ -47,10 +47,10 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
     let found = SIDE.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
-            .why(format!("this is {}, and a slot's stream does not go through it", pooler.name()))
-            .fix(pooler.fix());
+            .why(format!("this is {}, and a slot's stream does not go through it", pooler.name))
+            .fix(pooler.way_around);
     }
-    let hint = RunError::Postgres(error).hint();
+    let hint = RunError::from(error).remedy;
     found
         .why("nothing else could be checked here")
         .fix(hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".into()))
@@ -81,12 +81,9 @@ pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> 
 }
 
 /// As `run` says it, with its fix.
-fn as_run(check: &'static str, facts: &Facts, error: &RunError) -> Finding {
-    let found = SIDE.fail(check, error.to_string());
-    match facts.around.hint(error).or_else(|| error.hint()) {
-        Some(hint) => found.fix(hint),
-        None => found,
-    }
+fn as_run(check: &'static str, facts: &Facts, error: RunError) -> Finding {
+    let error = facts.around.advised(error);
+    Finding { fix: error.remedy.clone(), ..SIDE.fail(check, error.to_string()) }
 }
 
 fn version(server: &ServerFacts) -> Finding {
@@ -131,7 +128,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
             finding.why("the first logical slot raises effective_wal_level to logical, without a restart")
         };
     }
-    let error = RunError::WalLevel { found };
+    let error = RunError::wal_level(&found);
     SIDE.fail("wal_level", error.to_string())
         .why("without it, the WAL lacks what a slot decodes")
         .fix(server.service.wal_level())
@@ -144,7 +141,7 @@ fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
     let found = SIDE.fail("replication", chain(error));
     let why = "the slot's stream comes over a replication connection";
     match Pooler::recognise(&facts.host, error) {
-        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name())).fix(pooler.fix()),
+        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name)).fix(pooler.way_around),
         None => {
             found.why(why).fix(replication_fix(facts.server.service, &config.source.user, &config.source.dbname, error))
         }
@@ -170,33 +167,20 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
 }
 
 fn publication(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
-    let name = config.publication.clone();
+    let name = &config.publication;
+    let refused = |error| as_run("publication", facts, error);
     let Some(found) = &facts.publication else {
-        return vec![as_run(
-            "publication",
-            facts,
-            &RunError::NoPublication { publication: name, database: config.source.dbname.clone() },
-        )];
+        return vec![refused(RunError::no_publication(name, &config.source.dbname))];
     };
     if !found.row.pubinsert {
-        return vec![as_run("publication", facts, &RunError::NoInserts { publication: name })];
+        return vec![refused(RunError::no_inserts(name))];
     }
     if facts.tables.is_empty() && config.mapping.message_prefixes.is_empty() {
-        return vec![as_run("publication", facts, &RunError::NoTables { publication: name })];
+        return vec![refused(RunError::no_tables(name))];
     }
     let published: Vec<String> = facts.tables.iter().map(super::facts::TableFacts::name).collect();
     let missing = config.tables.iter().filter(|table| !facts.tables.iter().any(|have| table.covers(&have.published)));
-    let missing = missing.map(|table| {
-        as_run(
-            "publication",
-            facts,
-            &RunError::TableNotPublished {
-                table: table.clone(),
-                publication: name.clone(),
-                published: published.clone(),
-            },
-        )
-    });
+    let missing = missing.map(|table| refused(RunError::table_not_published(table.clone(), name, published.clone())));
     let missing: Vec<Finding> = missing.collect();
     if missing.is_empty() { vec![SIDE.ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
 }
@@ -224,15 +208,15 @@ fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let Some(found) = &facts.slot else {
         let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
         let was_there = marker::is_set(comment, name);
-        return vec![as_run("slot", facts, &RunError::NoSlot { slot: name.clone(), was_there })];
+        return vec![as_run("slot", facts, RunError::no_slot(name, was_there))];
     };
     if let Err(error) = check_slot(name, &config.source.dbname, &found.slot) {
-        return vec![as_run("slot", facts, &error)];
+        return vec![as_run("slot", facts, error)];
     }
     let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
     let agreement = found.sighting.as_ref().map_or(Ok(()), |now| agrees(&config.publication, name, comment, now));
     if let Err(error) = agreement {
-        return vec![as_run("slot", facts, &error)];
+        return vec![as_run("slot", facts, error)];
     }
     let mut findings = vec![reader(name, found), behind(config, facts, found)];
     findings.extend(failover(name, facts, found));

@@ -192,9 +192,7 @@ fn refuse(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
         return Err(CommandError::no_table(filter, &facts.server.database));
     }
     match &facts.publication {
-        Some(found) if !found.row.pubinsert => {
-            Err(RunError::NoInserts { publication: request.publication.clone() }.into())
-        }
+        Some(found) if !found.row.pubinsert => Err(RunError::no_inserts(&request.publication).into()),
         Some(_) | None => Ok(()),
     }
 }

@@ -46,7 +46,7 @@ use crate::pg::marker::Moving;
 use crate::pg::shard::Shard;
 use crate::pg::{Connection, identifier, literal, server, sqlstate};
 use crate::remedy::Remedy;
-use crate::supervise::{RunError, check_owner, check_slot};
+use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -167,7 +167,7 @@ fn make_slots(
         while let Some(slot) = server::slot(connection, &name)? {
             match check_slot(&name, &plan.database, &slot) {
                 // It has had no rows, since its publication had no tables.
-                Err(RunError::SlotLost { reason, .. }) if !plan.is_cut && !slot.row.active => {
+                Err(RunError { cause: RunCause::SlotLost { reason, .. }, .. }) if !plan.is_cut && !slot.row.active => {
                     drop_lost(connection, &name, &reason, voice)?;
                     continue;
                 }
@@ -183,7 +183,7 @@ fn make_slots(
             continue;
         }
         if plan.is_cut {
-            return Err(RunError::NoSlot { slot: name, was_there: true }.into());
+            return Err(RunError::no_slot(&name, true).into());
         }
         let of_shard = SetupRequest { slot: name.clone(), failover: plan.failover, ..request.clone() };
         let step = super::plan::Step::new_slot(&of_shard, &plan.user);
@@ -264,7 +264,7 @@ fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut 
 
 /// A slot that is there and can be read, or the error that says what is lost.
 fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<server::Slot, CommandError> {
-    let missing = || RunError::NoSlot { slot: name.to_owned(), was_there: true };
+    let missing = || RunError::no_slot(name, true);
     let slot = server::slot(connection, name)?.ok_or_else(missing)?;
     readable(check_slot(name, database, &slot))?;
     Ok(slot)
@@ -273,7 +273,9 @@ fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<s
 /// Says of a slot that is lost what that means for its rows.
 fn readable(checked: Result<(), RunError>) -> Result<(), CommandError> {
     match checked {
-        Err(RunError::SlotLost { slot, reason, .. }) => Err(CommandError::shard_lost(&slot, &reason)),
+        Err(RunError { cause: RunCause::SlotLost { slot, reason, .. }, .. }) => {
+            Err(CommandError::shard_lost(&slot, &reason))
+        }
         checked => Ok(checked?),
     }
 }

@@ -192,7 +192,7 @@ fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Res
         is_plain(connection, first, &tables)?;
     }
     if tables.is_empty() {
-        return Err(RunError::NoTables { publication: first.publication.clone() }.into());
+        return Err(RunError::no_tables(&first.publication).into());
     }
     Ok(tables.into_iter().map(|table| table.name).collect())
 }
