@@ -59,7 +59,10 @@ impl Cursor<'_> {
 
     fn malformed(&mut self, what: &'static str) -> SourceProblem {
         let at = self.characters.peek().map_or(self.length, |(index, _)| *index) + 1;
-        SourceProblem::MalformedKeywords { at, what }
+        SourceProblem::with_hint(
+            format!("the connection string is malformed at character {at}: {what}"),
+            "keyword=value, with a value that has spaces in single quotes: host=db dbname='my shop'",
+        )
     }
 
     fn keyword(&mut self) -> Result<String, SourceProblem> {
@@ -127,16 +130,17 @@ mod tests {
 
     #[test]
     fn malformed_strings_are_refused_by_place() {
-        let malformed = |text: &str| match parse(text) {
-            Err(SourceProblem::MalformedKeywords { at, .. }) => at,
-            other => panic!("{text}: {:?}", other.err()),
-        };
-        assert_eq!(malformed("host"), 5);
-        assert_eq!(malformed("host db"), 6);
-        assert_eq!(malformed("=x"), 1);
-        assert_eq!(malformed("host='db"), 9);
-        assert_eq!(malformed("user=app;password=hush dbname=d"), 23);
-        assert_eq!(malformed("port=1;Host=h"), 14);
+        for (text, at) in [
+            ("host", 5),
+            ("host db", 6),
+            ("=x", 1),
+            ("host='db", 9),
+            ("user=app;password=hush dbname=d", 23),
+            ("port=1;Host=h", 14),
+        ] {
+            let problem = parse(text).err().unwrap();
+            assert!(problem.text.contains(&format!("malformed at character {at}: ")), "{text}: {}", problem.text);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::environment::Environment;
 use super::error::{SourceError, SourcePlace, SourceProblem};
-use crate::given::nearest;
+use crate::given::{nearest, shown};
 
 /// A keyword and its value, from a connection string. It has no `Debug`, since the value may be the password.
 pub(super) struct Pair {
@@ -154,8 +154,8 @@ impl Parameters {
     pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &SourcePlace) -> Result<(), SourceError> {
         let mut added = BTreeMap::new();
         for pair in pairs {
-            let keyword = known(&pair).map_err(|problem| SourceError { place: place.clone(), problem })?;
-            admit(keyword, &pair.value).map_err(|problem| SourceError { place: place.clone(), problem })?;
+            let keyword = known(&pair).map_err(|problem| problem.at(place.clone()))?;
+            admit(keyword, &pair.value).map_err(|problem| problem.at(place.clone()))?;
             if matches!(keyword.usage, Used) || keyword.name == "sslcertmode" {
                 added.insert(keyword.name, Parameter { value: pair.value, place: place.clone() });
             }
@@ -189,7 +189,7 @@ impl Parameters {
 
     /// The error for a keyword's value.
     pub(super) fn error(&self, name: &'static str, problem: SourceProblem) -> SourceError {
-        SourceError { place: self.place(name), problem }
+        problem.at(self.place(name))
     }
 }
 
@@ -199,20 +199,34 @@ pub(super) fn is_known(name: &str) -> bool {
 }
 
 fn known(pair: &Pair) -> Result<&'static Keyword, SourceProblem> {
-    KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| SourceProblem::UnknownKeyword {
-        keyword: pair.quotable.then(|| pair.keyword.clone()),
-        nearest: nearest(&pair.keyword, KEYWORDS.iter().map(|keyword| keyword.name)),
+    KEYWORDS.iter().find(|keyword| keyword.name == pair.keyword).ok_or_else(|| {
+        let word = if pair.quotable {
+            format!("\"{}\"", shown(pair.keyword.as_bytes()))
+        } else {
+            "a word after the password".to_owned()
+        };
+        let hint = nearest(&pair.keyword, KEYWORDS.iter().map(|keyword| keyword.name)).map_or_else(
+            || "only libpq's keywords are taken: leave out those of other libraries".to_owned(),
+            |nearest| format!("the nearest keyword is {nearest}"),
+        );
+        SourceProblem::with_hint(format!("{word} is not a connection keyword"), hint)
     })
 }
 
 fn admit(keyword: &Keyword, value: &str) -> Result<(), SourceProblem> {
     match keyword.usage {
         // In the protocol a NUL ends a text, and the rest would be read as another parameter.
-        _ if value.contains('\0') => Err(SourceProblem::Nul { keyword: keyword.name }),
+        // The value is not quoted, since it may be the password.
+        _ if value.contains('\0') => {
+            Err(SourceProblem::new(format!("{} holds the character NUL, which no value of libpq's may", keyword.name)))
+        }
         Used | Ignored => Ok(()),
         Only(harmless, _) if value.is_empty() || harmless.contains(&value) => Ok(()),
         Refused(_) if value.is_empty() => Ok(()),
-        Only(_, reason) | Refused(reason) => Err(SourceProblem::Unsupported { keyword: keyword.name, reason }),
+        Only(_, reason) | Refused(reason) => Err(SourceProblem::with_hint(
+            format!("{} is not supported: {reason}", keyword.name),
+            format!("leave {} out", keyword.name),
+        )),
     }
 }
 
@@ -241,7 +255,7 @@ mod tests {
     fn an_unknown_keyword_names_the_nearest() {
         let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &SourcePlace::Text).err().unwrap();
         assert_eq!(error.to_string(), "\"sslmod\" is not a connection keyword");
-        assert_eq!(error.hint().as_deref(), Some("the nearest keyword is sslmode"));
+        assert_eq!(error.problem.hint.as_deref(), Some("the nearest keyword is sslmode"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::secret::{Secret, SecretError};
+use crate::secret::Secret;
 
 pub use environment::Environment;
 pub use error::{SourceError, SourcePlace, SourceProblem};
@@ -258,8 +258,11 @@ impl Source {
         password: Option<PasswordSetting>,
         environment: &Environment,
     ) -> Result<Resolved, SourceError> {
-        let read =
-            text.as_ref().map(|text| text.read().map_err(|error| unreadable(SourcePlace::Text, error))).transpose()?;
+        let read = text
+            .as_ref()
+            .map(Secret::read)
+            .transpose()
+            .map_err(|error| SourceProblem::from(error).at(SourcePlace::Text))?;
         let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
         // A connection string from a file does not show in a list of processes.
         resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
@@ -274,7 +277,7 @@ impl Source {
     pub fn renewed(&self) -> Result<Self, SourceError> {
         let SourceOrigin { text, password, environment } = self.origin.clone();
         let given = password.as_ref().map(|PasswordSetting { name, secret }| {
-            secret.read().map_err(|error| unreadable(SourcePlace::Setting(name), error))
+            secret.read().map_err(|error| SourceProblem::from(error).at(SourcePlace::Setting(name)))
         });
         let given = given.transpose()?;
         let mut source = Self::resolve_from(text, password, &environment)?.source;
@@ -307,10 +310,6 @@ impl Source {
             (SslMode::Disable | SslMode::Prefer | SslMode::Require, _) => Verification::None,
         }
     }
-}
-
-fn unreadable(place: SourcePlace, error: SecretError) -> SourceError {
-    SourceError { place, problem: SourceProblem::Secret(Box::new(error)) }
 }
 
 impl Source {

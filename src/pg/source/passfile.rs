@@ -36,7 +36,7 @@ pub(super) fn find(file: &str, host: &Host, dbname: &str, user: &str) -> Option<
         Host::Unix { dir, port } => (socket_host(dir), port),
     };
     let wanted = [name.as_str(), &port.to_string(), dbname, user];
-    // A password has no NUL: see `SourceProblem::Nul`.
+    // A password has no NUL: see `keywords::admit`.
     let lines = file.lines().filter(|line| !line.starts_with('#') && !line.contains('\0'));
     let mut lines = lines.map(|line| line.trim_end_matches('\r'));
     lines.find_map(|line| wanted.into_iter().try_fold(line, behind)).and_then(password)

@@ -16,7 +16,7 @@ use super::{
     ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SourceOrigin, SslMode,
     TargetSessionAttrs, conninfo, passfile, service, uri,
 };
-use crate::given::nearest;
+use crate::given::{nearest, shown, shown_path};
 use crate::secret::Secret;
 
 /// Postgres' default port.
@@ -24,8 +24,7 @@ const DEFAULT_PORT: u16 = 5432;
 
 /// See [`Source::resolve`].
 pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
-    let pairs =
-        text.map_or(Ok(Vec::new()), parse).map_err(|problem| SourceError { place: SourcePlace::Text, problem })?;
+    let pairs = text.map_or(Ok(Vec::new()), parse).map_err(|problem| problem.at(SourcePlace::Text))?;
     let password_in_text = pairs.iter().any(|pair| pair.keyword == "password" && !pair.value.is_empty());
     let parameters = gather(pairs, environment)?;
     let mut warnings = Vec::new();
@@ -37,15 +36,18 @@ pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<R
 fn parse(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let text = text.trim();
     if text.is_empty() {
-        return Err(SourceProblem::Empty);
+        return Err(SourceProblem::no_source("the connection string is empty"));
     }
     // A word and a colon cannot begin a keyword string. If they did, `jdbc:…://app:secret@…?ssl=true` would show its password as a
     // keyword.
     if let Some((scheme, after)) = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)) {
         return match (scheme.to_ascii_lowercase().as_str(), after.strip_prefix("//")) {
             ("postgres" | "postgresql", Some(after)) => uri::parse(after),
-            (_, None) if !after.contains("://") => Err(SourceProblem::Unrecognized),
-            _ => Err(SourceProblem::UnknownScheme(scheme.to_owned())),
+            (_, None) if !after.contains("://") => Err(unrecognized()),
+            _ => Err(SourceProblem::no_source(format!(
+                "the scheme \"{}\" is not one of Postgres: expected postgres:// or postgresql://",
+                shown(scheme.as_bytes())
+            ))),
         };
     }
     if text.contains('=') { conninfo::parse(text) } else { database_name(text) }
@@ -59,7 +61,11 @@ fn is_scheme(text: &str) -> bool {
 /// Parses a database name, as `psql -d` takes it. A text that may be a host or a user is refused.
 fn database_name(text: &str) -> Result<Vec<Pair>, SourceProblem> {
     let odd = |c: char| c.is_whitespace() || ":/@?;,".contains(c);
-    if text.contains(odd) { Err(SourceProblem::Unrecognized) } else { Ok(vec![Pair::new("dbname", text)]) }
+    if text.contains(odd) { Err(unrecognized()) } else { Ok(vec![Pair::new("dbname", text)]) }
+}
+
+fn unrecognized() -> SourceProblem {
+    SourceProblem::no_source("this is neither a connection URI, nor a string of keywords, nor a database's name")
 }
 
 /// Collects all origins in libpq's order: the string, its service, the variables.
@@ -72,8 +78,7 @@ fn gather(pairs: Vec<Pair>, environment: &Environment) -> Result<Parameters, Sou
     };
     let file = named("servicefile", "PGSERVICEFILE").map(|(file, _)| file);
     if let Some((service, place)) = named("service", "PGSERVICE") {
-        let pairs =
-            service::find(&service, file.as_deref(), environment).map_err(|problem| SourceError { place, problem })?;
+        let pairs = service::find(&service, file.as_deref(), environment).map_err(|problem| problem.at(place))?;
         parameters.add(pairs, &SourcePlace::Service(service))?;
     }
     parameters.add_variables(environment)?;
@@ -157,8 +162,7 @@ impl KeywordReader<'_> {
     }
 
     fn invalid(&self, keyword: &'static str, value: &str, expected: &'static str) -> SourceError {
-        let problem = SourceProblem::Value { keyword, value: value.to_owned(), expected, nearest: None };
-        self.parameters.error(keyword, problem)
+        self.parameters.error(keyword, SourceProblem::value(keyword, value, expected, None))
     }
 
     fn one_of<T: Copy>(&self, keyword: &'static str, values: &Values<T>, default: T) -> Result<T, SourceError> {
@@ -167,8 +171,7 @@ impl KeywordReader<'_> {
             return Ok(*value);
         }
         let nearest = nearest(given, values.iter().map(|(name, _)| *name));
-        let problem = SourceProblem::Value { keyword, value: given.to_owned(), expected: expected(keyword), nearest };
-        Err(self.parameters.error(keyword, problem))
+        Err(self.parameters.error(keyword, SourceProblem::value(keyword, given, expected(keyword), nearest)))
     }
 
     /// A whole number from 0. As in libpq, a negative one counts as 0.
@@ -201,16 +204,18 @@ impl KeywordReader<'_> {
         let place = self.parameters.place("password");
         if matches!(place, SourcePlace::Variable(_)) && given.starts_with("@/") {
             let read = Secret::of_value(given).read();
-            return read
-                .map(Some)
-                .map_err(|error| SourceError { place, problem: SourceProblem::Secret(Box::new(error)) });
+            return read.map(Some).map_err(|error| SourceProblem::from(error).at(place));
         }
         Ok(Some(given.into()))
     }
 
     fn user(&self) -> Result<String, SourceError> {
         let user = self.text("user").or_else(|| self.environment.user.clone());
-        user.ok_or(SourceError { place: SourcePlace::Default, problem: SourceProblem::NoUser })
+        user.ok_or_else(|| {
+            let text = "there is no user to log in as: the operating system has no name for this process' user";
+            SourceProblem::with_hint(text, "name the user: postgres://user@host/dbname, or PGUSER")
+                .at(SourcePlace::Default)
+        })
     }
 
     fn hosts(&self) -> Result<Vec<Host>, SourceError> {
@@ -220,8 +225,8 @@ impl KeywordReader<'_> {
         let names = names.unwrap_or_else(|| vec![""; count]);
         let addresses = addresses.unwrap_or_else(|| vec![""; count]);
         if addresses.len() != count {
-            let problem = SourceProblem::AddressCount { hosts: count, addresses: addresses.len() };
-            return Err(self.parameters.error("hostaddr", problem));
+            let text = format!("{} addresses in hostaddr for {count} hosts: give one for each", addresses.len());
+            return Err(self.parameters.error("hostaddr", SourceProblem::new(text)));
         }
         let ports = self.ports(count)?;
         let hosts = names.into_iter().zip(addresses).zip(ports);
@@ -235,7 +240,10 @@ impl KeywordReader<'_> {
         match ports.as_slice() {
             [one] => Ok(vec![*one; count]),
             ports if ports.len() == count => Ok(ports.to_vec()),
-            ports => Err(self.parameters.error("port", SourceProblem::PortCount { hosts: count, ports: ports.len() })),
+            ports => {
+                let text = format!("{} ports for {count} hosts: give one for all, or one for each", ports.len());
+                Err(self.parameters.error("port", SourceProblem::new(text)))
+            }
         }
     }
 
@@ -250,7 +258,9 @@ impl KeywordReader<'_> {
     fn host(&self, name: &str, address: &str, port: u16) -> Result<Host, SourceError> {
         let is_dir = name.starts_with('/') && address.is_empty();
         if !is_dir && name.contains(|c: char| c.is_whitespace() || c.is_control() || "@;=?#\\".contains(c)) {
-            return Err(self.parameters.error("host", SourceProblem::HostName));
+            // It is not quoted, since a part of it may be a password.
+            let text = "the host's name contains a character that no host name has (one of @ ; = ? # \\ or a space)";
+            return Err(self.parameters.error("host", SourceProblem::new(text)));
         }
         if !address.is_empty() {
             let parsed = address.parse::<IpAddr>().map_err(|_| self.invalid("hostaddr", address, "an IP address"))?;
@@ -273,8 +283,11 @@ impl KeywordReader<'_> {
         let default = if system { SslMode::VerifyFull } else { SslMode::Prefer };
         let sslmode = self.one_of("sslmode", &SSL_MODES, default)?;
         if system && sslmode < SslMode::VerifyFull && sslmode != SslMode::Disable {
-            let problem = SourceProblem::WeakWithSystemRoots { sslmode: sslmode.name() };
-            return Err(self.parameters.error("sslmode", problem));
+            let text = format!(
+                "sslmode \"{}\" is too weak with sslrootcert=system: anybody can get a certificate from a public authority",
+                sslmode.name()
+            );
+            return Err(self.parameters.error("sslmode", SourceProblem::with_hint(text, "sslmode=verify-full")));
         }
         Ok(sslmode)
     }
@@ -290,8 +303,10 @@ impl KeywordReader<'_> {
         match self.environment.in_home(".postgresql/root.crt") {
             Some(file) if file.exists() => Ok(RootCert::File(file)),
             looked if sslmode >= SslMode::VerifyCa => {
-                let problem = SourceProblem::NoRootCertificate { sslmode: sslmode.name(), looked };
-                Err(self.parameters.error("sslmode", problem))
+                let looked = looked.map_or_else(|| "~/.postgresql/root.crt".to_owned(), |path| shown_path(&path));
+                let text = format!("sslmode {} needs a root certificate, and {looked} does not exist", sslmode.name());
+                let hint = "sslrootcert=FILE, or sslrootcert=system for the operating system's roots";
+                Err(self.parameters.error("sslmode", SourceProblem::with_hint(text, hint)))
             }
             _ => Ok(RootCert::None),
         }
@@ -306,7 +321,10 @@ impl KeywordReader<'_> {
             return Ok(Some(ClientCertificate { certificate, key }));
         }
         let looked = self.environment.in_home(".postgresql/postgresql.key");
-        Err(self.parameters.error("sslcert", SourceProblem::NoClientKey { certificate, looked }))
+        let looked = looked.map_or_else(|| "~/.postgresql/postgresql.key".to_owned(), |path| shown_path(&path));
+        let certificate = shown_path(&certificate);
+        let text = format!("the client certificate {certificate} has no key: {looked} does not exist");
+        Err(self.parameters.error("sslcert", SourceProblem::with_hint(text, "sslkey=FILE")))
     }
 
     /// The file that is named, which must exist, or else the default one in the home directory, if that exists.
@@ -322,8 +340,8 @@ impl KeywordReader<'_> {
         match path.metadata() {
             Ok(_) => Ok(path),
             Err(error) => {
-                let problem = SourceProblem::Unreadable { keyword, path, reason: error.to_string() };
-                Err(self.parameters.error(keyword, problem))
+                let text = format!("{keyword}: cannot read {}: {error}", shown_path(&path));
+                Err(self.parameters.error(keyword, SourceProblem::new(text)))
             }
         }
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::environment::Environment;
 use super::error::SourceProblem;
 use super::keywords::Pair;
+use crate::given::{shown, shown_path};
 
 /// Finds the service: in the file `named`, or else in the user's and then in the system's file.
 pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, SourceProblem> {
@@ -19,7 +20,11 @@ pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment
             return Ok(pairs);
         }
     }
-    Err(SourceProblem::ServiceNotFound { service: service.to_owned(), files })
+    let hint = match files.as_slice() {
+        [] => "name the file in PGSERVICEFILE".to_owned(),
+        files => format!("looked in {}", files.iter().map(|file| shown_path(file)).collect::<Vec<_>>().join(", ")),
+    };
+    Err(SourceProblem::with_hint(format!("service \"{}\" is not defined", shown(service.as_bytes())), hint))
 }
 
 fn candidates(named: Option<&str>, environment: &Environment) -> Vec<PathBuf> {
@@ -43,8 +48,7 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
             inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
             found = inside.then(Vec::new);
         } else if let (true, Some(pairs)) = (inside, found.as_mut()) {
-            let wrong =
-                |what: &str| SourceProblem::ServiceFile { path: path.into(), line: index + 1, what: what.to_owned() };
+            let wrong = |what: &str| SourceProblem::new(format!("{}, line {}: {what}", shown_path(path), index + 1));
             let pair = entry(line).map_err(wrong)?;
             if !pairs.iter().any(|earlier| earlier.keyword == pair.keyword) {
                 pairs.push(pair);
@@ -99,7 +103,7 @@ mod tests {
     #[test]
     fn a_line_that_is_no_entry_names_its_file_and_line() {
         let error = in_file(FILE, "shop2").unwrap_err();
-        assert_eq!(error.to_string(), "f, line 9: a service may not name another service");
+        assert_eq!(error.text, "f, line 9: a service may not name another service");
         assert!(in_file("[a]\nldap://x", "a").is_err());
         assert!(in_file("[a]\nhost", "a").is_err());
     }
@@ -119,8 +123,7 @@ mod tests {
             |service| find(service, None, &environment).ok().and_then(|pairs| Some(pairs.first()?.value.clone()));
         assert_eq!(host("a").as_deref(), Some("home"));
         assert_eq!(host("b").as_deref(), Some("b"));
-        assert!(
-            matches!(find("c", None, &environment), Err(SourceProblem::ServiceNotFound { files, .. }) if files.len() == 2)
-        );
+        let hint = find("c", None, &environment).err().and_then(|problem| problem.hint).unwrap();
+        assert_eq!(hint.matches("pg_service.conf").count(), 2, "{hint}");
     }
 }

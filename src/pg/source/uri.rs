@@ -14,15 +14,28 @@ use crate::given::percent_decoded;
 /// Keywords whose values are free texts, and so may have an unescaped `@`.
 const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];
 
-const BAD_PORT: SourceProblem = SourceProblem::MalformedUri("what follows a host's colon is not a port number");
-const BAD_IPV6: SourceProblem = SourceProblem::MalformedUri("an IPv6 address must be in brackets, as in [::1]:5432");
+const BAD_PORT: &str = "what follows a host's colon is not a port number";
+const BAD_IPV6: &str = "an IPv6 address must be in brackets, as in [::1]:5432";
+
+/// The syntax of the URI is wrong.
+fn malformed(what: &str) -> SourceProblem {
+    SourceProblem::no_source(format!("the connection URI is malformed: {what}"))
+}
+
+/// The user's name or the password has a character that ends it early.
+fn unescaped_at() -> SourceProblem {
+    SourceProblem::with_hint(
+        "the connection URI has an @ that does not end the user's name and password",
+        "in user name and password write @ as %40, / as %2F, : as %3A, ? as %3F and % as %25, or give the password in PGPASSWORD or ~/.pgpass",
+    )
+}
 
 /// Parses the URI.
 pub(super) fn parse(after_scheme: &str) -> Result<Vec<Pair>, SourceProblem> {
     let (user_info, rest) = split_user_info(after_scheme);
     let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
     if location.contains('@') {
-        return Err(SourceProblem::UnescapedAt);
+        return Err(unescaped_at());
     }
     let (authority, dbname) = location.split_once('/').unwrap_or((location, ""));
     let mut pairs = user_and_password(user_info)?;
@@ -58,28 +71,30 @@ fn hosts_and_ports(authority: &str) -> Result<Vec<Pair>, SourceProblem> {
 fn host_and_port(item: &str) -> Result<(&str, &str), SourceProblem> {
     let (host, port) = match item.strip_prefix('[') {
         Some(bracketed) => {
-            let (host, after) = bracketed.split_once(']').filter(|(host, _)| !host.is_empty()).ok_or(BAD_IPV6)?;
+            let (host, after) =
+                bracketed.split_once(']').filter(|(host, _)| !host.is_empty()).ok_or_else(|| malformed(BAD_IPV6))?;
             let port = if after.is_empty() { Some("") } else { after.strip_prefix(':') };
-            (host, port.ok_or(BAD_IPV6)?)
+            (host, port.ok_or_else(|| malformed(BAD_IPV6))?)
         }
         None => item.split_once(':').unwrap_or((item, "")),
     };
     // The port is checked here, and not with the other values, whose errors quote them: without a host, this text is the password.
     if !port.is_empty() && port.parse::<u16>().is_err() {
-        return Err(BAD_PORT);
+        return Err(malformed(BAD_PORT));
     }
     Ok((host, port))
 }
 
 fn parameter(parameter: &str) -> Result<Pair, SourceProblem> {
-    let no_equals = SourceProblem::MalformedUri("a parameter after the ? has no =");
-    let refused = if parameter.contains('@') { SourceProblem::UnescapedAt } else { no_equals };
-    let (keyword, value) = parameter.split_once('=').ok_or(refused)?;
+    let refused = || {
+        if parameter.contains('@') { unescaped_at() } else { malformed("a parameter after the ? has no =") }
+    };
+    let (keyword, value) = parameter.split_once('=').ok_or_else(refused)?;
     if keyword.contains('@') || (value.contains('@') && !FREE_TEXT.contains(&keyword)) {
-        return Err(SourceProblem::UnescapedAt);
+        return Err(unescaped_at());
     }
     if value.contains('=') && !FREE_TEXT.contains(&keyword) {
-        return Err(SourceProblem::MalformedUri("a parameter after the ? has more than one ="));
+        return Err(malformed("a parameter after the ? has more than one ="));
     }
     let (keyword, value) = (percent_decode(keyword)?, percent_decode(value)?);
     // JDBC writes `ssl=true`, and libpq accepts it.
@@ -95,9 +110,9 @@ fn pair(keyword: &str, encoded: &str) -> Result<Option<Pair>, SourceProblem> {
 }
 
 fn percent_decode(encoded: &str) -> Result<String, SourceProblem> {
-    percent_decoded(encoded).ok_or(SourceProblem::MalformedUri(
-        "a % is not followed by two hexadecimal digits, or they are not UTF-8 (write % itself as %25)",
-    ))
+    percent_decoded(encoded).ok_or_else(|| {
+        malformed("a % is not followed by two hexadecimal digits, or they are not UTF-8 (write % itself as %25)")
+    })
 }
 
 #[cfg(test)]
@@ -157,20 +172,21 @@ mod tests {
     #[test]
     fn an_unescaped_at_is_refused_where_it_could_show_a_password() {
         for uri in ["u:p@ss@h/db", "u:p/ss@h/db", "u:1/ss@h/db", "h/a@b", "u:1/p?x@h/db", "u:1/p?a=x@h/db"] {
-            assert_eq!(parse(uri).err(), Some(SourceProblem::UnescapedAt), "{uri}");
+            assert_eq!(parse(uri).err(), Some(unescaped_at()), "{uri}");
         }
         check("h/db?user=me@corp", &[("host", "h"), ("dbname", "db"), ("user", "me@corp")]);
     }
 
     #[test]
     fn a_password_without_its_host_is_not_quoted_as_a_port() {
-        assert_eq!(parse("u:hunter2/db").err(), Some(BAD_PORT));
+        assert_eq!(parse("u:hunter2/db").err(), Some(malformed(BAD_PORT)));
     }
 
     #[test]
     fn malformed_uris_are_refused() {
         for uri in ["h?x", "[::1", "[]", "[::1]x", "h%4", "h%zz", "h%ff", "h:x", "h:65536", "h?a=b=c"] {
-            assert!(matches!(parse(uri), Err(SourceProblem::MalformedUri(_))), "{uri}");
+            let problem = parse(uri).err().unwrap();
+            assert!(problem.text.starts_with("the connection URI is malformed"), "{uri}");
         }
     }
 }
