@@ -72,7 +72,7 @@ impl Place {
     }
 
     fn once(&self) -> Result<(), CommandError> {
-        setup::once(&self.source(), &self.publication, &self.slot, &[outbox()], &|| false).map(drop)
+        setup::once(&self.setup(), &|| false).map(drop)
     }
 
     fn status(&self, json: bool) -> (String, Result<(), CommandError>) {
@@ -285,7 +285,7 @@ fn a_run_that_waits_for_its_slot_asks_over_and_over_whether_to_stop() {
         stop.load(Ordering::Relaxed)
     };
     let (often, outcome) = std::thread::scope(|scope| {
-        let running = scope.spawn(|| setup::once(&place.source(), "walrelay", &place.slot, &[outbox()], &ask));
+        let running = scope.spawn(|| setup::once(&place.setup(), &ask));
         let often = wait_until(PATIENCE, "it to ask ten times", || {
             Ok(asked.load(Ordering::Relaxed) >= 10 || running.is_finished())
         });
@@ -330,7 +330,8 @@ fn a_run_does_not_make_a_slot_that_it_could_not_mark() {
     let place = Place::new();
     let role = unique_name("reader");
     place.run(&format!("CREATE ROLE {role} LOGIN REPLICATION; CREATE PUBLICATION walrelay FOR TABLE public.outbox"));
-    let error = setup::once(&place.source_as(&role), "walrelay", &place.slot, &[], &|| false).unwrap_err();
+    let request = setup::SetupRequest { source: place.source_as(&role), tables: Vec::new(), ..place.setup() };
+    let error = setup::once(&request, &|| false).unwrap_err();
     assert!(error.to_string().contains("cannot be marked"), "{error}");
     assert_eq!((error.kind.exit_code(), place.slots().as_str()), (2, "0"));
     place.run(&format!("DROP ROLE {role}"));

@@ -93,8 +93,7 @@ pub fn backfill(
     let stop = super::stop_on_signal()?;
     let stopped = || stop.load(Ordering::Relaxed);
     let held = if held.is_none() && request.run.setup && !request.run.dry_run {
-        let run = &request.run;
-        setup::once(&run.source, &run.publication, &run.slot, &run.tables, &stopped)?
+        setup::once(&request.run.setup_request(), &stopped)?
     } else {
         held
     };

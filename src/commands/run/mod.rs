@@ -316,13 +316,13 @@ impl Control {
 
     /// Does the work of `setup --apply`, once Postgres is there.
     fn set_up(&self) -> Result<(), CommandError> {
-        let RunRequest { source, publication, slot, tables, .. } = &self.config;
+        let request = self.config.setup_request();
         let stop = || may_stop(&self.stop, &self.metrics, Instant::now());
         loop {
             if stop() {
                 return Ok(());
             }
-            match setup::once(source, publication, slot, tables, &stop) {
+            match setup::once(&request, &stop) {
                 Err(error) if passes(&error) => {
                     tracing::warn!(error = chain(&error), "the setup has to wait for Postgres; retrying");
                     self.metrics.last_error(Some(chain(&error)));

@@ -1,5 +1,6 @@
 //! The settings of `walrelay run`, which `check` uses too.
 
+use crate::commands::setup::SetupRequest;
 use crate::http::HttpAddress;
 use crate::lsn::Lsn;
 use crate::outbox::{Mapping, TableName, TablePatterns};
@@ -48,6 +49,24 @@ pub struct RunRequest {
     pub http: Option<HttpAddress>,
     /// Bounds of time and memory.
     pub limits: Limits,
+}
+
+impl RunRequest {
+    /// Returns what the run needs: its publication and its slot.
+    pub(in crate::commands) fn setup_request(&self) -> SetupRequest {
+        SetupRequest {
+            source: self.source.clone(),
+            publication: self.publication.clone(),
+            slot: self.slot.clone(),
+            tables: self.tables.clone(),
+            apply: true,
+            failover: false,
+            role: None,
+            create_table: false,
+            shards: None,
+            typed_source: None,
+        }
+    }
 }
 
 /// Bounds of time and memory.

@@ -33,10 +33,13 @@ use std::time::{Duration, Instant};
 /// The advisory lock that setups of one database take, one after the other: "walrelay" in ASCII.
 const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
 
-/// How often the lock is asked for again.
-const LOCK_RETRY: Duration = Duration::from_millis(500);
+/// How often what is waited for is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How often what is waited for is reported again; first after [`slot::FIRST_WORD`].
+/// How long a wait may take before it is reported.
+const FIRST_WORD: Duration = Duration::from_secs(2);
+
+/// How often it is reported again.
 const WORD_EVERY: Duration = Duration::from_secs(5);
 
 /// The limit up to which existing rows are counted.
@@ -144,25 +147,8 @@ fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Resul
 /// # Errors
 /// [`RunCause::NoSlot`](crate::supervise::RunCause::NoSlot) when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
 /// [`setup`].
-pub fn once(
-    source: &Source,
-    publication: &str,
-    slot: &str,
-    tables: &[TableName],
-    stop: &dyn Fn() -> bool,
-) -> Result<Option<Held>, CommandError> {
-    let request = SetupRequest {
-        source: source.clone(),
-        publication: publication.to_owned(),
-        slot: slot.to_owned(),
-        tables: tables.to_vec(),
-        apply: true,
-        failover: false,
-        role: None,
-        create_table: false,
-        shards: None,
-        typed_source: None,
-    };
+pub fn once(request: &SetupRequest, stop: &dyn Fn() -> bool) -> Result<Option<Held>, CommandError> {
+    let SetupRequest { source, publication, slot, .. } = request;
     let mut voice = Voice {
         say: &mut |line| {
             tracing::info!(slot, publication, "{line}");
@@ -173,17 +159,17 @@ pub fn once(
     };
     let mut connection = Connection::open(source, Purpose::Control)?;
     has_no_shards(&mut connection, (publication, slot))?;
-    if is_done(&mut connection, &request)? {
+    if is_done(&mut connection, request)? {
         return Ok(None);
     }
     // Another relay may be at it: what counts is what is there once the lock is ours.
     let mut connection = begin(connection, &mut voice)?;
     has_no_shards(&mut connection, (publication, slot))?;
-    if is_done(&mut connection, &request)? {
+    if is_done(&mut connection, request)? {
         return Ok(None);
     }
-    must_be_markable(&mut connection, &request)?;
-    apply(connection, &request, &mut voice)
+    must_be_markable(&mut connection, request)?;
+    apply(connection, request, &mut voice)
 }
 
 /// Whether slot and mark are there.
@@ -237,19 +223,50 @@ struct Voice<'a> {
 /// Makes the session fit for changes, and takes the lock.
 fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection, CommandError> {
     unlimited(&mut connection)?;
-    let started = Instant::now();
-    let mut next_word = slot::FIRST_WORD;
+    let mut wait = Wait::begin();
     while !try_lock(&mut connection)? {
+        wait.turn(voice, || lock_holder(&mut connection))?;
+    }
+    Ok(connection)
+}
+
+/// A wait that is reported: first after [`FIRST_WORD`], then every [`WORD_EVERY`].
+struct Wait {
+    started: Instant,
+    next_word: Duration,
+}
+
+impl Wait {
+    fn begin() -> Self {
+        Self { started: Instant::now(), next_word: FIRST_WORD }
+    }
+
+    /// Reports the wait if it is time for that, and pauses.
+    fn turn(&mut self, voice: &mut Voice<'_>, line: impl FnOnce() -> String) -> Result<(), CommandError> {
+        self.report(voice, |_| vec![line()])?;
+        std::thread::sleep(LOOK_EVERY);
+        Ok(())
+    }
+
+    /// Reports the wait if it is time for that. `lines` takes how long it has lasted.
+    ///
+    /// # Errors
+    /// It was asked to stop.
+    fn report(
+        &mut self,
+        voice: &mut Voice<'_>,
+        lines: impl FnOnce(Duration) -> Vec<String>,
+    ) -> Result<(), CommandError> {
         if (voice.stop)() {
             return Err(CommandError::interrupted());
         }
-        if started.elapsed() >= next_word {
-            (voice.wait)(&lock_holder(&mut connection)?);
-            next_word += WORD_EVERY;
+        let waited = self.started.elapsed();
+        if waited >= self.next_word {
+            lines(waited).iter().for_each(|line| (voice.wait)(line));
+            self.next_word = self.started.elapsed() + WORD_EVERY;
         }
-        std::thread::sleep(LOCK_RETRY);
+        Ok(())
     }
-    Ok(connection)
 }
 
 /// Takes limits away that a role or database may set: making a slot can take as long as the oldest transaction. And lets the
@@ -273,16 +290,18 @@ fn try_lock(connection: &mut Connection) -> Result<bool, pg::Error> {
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
-fn lock_holder(connection: &mut Connection) -> Result<String, pg::Error> {
+/// Names the session that has the lock, if the server shows it.
+fn lock_holder(connection: &mut Connection) -> String {
     let rows = connection.query(&format!(
         "SELECT l.pid FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
           WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()
             AND l.classid = {} AND l.objid = {} AND l.objsubid = 1",
         LOCK.0, LOCK.1
-    ))?;
-    let holder = catalog::session(connection, rows.first().and_then(|row| row.parse(0)))?;
+    ));
+    let pid = rows.ok().and_then(|rows| rows.first()?.parse(0));
+    let holder = catalog::session(connection, pid).ok().flatten();
     let holder = holder.map_or_else(|| "another session".to_owned(), |session| super::output::session(&session));
-    Ok(format!("waiting: {holder} is setting this database up"))
+    format!("waiting: {holder} is setting this database up")
 }
 
 /// Looks at the database. Reads only.

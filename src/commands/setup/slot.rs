@@ -7,7 +7,7 @@
 
 use super::SetupRequest;
 use super::plan::Step;
-use super::{Held, Voice, WORD_EVERY, made_at, unlimited};
+use super::{Held, LOOK_EVERY, Voice, Wait, made_at, unlimited};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
@@ -15,13 +15,7 @@ use crate::pg::catalog::{self, PreparedTransaction, ServerSession};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Row, identifier, literal};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
-
-/// How long it may take before anything is said.
-pub(super) const FIRST_WORD: Duration = Duration::from_secs(2);
-
-/// How often it is looked whether to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+use std::time::Duration;
 
 /// How long a cancelled statement may take to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
@@ -75,22 +69,15 @@ impl Onlooker<'_> {
         outcome: &Receiver<(Connection, Outcome)>,
         voice: &mut Voice<'_>,
     ) -> Result<(Connection, Outcome), CommandError> {
-        let started = Instant::now();
-        let mut next_word = FIRST_WORD;
+        let mut wait = Wait::begin();
         loop {
             match outcome.recv_timeout(LOOK_EVERY) {
                 Ok(outcome) => return Ok(outcome),
                 Err(RecvTimeoutError::Disconnected) => return Err(pg::Error::Ended.into()),
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if (voice.stop)() {
+            if wait.report(voice, |waited| self.words(waited)).is_err() {
                 return self.cancel(outcome);
-            }
-            if started.elapsed() >= next_word {
-                for line in self.words(started.elapsed()) {
-                    (voice.wait)(&line);
-                }
-                next_word = started.elapsed() + WORD_EVERY;
             }
         }
     }

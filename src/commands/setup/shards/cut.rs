@@ -6,10 +6,10 @@
 //! Invariants: the lock is held until the transaction ends, and nothing is changed without it, nor while a slot of the new set is missing or lost.
 
 use super::plan::Plan;
-use super::{SetupRequest, Wait, sql};
+use super::{SetupRequest, sql};
 use crate::commands::error::CommandError;
 use crate::commands::output::session;
-use crate::commands::setup::Voice;
+use crate::commands::setup::{Voice, Wait};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, catalog, literal, server, sqlstate};
 use crate::supervise::check_slot;

@@ -38,7 +38,7 @@ mod cut;
 mod plan;
 mod sql;
 
-use super::{SetupRequest, Voice, begin};
+use super::{SetupRequest, Voice, Wait, begin};
 use crate::commands::error::CommandError;
 use crate::commands::shards::{Set, has_row_filters};
 use crate::lsn::Lsn;
@@ -50,9 +50,6 @@ use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
 use std::io::Write;
 use std::time::{Duration, Instant};
-
-/// How often it is looked how far the old slots are.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The largest lag of an old slot at the cut: its relay publishes that before the new relays begin.
 const NEAR_BYTES: u64 = 16 << 20;
@@ -339,28 +336,4 @@ fn open(
     }
     let rows = if plan.source.is_some() { "rows committed after the cut" } else { "rows committed from the cut on" };
     Ok((voice.say)(&format!("opened {}: their relays publish {rows}", plan.shown()))?)
-}
-
-/// A wait that is reported, first after [`slot::FIRST_WORD`](super::slot::FIRST_WORD).
-struct Wait {
-    started: Instant,
-    next_word: Duration,
-}
-
-impl Wait {
-    fn begin() -> Self {
-        Self { started: Instant::now(), next_word: super::slot::FIRST_WORD }
-    }
-
-    fn turn(&mut self, voice: &mut Voice<'_>, word: impl FnOnce() -> String) -> Result<(), CommandError> {
-        if (voice.stop)() {
-            return Err(CommandError::interrupted());
-        }
-        if self.started.elapsed() >= self.next_word {
-            (voice.wait)(&word());
-            self.next_word = self.started.elapsed() + super::WORD_EVERY;
-        }
-        std::thread::sleep(LOOK_EVERY);
-        Ok(())
-    }
 }
