@@ -285,7 +285,7 @@ fn secret(key: &str, before: &str, after: &str, files: &[&[u8]]) {
         let files = std::iter::once(with.as_slice()).chain(others.iter().copied()).collect::<Vec<_>>();
         let shown = match read(&files, &environment) {
             Ok(translation) => everything_shown(&translation),
-            Err(error) => format!("{error:?} {error} {:?}", error.hint()),
+            Err(error) => format!("{error:?} {error} {:?}", error.hint),
         };
         assert!(!shown.contains(SECRET), "{shown}");
     }
@@ -315,7 +315,7 @@ fn with(file: &[u8], key: &str, value: &str) -> Vec<u8> {
 fn everything_shown(translation: &Translation) -> String {
     let verdict = |accept| match translation.verdict(accept) {
         Ok(()) => String::new(),
-        Err(error) => format!("{error:?} {error} {:?}", error.hint()),
+        Err(error) => format!("{error:?} {error} {:?}", error.hint),
     };
     let reports = [false, true].map(|accept| translation.report(&["a file".into()], accept) + &verdict(accept));
     format!("{reports:?} {:?} {:?} {:?}", translation.warnings(), translation.notes, translation.connect)
