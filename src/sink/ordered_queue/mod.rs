@@ -48,7 +48,7 @@ pub(super) use client::block_on;
 pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use receiver::{Receiver, RecordOutcome, RecordPlace, RelayEvent};
-pub use reconnect::{End, Reconnect};
+pub use reconnect::Reconnect;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

@@ -1,4 +1,6 @@
-//! The end of a client's connection, and the pause before the next one.
+//! [`Reconnect`]: the pauses of a client that connects again.
+//!
+//! In: failures. Out: a report to the relay, and a pause that grows until a server has answered.
 
 use super::Receiver;
 use crate::sink::Failure;
@@ -6,15 +8,6 @@ use std::time::Duration;
 
 /// The shortest and the longest pause between two attempts to connect. Each pause is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// Why a client's connection has ended.
-#[derive(Debug)]
-pub enum End {
-    /// The relay has dropped the sink.
-    Closed,
-    /// The connection failed, and the client needs another.
-    Lost(Failure),
-}
 
 /// The attempts to connect since a server last answered. After an answer, the client makes a new `Reconnect`.
 #[derive(Debug)]

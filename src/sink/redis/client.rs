@@ -16,7 +16,7 @@ use super::message::slot;
 use super::{Sentinels, ServerPlace, Settings};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{End, Receiver, Reconnect, RelayEvent};
+use crate::sink::ordered_queue::{Receiver, Reconnect, RelayEvent};
 use crate::sink::{Failure, FailureClass};
 use redis::{Cmd, Value, cmd};
 use std::future::poll_fn;
@@ -31,25 +31,81 @@ const MOST_NODES: usize = 5;
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
-    let mut server = SingleServer::default();
+    let (mut reconnect, mut alone) = (Reconnect::default(), 0);
     loop {
         let Some(found) = receiver.while_listening(reach(settings)).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
             Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
             Ok(StreamsFound::Server(connection, info)) => {
-                let waiting = Waiting::of(settings, &info);
-                let conversation = Conversation::new(settings, connection, waiting, server.alone);
-                match server.converse(conversation, receiver).await {
-                    Some(end) => end,
-                    None => continue,
+                let mut conversation = Conversation::new(settings, connection, Waiting::of(settings, &info), alone);
+                let end = serve(&mut conversation, receiver).await;
+                conversation.give_back(receiver);
+                alone = conversation.alone();
+                if conversation.has_answered() {
+                    reconnect = Reconnect::default();
                 }
+                end
             }
         };
-        let End::Lost(failure) = end else { return };
-        if server.reconnect.wait(receiver, failure).await.is_none() {
-            return;
+        match end {
+            End::Closed => return,
+            End::Renewed => {}
+            End::Lost(failure) => {
+                if reconnect.wait(receiver, failure).await.is_none() {
+                    return;
+                }
+            }
         }
+    }
+}
+
+/// Why the connection to a single server has ended.
+enum End {
+    /// The relay has dropped the sink.
+    Closed,
+    /// The next connection needs less memory. Nothing is under way.
+    Renewed,
+    Lost(Failure),
+}
+
+/// Serves the connection to a single server until its end.
+async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> End {
+    loop {
+        if conversation.renews() {
+            return End::Renewed;
+        }
+        conversation.fill(receiver);
+        if conversation.has_news() {
+            receiver.set_blocked(conversation.blocked().cloned());
+        }
+        // Without a due time the client sleeps for `IDLE`.
+        let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
+        tokio::select! {
+            event = receiver.next() => match event {
+                RelayEvent::Work => {}
+                RelayEvent::Closed => return End::Closed,
+            },
+            () = poll_fn(|context| conversation.poll(context)) => {
+                if let Err(failure) = conversation.read(receiver, &mut SingleServer) {
+                    return End::Lost(failure);
+                }
+            }
+            () = tokio::time::sleep_until(wake) => {
+                if let Some(failure) = conversation.overdue() {
+                    return End::Lost(failure);
+                }
+            }
+        }
+    }
+}
+
+/// A server without others. If it redirects, it has become a node of a cluster, and the next connection finds that.
+struct SingleServer;
+
+impl Route for SingleServer {
+    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> AfterRedirect {
+        AfterRedirect::Elsewhere(failure)
     }
 }
 
@@ -62,64 +118,6 @@ async fn reach(settings: &Settings) -> Result<StreamsFound, Failure> {
         connection.may_batch(settings).await?;
     }
     Ok(found)
-}
-
-/// The state of a single server from one connection to the next.
-#[derive(Debug, Default)]
-struct SingleServer {
-    reconnect: Reconnect,
-    /// How many of the next records are sent one by one.
-    alone: usize,
-}
-
-impl SingleServer {
-    /// Serves a connection to its end. `None`: the client has to connect again at once.
-    async fn converse(&mut self, mut conversation: Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
-        let end = self.serve(&mut conversation, receiver).await;
-        conversation.give_back(receiver);
-        self.alone = conversation.alone();
-        if conversation.has_answered() {
-            self.reconnect = Reconnect::default();
-        }
-        end
-    }
-
-    async fn serve(&mut self, conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> Option<End> {
-        loop {
-            if conversation.renews() {
-                return None;
-            }
-            conversation.fill(receiver);
-            if conversation.has_news() {
-                receiver.set_blocked(conversation.blocked().cloned());
-            }
-            // Without a due time the client sleeps for `IDLE`.
-            let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
-            tokio::select! {
-                event = receiver.next() => match event {
-                    RelayEvent::Work => {}
-                    RelayEvent::Closed => return Some(End::Closed),
-                },
-                () = poll_fn(|context| conversation.poll(context)) => {
-                    if let Err(failure) = conversation.read(receiver, self) {
-                        return Some(End::Lost(failure));
-                    }
-                }
-                () = tokio::time::sleep_until(wake) => {
-                    if let Some(failure) = conversation.overdue() {
-                        return Some(End::Lost(failure));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// A server that redirects has become a node of a cluster. The next connection finds that.
-impl Route for SingleServer {
-    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> AfterRedirect {
-        AfterRedirect::Elsewhere(failure)
-    }
 }
 
 /// The result of looking for the streams.

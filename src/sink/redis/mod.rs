@@ -78,9 +78,6 @@ const PROPERTIES: [&str; 14] = [
 /// The default of `timeout`: how long a connection may be silent while replies are due.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The least time of `dedupe`: Redis counts in milliseconds.
-const LEAST_REMEMBERED: Duration = Duration::from_millis(1);
-
 const DEFAULT_PORT: u16 = 6379;
 
 /// The default port of Sentinels.
@@ -263,24 +260,22 @@ impl Settings {
     fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
         let address = asked.address("server", EXAMPLE)?;
         let property = |name: &str| asked.property(name);
-        let InAddress { user, password: in_address, place, database: in_path } = in_address(address, asked)?;
+        let port = if property("sentinel").is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
+        let Address { user, password, servers, path } = Address::of(address, port, PLACES)?;
+        let in_path = path.map(|path| {
+            let hosts = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
+            let shown = Given { text: format!("{hosts}/{path}"), origin: address.origin.clone() };
+            path.parse().map_err(|_| shown.invalid(PLACES, None))
+        });
         let said = |name: &str| property(name).map(|given| given.text.clone());
-        let database = match (property("database"), in_path) {
-            (Some(given), _) => number(given, "the number of a database")?,
-            (None, database) => database,
-        };
+        let database = property("database").map(|given| number(given, "the number of a database"));
         Ok(Self {
-            place,
-            database,
+            place: place(servers, asked)?,
+            database: database.or(in_path).transpose()?.unwrap_or_default(),
             tls: (asked.scheme == "rediss").then(|| tls(asked)).transpose()?,
             user: said("username").or(user),
-            password: property("password").map(secret).or_else(|| in_address.map(|text| Secret::Text(text.into()))),
-            adding: Adding {
-                most: most(asked)?,
-                dedupe: property("dedupe")
-                    .map(|given| time(given, "a time, such as 7d", |time| *time >= LEAST_REMEMBERED))
-                    .transpose()?,
-            },
+            password: property("password").map(secret).or_else(|| password.map(|text| Secret::Text(text.into()))),
+            adding: Adding { most: most(asked)?, dedupe: property("dedupe").map(remembered).transpose()? },
             wait: property("wait").map(wait).transpose()?,
             timeout: property("timeout").map_or(Ok(TIMEOUT), timeout)?,
             client: "walrelay".to_owned(),
@@ -289,35 +284,15 @@ impl Settings {
     }
 }
 
-struct InAddress {
-    user: Option<String>,
-    password: Option<String>,
-    place: ServerPlace,
-    database: u32,
-}
-
-fn in_address(given: &Given, asked: &Asked<'_>) -> Result<InAddress, SettingError> {
-    let sentinel = asked.property("sentinel");
-    let port = if sentinel.is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
-    let Address { user, password, servers, path } = Address::of(given, port, PLACES)?;
-    let names = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
-    let wrong = |shown: String| Given { text: shown, origin: given.origin.clone() }.invalid(PLACES, None);
-    let database = match path {
-        None => 0,
-        Some(path) => path.parse().map_err(|_| wrong(format!("{names}/{path}")))?,
-    };
-    let lonely = ["sentinel.username", "sentinel.password"].into_iter().find_map(|name| asked.property(name));
-    if let (None, Some(lonely)) = (sentinel, lonely) {
+/// What the hosts of the address are.
+fn place(servers: Vec<Server>, asked: &Asked<'_>) -> Result<ServerPlace, SettingError> {
+    if let Some(name) = asked.property("sentinel") {
+        return sentinels(servers, name, asked).map(ServerPlace::Sentinels);
+    }
+    if let Some(lonely) = ["sentinel.username", "sentinel.password"].into_iter().find_map(|name| asked.property(name)) {
         return Err(lonely.needs("sentinel"));
     }
-    let place = match (sentinel, <[Server; 1]>::try_from(servers)) {
-        (Some(name), servers) => {
-            ServerPlace::Sentinels(sentinels(servers.map_or_else(|all| all, Vec::from), name, asked)?)
-        }
-        (None, Ok([server])) => ServerPlace::Server(server),
-        (None, Err(nodes)) => ServerPlace::Nodes(nodes),
-    };
-    Ok(InAddress { user, password, place, database })
+    Ok(<[Server; 1]>::try_from(servers).map_or_else(ServerPlace::Nodes, |[server]| ServerPlace::Server(server)))
 }
 
 fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Sentinels, SettingError> {
@@ -352,6 +327,10 @@ fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
 
 fn number<T: std::str::FromStr>(given: &Given, expected: &str) -> Result<T, SettingError> {
     given.text.parse().map_err(|_| given.invalid(expected, None))
+}
+
+fn remembered(given: &Given) -> Result<Duration, SettingError> {
+    time(given, "a time, such as 7d", |time| *time >= Duration::from_millis(1))
 }
 
 /// Parses `REPLICAS,TIME`. A time without a unit is in milliseconds.

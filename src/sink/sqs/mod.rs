@@ -281,13 +281,17 @@ impl Settings {
         let property = |name: &str| asked.property(name);
         let (service, example) =
             if asked.scheme.starts_with("sns") { (Service::Sns, TOPIC_EXAMPLE) } else { (Service::Sqs, EXAMPLE) };
-        let (region, local, in_address) =
-            if asked.scheme.ends_with("+http") { of_local(address)? } else { (region(address)?, None, None) };
-        let region = region
+        let place = if asked.scheme.ends_with("+http") {
+            InAddress::of_server(address)?
+        } else {
+            InAddress { region: region(address)?, ..InAddress::default() }
+        };
+        let region = place
+            .region
             .or_else(aws::region)
             .ok_or_else(|| SettingError::usage("the region is missing", format!("--to {example}, or AWS_REGION")))?;
         let tls = tls(asked)?;
-        let endpoint = match (property("endpoint-url"), local) {
+        let endpoint = match (property("endpoint-url"), place.endpoint) {
             (Some(given), _) => endpoint(given, tls)?,
             (None, Some(local)) => local,
             (None, None) => Endpoint { host: host(service, &region), port: 443, tls: Some(tls) },
@@ -296,7 +300,7 @@ impl Settings {
             service,
             endpoint,
             region,
-            keys: keys(asked, address, in_address)?,
+            keys: keys(asked, address, place.id, place.secret)?,
             form: MessageForm {
                 attributes: property("attributes").map(attributes).transpose()?,
                 base64: base64(asked)?,
@@ -331,27 +335,34 @@ fn region(address: &Given) -> Result<Option<String>, SettingError> {
     }
 }
 
-/// An access key's id, and its secret if the address has it too.
-type InAddress = (String, Option<Secret>);
+/// The parts of an address.
+#[derive(Default)]
+struct InAddress {
+    region: Option<String>,
+    endpoint: Option<Endpoint>,
+    /// An access key's id.
+    id: Option<String>,
+    secret: Option<Secret>,
+}
 
-type Local = (Option<String>, Option<Endpoint>, Option<InAddress>);
-
-fn of_local(given: &Given) -> Result<Local, SettingError> {
-    let Address { user, password, mut servers, path } = Address::of(given, 80, LOCAL)?;
-    let wrong = |shown: &str| Given { text: shown.to_owned(), origin: given.origin.clone() }.invalid(LOCAL, None);
-    let region = path.map(|path| if is_region(&path) { Ok(path) } else { Err(wrong(&path)) }).transpose()?;
-    let endpoint = match (servers.pop(), servers.as_slice()) {
-        (Some(Server { host, port }), []) => Endpoint { host, port, tls: None },
-        (_, others) => {
-            return Err(wrong(&others.iter().map(|other| other.host.as_str()).collect::<Vec<_>>().join(",")));
+impl InAddress {
+    /// Parses the address of a server of one's own.
+    fn of_server(given: &Given) -> Result<Self, SettingError> {
+        let Address { user, password, mut servers, path } = Address::of(given, 80, LOCAL)?;
+        let wrong = |shown: &str| Given { text: shown.to_owned(), origin: given.origin.clone() }.invalid(LOCAL, None);
+        let region = path.map(|path| if is_region(&path) { Ok(path) } else { Err(wrong(&path)) }).transpose()?;
+        let endpoint = match (servers.pop(), servers.as_slice()) {
+            (Some(Server { host, port }), []) => Endpoint { host, port, tls: None },
+            (_, others) => {
+                return Err(wrong(&others.iter().map(|other| other.host.as_str()).collect::<Vec<_>>().join(",")));
+            }
+        };
+        if user.is_none() && password.is_some() {
+            return Err(wrong(&endpoint.authority()));
         }
-    };
-    let keys = match (user, password) {
-        (Some(id), password) => Some((id, password.map(|password| Secret::Text(password.into())))),
-        (None, None) => None,
-        (None, Some(_)) => return Err(wrong(&endpoint.authority())),
-    };
-    Ok((region, Some(endpoint), keys))
+        let secret = password.map(|password| Secret::Text(password.into()));
+        Ok(Self { region, endpoint: Some(endpoint), id: user, secret })
+    }
 }
 
 /// Parses `https://host:port` or `http://host:port`.
@@ -377,13 +388,18 @@ fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
 }
 
 /// The access keys. Each part is from its property, or else from the address.
-fn keys(asked: &Asked<'_>, address: &Given, in_address: Option<InAddress>) -> Result<Option<GivenKeys>, SettingError> {
-    let (id, given) = (asked.property("access-key-id"), asked.property("secret-access-key").map(secret));
-    let (id_there, secret_there) = in_address.map_or((None, None), |(id, secret)| (Some(id), secret));
-    match (id.map(|id| id.text.clone()).or(id_there), given.or(secret_there)) {
+fn keys(
+    asked: &Asked<'_>,
+    address: &Given,
+    id: Option<String>,
+    in_address: Option<Secret>,
+) -> Result<Option<GivenKeys>, SettingError> {
+    let given = asked.property("access-key-id");
+    let secret = asked.property("secret-access-key").map(secret).or(in_address);
+    match (given.map(|id| id.text.clone()).or(id), secret) {
         (Some(id), Some(secret)) => Ok(Some(GivenKeys { id, secret })),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(id.unwrap_or(address).needs("secret-access-key")),
+        (Some(_), None) => Err(given.unwrap_or(address).needs("secret-access-key")),
         (None, Some(_)) => Err(asked.property("secret-access-key").unwrap_or(address).needs("access-key-id")),
     }
 }
