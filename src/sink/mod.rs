@@ -469,152 +469,65 @@ pub trait Sink {
     fn abandon(&mut self) {}
 }
 
-/// Implements methods of [`Sink`] by calling those of the sink in a field: `hand_on!(sink: poll, resolve)`.
+/// Implements methods of [`Sink`] by calling those of another sink: `hand_on!(self => self.sink; poll, resolve)`.
 macro_rules! hand_on {
-    ($field:ident: $($method:ident),+) => { $(hand_on!(@ $field $method);)+ };
-    (@ $field:ident poll) => {
-        fn poll(&mut self, each: &mut dyn FnMut($crate::sink::Report)) {
-            self.$field.poll(each);
+    ($self:ident => $sink:expr; $($method:ident),+) => { $(hand_on!(@ $self, $sink, $method);)+ };
+    (@ $self:ident, $sink:expr, try_enqueue) => {
+        fn try_enqueue(&mut $self, record: &$crate::sink::Record<'_>, tag: $crate::sink::Tag) -> $crate::sink::Enqueue {
+            $sink.try_enqueue(record, tag)
         }
     };
-    (@ $field:ident try_enqueue_refused) => {
+    (@ $self:ident, $sink:expr, try_enqueue_refused) => {
         fn try_enqueue_refused(
-            &mut self,
+            &mut $self,
             record: &$crate::sink::Record<'_>,
             tag: $crate::sink::Tag,
             failure: &$crate::sink::Failure,
         ) -> $crate::sink::Enqueue {
-            self.$field.try_enqueue_refused(record, tag, failure)
+            $sink.try_enqueue_refused(record, tag, failure)
         }
     };
-    (@ $field:ident resolve) => {
-        fn resolve(
-            &mut self,
-            refusal: $crate::sink::RefusalId,
-            resolution: $crate::sink::Resolution<'_>,
-        ) -> $crate::sink::Enqueue {
-            self.$field.resolve(refusal, resolution)
+    (@ $self:ident, $sink:expr, poll) => {
+        fn poll(&mut $self, each: &mut dyn FnMut($crate::sink::Report)) { $sink.poll(each); }
+    };
+    (@ $self:ident, $sink:expr, resolve) => {
+        fn resolve(&mut $self, refusal: $crate::sink::RefusalId, resolution: $crate::sink::Resolution<'_>) -> $crate::sink::Enqueue {
+            $sink.resolve(refusal, resolution)
         }
     };
-    (@ $field:ident on_idle) => {
-        fn on_idle(&mut self, rows: $crate::sink::Rows) {
-            self.$field.on_idle(rows);
+    (@ $self:ident, $sink:expr, on_idle) => {
+        fn on_idle(&mut $self, rows: $crate::sink::Rows) { $sink.on_idle(rows); }
+    };
+    (@ $self:ident, $sink:expr, alone_from) => {
+        fn alone_from(&mut $self, lsn: $crate::lsn::Lsn) { $sink.alone_from(lsn); }
+    };
+    (@ $self:ident, $sink:expr, hold_until) => {
+        fn hold_until(&mut $self, until: Option<std::time::Duration>) { $sink.hold_until(until); }
+    };
+    (@ $self:ident, $sink:expr, reach) => {
+        fn reach(&mut $self, patience: std::time::Duration) -> $crate::sink::Reach { $sink.reach(patience) }
+    };
+    (@ $self:ident, $sink:expr, init_transactions) => {
+        fn init_transactions(&mut $self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Initialized, $crate::sink::Failure> {
+            $sink.init_transactions(owner)
         }
     };
-    (@ $field:ident reach) => {
-        fn reach(&mut self, patience: std::time::Duration) -> $crate::sink::Reach {
-            self.$field.reach(patience)
-        }
+    (@ $self:ident, $sink:expr, commit) => {
+        fn commit(&mut $self, key: &str, value: &str) -> Result<bool, $crate::sink::Failure> { $sink.commit(key, value) }
     };
-    (@ $field:ident init_transactions) => {
-        fn init_transactions(&mut self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Initialized, $crate::sink::Failure> {
-            self.$field.init_transactions(owner)
-        }
-    };
-    (@ $field:ident commit) => {
-        fn commit(&mut self, key: &str, value: &str) -> Result<bool, $crate::sink::Failure> {
-            self.$field.commit(key, value)
-        }
-    };
-    (@ $field:ident restart) => { hand_on!(@@ $field restart(&mut self) -> Result<(), $crate::sink::Failure>); };
-    (@ $field:ident close) => { hand_on!(@@ $field close(&mut self) -> ()); };
-    (@ $field:ident alone_from) => {
-        fn alone_from(&mut self, lsn: $crate::lsn::Lsn) {
-            self.$field.alone_from(lsn);
-        }
-    };
-    (@ $field:ident hold_until) => {
-        fn hold_until(&mut self, until: Option<std::time::Duration>) {
-            self.$field.hold_until(until);
-        }
-    };
-    (@ $field:ident abandon) => { hand_on!(@@ $field abandon(&mut self) -> ()); };
-    (@ $field:ident in_flight) => { hand_on!(@@ $field in_flight(&self) -> $crate::sink::InFlight); };
-    (@ $field:ident blocked) => { hand_on!(@@ $field blocked(&self) -> Option<$crate::sink::Failure>); };
-    (@ $field:ident problem) => { hand_on!(@@ $field problem(&self) -> Option<String>); };
-    (@ $field:ident producers) => { hand_on!(@@ $field producers(&self) -> Option<u8>); };
-    (@ $field:ident transaction_timeout) => {
-        hand_on!(@@ $field transaction_timeout(&self) -> Option<std::time::Duration>);
-    };
-    (@@ $field:ident $method:ident(&$mut:tt self) -> $result:ty) => {
-        fn $method(&mut self) -> $result { self.$field.$method() }
-    };
-    (@@ $field:ident $method:ident(&self) -> $result:ty) => {
-        fn $method(&self) -> $result { self.$field.$method() }
+    (@ $self:ident, $sink:expr, restart) => { fn restart(&mut $self) -> Result<(), $crate::sink::Failure> { $sink.restart() } };
+    (@ $self:ident, $sink:expr, close) => { fn close(&mut $self) { $sink.close(); } };
+    (@ $self:ident, $sink:expr, abandon) => { fn abandon(&mut $self) { $sink.abandon(); } };
+    (@ $self:ident, $sink:expr, in_flight) => { fn in_flight(&$self) -> $crate::sink::InFlight { $sink.in_flight() } };
+    (@ $self:ident, $sink:expr, blocked) => { fn blocked(&$self) -> Option<$crate::sink::Failure> { $sink.blocked() } };
+    (@ $self:ident, $sink:expr, problem) => { fn problem(&$self) -> Option<String> { $sink.problem() } };
+    (@ $self:ident, $sink:expr, producers) => { fn producers(&$self) -> Option<u8> { $sink.producers() } };
+    (@ $self:ident, $sink:expr, transaction_timeout) => {
+        fn transaction_timeout(&$self) -> Option<std::time::Duration> { $sink.transaction_timeout() }
     };
 }
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        (**self).try_enqueue(record, tag)
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        (**self).try_enqueue_refused(record, tag, failure)
-    }
-
-    fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        (**self).poll(each);
-    }
-
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        (**self).resolve(refusal, resolution)
-    }
-
-    fn in_flight(&self) -> InFlight {
-        (**self).in_flight()
-    }
-
-    fn on_idle(&mut self, rows: Rows) {
-        (**self).on_idle(rows);
-    }
-
-    fn restart(&mut self) -> Result<(), Failure> {
-        (**self).restart()
-    }
-
-    fn close(&mut self) {
-        (**self).close();
-    }
-
-    fn alone_from(&mut self, lsn: Lsn) {
-        (**self).alone_from(lsn);
-    }
-
-    fn hold_until(&mut self, until: Option<Duration>) {
-        (**self).hold_until(until);
-    }
-
-    fn blocked(&self) -> Option<Failure> {
-        (**self).blocked()
-    }
-
-    fn problem(&self) -> Option<String> {
-        (**self).problem()
-    }
-
-    fn reach(&mut self, patience: Duration) -> Reach {
-        (**self).reach(patience)
-    }
-
-    fn producers(&self) -> Option<u8> {
-        (**self).producers()
-    }
-
-    fn transaction_timeout(&self) -> Option<Duration> {
-        (**self).transaction_timeout()
-    }
-
-    fn init_transactions(&mut self, owner: &Owner) -> Result<Initialized, Failure> {
-        (**self).init_transactions(owner)
-    }
-
-    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        (**self).commit(key, value)
-    }
-
-    fn abandon(&mut self) {
-        (**self).abandon();
-    }
+    hand_on!(self => (**self); try_enqueue, try_enqueue_refused, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 }
