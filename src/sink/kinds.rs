@@ -31,9 +31,13 @@ pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|kind| kind.schemes.contains(&scheme))
 }
 
-/// For each kind, one of each failure with a remedy.
+/// One of each failure of a kind that has a remedy.
 #[cfg(test)]
-pub(crate) const REMEDIED: &[(&str, fn() -> Vec<super::Failure>)] = &[
+type Remedied = fn() -> Vec<super::Failure>;
+
+/// For each kind by its title, its failures that have a remedy.
+#[cfg(test)]
+pub(crate) const REMEDIED: &[(&str, Remedied)] = &[
     #[cfg(feature = "kafka")]
     (super::kafka::KIND.title, super::kafka::remedied),
     #[cfg(feature = "nats")]
