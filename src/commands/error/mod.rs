@@ -122,10 +122,10 @@ impl CommandError {
     pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
         let lacks_a_right = self.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE));
         let CommandCause::Run(cause) = self.cause else { return self };
-        match *cause {
-            RunCause::Postgres(source) if lacks_a_right => Self::refused(step, Some(fix.into()), source),
-            cause => Self { cause: CommandCause::Run(Box::new(cause)), ..self },
+        if lacks_a_right && let RunCause::Postgres(source) = *cause {
+            return Self::refused(step, Some(fix.into()), source);
         }
+        Self { cause: CommandCause::Run(cause), ..self }
     }
 
     /// The answer of Postgres that ended the command, if it was that.

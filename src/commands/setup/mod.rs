@@ -262,7 +262,9 @@ impl Wait {
         }
         let waited = self.started.elapsed();
         if waited >= self.next_word {
-            lines(waited).iter().for_each(|line| (voice.wait)(line));
+            for line in lines(waited) {
+                (voice.wait)(&line);
+            }
             self.next_word = self.started.elapsed() + WORD_EVERY;
         }
         Ok(())

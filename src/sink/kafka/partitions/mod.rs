@@ -255,7 +255,9 @@ impl Partitions {
     ) -> Enqueue {
         let Self { list, entries, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
-        suspects.iter_mut().for_each(|suspects| suspects.taken(tag.origin));
+        for suspects in suspects.iter_mut() {
+            suspects.taken(tag.origin);
+        }
         partition.taken = partition.taken.next();
         let entry = RecordEntry::new(record, tag, at, releases, partition.taken);
         let held = entry.held;
