@@ -7,7 +7,7 @@
 use super::error::CommandError;
 use super::output::setup_shards;
 use crate::outbox::TableName;
-use crate::pg::marker::{self, Moving};
+use crate::pg::marker::{self, MoveState};
 use crate::pg::server::{self, Slot};
 use crate::pg::shard::{self, Shard};
 use crate::pg::{self, Connection, catalog, literal};
@@ -32,7 +32,7 @@ pub(super) struct Member {
 }
 
 impl Member {
-    pub(super) fn moving(&self) -> Option<Moving> {
+    pub(super) fn moving(&self) -> Option<MoveState> {
         marker::moving(self.comment.as_deref())
     }
 
@@ -76,11 +76,11 @@ impl Set {
 
     /// Whether it exists, and its relays may read.
     pub(super) fn is_done(&self) -> bool {
-        !self.members.is_empty() && !self.is(Moving::Waits)
+        !self.members.is_empty() && !self.is(MoveState::Waits)
     }
 
     /// Whether one of them is so far in a move.
-    pub(super) fn is(&self, moving: Moving) -> bool {
+    pub(super) fn is(&self, moving: MoveState) -> bool {
         self.members.iter().any(|member| member.moving() == Some(moving))
     }
 }
@@ -149,7 +149,7 @@ pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Resul
 
 /// The set whose setup has begun and not ended, with the command that resumes it.
 pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, Command)> {
-    let set = sets.iter().find(|set| set.is(Moving::Waits))?;
+    let set = sets.iter().find(|set| set.is(MoveState::Waits))?;
     let verb = if sets.len() > 1 { "--reshard" } else { "--shards" };
     Some((set, setup_shards(verb, set.count.unwrap_or_default())))
 }

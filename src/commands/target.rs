@@ -34,7 +34,7 @@ pub struct OutboxPlace {
 
 impl OutboxPlace {
     /// Where the rows go: to this slot, or to those of a set of shards, all of which are there.
-    pub(super) fn carriers(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
+    pub(super) fn slot_places(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
         let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
             return Ok(vec![self.clone()]);
         };

@@ -51,7 +51,7 @@ impl TeardownRequest {
 }
 
 /// The state of these objects in the database.
-struct Facts {
+struct TeardownFacts {
     database: String,
     slot: Option<Slot>,
     publication: Option<PublicationMark>,
@@ -68,7 +68,7 @@ pub fn teardown(
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    let mut work: Vec<(TeardownRequest, Facts, Vec<Step>)> = Vec::new();
+    let mut work: Vec<(TeardownRequest, TeardownFacts, Vec<Step>)> = Vec::new();
     for each in request.each() {
         let facts = look(&mut connection, &each)?;
         refuse(&mut connection, &each, &facts)?;
@@ -96,13 +96,13 @@ pub fn teardown(
     Ok(())
 }
 
-fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<Facts, CommandError> {
+fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<TeardownFacts, CommandError> {
     let publication = match server::publication(connection, &request.publication)? {
         Some(_) => Some(catalog::publication_mark(connection, &request.publication)?),
         None => None,
     };
     let tables = server::published_tables(connection, &request.publication)?;
-    Ok(Facts {
+    Ok(TeardownFacts {
         database: catalog::server(connection)?.database,
         slot: server::slot(connection, &request.slot)?,
         publication,
@@ -110,7 +110,7 @@ fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<Facts,
     })
 }
 
-fn refuse(connection: &mut Connection, request: &TeardownRequest, facts: &Facts) -> Result<(), CommandError> {
+fn refuse(connection: &mut Connection, request: &TeardownRequest, facts: &TeardownFacts) -> Result<(), CommandError> {
     let Some(slot) = &facts.slot else { return Ok(()) };
     // Whatever else is wrong with it is a reason to drop it.
     check_owner(&request.slot, &facts.database, slot)?;
@@ -151,7 +151,7 @@ impl Step {
     }
 }
 
-fn plan(request: &TeardownRequest, facts: &Facts) -> Vec<Step> {
+fn plan(request: &TeardownRequest, facts: &TeardownFacts) -> Vec<Step> {
     let slot = facts.slot.as_ref().map(|slot| drop_slot(&request.slot, slot));
     let publication = facts.publication.as_ref().and_then(|mark| {
         if request.publication_too { Some(drop_publication(request, facts, mark)) } else { remove_mark(request, mark) }
@@ -172,7 +172,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
     }
 }
 
-fn drop_publication(request: &TeardownRequest, facts: &Facts, mark: &PublicationMark) -> Step {
+fn drop_publication(request: &TeardownRequest, facts: &TeardownFacts, mark: &PublicationMark) -> Step {
     let name = &request.publication;
     let tables: Vec<String> = facts.tables.iter().map(ToString::to_string).collect();
     let others: Vec<&str> = marker::slots(mark.comment.as_deref()).filter(|slot| *slot != request.slot).collect();
@@ -225,7 +225,7 @@ fn gone(request: &TeardownRequest) -> String {
 }
 
 /// Says what is left, and how to set it up again.
-fn ending(request: &TeardownRequest, facts: &Facts) -> String {
+fn ending(request: &TeardownRequest, facts: &TeardownFacts) -> String {
     let source = request.typed_source.as_deref();
     let goes = request.publication_too || request.shards.is_some();
     let tables = if goes { facts.tables.as_slice() } else { &[] };
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    fn facts(comment: Option<&str>) -> Facts {
+    fn facts(comment: Option<&str>) -> TeardownFacts {
         let slot = Slot {
             row: serde_json::from_value(json!({"plugin": "pgoutput", "database": "shop"})).unwrap(),
             confirmed_flush_lsn: Some(Lsn::new(0x20)),
@@ -271,7 +271,7 @@ mod tests {
             retained_wal_bytes: None,
         };
         let publication = PublicationMark { comment: comment.map(str::to_owned), owned: true };
-        Facts {
+        TeardownFacts {
             database: "shop".to_owned(),
             slot: Some(slot),
             publication: Some(publication),
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    fn sql(request: &TeardownRequest, facts: &Facts) -> Vec<String> {
+    fn sql(request: &TeardownRequest, facts: &TeardownFacts) -> Vec<String> {
         plan(request, facts).into_iter().map(|step| step.sql).collect()
     }
 
@@ -293,9 +293,9 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_nothing_to_do() {
-        let facts = Facts { slot: None, ..facts(None) };
+        let facts = TeardownFacts { slot: None, ..facts(None) };
         assert!(plan(&request(false), &facts).is_empty());
-        assert!(plan(&request(true), &Facts { publication: None, ..facts }).is_empty());
+        assert!(plan(&request(true), &TeardownFacts { publication: None, ..facts }).is_empty());
     }
 
     #[test]

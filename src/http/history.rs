@@ -146,7 +146,7 @@ impl History {
             events: metrics.events_total(),
             latencies: metrics.latencies(),
             lag: metrics.lag(now),
-            in_flight: metrics.in_flight_now().0,
+            in_flight: metrics.in_flight().0,
             condition: Condition::of(state, metrics.ready(now.instant).is_ok()),
         };
         self.fold(reading, || metrics.topic_totals());
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let (history, now) = watched(2_000, |metrics, second| metrics.last_error(Some(second.to_string())));
+        let (history, now) = watched(2_000, |metrics, second| metrics.set_last_error(Some(second.to_string())));
         assert_eq!(
             (history.points.len(), history.topics.len(), history.problems.len()),
             (POINTS, TOPIC_READINGS, PROBLEMS)
@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn a_point_shows_the_worst_of_its_seconds() {
         let (history, now) = watched(10, |metrics, second| {
-            metrics.in_flight(if second == 7 { 900 } else { 1 }, 0);
-            metrics.oldest_commit((second == 8).then_some(PgTime(-946_684_800_000_000 - 3_000_000)));
+            metrics.set_in_flight(if second == 7 { 900 } else { 1 }, 0);
+            metrics.set_oldest_commit((second == 8).then_some(PgTime(-946_684_800_000_000 - 3_000_000)));
             metrics.set_state(if second == 6 { State::Blocked } else { State::Streaming });
             if second == 9 {
                 metrics.transaction_delivered(Duration::from_millis(40));
@@ -356,10 +356,10 @@ mod tests {
     #[test]
     fn a_problem_is_shown_once_with_what_the_relay_does_about_it() {
         let (history, now) = watched(30, |metrics, second| match second {
-            3 | 20 => metrics.last_error(Some("refused".to_owned())),
+            3 | 20 => metrics.set_last_error(Some("refused".to_owned())),
             4 => metrics.set_state(State::Connecting),
             6 => metrics.set_state(State::Streaming),
-            10 => metrics.last_error(Some("another".to_owned())),
+            10 => metrics.set_last_error(Some("another".to_owned())),
             _ => {}
         });
         let found: Vec<(u64, &str, State)> = history
@@ -368,7 +368,7 @@ mod tests {
             .collect();
         assert_eq!(found, [(10, "refused", State::Streaming), (20, "another", State::Streaming)]);
         let (history, _) = watched(5, |metrics, second| match second {
-            3 => metrics.last_error(Some("refused".to_owned())),
+            3 => metrics.set_last_error(Some("refused".to_owned())),
             4 => metrics.set_state(State::Connecting),
             _ => {}
         });
@@ -379,7 +379,7 @@ mod tests {
     fn rows_that_are_put_aside_are_a_problem_that_is_shown_once_with_their_number() {
         let (history, now) = watched(30, |metrics, second| match second {
             3 => metrics.bad_row("invalid_topic"),
-            10 => metrics.last_error(Some("refused".to_owned())),
+            10 => metrics.set_last_error(Some("refused".to_owned())),
             20 => (0..2).for_each(|_| metrics.bad_row("null_route")),
             _ => {}
         });
@@ -397,7 +397,7 @@ mod tests {
             let (history, now) = watched(seconds, |metrics, second| {
                 acknowledge(metrics, "a", 100 * second);
                 acknowledge(metrics, "b", 7);
-                metrics.in_flight(second, 0);
+                metrics.set_in_flight(second, 0);
             });
             let points: Vec<Point> = history.points(now).collect();
             let rate = history.rate().unwrap();

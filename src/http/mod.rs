@@ -85,13 +85,13 @@ pub struct BindError {
 
 /// A server that has bound its ports, and does not serve yet. So a port that is in use is reported before anything else begins.
 #[derive(Debug)]
-pub struct Server {
+pub struct HttpServer {
     listeners: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
     limits: HttpLimits,
 }
 
-impl Server {
+impl HttpServer {
     /// Binds to `address`. If it has several addresses, those that this machine does not have are left out, but at least one must be
     /// left. (`localhost` has an IPv6 address even on machines without IPv6.)
     ///

@@ -26,7 +26,7 @@ impl Running {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
                 let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-                let server = Server::bind(&Address::These(vec![loopback]), limits).unwrap();
+                let server = HttpServer::bind(&Address::These(vec![loopback]), limits).unwrap();
                 tell.send(server.addresses()[0]).unwrap();
                 server.serve(Arc::new(metrics), async { stopped.await.unwrap_or_default() }).await;
             });
@@ -96,7 +96,7 @@ fn every_route_answers() {
 #[test]
 fn a_relay_that_does_not_stream_is_live_and_not_ready_and_says_why() {
     let metrics = Metrics::new("orders", "outbox_pub", Instant::now());
-    metrics.last_error(Some("connection refused".to_owned()));
+    metrics.set_last_error(Some("connection refused".to_owned()));
     let server = Running::start(metrics, HttpLimits::default());
     check(&server.get("/livez"), "200", &[]);
     check(&server.get("/readyz"), "503", &["connecting: connection refused\n"]);
@@ -273,7 +273,7 @@ fn a_taken_port_is_named_with_the_flag_that_fixes_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
     for address in [Address::These(vec![server.address]), Address::Every(server.address.port())] {
-        let error = Server::bind(&address, HttpLimits::default()).unwrap_err();
+        let error = HttpServer::bind(&address, HttpLimits::default()).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(&format!(":{}", server.address.port())), "{text}");
         assert!(text.contains("--http :PORT") && text.contains("--http off"), "{text}");
@@ -287,9 +287,9 @@ fn an_address_of_another_machine_is_left_out_if_one_is_left() {
     let _inside = runtime.enter();
     let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
-    let server = Server::bind(&Address::These(vec![elsewhere, here]), HttpLimits::default()).unwrap();
+    let server = HttpServer::bind(&Address::These(vec![elsewhere, here]), HttpLimits::default()).unwrap();
     assert_eq!(server.addresses().len(), 1);
-    let error = Server::bind(&Address::These(vec![elsewhere]), HttpLimits::default()).unwrap_err();
+    let error = HttpServer::bind(&Address::These(vec![elsewhere]), HttpLimits::default()).unwrap_err();
     assert_eq!(error.address, elsewhere);
 }
 
@@ -297,7 +297,7 @@ fn an_address_of_another_machine_is_left_out_if_one_is_left() {
 fn every_address_includes_loopback() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let server = Server::bind(&Address::Every(0), HttpLimits::default()).unwrap();
+    let server = HttpServer::bind(&Address::Every(0), HttpLimits::default()).unwrap();
     let port = server.addresses()[0].port();
     assert!(Client::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
 }

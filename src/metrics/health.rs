@@ -126,9 +126,9 @@ mod tests {
     fn the_obstacle_is_the_reason_before_the_last_error() {
         let (metrics, now) = streaming();
         metrics.set_state(State::Blocked);
-        metrics.last_error(Some("an older problem".to_owned()));
+        metrics.set_last_error(Some("an older problem".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: an older problem".to_owned()));
-        metrics.blocked_on(Some("topic orders does not exist".to_owned()));
+        metrics.set_blocked_on(Some("topic orders does not exist".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
     }
 
@@ -136,12 +136,12 @@ mod tests {
     fn what_is_blocked_by_no_known_obstacle_tells_of_what_is_in_flight() {
         let (metrics, now) = streaming();
         metrics.set_state(State::Blocked);
-        metrics.last_error(Some("an older problem".to_owned()));
-        metrics.in_flight(7, 700);
-        metrics.oldest_in_flight(now.checked_sub(Duration::from_secs(31)));
+        metrics.set_last_error(Some("an older problem".to_owned()));
+        metrics.set_in_flight(7, 700);
+        metrics.set_oldest_in_flight(now.checked_sub(Duration::from_secs(31)));
         let reason = metrics.ready(now).unwrap_err();
         assert!(reason.starts_with("blocked: 7 records in flight, none acknowledged in the last 30 s"), "{reason}");
-        metrics.blocked_on(Some("topic orders does not exist".to_owned()));
+        metrics.set_blocked_on(Some("topic orders does not exist".to_owned()));
         assert_eq!(metrics.ready(now), Err("blocked: topic orders does not exist".to_owned()));
     }
 
@@ -160,17 +160,17 @@ mod tests {
     fn records_in_flight_need_an_acknowledgement_or_time_for_one() {
         let (metrics, now) = streaming();
         let seconds_ago = |n| now.checked_sub(Duration::from_secs(n)).unwrap();
-        metrics.in_flight(7, 700);
-        metrics.oldest_in_flight(Some(seconds_ago(30)));
+        metrics.set_in_flight(7, 700);
+        metrics.set_oldest_in_flight(Some(seconds_ago(30)));
         assert_eq!(metrics.ready(now), Ok(()));
-        metrics.oldest_in_flight(Some(seconds_ago(31)));
+        metrics.set_oldest_in_flight(Some(seconds_ago(31)));
         let reason = metrics.ready(now).unwrap_err();
         assert!(reason.starts_with("7 records in flight"), "{reason}");
         metrics.acknowledged(metrics.topic("a"), 1, 1, seconds_ago(30));
         assert_eq!(metrics.ready(now), Ok(()));
         metrics.acknowledged(metrics.topic("a"), 1, 1, seconds_ago(31));
         assert!(metrics.ready(now).is_err());
-        metrics.in_flight(0, 0);
+        metrics.set_in_flight(0, 0);
         assert_eq!(metrics.ready(now), Ok(()));
     }
 

@@ -253,13 +253,13 @@ impl Metrics {
     }
 
     /// Sets the last position that was received from the server, and the one that was confirmed to it.
-    pub fn positions(&self, received: Lsn, confirmed: Lsn) {
+    pub fn set_positions(&self, received: Lsn, confirmed: Lsn) {
         self.received.store(received.bytes(), Relaxed);
         self.confirmed.store(confirmed.bytes(), Relaxed);
     }
 
     /// Sets the number and bytes of records that are enqueued and not acknowledged.
-    pub fn in_flight(&self, records: u64, bytes: u64) {
+    pub fn set_in_flight(&self, records: u64, bytes: u64) {
         self.in_flight_records.store(records, Relaxed);
         self.in_flight_bytes.store(bytes, Relaxed);
     }
@@ -274,7 +274,7 @@ impl Metrics {
     }
 
     /// Sets when the oldest record in flight was enqueued. `None`: none is in flight.
-    pub fn oldest_in_flight(&self, enqueued: Option<Instant>) {
+    pub fn set_oldest_in_flight(&self, enqueued: Option<Instant>) {
         match enqueued {
             Some(at) => self.oldest_in_flight.set(self.since_start(at)),
             None => self.oldest_in_flight.clear(),
@@ -282,7 +282,7 @@ impl Metrics {
     }
 
     /// Sets when the oldest transaction was committed that is received and not acknowledged. `None`: there is none.
-    pub fn oldest_commit(&self, commit_time: Option<PgTime>) {
+    pub fn set_oldest_commit(&self, commit_time: Option<PgTime>) {
         let micros = commit_time.map_or(i64::MIN, PgTime::unix_micros);
         self.oldest_commit.store(micros, Relaxed);
         self.stream_time.fetch_max(micros, Relaxed);
@@ -351,20 +351,20 @@ impl Metrics {
     }
 
     /// Sets the last error, for people. `None`: it is over.
-    pub fn last_error(&self, text: Option<String>) {
+    pub fn set_last_error(&self, text: Option<String>) {
         *lock(&self.last_error) = text;
     }
 
     /// Sets why some rows are in no slot although the relay streams, for people. `None`: all rows are in a slot.
-    pub fn publication_gap(&self, text: Option<String>) {
+    pub fn set_publication_gap(&self, text: Option<String>) {
         *lock(&self.publication_gap) = text;
     }
 
     /// Sets why the relay has stopped for good, for people, and the fix.
-    pub fn stopped(&self, text: String, hint: Option<Remedy>) {
-        self.last_error(Some(text));
+    pub fn set_stopped(&self, text: String, hint: Option<Remedy>) {
+        self.set_last_error(Some(text));
         *lock(&self.hint) = hint;
-        self.blocked_on(None);
+        self.set_blocked_on(None);
         self.set_state(State::Stopped);
     }
 
@@ -374,12 +374,12 @@ impl Metrics {
     }
 
     /// Sets why the relay waits, for people, if it cannot fix the cause itself. `None`: it does not wait.
-    pub fn blocked_on(&self, text: Option<String>) {
+    pub fn set_blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
     }
 
     /// Sets the server's figures about the slot.
-    pub fn slot_figures(&self, figures: SlotFigures) {
+    pub fn set_slot_figures(&self, figures: SlotFigures) {
         if let Some(end) = figures.wal_end {
             // The slot's own position may be that of another relay.
             let of_slot = Lsn::new(end.position.bytes().saturating_sub(figures.lag_bytes.unwrap_or(u64::MAX)));
@@ -391,15 +391,15 @@ impl Metrics {
     /// The query for the slot failed, so its figures are not known now. Old figures would mislead.
     pub fn slot_look_failed(&self) {
         self.slot_look_failures.fetch_add(1, Relaxed);
-        self.slot_figures(SlotFigures::default());
+        self.set_slot_figures(SlotFigures::default());
     }
 
     /// Sets the running server that the stream comes from, by a text that identifies it. `None`: there is no stream.
-    pub fn reads_from(&self, server: Option<String>) {
+    pub fn set_server(&self, server: Option<String>) {
         *lock(&self.reads_from) = server;
     }
 
-    /// The server that [`Metrics::reads_from`] has set.
+    /// The server that [`Metrics::set_server`] has set.
     pub fn server(&self) -> Option<String> {
         lock(&self.reads_from).clone()
     }
@@ -430,7 +430,7 @@ impl Metrics {
     }
 
     /// The number of records that are enqueued and not acknowledged, and their bytes of key and value.
-    pub fn in_flight_now(&self) -> (u64, u64) {
+    pub fn in_flight(&self) -> (u64, u64) {
         (self.in_flight_records.load(Relaxed), self.in_flight_bytes.load(Relaxed))
     }
 
@@ -440,7 +440,7 @@ impl Metrics {
     }
 
     /// The server's last figures about the slot.
-    pub fn last_slot_figures(&self) -> SlotFigures {
+    pub fn slot_figures(&self) -> SlotFigures {
         lock(&self.slot_figures).clone()
     }
 

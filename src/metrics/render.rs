@@ -124,11 +124,11 @@ mod tests {
         let instant = start + Duration::from_secs(100);
         let commit = PgTime(800_000_000_000_000);
         metrics.set_state(State::Streaming);
-        metrics.positions(Lsn::new(300), Lsn::new(200));
-        metrics.in_flight(7, 700);
+        metrics.set_positions(Lsn::new(300), Lsn::new(200));
+        metrics.set_in_flight(7, 700);
         metrics.set_producers(Some(2));
-        metrics.oldest_in_flight(Some(start + Duration::from_millis(99_500)));
-        metrics.oldest_commit(Some(commit));
+        metrics.set_oldest_in_flight(Some(start + Duration::from_millis(99_500)));
+        metrics.set_oldest_commit(Some(commit));
         metrics.acknowledged(metrics.topic("outbox.event.order"), 42, 4_200, start + Duration::from_secs(98));
         metrics.transaction_delivered(Duration::from_millis(3));
         metrics.transaction_delivered(Duration::from_secs(90));
@@ -136,7 +136,7 @@ mod tests {
         metrics.ignored("update", 5);
         metrics.publish_failure("MSG_SIZE_TOO_LARGE", 2);
         metrics.reconnect(Peer::Destination);
-        metrics.slot_figures(SlotFigures {
+        metrics.set_slot_figures(SlotFigures {
             lag_bytes: Some(1_000),
             retained_wal_bytes: Some(2_000),
             wal_status: Some("extended".to_owned()),
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_server_whose_clock_is_ahead_is_not_behind() {
         let (metrics, moment) = busy();
-        metrics.oldest_commit(Some(PgTime(i64::MAX)));
+        metrics.set_oldest_commit(Some(PgTime(i64::MAX)));
         assert_eq!(metrics.lag(moment), Duration::ZERO);
     }
 

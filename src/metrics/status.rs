@@ -105,12 +105,12 @@ mod tests {
         let start = Instant::now();
         let metrics = Metrics::new("orders", "outbox_pub", start);
         metrics.set_state(State::WaitingForSlot);
-        metrics.positions(Lsn::new(0x16_B374_D848), Lsn::new(0x16_B374_0000));
-        metrics.in_flight(3, 99);
+        metrics.set_positions(Lsn::new(0x16_B374_D848), Lsn::new(0x16_B374_0000));
+        metrics.set_in_flight(3, 99);
         metrics.acknowledged(metrics.topic("a"), 40, 1, start);
         metrics.acknowledged(metrics.topic("b"), 2, 1, start + Duration::from_secs(1));
-        metrics.last_error(Some("it \"broke\"".to_owned()));
-        metrics.slot_figures(SlotFigures { lag_bytes: Some(5), ..SlotFigures::default() });
+        metrics.set_last_error(Some("it \"broke\"".to_owned()));
+        metrics.set_slot_figures(SlotFigures { lag_bytes: Some(5), ..SlotFigures::default() });
         let status = parsed(&metrics, start + Duration::from_micros(2_500_400));
         for (key, value) in [
             ("state", json!("waiting-for-slot")),

@@ -10,9 +10,9 @@
 //! nothing.
 //! Specification: CloudEvents 1.0.2, "JSON Event Format", "Kafka Protocol Binding", "NATS Protocol Binding".
 
+use super::column_kind::ColumnKind;
 use super::fault::{BadReason, RowError};
 use super::json;
-use super::kind::ColumnKind;
 use super::mapping::{CloudEvents, EventMode};
 use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
 use super::time::push_rfc3339;

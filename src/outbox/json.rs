@@ -3,7 +3,7 @@
 //! In: JSON text of Postgres or of an application. Out: names and values, which borrow from the text unless something in them is
 //! escaped. Numbers, objects and arrays keep their text, as in `1.50`, with their white space. Names may repeat.
 
-use super::kind::ColumnKind;
+use super::column_kind::ColumnKind;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;

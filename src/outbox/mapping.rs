@@ -3,7 +3,7 @@
 //! Names of columns are in the catalog's case. Whether a table has the columns shows only when its plan is created.
 
 use super::connect::settings::Connect;
-use crate::route::{Rule, TopicSetting};
+use crate::route::{AddressRule, TopicSetting};
 use crate::sink::destination::EventBinding;
 
 /// The settings by which rows become records. The defaults are those of `walrelay run`.
@@ -24,7 +24,7 @@ pub struct Mapping {
     /// The setting that gives the topic.
     pub topic: TopicSetting,
     /// The rule that topics have to follow. The default is Kafka's.
-    pub addresses: &'static Rule,
+    pub addresses: &'static AddressRule,
     /// Headers from columns, in order: name and column. Names may repeat.
     pub headers: Vec<(String, String)>,
     /// Headers with the same value in each record. Each has its place among `headers`.

@@ -4,11 +4,11 @@
 //! table. A string becomes its content, null stays null, and any other value becomes its JSON text. If a key repeats, the last one
 //! counts, as in jsonb. If a setting names a column that the object lacks, it is null.
 
+use super::column_kind::ColumnKind;
 use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
-use super::kind::ColumnKind;
-use super::plan::{self, Lack, PlanColumn, PlanError, Role, TablePlan};
+use super::plan::{self, MissingColumn, PlanColumn, PlanError, Role, TablePlan};
 use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{LogicalMessage, TupleValue};
@@ -93,8 +93,8 @@ pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<Strin
 fn missing(error: PlanError) -> BadReason {
     match error {
         PlanError::Lacks { lacks, .. } => match lacks.into_iter().next() {
-            Some(Lack::Role { role, tried, .. }) => missing_role(role, tried.join(", ")),
-            Some(Lack::Named { flag, column, .. }) => missing_named(flag, column),
+            Some(MissingColumn::Role { role, tried, .. }) => missing_role(role, tried.join(", ")),
+            Some(MissingColumn::Named { flag, column, .. }) => missing_named(flag, column),
             None => missing_role(Role::Route, String::new()),
         },
         PlanError::NotAsDebezium { column, why, .. } => BadReason::Unwritable { column, value: why.to_owned() },

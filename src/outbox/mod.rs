@@ -15,12 +15,12 @@
 //! may have been detached or dropped since. `tables` decides what then happens.
 
 mod cloudevents;
+mod column_kind;
 #[cfg_attr(not(feature = "debezium"), path = "connect/off.rs")]
 pub mod connect;
 mod details;
 mod fault;
 mod json;
-mod kind;
 mod mapping;
 mod message;
 mod partial_record;
@@ -32,13 +32,13 @@ mod tables;
 mod time;
 mod value;
 
+use column_kind::Domains;
 pub use details::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
-use kind::Domains;
 pub use mapping::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
-pub use plan::{Cause, Lack, PlanError, Role, TablePlan, Within};
+pub use plan::{ColumnSetting, HiddenColumns, MissingColumn, PlanError, Role, TablePlan};
 pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
@@ -161,7 +161,7 @@ impl Ignored {
 
 /// The action for an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Updated {
+pub enum UpdateOutcome {
     /// None: it is a row of another table.
     NotPublished,
     /// Count it as [`Ignored::Update`]. If `warn` is set, log it as well.
@@ -218,7 +218,7 @@ impl Outbox {
 
     /// Whether the details have every type of the table's columns.
     pub fn knows_types(&self, relation: &Relation) -> bool {
-        let is_known = |type_id| !kind::is_custom(type_id) || self.details.types.contains_key(&type_id);
+        let is_known = |type_id| !column_kind::is_custom(type_id) || self.details.types.contains_key(&type_id);
         relation.columns.iter().all(|column| is_known(column.type_id))
     }
 
@@ -469,23 +469,23 @@ impl Outbox {
     ///
     /// # Errors
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
-    pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<Updated, RowError> {
+    pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<UpdateOutcome, RowError> {
         match self.relations.get(&relation) {
             Some(RelationEntry::Published(_) | RelationEntry::Removed(_)) => Ok(self.on_update()),
-            Some(RelationEntry::NotPublished) => Ok(Updated::NotPublished),
+            Some(RelationEntry::NotPublished) => Ok(UpdateOutcome::NotPublished),
             Some(RelationEntry::Undecided(_)) | None => {
                 self.decide(relation, final_lsn)?;
                 let is_published = matches!(self.relations.get(&relation), Some(RelationEntry::Published(_)));
-                Ok(if is_published { self.on_update() } else { Updated::NotPublished })
+                Ok(if is_published { self.on_update() } else { UpdateOutcome::NotPublished })
             }
         }
     }
 
-    const fn on_update(&self) -> Updated {
+    const fn on_update(&self) -> UpdateOutcome {
         match self.mapping.on_update {
-            OnUpdate::Warn => Updated::Ignored { warn: true },
-            OnUpdate::Skip => Updated::Ignored { warn: false },
-            OnUpdate::Stop => Updated::Stop,
+            OnUpdate::Warn => UpdateOutcome::Ignored { warn: true },
+            OnUpdate::Skip => UpdateOutcome::Ignored { warn: false },
+            OnUpdate::Stop => UpdateOutcome::Stop,
         }
     }
 

@@ -8,11 +8,11 @@
 //! arena no longer grows, and the pieces become slices. Between rows only the memory is kept, so the same row gives the same record
 //! again. The payload is copied only if it is a bytea in hex, or if it goes into an envelope.
 
+use super::column_kind::{BPCHAR, ColumnKind};
 #[cfg(feature = "debezium")]
 use super::connect::EnvelopeSchemas;
 use super::fault::{BadReason, BadRow, RowError};
 use super::json::{self, Member};
-use super::kind::{BPCHAR, ColumnKind};
 use super::plan::TablePlan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};

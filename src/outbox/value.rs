@@ -5,7 +5,7 @@
 //! has validated, and does not encode payloads again.
 //! Specification: PostgreSQL manual, sections 8.4 "Binary Data Types" and 54.9.
 
-use super::kind::ColumnKind;
+use super::column_kind::ColumnKind;
 use crate::pgoutput::TupleValue;
 use crate::wire::{DecodeError, DecodeFault, Reader};
 use std::io::Write;

@@ -11,10 +11,10 @@
 //! | `AT` | the cluster's identity and position when the slot was marked, so that a later slot of the same name is detected ([`Anchor`]) |
 //! | `SNAPSHOT` | the snapshot that the slot begins at ([`SlotSnapshot`]): rows that it sees are in no slot, and rows that it does not see are in this one. Only `setup --apply` can write it, since the server returns it only when it creates the slot |
 //! | `SHARD` | which shard the publication is |
-//! | `MOVE` | the shard's progress while rows move between sets of shards ([`Moving`]) |
+//! | `MOVE` | the shard's progress while rows move between sets of shards ([`MoveState`]) |
 
-use super::instance::Anchor;
 use super::shard::Shard;
+use super::slot_sighting::Anchor;
 
 /// The prefix of the line that marks a slot.
 const PREFIX: &str = "walrelay slot: ";
@@ -39,7 +39,7 @@ const MOVE: &str = "walrelay move: ";
 
 /// A publication's progress in a move of rows from one set of shards to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Moving {
+pub(crate) enum MoveState {
     /// Its relay must not read yet, since rows from before the cut may be in flight elsewhere.
     Waits,
     /// It has no rows from after the cut. The rows from before are being published.
@@ -48,7 +48,7 @@ pub(crate) enum Moving {
     Drained,
 }
 
-impl Moving {
+impl MoveState {
     const WORDS: [(Self, &'static str); 3] =
         [(Self::Waits, "waits"), (Self::Drains, "drains"), (Self::Drained, "drained")];
 
@@ -81,18 +81,18 @@ pub(crate) fn shard_of(comment: Option<&str>, name: &str, (publication, slot): (
 
 /// The comment of a new shard's publication.
 pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
-    moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(Moving::Waits)).unwrap_or_default()
+    moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(MoveState::Waits)).unwrap_or_default()
 }
 
 /// A publication's progress in a move. `None`: there is no move.
-pub(crate) fn moving(comment: Option<&str>) -> Option<Moving> {
+pub(crate) fn moving(comment: Option<&str>) -> Option<MoveState> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
-    Moving::WORDS.iter().find(|(_, known)| *known == word).map(|(moving, _)| *moving)
+    MoveState::WORDS.iter().find(|(_, known)| *known == word).map(|(moving, _)| *moving)
 }
 
 /// The comment with this progress in the place of the old one. `None`: the comment is empty then.
-pub(crate) fn moving_to(comment: Option<&str>, moving: Option<Moving>) -> Option<String> {
+pub(crate) fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Option<String> {
     let kept = without(comment, |line| line.starts_with(MOVE));
     let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));
     let lines: Vec<String> = kept.into_iter().chain(line).collect();
@@ -309,11 +309,14 @@ mod tests {
         let of = |name, whole| shard_of(Some(&comment), name, whole);
         assert_eq!(of("pub_2_of_3", ("pub", "orders")), Some(third));
         assert_eq!((of("pub", ("pub", "orders")), of("pub_2_of_3", ("pub", "other"))), (None, None));
-        assert_eq!((moving(Some(&comment)), moving(Some("events")), moving(None)), (Some(Moving::Waits), None, None));
-        let comment = moving_to(Some(&comment), Some(Moving::Drains)).unwrap();
-        assert_eq!(moving(Some(&comment)), Some(Moving::Drains));
-        let comment = moving_to(Some(&comment), Some(Moving::Drained)).unwrap();
-        assert_eq!((moving(Some(&comment)), comment.matches("walrelay move").count()), (Some(Moving::Drained), 1));
+        assert_eq!(
+            (moving(Some(&comment)), moving(Some("events")), moving(None)),
+            (Some(MoveState::Waits), None, None)
+        );
+        let comment = moving_to(Some(&comment), Some(MoveState::Drains)).unwrap();
+        assert_eq!(moving(Some(&comment)), Some(MoveState::Drains));
+        let comment = moving_to(Some(&comment), Some(MoveState::Drained)).unwrap();
+        assert_eq!((moving(Some(&comment)), comment.matches("walrelay move").count()), (Some(MoveState::Drained), 1));
         let marked = set(moving_to(Some(&comment), None).as_deref(), "orders_2_of_3");
         assert_eq!((moving(Some(&marked)), shard(Some(&marked)).is_some()), (None, true));
         assert_eq!(moving_to(Some("walrelay move: drains"), None), None);

@@ -5,7 +5,7 @@
 
 use super::connection::{Connection, Row};
 use super::error::Error;
-use super::marker::{self, Moving};
+use super::marker::{self, MoveState};
 use super::shard::Shard;
 use super::{identifier, literal, server};
 use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
@@ -28,7 +28,10 @@ pub fn publications(connection: &mut Connection) -> Result<Vec<String>, Error> {
 ///
 /// # Errors
 /// The connection broke.
-pub(crate) fn shards(connection: &mut Connection, whole: (&str, &str)) -> Result<Vec<(Shard, Option<Moving>)>, Error> {
+pub(crate) fn shards(
+    connection: &mut Connection,
+    whole: (&str, &str),
+) -> Result<Vec<(Shard, Option<MoveState>)>, Error> {
     let rows = connection.query(
         "SELECT pubname, pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication ORDER BY pubname",
     )?;

@@ -8,7 +8,7 @@ use super::bad_rows::BadRowAction;
 use super::rows::{table, unreadable};
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::{Clock, Relay};
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, UpdateOutcome};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::RelationId;
 use crate::sink::Sink;
@@ -61,7 +61,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match found {
             Oversized::Insert(relation) => {
                 let published = |outbox: &mut Outbox, context: &RowContext| {
-                    let listed = outbox.update(relation, context.final_lsn)? != Updated::NotPublished;
+                    let listed = outbox.update(relation, context.final_lsn)? != UpdateOutcome::NotPublished;
                     Ok(listed.then(|| table(outbox, relation)))
                 };
                 self.take_oversized_row("Insert", published, &error, session)

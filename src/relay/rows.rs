@@ -13,7 +13,7 @@
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::topics::TOPIC_WITHIN;
 use super::{BadRowAction, Clock, ProtocolError, Relay, StreamEnd};
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, RowOutcome, TablePlan, Updated};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, RowOutcome, TablePlan, UpdateOutcome};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::positions::Position;
 use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
@@ -211,12 +211,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Some(context) = session.row_context("Update")? else { return Ok(FrameStep::Done) };
         let position = position(&context);
         match self.outbox.update(relation, context.final_lsn) {
-            Ok(Updated::NotPublished) => Ok(FrameStep::Done),
-            Ok(Updated::Ignored { warn }) => {
+            Ok(UpdateOutcome::NotPublished) => Ok(FrameStep::Done),
+            Ok(UpdateOutcome::Ignored { warn }) => {
                 self.ignore_update(relation, warn);
                 Ok(FrameStep::Done)
             }
-            Ok(Updated::Stop) => {
+            Ok(UpdateOutcome::Stop) => {
                 let id = new.and_then(|new| self.outbox.shown_id(relation, new, &context));
                 let row = BadRow { table: table(&self.outbox, relation), id, reason: BadReason::Updated };
                 Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, None))))

@@ -36,16 +36,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn show(&mut self, session: Option<&Session>, at_once: bool) {
         let now = self.clock.now();
         let in_flight = self.sink.in_flight();
-        self.metrics.in_flight(in_flight.records, in_flight.bytes);
+        self.metrics.set_in_flight(in_flight.records, in_flight.bytes);
         if !at_once && self.shown.at.is_some_and(|at| now.saturating_duration_since(at) < SHOW_EVERY) {
             return;
         }
         self.shown.at = Some(now);
         let flush_lsn = self.ledger.flush_lsn();
         let received = session.map_or(flush_lsn, |session| session.received.max(flush_lsn));
-        self.metrics.positions(received, flush_lsn);
-        self.metrics.oldest_in_flight(self.oldest_unanswered());
-        self.metrics.oldest_commit(self.ledger.oldest_commit());
+        self.metrics.set_positions(received, flush_lsn);
+        self.metrics.set_oldest_in_flight(self.oldest_unanswered());
+        self.metrics.set_oldest_commit(self.ledger.oldest_commit());
         self.show_sequences(now);
         self.show_silence(now);
         self.show_reason(session.and_then(Session::reason_to_wait));
@@ -57,7 +57,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.metrics.set_state(state);
             }
             if state == State::Streaming && !self.shown.is_silent && self.has_recovered(session) {
-                self.metrics.last_error(None);
+                self.metrics.set_last_error(None);
             }
         }
     }
@@ -90,7 +90,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if is_silent {
             let text = format!("{name} has acknowledged nothing for {} s", SILENT_AFTER.as_secs());
             tracing::warn!(in_flight, "{text}; no data lost, retrying");
-            self.metrics.last_error(Some(text));
+            self.metrics.set_last_error(Some(text));
         } else {
             tracing::info!("{name} acknowledges again");
         }
@@ -103,7 +103,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             self.metrics.reconnect(Peer::Destination);
         }
         if problem.is_some() && problem != self.shown.problem {
-            self.metrics.last_error(problem.clone());
+            self.metrics.set_last_error(problem.clone());
         }
         // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let is_waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
@@ -111,9 +111,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let reason = reason.or(sequences).or_else(|| problem.as_deref().filter(|_| is_waiting)).map(str::to_owned);
         if reason != self.shown.reason {
             if reason.is_some() {
-                self.metrics.last_error(reason.clone());
+                self.metrics.set_last_error(reason.clone());
             }
-            self.metrics.blocked_on(reason.clone());
+            self.metrics.set_blocked_on(reason.clone());
         }
         (self.shown.problem, self.shown.reason) = (problem, reason);
     }

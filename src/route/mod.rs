@@ -6,14 +6,14 @@
 //! ```
 //!
 //! In: a template, or a regular expression with its replacement; and for each row, the values of the names that it uses. Out: a name
-//! that the destination's [`Rule`] allows, or why there is none. The rows of a transaction mostly go to one topic. So if the values are
+//! that the destination's [`AddressRule`] allows, or why there is none. The rows of a transaction mostly go to one topic. So if the values are
 //! the same as for the row before, the topic is not made again. This folder does not know columns, or whether a topic exists.
 
+mod address_rule;
 mod java;
-mod rule;
 mod template;
 
-pub use rule::{Rule, TOPICS, TopicFault};
+pub use address_rule::{AddressRule, TOPICS, TopicFault};
 
 use crate::given::shown;
 use java::JavaRegex;
@@ -53,7 +53,7 @@ impl Default for TopicSetting {
 #[derive(Debug, Clone)]
 pub struct TopicRule {
     form: TopicForm,
-    rule: &'static Rule,
+    rule: &'static AddressRule,
 }
 
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl TopicRule {
     ///
     /// # Errors
     /// The template or the regular expression is not well-formed, or can never give a valid topic. The error marks the character.
-    pub fn new(setting: &TopicSetting, rule: &'static Rule) -> Result<Self, TopicError> {
+    pub fn new(setting: &TopicSetting, rule: &'static AddressRule) -> Result<Self, TopicError> {
         let form = match setting {
             TopicSetting::Template(text) => TopicForm::Template(Template::new(text, rule)?),
             TopicSetting::Regex { regex, replacement } => TopicForm::Regex(JavaRegex::new(regex, replacement)?),
@@ -101,7 +101,7 @@ impl TopicRule {
     }
 }
 
-/// The topic of the last row, and the values that gave it. It holds only names that the [`Rule`] allows.
+/// The topic of the last row, and the values that gave it. It holds only names that the [`AddressRule`] allows.
 #[derive(Debug, Clone, Default)]
 pub struct LastTopic {
     /// The values in the order of [`TopicRule::names`]. Only meaningful if `name` is not empty.
@@ -223,7 +223,7 @@ pub enum TopicProblem {
         /// The nearest known filter, if there is one.
         nearest: Option<&'static str>,
     },
-    /// A character that no topic may have, and the allowed ones: [`Rule::made_of`].
+    /// A character that no topic may have, and the allowed ones: [`AddressRule::made_of`].
     #[error("{0:?} is not allowed in {1}")]
     Character(char, &'static str),
     /// The regular expression is not well-formed. The text is the crate's, and marks the character.

@@ -3,7 +3,7 @@
 //! In: the text of `--topic`. Out: literals, and values with filters. `{{` and `}}` stand for one brace. Spaces around a name or a
 //! filter are ignored. A literal with a character that no topic may have is refused here, before the first row.
 
-use super::{Rule, TopicError, TopicProblem};
+use super::{AddressRule, TopicError, TopicProblem};
 
 const FLAG: &str = "--topic";
 
@@ -51,7 +51,7 @@ impl Filter {
 }
 
 impl Template {
-    pub(super) fn new(text: &str, rule: &'static Rule) -> Result<Self, TopicError> {
+    pub(super) fn new(text: &str, rule: &'static AddressRule) -> Result<Self, TopicError> {
         let template = Self { names: Vec::new(), parts: Vec::new() };
         let template = Parser { text, rule, at: 0, template }.parse()?;
         if template.parts.is_empty() {
@@ -101,7 +101,7 @@ fn refused(text: &str, at: usize, problem: TopicProblem) -> TopicError {
 /// Parses a template. `at` is the index of the next character of `text`, in bytes.
 struct Parser<'t> {
     text: &'t str,
-    rule: &'static Rule,
+    rule: &'static AddressRule,
     at: usize,
     template: Template,
 }

@@ -3,11 +3,11 @@
 //! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its place. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
-use super::read::Reader;
+use super::read::SettingsReader;
 use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
 use crate::relay::{BadRowAction, BadRows};
-use crate::route::Rule;
+use crate::route::AddressRule;
 use crate::sink::destination::Kind;
 
 const ACTIONS: [(&str, BadRowAction); 3] =
@@ -16,7 +16,7 @@ const ACTIONS: [(&str, BadRowAction); 3] =
 /// The form of one row's action, for messages.
 const ROW_AT: &str = "LSN:N=dead-letter or LSN:N=skip, as the stop's hint names it: 16/B374D848:3=skip";
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Reads them; `slot` names the default dead-letter topic, `kind` has the rule for another.
     pub(super) fn bad_rows(&self, slot: &str, kind: &Kind) -> Result<BadRows, SettingError> {
         let at = self.layers.many("bad-row-at").iter().map(row_at).collect::<Result<_, _>>()?;
@@ -29,7 +29,7 @@ impl Reader<'_> {
     }
 
     /// Where dead-letter records of the relay of `slot` go.
-    pub(super) fn dead_letter_topic(&self, slot: &str, addresses: &Rule) -> Result<String, SettingError> {
+    pub(super) fn dead_letter_topic(&self, slot: &str, addresses: &AddressRule) -> Result<String, SettingError> {
         match self.layers.one("dead-letter-topic")? {
             None => Ok(default_topic(slot, addresses)),
             Some(given) if addresses.check(&given.text).is_ok() => Ok(given.text),
@@ -39,7 +39,7 @@ impl Reader<'_> {
 }
 
 /// `SLOT.dead-letter`, or as near to that as the destination's names allow.
-fn default_topic(slot: &str, addresses: &Rule) -> String {
+fn default_topic(slot: &str, addresses: &AddressRule) -> String {
     let usual = format!("{slot}.dead-letter");
     let other = format!("{slot}-dead-letter");
     if addresses.check(&usual).is_err() && addresses.check(&other).is_ok() { other } else { usual }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::layers::Layers;
-use super::read::Reader;
+use super::read::SettingsReader;
 use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};
@@ -26,7 +26,7 @@ struct To {
     addresses: Vec<Given>,
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Reads the destination. `max_in_flight` in bytes.
     pub(super) fn destination(&mut self, max_in_flight: usize) -> Result<Arc<dyn Destination>, SettingError> {
         let to = self.to()?;
@@ -203,7 +203,7 @@ mod tests {
         let flags = to.map(|to| ("to", to)).into_iter().chain(flags.iter().map(|flag| ("property", *flag)));
         let flags = flags.fold(FlagValues::default(), |flags, (name, value)| flags.with(name, value));
         let layers = Layers::open(flags, &environment).unwrap();
-        let mut reader = Reader { layers, warnings: Vec::new() };
+        let mut reader = SettingsReader { layers, warnings: Vec::new() };
         (reader.destination(16 << 20), reader.warnings)
     }
 

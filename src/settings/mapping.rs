@@ -3,7 +3,7 @@
 //! In: the layers. Out: a [`Mapping`]. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-use super::read::{self, Reader};
+use super::read::{self, SettingsReader};
 use crate::given::{Given, Origin, SettingError};
 use crate::outbox::connect::Connect;
 use crate::outbox::table_name::is_name;
@@ -16,7 +16,7 @@ const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnU
 /// A name, and the column whose value it gets.
 type Pair = (String, String);
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Reads them; the destination has a rule for addresses, and may have no place for what is asked.
     pub(super) fn mapping(&self, destination: &dyn Destination) -> Result<Mapping, SettingError> {
         let (mut headers, constants) = self.headers()?;

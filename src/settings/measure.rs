@@ -2,7 +2,7 @@
 //!
 //! In: the layers, with the settings of `run` that a measurement shares. Out: a [`BenchRequest`] whose numbers are in range.
 
-use super::read::{Bounds, Reader, bounds};
+use super::read::{Bounds, SettingsReader, bounds};
 use crate::commands::bench::{BenchRequest, PayloadType};
 use crate::given::SettingError;
 
@@ -22,7 +22,7 @@ const TYPES: [(&str, PayloadType); 4] = [
     ("bytea", PayloadType::Bytea),
 ];
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     pub(super) fn bench(&mut self, json: bool) -> Result<BenchRequest, SettingError> {
         let source = self.source()?;
         let limits = self.limits()?;
@@ -62,7 +62,7 @@ mod tests {
         let environment = Environment::default();
         let flags = FlagValues::default().with("source", "host=h user=u").with("sink", "null").with(flag, value);
         let layers = Layers::open(flags, &environment)?;
-        Reader { layers, warnings: Vec::new() }.bench(false)
+        SettingsReader { layers, warnings: Vec::new() }.bench(false)
     }
 
     #[test]

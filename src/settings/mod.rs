@@ -13,10 +13,10 @@
 
 mod bad_rows;
 pub mod cli;
+mod dead_letters;
 mod destination;
 mod exit;
 mod file;
-mod kept;
 mod layers;
 mod mapping;
 mod measure;
@@ -33,11 +33,12 @@ use clap_complete::Shell;
 pub use exit::Exit;
 use layers::Layers;
 pub use layers::variable_of;
-use read::Reader;
+use read::SettingsReader;
 pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
-use crate::commands::{backfill, bench, check, dead_letters, prune, run, setup, status, teardown};
+use crate::commands::dead_letters::DeadLettersRequest;
+use crate::commands::{backfill, bench, check, prune, run, setup, status, teardown};
 use crate::given::SettingError;
 use crate::pg::source::Environment;
 use crate::remedy::TypedFlags;
@@ -73,7 +74,7 @@ pub enum Task {
     /// Show what a Debezium configuration means.
     CheckDebezium(Box<Review>),
     /// List dead-letter records, or publish them again.
-    DeadLetters(Box<dead_letters::DeadLettersRequest>),
+    DeadLetters(Box<DeadLettersRequest>),
     /// Publish rows that are older than the slot.
     Backfill(Box<backfill::BackfillRequest>),
     /// Delete rows that are delivered.
@@ -119,7 +120,7 @@ pub enum LogFormat {
 /// Help or version was asked for, or a setting is wrong.
 pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> Result<Invocation, Exit> {
     let (command, values, typed) = cli::parse(arguments)?;
-    let read = |task: &dyn Fn(&mut Reader<'_>) -> _| read_with(values, environment, task);
+    let read = |task: &dyn Fn(&mut SettingsReader<'_>) -> _| read_with(values, environment, task);
     let invocation = match command {
         Typed::Run(_) => read(&|reader| Ok(Task::Run(reader.run()?.into()))),
         Typed::Check(args) => read(&|reader| reader.check(args.json)),
@@ -145,9 +146,9 @@ fn untyped(task: Task) -> Invocation {
 fn read_with(
     values: FlagValues,
     environment: &Environment,
-    task: &dyn Fn(&mut Reader<'_>) -> Result<Task, SettingError>,
+    task: &dyn Fn(&mut SettingsReader<'_>) -> Result<Task, SettingError>,
 ) -> Result<Invocation, Exit> {
-    let mut reader = Reader { layers: Layers::open(values, environment)?, warnings: Vec::new() };
+    let mut reader = SettingsReader { layers: Layers::open(values, environment)?, warnings: Vec::new() };
     let log = reader.log()?;
     let task = task(&mut reader)?;
     Ok(Invocation { task, log, warnings: reader.warnings, typed: TypedFlags::default() })

@@ -41,7 +41,7 @@ const ON_STOP: [(&str, OnStop); 2] = [("exit", OnStop::Exit), ("hold", OnStop::H
 const LARGEST_IN_FLIGHT: usize = 0x7FFF_FFFF << 10;
 
 /// Reads one command's settings.
-pub(super) struct Reader<'a> {
+pub(super) struct SettingsReader<'a> {
     pub(super) layers: Layers<'a>,
     pub(super) warnings: Vec<String>,
 }
@@ -62,7 +62,7 @@ fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
     SettingError::new(origin).hinted(error.problem.hint.clone()).caused_by(error)
 }
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     pub(super) fn log(&self) -> Result<LogConfig, SettingError> {
         let formats = [("text", LogFormat::Text), ("json", LogFormat::Json)];
         Ok(LogConfig { format: self.one_of("log-format", &formats)?.unwrap_or_default(), filter: self.filter()? })

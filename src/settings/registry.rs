@@ -2,12 +2,12 @@
 //!
 //! In: the layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
-use super::read::Reader;
+use super::read::SettingsReader;
 use crate::given::{Given, Origin, SettingError};
 use crate::secret::Secret;
 use crate::sink::registry::{Credentials, Registry, Subjects};
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Reads it; what belongs to it is refused without it.
     pub(super) fn registry(&mut self) -> Result<Option<Registry>, SettingError> {
         let one = |name| self.layers.one(name);

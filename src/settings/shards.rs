@@ -2,13 +2,13 @@
 //!
 //! In: the layers. Out: names and numbers, of which every one is in range.
 
-use super::read::{Reader, SlotSettings};
+use super::read::{SettingsReader, SlotSettings};
 use crate::commands::setup::Shards;
 use crate::given::{Given, SettingError};
 use crate::outbox::table_name::MAX_NAME_BYTES;
 use crate::pg::shard::{MOST, SUFFIX_BYTES, Shard};
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     /// Which shard it is. What one cannot do beside others is refused.
     pub(super) fn shard(&self, place: &SlotSettings) -> Result<Option<Shard>, SettingError> {
         let Some(given) = self.layers.one("shard")? else { return Ok(None) };

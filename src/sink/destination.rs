@@ -12,7 +12,7 @@
 use super::{Failure, FailureClass, OwnedRecord, Sink};
 use crate::check_finding::{Finding, Side};
 use crate::given::{Given, SettingError};
-use crate::route::Rule;
+use crate::route::AddressRule;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Kind {
     /// An address as an example, for messages: `kafka://HOST:PORT`.
     pub example: &'static str,
     /// The rule for names of topics, or of their counterparts.
-    pub topics: &'static Rule,
+    pub topics: &'static AddressRule,
     /// The settings that it supports.
     pub can: Can,
     /// Its properties, as `-X` names them. In variables and in the file, `.`, `-` and `_` in these names are the same.

@@ -13,9 +13,9 @@ use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
 use crate::outbox::{Outbox, PlanError, TableReading};
 use crate::pg::catalog;
-use crate::pg::instance::Witness;
-use crate::pg::marker::{self, Moving};
+use crate::pg::marker::{self, MoveState};
 use crate::pg::server::{self, FreeSlot, Slot, SystemIdentity};
+use crate::pg::slot_sighting::Witness;
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WAITS};
@@ -168,13 +168,13 @@ fn take(
         relay.server_started();
     }
     known.started_at = started_at;
-    metrics.reads_from(Some(known.started_at.clone()));
+    metrics.set_server(Some(known.started_at.clone()));
     // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
     // earlier rows with the tables' present columns, or leave these rows out.
     let mut control = known.open_query_connection(target, Purpose::Control)?;
     check_wal_level(&mut control)?;
     let mark = catalog::publication_mark(&mut control, &target.publication)?;
-    if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(Moving::Waits) {
+    if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
         return Ok(None);
     }
     let (binary, unmappable) =

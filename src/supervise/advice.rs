@@ -7,8 +7,8 @@
 use super::StreamTarget;
 use super::error::{REPUBLISH_PAGE, RunCause, RunError, not_sent};
 use crate::given::nearest;
-use crate::outbox::{Cause, Outbox, PlanError, TableName};
-use crate::pg::marker::{self, Moving};
+use crate::outbox::{HiddenColumns, Outbox, PlanError, TableName};
+use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
 use crate::remedy::{Command, Remedy};
@@ -317,10 +317,10 @@ fn of_shards(
     let whole = |name| shard.map_or(Some(name), |shard| shard.whole(name));
     let Some(names) = whole(publication).zip(whole(slot)) else { return Ok(None) };
     let own = catalog::publication_mark(connection, publication)?.comment;
-    let is_drained = marker::moving(own.as_deref()) == Some(Moving::Drained);
+    let is_drained = marker::moving(own.as_deref()) == Some(MoveState::Drained);
     let is_there = server::publication(connection, publication)?.is_some();
     // One that is not drained has rows that nobody else publishes.
-    let takes_over = |moving: Option<Moving>| is_drained || (!is_there && moving.is_none());
+    let takes_over = |moving: Option<MoveState>| is_drained || (!is_there && moving.is_none());
     let others = names::shards(connection, names)?;
     let mut others = others.iter().filter(|(other, _)| shard.map(Shard::count) != Some(other.count()));
     let from = || shard.map_or_else(|| format!("slot \"{slot}\""), |shard| format!("shard {shard}"));
@@ -371,12 +371,12 @@ fn widened(
     if outbox.could_read(&found.relation).is_ok() {
         let is_there = |name: &String| found.relation.columns.iter().any(|column| column.name == *name);
         let renamed = !present.iter().all(is_there);
-        return Ok(Some(Box::new(error.clone().because(Cause::Past { slot, renamed }))));
+        return Ok(Some(Box::new(error.clone().because(HiddenColumns::Past { slot, renamed }))));
     }
     let Some(listed) = names::column_list(connection, &target.publication, found.relation.id)? else { return Ok(None) };
     found.relation.columns = listed.columns;
     Ok(Some(Box::new(match outbox.could_read(&found.relation) {
-        Ok(()) => error.clone().because(Cause::ColumnList { widen: listed.widened, slot }),
+        Ok(()) => error.clone().because(HiddenColumns::ColumnList { widen: listed.widened, slot }),
         Err(error) => error,
     })))
 }

@@ -208,7 +208,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         let (began, from) = (self.relay.clock().now(), self.relay.flush_lsn());
         self.server.streams(&stream, from);
         let ended = self.relay.stream(&mut stream, Some(self.silence.allowed(wal_sender_timeout)));
-        self.metrics.reads_from(None);
+        self.metrics.set_server(None);
         let lasted = self.relay.clock().now().saturating_duration_since(began);
         let moved = self.relay.flush_lsn() > from;
         self.backoff.ended(lasted, moved);
@@ -408,7 +408,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             let hint = remedy.map(|remedy| remedy.to_string());
             tracing::warn!(error = text, retry_in = ?pause, hint, "Postgres connection failed; retrying");
         }
-        self.metrics.last_error(Some(text));
+        self.metrics.set_last_error(Some(text));
         self.metrics.set_state(State::Connecting);
         // If a server answers at once, the relay connects at once. If it does not, the relay does not wait for it with records in
         // flight.
@@ -458,7 +458,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             error = failure.text,
             "delivery failed; restarting from the confirmed LSN, records may repeat"
         );
-        self.metrics.last_error(Some(failure.text.clone()));
+        self.metrics.set_last_error(Some(failure.text.clone()));
         if failure.class != FailureClass::Row {
             return self.start_over_later(stream);
         }
@@ -475,7 +475,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             Why::OutOfTime(age) => {
                 let text = format!("a transaction was open for {} s and was given up", age.as_secs());
                 tracing::warn!("{text}: restarting from the confirmed LSN, no data lost");
-                self.metrics.last_error(Some(text));
+                self.metrics.set_last_error(Some(text));
                 self.start_over_later(stream)
             }
         }

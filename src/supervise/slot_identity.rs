@@ -3,7 +3,7 @@
 //!
 //! In: a connection, the last sighting, the position up to which the relay has read. Out: the slot's position, or why it must not be
 //! read.
-//! Invariant: if a slot is ahead of the relay's position, it is read only with a proof that it is the same slot ([`instance`]), or if
+//! Invariant: if a slot is ahead of the relay's position, it is read only with a proof that it is the same slot ([`slot_sighting`]), or if
 //! the operator has named its position. A new process has no sighting, and uses the setup marker.
 //!
 //! The first check comes before the slot is taken. If a relay took it, found that it is new and released it, the next relay would take
@@ -12,7 +12,7 @@
 use super::StreamTarget;
 use super::error::RunError;
 use crate::lsn::Lsn;
-use crate::pg::instance::{self, Agreement, Sighting, Witness};
+use crate::pg::slot_sighting::{self, Agreement, Sighting, Witness};
 use crate::pg::{Connection, catalog, identifier, literal, marker};
 
 /// The slot when it was last seen.
@@ -29,7 +29,7 @@ impl SlotIdentity {
         target: &StreamTarget,
         (witness, own): (Witness, Option<u32>),
     ) -> Result<(Lsn, Option<u32>), RunError> {
-        let Some(now) = instance::sight(connection, &target.slot)? else {
+        let Some(now) = slot_sighting::sight(connection, &target.slot)? else {
             return Err(RunError::no_slot(&target.slot, self.last.is_some()));
         };
         let reader = now.reader;

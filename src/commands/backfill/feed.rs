@@ -15,8 +15,8 @@
 //! that was read, with another connection.
 
 use super::keeper::Keeper;
-use super::parts::{Asked, Key, Paging, Part, PartPosition, Start};
-use super::reader::Reader;
+use super::parts::{Key, PageSettings, Paging, Part, PartPosition, Start};
+use super::reader::RowReader;
 use crate::commands::error::CommandError;
 use crate::lsn::Lsn;
 use crate::pg::frame::ReadBuffer;
@@ -74,8 +74,8 @@ enum State {
 /// The rows that the reader fetches.
 pub(super) struct Feed {
     parts: Vec<Part>,
-    asked: Asked,
-    reader: Reader,
+    asked: PageSettings,
+    reader: RowReader,
     buffer: ReadBuffer,
     out: Vec<u8>,
     /// Room for one row.
@@ -127,8 +127,8 @@ impl Feed {
     /// All rows of `parts`; `number`: of the first one.
     pub(super) fn new(
         parts: Vec<Part>,
-        asked: Asked,
-        reader: Reader,
+        asked: PageSettings,
+        reader: RowReader,
         keeper: Keeper,
         number: u64,
         rate: Option<NonZeroU32>,

@@ -6,7 +6,7 @@
 use super::parts::{Paging, Part, PartPosition, Start};
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
-use crate::commands::progress::Progress as Bar;
+use crate::commands::progress_bar::ProgressBar;
 use crate::outbox::TableName;
 use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::source::Source;
@@ -39,7 +39,7 @@ pub(super) struct Keeper {
 
 /// The progress that people see.
 struct Shown {
-    bar: Bar,
+    bar: ProgressBar,
     /// Rows of this run, and of all of it as the planner expects.
     rows: u64,
     total: u64,
@@ -59,7 +59,7 @@ impl Keeper {
         total: u64,
     ) -> Self {
         let now = Instant::now();
-        let bar = Bar::new("publishing", total);
+        let bar = ProgressBar::new("publishing", total);
         let terminal = std::io::stderr().is_terminal();
         Self {
             source: source.clone(),

@@ -37,9 +37,9 @@ use crate::sink::{Failure, Sink};
 use crate::supervise::{self, RunError};
 use feed::Feed;
 use keeper::Keeper;
-use parts::{Asked, Facts, Part, Start};
+use parts::{PageSettings, Part, PartFacts, Start};
 use proof::Proof;
-use reader::Reader;
+use reader::RowReader;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ pub struct BackfillRequest {
 }
 
 impl BackfillRequest {
-    fn rows(&self) -> resume::Asked<'_> {
-        resume::Asked { condition: self.condition.as_deref(), order: self.order.as_deref(), again: self.again }
+    fn rows(&self) -> resume::AskedRows<'_> {
+        resume::AskedRows { condition: self.condition.as_deref(), order: self.order.as_deref(), again: self.again }
     }
 }
 
@@ -112,7 +112,7 @@ struct Job {
     /// Over which it was found out; it has the lock.
     connection: Connection,
     outbox: Outbox,
-    asked: Asked,
+    asked: PageSettings,
     tables: Vec<TableName>,
     parts: Vec<Part>,
     progress: BackfillProgress,
@@ -191,7 +191,7 @@ impl Job {
         let relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
             .with_bad_rows(run.bad_rows.clone())
             .with_on_skip(run::on_skip(&run.source, &run.slot));
-        let reader = Reader::new(&self.place, &self.asked.proof, run.limits.max_row, request.leaves_updated, held);
+        let reader = RowReader::new(&self.place, &self.asked.proof, run.limits.max_row, request.leaves_updated, held);
         let Self { place, connection, tables, progress, total, .. } = self;
         tracing::info!(
             tables = tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -254,7 +254,7 @@ fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec
 fn part(
     request: &BackfillRequest,
     table: &PublishedTable,
-    facts: Facts,
+    facts: PartFacts,
     at: usize,
     filter: Option<String>,
 ) -> Result<Part, CommandError> {
@@ -278,11 +278,11 @@ fn part(
     })
 }
 
-fn asked(connection: &mut Connection, request: &BackfillRequest, proof: Proof) -> Result<Asked, CommandError> {
+fn asked(connection: &mut Connection, request: &BackfillRequest, proof: Proof) -> Result<PageSettings, CommandError> {
     let commit_times = server::setting(connection, "track_commit_timestamp")?.as_deref() == Some("on");
     // A slow pace should hold no statement open for long.
     let chunk = request.rate.map_or(request.chunk, |rate| request.chunk.min(rate.get()));
-    Ok(Asked { proof, condition: request.condition.clone(), chunk, commit_times })
+    Ok(PageSettings { proof, condition: request.condition.clone(), chunk, commit_times })
 }
 
 /// Runs a question about a part's rows, which takes the right to read them.
@@ -294,7 +294,7 @@ fn ask(connection: &mut Connection, part: &Part, sql: &str) -> Result<Vec<pg::Ro
 }
 
 /// How many rows the planner expects.
-fn expected(connection: &mut Connection, asked: &Asked, parts: &[Part]) -> Result<u64, CommandError> {
+fn expected(connection: &mut Connection, asked: &PageSettings, parts: &[Part]) -> Result<u64, CommandError> {
     let mut total = 0;
     for part in parts {
         let rows = ask(connection, part, &part.explain(asked))?;
@@ -308,7 +308,7 @@ fn expected(connection: &mut Connection, asked: &Asked, parts: &[Part]) -> Resul
 /// Says how many rows would be published.
 fn count(
     connection: &mut Connection,
-    asked: &Asked,
+    asked: &PageSettings,
     tables: &[TableName],
     parts: &[Part],
     out: &mut dyn Write,

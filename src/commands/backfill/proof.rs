@@ -9,9 +9,9 @@
 
 use super::COUNTING;
 use crate::commands::error::CommandError;
-use crate::commands::rewritten::REWRITTEN;
 use crate::commands::target::OutboxPlace;
-use crate::pg::instance::{self, Agreement};
+use crate::pg::catalog::REWRITTEN;
+use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::snapshot::Snapshot;
 use crate::pg::{self, Connection, catalog, literal, marker, server};
 
@@ -41,7 +41,7 @@ impl Proof {
         let taken = marker::snapshot(comment, &place.slot)
             .ok_or_else(|| missing("walrelay setup --apply did not create the slot, or an earlier version did"))?;
         let anchor = marker::anchor(comment, &place.slot);
-        let sighting = instance::sight(connection, &place.slot)?;
+        let sighting = slot_sighting::sight(connection, &place.slot)?;
         let agreement = anchor.zip(sighting.as_ref()).map(|(anchor, slot)| anchor.agrees(slot));
         if let Some(why) = agreement.map_or(Some(NOT_ANCHORED), Agreement::objection) {
             return Err(missing(why));

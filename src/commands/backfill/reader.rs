@@ -25,7 +25,7 @@ const SESSION: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_ca
 const COUNTED_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Reads rows.
-pub(super) struct Reader {
+pub(super) struct RowReader {
     place: OutboxPlace,
     proof: Proof,
     /// Bytes of the largest row.
@@ -39,7 +39,7 @@ pub(super) struct Reader {
     rows: Option<Rows>,
 }
 
-impl Reader {
+impl RowReader {
     pub(super) fn new(
         place: &OutboxPlace,
         proof: &Proof,

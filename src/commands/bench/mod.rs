@@ -19,10 +19,10 @@ pub use request::{BenchRequest, PayloadType};
 pub use scratch::PREFIX;
 
 use super::CommandError;
-use super::progress::Progress;
+use super::progress_bar::ProgressBar;
 use crate::pg::{Connection, Purpose};
 use relay::Running;
-use report::{Distance, Report, Steady};
+use report::{BenchReport, Distance, Steady};
 use scratch::Scratch;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ const ROUND_TRIPS: usize = 9;
 /// Something cannot be made, the relay fails, or `stop`.
 pub fn bench(request: &BenchRequest, out: &mut dyn Write, stop: &AtomicBool) -> Result<(), CommandError> {
     let scratch = Scratch::new(&request.source, &unique());
-    let mut bench = Bench { request, scratch, stop, progress: Progress::new("measuring", 0) };
+    let mut bench = Bench { request, scratch, stop, progress: ProgressBar::new("measuring", 0) };
     let measured = bench.measure();
     bench.progress.note("removing what was created");
     let left = bench.scratch.remove();
@@ -68,11 +68,11 @@ struct Bench<'a> {
     request: &'a BenchRequest,
     scratch: Scratch,
     stop: &'a AtomicBool,
-    progress: Progress,
+    progress: ProgressBar,
 }
 
 impl<'a> Bench<'a> {
-    fn measure(&mut self) -> Result<Report<'a>, CommandError> {
+    fn measure(&mut self) -> Result<BenchReport<'a>, CommandError> {
         let request = self.request;
         self.progress.note("creating a schema, a publication and a slot");
         let mut connection = Connection::open(&request.source, Purpose::Control)?;
@@ -92,7 +92,7 @@ impl<'a> Bench<'a> {
         let (drain, steady) = measured?;
         self.go_on()?;
         stopped?;
-        Ok(Report { request, server, distance, fill_seconds, drain, steady, peak_kib })
+        Ok(BenchReport { request, server, distance, fill_seconds, drain, steady, peak_kib })
     }
 
     /// Makes the topic, where there is a destination.
@@ -107,7 +107,7 @@ impl<'a> Bench<'a> {
     fn fill(&mut self, connection: &mut Connection) -> Result<f64, CommandError> {
         let started = Instant::now();
         let Self { request, scratch, stop, .. } = self;
-        let mut progress = Progress::new("writing", request.rows);
+        let mut progress = ProgressBar::new("writing", request.rows);
         load::fill(connection, scratch.name(), request, &mut |rows| {
             progress.at(rows);
             !stop.load(Ordering::Relaxed)
@@ -125,7 +125,7 @@ impl<'a> Bench<'a> {
         let Self { scratch, stop, .. } = self;
         let batch = request.rows_per_transaction.min(request.rows);
         let rows = request.rows / batch * batch;
-        let mut progress = Progress::new("draining", rows);
+        let mut progress = ProgressBar::new("draining", rows);
         let drain = running.drain(request, scratch.name(), rows, &mut |done| {
             progress.at(done);
             !stop.load(Ordering::Relaxed)
@@ -142,7 +142,7 @@ impl<'a> Bench<'a> {
     fn steady(&mut self, running: &Running, connection: &mut Connection, first: u64) -> Result<Steady, CommandError> {
         let BenchRequest { rate, seconds, .. } = *self.request;
         let rows = u64::from(rate) * u64::from(seconds);
-        let mut progress = Progress::new("steady", rows);
+        let mut progress = ProgressBar::new("steady", rows);
         running.acknowledged.begin();
         let (started, mut commits) = (Instant::now(), Vec::new());
         for number in 0..rows {

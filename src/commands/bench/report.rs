@@ -13,7 +13,7 @@ const RELAY_SHARE: f64 = 0.5;
 
 /// Everything that was measured.
 #[derive(Debug)]
-pub(super) struct Report<'a> {
+pub(super) struct BenchReport<'a> {
     pub(super) request: &'a BenchRequest,
     /// The server's version, and the host.
     pub(super) server: String,
@@ -72,7 +72,7 @@ impl Side {
     }
 }
 
-impl Report<'_> {
+impl BenchReport<'_> {
     fn rate(&self) -> f64 {
         let Drain { rows, seconds, .. } = self.drain;
         count(rows) / seconds.max(1e-3)

@@ -9,10 +9,10 @@ use crate::commands::AGE_COLUMNS;
 use crate::commands::run::RunRequest;
 use crate::outbox::{Outbox, TableName};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession};
-use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
 use crate::pg::shape::{Shape, shape};
+use crate::pg::slot_sighting::{self, Sighting};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
@@ -322,7 +322,7 @@ fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFact
         literal(name)
     ));
     let spilled_bytes = or_none(spilled)?.first().and_then(|row| row.parse(0)).unwrap_or_default();
-    let sighting = or_none(instance::sight(connection, name))?;
+    let sighting = or_none(slot_sighting::sight(connection, name))?;
     Ok(Some(SlotFacts { slot, reader, sighting, spilled_bytes }))
 }
 

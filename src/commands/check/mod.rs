@@ -30,7 +30,7 @@ use crate::relay::transactional_id;
 use crate::remedy::TypedFlags;
 use crate::route::{TopicRule, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
-pub use report::{Report, TableReport};
+pub use report::{CheckReport, TableReport};
 use std::io::Write;
 use tables::Tables;
 
@@ -64,7 +64,7 @@ pub fn check(request: &CheckRequest, out: &mut dyn Write, typed: &TypedFlags) ->
 ///
 /// # Errors
 /// The settings are wrong.
-pub fn report(config: &run::RunRequest) -> Result<Report, CommandError> {
+pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
     let (mut report, mut tables, identity) = of_postgres(config, &mut outbox);
@@ -121,9 +121,10 @@ struct Identity {
     was_read: bool,
 }
 
-fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (Report, Tables, Identity) {
+fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, Tables, Identity) {
     let host = Connection::first_host(&config.source);
-    let mut report = Report { postgres: format!("{host}, database {}", config.source.dbname), ..Report::default() };
+    let mut report =
+        CheckReport { postgres: format!("{host}, database {}", config.source.dbname), ..CheckReport::default() };
     let facts = match facts::gather(config, outbox) {
         Ok(facts) => facts,
         Err(error) => {

@@ -20,7 +20,7 @@ pub struct TableReport {
 
 /// All of it.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct CheckReport {
     /// Where Postgres was looked for.
     pub postgres: String,
     /// The destination's kind by its name, which is the address's key in JSON, and by its title.
@@ -33,7 +33,7 @@ pub struct Report {
     pub tables: Vec<TableReport>,
 }
 
-impl Report {
+impl CheckReport {
     /// How many findings are of this level.
     pub fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()
@@ -116,7 +116,7 @@ fn capitalised(title: &str) -> String {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> CheckReport {
         let bad = Side::Postgres.fail("wal_level", "it is replica").why("no rows").fix("ALTER SYSTEM …;");
         let fine = Side::Table.ok("columns", "all there").of("public.outbox");
         let roles = vec![("id".to_owned(), "event_id".to_owned())];
@@ -124,7 +124,7 @@ mod tests {
         let table = TableReport { table: "public.outbox".to_owned(), roles, sample_topic };
         let (postgres, destination) = ("h:5432".to_owned(), "k:9092".to_owned());
         let kind = ("kafka", "Kafka");
-        Report { postgres, kind, destination, findings: vec![bad, fine], tables: vec![table] }
+        CheckReport { postgres, kind, destination, findings: vec![bad, fine], tables: vec![table] }
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_long_name_stands_apart_from_what_was_found() {
         let findings = vec![Side::Postgres.ok("transactional_id", "allowed")];
-        let text = Report { findings, ..Report::default() }.text();
+        let text = CheckReport { findings, ..CheckReport::default() }.text();
         assert!(text.contains("ok    transactional_id allowed\n"), "{text}");
     }
 
@@ -159,6 +159,6 @@ mod tests {
         assert_eq!((&json["verdict"], &json["kafka"]), (&"fail".into(), &"k:9092".into()));
         assert_eq!(json["findings"][0]["fix"], "ALTER SYSTEM …;");
         assert_eq!(json["tables"][0]["roles"][0], serde_json::json!(["id", "event_id"]));
-        assert_eq!(Report::default().verdict(), Level::Ok);
+        assert_eq!(CheckReport::default().verdict(), Level::Ok);
     }
 }

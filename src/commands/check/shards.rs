@@ -7,7 +7,7 @@ use crate::check_finding::{Finding, Level, Side};
 use crate::commands::output::{setup_shards, teardown_shards};
 use crate::commands::run;
 use crate::commands::shards::{Set, sets};
-use crate::pg::marker::Moving;
+use crate::pg::marker::MoveState;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};
 use crate::remedy::{Command, Remedy};
@@ -44,7 +44,7 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
         let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
         return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up.clone())];
     };
-    if set.is(Moving::Waits) {
+    if set.is(MoveState::Waits) {
         let finding = Side::Postgres.warn(CHECK, format!("the setup of {count} shards is not finished"));
         let fix = Remedy::from(setup_shards("--reshard", count))
             .and(format!(", or --shards {count} where rows were moved from nowhere"));

@@ -18,7 +18,7 @@ use crate::sink::dead_letter::said;
 use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept};
 use crate::sink::{HeaderRoom, Record};
 use replay::Replay;
-use shown::Entry;
+use shown::DeadLetterEntry;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -92,12 +92,12 @@ impl Counts {
         request: &DeadLettersRequest,
         kept: &KeptRecord,
         record: &Record<'a>,
-    ) -> Option<Entry<'a>> {
+    ) -> Option<DeadLetterEntry<'a>> {
         let Some(said) = said(record) else {
             self.others += 1;
             return None;
         };
-        let entry = Entry::new(kept.place, kept.settled, record, said);
+        let entry = DeadLetterEntry::new(kept.place, kept.settled, record, said);
         let is_asked = |id: &std::borrow::Cow<'_, str>| request.ids.iter().any(|asked| asked == id);
         if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(is_asked) {
             return None;
@@ -128,7 +128,7 @@ fn look(
         each.record.with_record(&mut room, |record| -> io::Result<()> {
             let Some(entry) = counts.choose(request, &each, record) else { return Ok(()) };
             if counts.chosen == 1 && !request.json && !whole {
-                writeln!(out, "{}", Entry::HEAD.trim_end())?;
+                writeln!(out, "{}", DeadLetterEntry::HEAD.trim_end())?;
             }
             entry.write(out, request.json, whole.then_some(record))
         })?;

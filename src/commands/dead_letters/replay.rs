@@ -4,10 +4,10 @@
 //! Invariants: what was handed over is kept until its report has come, so that a client that gave up is replaced and nothing is lost; a
 //! record is settled only behind its report; before the first is known to be remembered, no second one is published.
 
-use super::shown::{self, Entry};
+use super::shown::{self, DeadLetterEntry};
 use super::{Counts, DeadLettersRequest, left_out};
 use crate::commands::error::CommandError;
-use crate::commands::progress::Progress;
+use crate::commands::progress_bar::ProgressBar;
 use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
 use crate::sink::{
@@ -80,7 +80,7 @@ pub(super) struct Replay<'r> {
     failing: HashMap<String, Instant>,
     outcome: Outcome,
     counts: Counts,
-    progress: Progress,
+    progress: ProgressBar,
     told: Option<Instant>,
     room: HeaderRoom,
 }
@@ -105,7 +105,7 @@ impl<'r> Replay<'r> {
             failing: HashMap::new(),
             outcome: Outcome::default(),
             counts: Counts::default(),
-            progress: Progress::new("replaying", 0),
+            progress: ProgressBar::new("replaying", 0),
             told: None,
             room: HeaderRoom::default(),
         })
@@ -233,7 +233,9 @@ impl<'r> Replay<'r> {
         self.outcome.failed += 1;
         let json = self.request.json;
         of.kept.with_record(&mut self.room, |record| match said(record) {
-            Some(said) => Entry::new(of.place, of.settled, record, said).write_failed(out, json, &failure.text),
+            Some(said) => {
+                DeadLetterEntry::new(of.place, of.settled, record, said).write_failed(out, json, &failure.text)
+            }
             None => Ok(()),
         })?;
         Ok(())
@@ -383,7 +385,7 @@ fn tag(token: u64) -> Tag {
 }
 
 /// The topic that a record goes to.
-fn where_to<'a>(request: &'a DeadLettersRequest, entry: &Entry<'a>) -> Result<&'a str, String> {
+fn where_to<'a>(request: &'a DeadLettersRequest, entry: &DeadLetterEntry<'a>) -> Result<&'a str, String> {
     if let Some(bytes) = entry.left_out_bytes {
         return Err(format!(
             "its payload of {bytes} bytes was left out; once the limit is raised, the SQL statement in {REPUBLISH_PAGE} publishes its row"

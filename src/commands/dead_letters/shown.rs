@@ -1,6 +1,6 @@
 //! A dead-letter record as a line, as a whole, and as JSON.
 //!
-//! In: a record and what it says. Out: text. The names of the fields of [`Entry`] are the keys of the JSON, and part of the interface;
+//! In: a record and what it says. Out: text. The names of the fields of [`DeadLetterEntry`] are the keys of the JSON, and part of the interface;
 //! a key is always there: what is not known is null.
 
 use crate::commands::output::number;
@@ -16,7 +16,7 @@ use std::io::{self, Write};
 
 /// One record.
 #[derive(Debug, Serialize)]
-pub(super) struct Entry<'a> {
+pub(super) struct DeadLetterEntry<'a> {
     /// Where it stands at its address.
     at: String,
     /// The row's time, as its record has it.
@@ -38,7 +38,7 @@ pub(super) struct Entry<'a> {
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
-    entry: &'a Entry<'a>,
+    entry: &'a DeadLetterEntry<'a>,
     key: Option<Box<RawValue>>,
     headers: Vec<(String, Option<Box<RawValue>>)>,
     payload: Option<Box<RawValue>>,
@@ -50,11 +50,11 @@ struct Whole<'a> {
 #[derive(Serialize)]
 struct Failed<'a> {
     #[serde(flatten)]
-    entry: &'a Entry<'a>,
+    entry: &'a DeadLetterEntry<'a>,
     failure: &'a str,
 }
 
-impl<'a> Entry<'a> {
+impl<'a> DeadLetterEntry<'a> {
     /// The heading above the lines.
     pub(super) const HEAD: &'static str = "AT           TIME                      ID                                    POSITION          TABLE               MEANT FOR                     ERROR";
 

@@ -16,24 +16,24 @@
 //! short transaction.
 
 mod age;
-mod carriers;
-mod joined;
+mod attached_partitions;
 mod partitions;
 mod proof;
+mod row_cursor;
+mod slots;
 
 use super::error::{CommandCause, CommandError};
-use super::listed;
 use super::output::{duration, number};
-use super::progress::Progress;
+use super::progress_bar::ProgressBar;
 use super::target::{self, OutboxPlace, Target};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
 use age::Age;
-use carriers::Carriers;
-use joined::Joined;
+use attached_partitions::AttachedPartitions;
 use proof::Proof;
+use slots::OutboxSlots;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -128,16 +128,16 @@ fn once(
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
-    let carriers = Carriers::look(&mut connection, &request.place)?;
-    let mut tables = tables(&mut connection, request, &carriers)?;
-    let proof = if request.force { None } else { Some(carriers.proof(&mut connection)?) };
+    let slots = OutboxSlots::look(&mut connection, &request.place)?;
+    let mut tables = tables(&mut connection, request, &slots)?;
+    let proof = if request.force { None } else { Some(slots.proof(&mut connection)?) };
     if let Some(proof) = &proof {
         for table in &mut tables {
-            table.joined = carriers.joined(&mut connection, table.target.shape.oid, proof)?;
+            table.attached = slots.attached(&mut connection, table.target.shape.oid, proof)?;
         }
     }
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, carriers, proof, notes, stop };
+    let mut round = Round { connection, request, slots, proof, notes, stop };
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
@@ -163,16 +163,16 @@ struct Table {
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
     shared: Option<String>,
     /// The partitions that came to it later, with rows of their own.
-    joined: Joined,
+    attached: AttachedPartitions,
 }
 
 fn tables(
     connection: &mut Connection,
     request: &PruneRequest,
-    carriers: &Carriers,
+    slots: &OutboxSlots,
 ) -> Result<Vec<Table>, CommandError> {
     // Those of all shards have the same tables.
-    let place = carriers.first();
+    let place = slots.first();
     if request.tables.is_empty() {
         target::only_outboxes(connection, place)?;
     }
@@ -180,7 +180,7 @@ fn tables(
     let targets = target::targets(connection, place, &request.tables)?;
     let table = |target: Target| {
         let refused = |why| Err(CommandError::not_proven(&target.name, why));
-        let shared = if request.force { None } else { carriers.shared(connection, &target)? };
+        let shared = if request.force { None } else { slots.shared(connection, &target)? };
         if target.filtered && shared.is_none() && !request.force {
             return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
         }
@@ -195,7 +195,7 @@ fn tables(
                 "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
             );
         }
-        Ok(Table { target, age, shared, joined: Joined::default() })
+        Ok(Table { target, age, shared, attached: AttachedPartitions::default() })
     };
     targets.into_iter().map(table).collect()
 }
@@ -214,7 +214,7 @@ struct Round<'a> {
     connection: Connection,
     request: &'a PruneRequest,
     /// The slot, or those of all shards.
-    carriers: Carriers,
+    slots: OutboxSlots,
     /// `None`: whatever has come through the slot.
     proof: Option<Proof>,
     notes: &'a mut dyn Write,
@@ -230,14 +230,14 @@ impl Round<'_> {
         }
         let archive = self.archive(table)?;
         let name = table.target.rows();
-        let total = listed::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
+        let total = row_cursor::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
         let mut deleted = 0;
         if total > 0 {
-            self.nothing_joined(table)?;
+            self.nothing_attached(table)?;
             self.confirmed()?;
             deleted = self.delete(table, archive.as_ref(), total)?;
         }
-        listed::close(&mut self.connection)?;
+        row_cursor::close(&mut self.connection)?;
         let left = total - deleted;
         let why = match self.passed_over(table, "") {
             _ if (self.stop)() => "were not reached",
@@ -263,13 +263,13 @@ impl Round<'_> {
     fn keeps(&self, table: &Table) -> Option<String> {
         let keeps = self.proof.as_ref()?.keeps(&table.target, &table.age);
         let of_none = table.shared.as_ref().map(|shared| format!("({shared}) IS NOT TRUE"));
-        let more: Vec<String> = [keeps].into_iter().chain(of_none).chain(table.joined.before()).collect();
+        let more: Vec<String> = [keeps].into_iter().chain(of_none).chain(table.attached.before()).collect();
         Some(more.join(" OR "))
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
         let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.rows());
-        let count = listed::counted(&mut self.connection, &sql)?;
+        let count = row_cursor::counted(&mut self.connection, &sql)?;
         let age = duration(self.request.older_than);
         writeln!(out, "{}: {} rows are older than {age} by {}", table.target.name, number(count), table.age.name())?;
         self.unproven(table, out)
@@ -281,7 +281,7 @@ impl Round<'_> {
         let older = table.age.older_than(self.request.older_than);
         if let Some(passed_over) = proof.passed_over(&table.target, "") {
             let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.target.rows());
-            let count = listed::counted(&mut self.connection, &sql)?;
+            let count = row_cursor::counted(&mut self.connection, &sql)?;
             if count > 0 {
                 writeln!(
                     out,
@@ -294,7 +294,7 @@ impl Round<'_> {
         }
         let clause = proof.lacks(&table.age);
         let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.rows());
-        if !self.connection.query_within(&sql, listed::PATIENCE)?.is_empty() {
+        if !self.connection.query_within(&sql, row_cursor::PATIENCE)?.is_empty() {
             writeln!(
                 out,
                 "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
@@ -302,20 +302,20 @@ impl Round<'_> {
                 table.target.publishing_again(&clause)
             )?;
         }
-        self.unproven_of_joined(table, &older, out)
+        self.unproven_of_attached(table, &older, out)
     }
 
     /// Says what stays because it may be from before its partition was published.
-    fn unproven_of_joined(&mut self, table: &Table, older: &str, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Some(before) = table.joined.before() else { return Ok(()) };
+    fn unproven_of_attached(&mut self, table: &Table, older: &str, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(before) = table.attached.before() else { return Ok(()) };
         let sql = format!(
             "SELECT tableoid, tableoid::regclass::text, count(*) FROM {} WHERE {older} AND {before} GROUP BY 1 ORDER BY 2",
             table.target.rows()
         );
-        for row in self.connection.query_within(&sql, listed::PATIENCE)? {
+        for row in self.connection.query_within(&sql, row_cursor::PATIENCE)? {
             let name = row.text(1).unwrap_or_default();
             let rows: u64 = row.parse(2).unwrap_or_default();
-            let before = row.parse(0).and_then(|oid| table.joined.before_of(oid)).unwrap_or_default();
+            let before = row.parse(0).and_then(|oid| table.attached.before_of(oid)).unwrap_or_default();
             let clause = format!("tableoid = {}::regclass AND {before}", literal(name));
             writeln!(
                 out,
@@ -338,8 +338,8 @@ impl Round<'_> {
         let behind: Lsn = rows.first().and_then(|row| row.parse(0)).unwrap_or(Lsn::new(u64::MAX));
         let started = Instant::now();
         let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
-        let mut progress = Progress::new("waiting", 0);
-        while let Some(place) = self.carriers.behind(&mut self.connection, behind)? {
+        let mut progress = ProgressBar::new("waiting", 0);
+        while let Some(place) = self.slots.behind(&mut self.connection, behind)? {
             if (self.stop)() {
                 return Err(CommandError::interrupted());
             }
@@ -360,22 +360,22 @@ impl Round<'_> {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
-        self.carriers.are_unchanged(&mut self.connection)?;
+        self.slots.are_unchanged(&mut self.connection)?;
         // A row is written down before it is skipped: what was meanwhile is there now.
         match &mut self.proof {
-            Some(proof) => proof.look_again(&mut self.connection, self.carriers.places()),
+            Some(proof) => proof.look_again(&mut self.connection, self.slots.places()),
             None => Ok(()),
         }
     }
 
     /// Sees that nothing came to the table between the look at it and the list, which may have its rows.
-    fn nothing_joined(&mut self, table: &Table) -> Result<(), CommandError> {
+    fn nothing_attached(&mut self, table: &Table) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
-        let now = self.carriers.joined(&mut self.connection, table.target.shape.oid, proof)?;
-        if table.joined.has_all_of(&now) {
+        let now = self.slots.attached(&mut self.connection, table.target.shape.oid, proof)?;
+        if table.attached.has_all_of(&now) {
             return Ok(());
         }
-        Err(CommandError::publication_changed(&self.carriers.first().publication))
+        Err(CommandError::publication_changed(&self.slots.first().publication))
     }
 
     /// As SQL, which rows of `row` the relay has skipped; `None`: it has skipped none.
@@ -384,23 +384,23 @@ impl Round<'_> {
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&Archive>, total: u64) -> Result<u64, CommandError> {
-        let mut progress = Progress::new("deleting", total);
+        let mut progress = ProgressBar::new("deleting", total);
         let (name, mut seen, mut deleted) = (table.target.rows(), 0, 0);
         let stays = self.passed_over(table, "t.");
         loop {
-            let places = listed::next(&mut self.connection, self.request.chunk)?;
+            let places = row_cursor::next(&mut self.connection, self.request.chunk)?;
             if places.is_empty() || (self.stop)() {
                 return Ok(deleted);
             }
             let gone = format!(
                 "{}, gone AS ({} RETURNING t.*)",
-                listed::locked(&name, &table.target.id, &places, true, stays.as_deref()),
-                listed::delete(&name)
+                row_cursor::locked(&name, &table.target.id, &places, true, stays.as_deref()),
+                row_cursor::delete(&name)
             );
             let begun = Instant::now();
             deleted += match archive {
                 Some(archive) => self.moved(table, &gone, archive)?,
-                None => listed::counted(&mut self.connection, &format!("{gone} SELECT count(*) FROM gone"))?,
+                None => row_cursor::counted(&mut self.connection, &format!("{gone} SELECT count(*) FROM gone"))?,
             };
             seen += places.len() as u64;
             progress.at(seen);
@@ -415,7 +415,7 @@ impl Round<'_> {
             "BEGIN; {gone}, kept AS ({} FROM gone RETURNING 1) SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM kept)",
             archive.insert
         );
-        let counts = self.connection.query_within(&sql, listed::PATIENCE)?;
+        let counts = self.connection.query_within(&sql, row_cursor::PATIENCE)?;
         let count = |at| counts.first().and_then(|row| row.parse::<u64>(at)).unwrap_or_default();
         let (rows, kept) = (count(0), count(1));
         if kept == rows {
@@ -434,7 +434,7 @@ impl Round<'_> {
             let database = &self.request.place.source.dbname;
             return Err(CommandError::no_archive(&into.sql(), &table.target.sql_name(), database));
         };
-        let publication = &self.carriers.first().publication;
+        let publication = &self.slots.first().publication;
         let published = server::published_tables(&mut self.connection, publication)?;
         if *into == table.target.name || published.iter().any(|table| into.covers(table)) {
             return Err(CommandError::archive_published(into, publication));

@@ -5,9 +5,9 @@
 //! oldest transaction that runs then is noted; once the slot has confirmed what stands behind that, a partition is locked, and detached
 //! and dropped if no transaction from that one on has left a row in it: what is older had ended before, so it is delivered.
 
+use super::row_cursor;
 use super::{Round, Table};
 use crate::commands::error::CommandError;
-use crate::commands::listed;
 use crate::commands::output::duration;
 use crate::pg::{self, catalog, sqlstate};
 use std::io::Write;
@@ -20,7 +20,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     let key = key(round, table)?;
     let age = duration(round.request.older_than);
     let old = old(round, table)?;
-    round.nothing_joined(table)?;
+    round.nothing_attached(table)?;
     if round.request.dry_run {
         for name in &old {
             writeln!(out, "{}: partition {name} is older than {age} by {key}", table.target.name)?;
@@ -94,7 +94,7 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
 fn has_rows(round: &mut Round<'_>, name: &str, stays: Option<&str>) -> Result<bool, pg::Error> {
     let Some(stays) = stays else { return Ok(false) };
     let one = format!("SELECT FROM {name} WHERE {stays} LIMIT 1");
-    Ok(!round.connection.query_within(&one, listed::PATIENCE)?.is_empty())
+    Ok(!round.connection.query_within(&one, row_cursor::PATIENCE)?.is_empty())
 }
 
 /// Drops a partition that has no newer row, and says what it did. The lock lets nobody add a row between the look and the end.
@@ -104,7 +104,7 @@ fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64)
     let connection = &mut round.connection;
     let looked = connection
         .query(&format!("BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"))
-        .and_then(|_| connection.query_within(&newer, listed::PATIENCE));
+        .and_then(|_| connection.query_within(&newer, row_cursor::PATIENCE));
     let outcome = match looked {
         Ok(rows) if rows.is_empty() => connection
             .query(&format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT"))

@@ -5,13 +5,13 @@
 //! Rows that the relay has skipped were in the slot and are in no topic: these stay as well ([`kept`]).
 //!
 //! Invariant: a row that this lets through was inserted while the slot was there and the publication had its table. Two things have to
-//! say so, of the slot that is there now ([`Anchor`](crate::pg::instance::Anchor)). Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
+//! say so, of the slot that is there now ([`Anchor`](crate::pg::slot_sighting::Anchor)). Its transaction must be younger than the mark: but an update, and a rewrite of the table, give a row from before a new one.
 //! And its age must be: but applications may write any time into a column. A publication that was changed since proves nothing.
 
 use super::age::Age;
 use crate::commands::error::CommandError;
 use crate::commands::target::{OutboxPlace, Target};
-use crate::pg::instance::Sighting;
+use crate::pg::slot_sighting::Sighting;
 use crate::pg::{Connection, catalog, identifier, literal, marker, server, skipped_rows};
 
 /// Since when everything has come through.

@@ -19,7 +19,7 @@ use super::setup;
 use super::signals::Signals;
 use crate::check_finding::CHECK;
 use crate::http::HttpAddress;
-use crate::http::{self, Server};
+use crate::http::{self, HttpServer};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
@@ -148,7 +148,7 @@ fn hold(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
     let (text, hint) = (chain(error), error.remedy.clone().map(|hint| hint.with(typed)));
     let shown = hint.as_ref().map(ToString::to_string);
     tracing::error!(error = text, hint = shown, "stopped: operator action required, see hint; SIGTERM exits");
-    metrics.stopped(text, hint);
+    metrics.set_stopped(text, hint);
 }
 
 /// Returns the relay's name at the destination.
@@ -270,9 +270,9 @@ impl Control {
         }
     }
 
-    fn bind(&self) -> Result<Option<Server>, CommandError> {
+    fn bind(&self) -> Result<Option<HttpServer>, CommandError> {
         let Some(address) = &self.listen else { return Ok(None) };
-        let server = Server::bind(address, http::HttpLimits::default())?;
+        let server = HttpServer::bind(address, http::HttpLimits::default())?;
         for address in server.addresses() {
             tracing::info!(%address, "serving /metrics, /livez, /readyz, /status");
         }
@@ -325,7 +325,7 @@ impl Control {
             match setup::once(&request, &stop) {
                 Err(error) if passes(&error) => {
                     tracing::warn!(error = chain(&error), "the setup has to wait for Postgres; retrying");
-                    self.metrics.last_error(Some(chain(&error)));
+                    self.metrics.set_last_error(Some(chain(&error)));
                     thread::sleep(SETUP_RETRY);
                 }
                 Err(CommandError { cause: CommandCause::Interrupted, .. }) => {}
@@ -393,7 +393,7 @@ fn look(target: &StreamTarget, publication: &mut PublicationLook, metrics: &Metr
         Some(started_at) => server::open_beside(&target.source, Purpose::Control, started_at)?,
         None => Connection::open(&target.source, Purpose::Control)?,
     };
-    metrics.slot_figures(figures(&mut connection, &target.slot)?);
+    metrics.set_slot_figures(figures(&mut connection, &target.slot)?);
     // Without a stream, whoever wants one finds out. The shards' publications go while rows are moved.
     if server.is_some() && target.shard.is_none() {
         publication.look(&mut connection, target, metrics)?;
@@ -432,8 +432,9 @@ impl PublicationLook {
             ),
             Some(_) | None => {}
         }
-        metrics
-            .publication_gap(gap.as_ref().map(|error| format!("{error}: rows that are committed now are in no slot")));
+        metrics.set_publication_gap(
+            gap.as_ref().map(|error| format!("{error}: rows that are committed now are in no slot")),
+        );
         self.gap = gap;
         Ok(())
     }

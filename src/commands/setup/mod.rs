@@ -19,13 +19,13 @@ use super::output::{Told, as_role, bytes, number};
 use super::shards::{has_no_shards, sets, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
-use crate::pg::instance;
 use crate::pg::marker::{self, SlotSnapshot};
+use crate::pg::slot_sighting;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, literal, server};
 use crate::remedy::Command;
 use crate::supervise::RunError;
-use plan::{Facts, Kind, Plan, PublicationFacts, Step, TableFacts, plan};
+use plan::{Plan, PublicationFacts, SetupFacts, Step, StepKind, TableFacts, plan};
 pub use shards::Shards;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -307,7 +307,7 @@ fn lock_holder(connection: &mut Connection) -> String {
 }
 
 /// Looks at the database. Reads only.
-fn look(connection: &mut Connection, request: &SetupRequest) -> Result<Facts, CommandError> {
+fn look(connection: &mut Connection, request: &SetupRequest) -> Result<SetupFacts, CommandError> {
     let server = catalog::server(connection)?;
     let publication = look_at_publication(connection, &request.publication)?;
     let published = server::published_tables(connection, &request.publication)?;
@@ -323,8 +323,8 @@ fn look(connection: &mut Connection, request: &SetupRequest) -> Result<Facts, Co
     };
     let grants_by_role = request.role.is_some() && catalog::grants_replication_by_role(connection)?;
     let slot = server::slot(connection, &request.slot)?;
-    let sighting = instance::sight(connection, &request.slot)?;
-    Ok(Facts { server, publication, tables, slot, sighting, role, grants_by_role })
+    let sighting = slot_sighting::sight(connection, &request.slot)?;
+    Ok(SetupFacts { server, publication, tables, slot, sighting, role, grants_by_role })
 }
 
 fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option<PublicationFacts>, pg::Error> {
@@ -347,7 +347,7 @@ fn apply(
     }
     let plan = plan(request, &facts)?;
     // Before anything is changed: the role may have no right to it.
-    let maker = plan.step(Kind::Slot).map(|step| Ok::<_, CommandError>((step, replicating(&request.source)?)));
+    let maker = plan.step(StepKind::Slot).map(|step| Ok::<_, CommandError>((step, replicating(&request.source)?)));
     let maker = maker.transpose()?;
     if !plan.steps.is_empty() {
         let steps: Vec<String> = plan.steps.iter().map(Step::to_do).collect();
@@ -370,7 +370,7 @@ fn apply(
         (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
     }
     let taken = held.as_ref().map(|held| taken(&mut connection, request, held)).transpose()?;
-    if let Some(step) = plan.step(Kind::Mark).and_then(|_| plan::mark(request, &facts, taken.as_ref())) {
+    if let Some(step) = plan.step(StepKind::Mark).and_then(|_| plan::mark(request, &facts, taken.as_ref())) {
         execute(&mut connection, &step)?;
         (voice.say)(&step.done())?;
     }
@@ -391,7 +391,7 @@ fn taken(connection: &mut Connection, request: &SetupRequest, held: &Held) -> Re
     Ok(SlotSnapshot { updates, snapshot })
 }
 
-fn nothing_to_do(request: &SetupRequest, facts: &Facts) -> String {
+fn nothing_to_do(request: &SetupRequest, facts: &SetupFacts) -> String {
     let position = facts.slot.as_ref().map_or_else(String::new, |slot| {
         let (confirmed, lag) = (slot.confirmed_flush_lsn.unwrap_or_default(), slot.lag_bytes.unwrap_or_default());
         format!(" (confirmed {confirmed}, {} behind)", bytes(lag))
@@ -425,11 +425,11 @@ fn execute(connection: &mut Connection, step: &Step) -> Result<(), CommandError>
 fn rows_before(
     connection: &mut Connection,
     request: &SetupRequest,
-    facts: &Facts,
+    facts: &SetupFacts,
     plan: &Plan,
 ) -> Result<Vec<String>, CommandError> {
-    let makes_slot = plan.step(Kind::Slot).is_some();
-    let mut tables = if makes_slot || plan.step(Kind::Publication).is_some() {
+    let makes_slot = plan.step(StepKind::Slot).is_some();
+    let mut tables = if makes_slot || plan.step(StepKind::Publication).is_some() {
         request.tables.clone()
     } else {
         plan::lacking(facts).map(|table| table.filter.clone()).collect()
@@ -452,7 +452,7 @@ fn rows_before(
 fn count(connection: &mut Connection, table: &TableName, before: &str, plan: &Plan) -> Result<String, CommandError> {
     match catalog::count_rows(connection, &table.schema, &table.name, COUNT_LIMIT + 1) {
         Ok(rows) => Ok(rows_line(table, before, rows)),
-        Err(pg::Error::Server { .. }) if plan.step(Kind::Table).is_some() => Ok(rows_line(table, before, 0)),
+        Err(pg::Error::Server { .. }) if plan.step(StepKind::Table).is_some() => Ok(rows_line(table, before, 0)),
         Err(pg::Error::Server { error, .. }) => Ok(format!(
             "{table}: rows that are there already could not be counted ({error}); they will not be published"
         )),

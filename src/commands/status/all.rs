@@ -3,11 +3,11 @@
 //! In: the names of the whole. Out: one report for each slot, those that are missing of a set too. The relays are not asked: each has an
 //! address of its own.
 
-use super::report::Report;
+use super::report::StatusReport;
 use super::{StatusRequest, judge, look};
 use crate::commands::error::CommandError;
 use crate::commands::shards::{Member, Set, sets};
-use crate::pg::marker::Moving;
+use crate::pg::marker::MoveState;
 use crate::pg::shard::Shard;
 use crate::pg::{Connection, Purpose};
 use crate::supervise::RunError;
@@ -16,19 +16,19 @@ use std::io::Write;
 
 /// One slot.
 #[derive(Serialize)]
-struct Entry {
+struct SlotEntry {
     /// `0/3`; null: it is the one without shards.
     shard: Option<String>,
     /// The stage of a move: `waits`, `drains`, `drained`; null: there is no move.
     moving: Option<&'static str>,
     #[serde(flatten)]
-    report: Report,
+    report: StatusReport,
 }
 
 /// All of them.
 #[derive(Serialize)]
 struct All {
-    slots: Vec<Entry>,
+    slots: Vec<SlotEntry>,
 }
 
 pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -47,7 +47,11 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
         let (mut report, judged) = judge(&of, look(&mut connection, &of)?);
         report.failed(&judged);
         outcome = outcome.and(judged);
-        slots.push(Entry { shard: shard.map(|shard| shard.to_string()), moving: moving.map(Moving::word), report });
+        slots.push(SlotEntry {
+            shard: shard.map(|shard| shard.to_string()),
+            moving: moving.map(MoveState::word),
+            report,
+        });
     }
     if slots.is_empty() {
         outcome = Err(RunError::no_slot(&request.slot, false));
@@ -64,7 +68,7 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
 }
 
 /// Also those that are not there.
-fn members(set: &Set) -> Vec<(Option<Shard>, Option<Moving>)> {
+fn members(set: &Set) -> Vec<(Option<Shard>, Option<MoveState>)> {
     let moving = |shard| set.members.iter().find(|member| member.shard == shard).and_then(Member::moving);
     match set.count {
         None => vec![(None, moving(None))],
@@ -72,7 +76,7 @@ fn members(set: &Set) -> Vec<(Option<Shard>, Option<Moving>)> {
     }
 }
 
-fn shown(entry: &Entry) -> String {
+fn shown(entry: &SlotEntry) -> String {
     let shard = entry.shard.as_ref().map_or_else(String::new, |shard| format!("{:<13}{shard}\n", "shard"));
     let moving = match entry.moving {
         Some(moving) => format!("{:<13}{moving}: walrelay setup has not finished\n", "move"),

@@ -9,13 +9,13 @@ mod report;
 
 use super::error::CommandError;
 use crate::outbox::TableName;
-use crate::pg::instance::{self, Sighting};
 use crate::pg::marker;
+use crate::pg::slot_sighting::{self, Sighting};
 use crate::pg::source::Source;
 use crate::pg::{Connection, Purpose, Recovery, catalog, server};
 use crate::supervise::{RunError, agrees, check_slot};
 pub(super) use relay::{RelayReport, status as of_relay};
-use report::{Rate, Report, SlotReport};
+use report::{Rate, SlotReport, StatusReport};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError
     let (mut report, outcome) = match found {
         Ok(report) => judge(request, report),
         // What the relay has to say may be why somebody asks.
-        Err(error) => (Report::unknown(request), Err(error.into())),
+        Err(error) => (StatusReport::unknown(request), Err(error.into())),
     };
     report.relay = relay;
     report.failed(&outcome);
@@ -108,7 +108,7 @@ fn look(connection: &mut Connection, request: &StatusRequest) -> Result<StatusFa
     let pid = slot.as_ref().and_then(|slot| slot.row.active_pid);
     let reader = catalog::session(connection, pid)?;
     let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
-    let sighting = instance::sight(connection, &request.slot)?;
+    let sighting = slot_sighting::sight(connection, &request.slot)?;
     let tables = tables.iter().map(|table| TableName::of(&table.relation).to_string()).collect();
     Ok(StatusFacts { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
 }
@@ -128,7 +128,7 @@ struct StatusFacts {
 }
 
 /// Returns the report, and whether a relay could read the slot.
-fn judge(request: &StatusRequest, found: StatusFacts) -> (Report, Result<(), RunError>) {
+fn judge(request: &StatusRequest, found: StatusFacts) -> (StatusReport, Result<(), RunError>) {
     let outcome = match &found.slot {
         None => Err(RunError::no_slot(&request.slot, found.marked)),
         Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|()| {
@@ -136,7 +136,7 @@ fn judge(request: &StatusRequest, found: StatusFacts) -> (Report, Result<(), Run
             now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, found.comment.as_deref(), now))
         }),
     };
-    let mut report = Report::unknown(request);
+    let mut report = StatusReport::unknown(request);
     report.publication_exists = Some(found.publication);
     report.tables = found.tables;
     report.slot_row = found.slot.as_ref().map(|slot| SlotReport::new(slot, found.reader.as_ref()));
@@ -182,11 +182,11 @@ impl Watch<'_> {
     }
 
     /// One look. An outage is shown and waited out; what an operator must fix is shown, too, unless it is the connection.
-    fn sample(&mut self) -> Result<Report, CommandError> {
+    fn sample(&mut self) -> Result<StatusReport, CommandError> {
         let (mut report, outcome) = match self.look() {
             Ok(found) => judge(self.request, found),
             Err(error) if error.recovery() == Recovery::Stop => return Err(error.into()),
-            Err(error) => (Report::unknown(self.request), Err(error.into())),
+            Err(error) => (StatusReport::unknown(self.request), Err(error.into())),
         };
         report.rate = self.rate(&report);
         report.relay = relay_report(self.request);
@@ -205,7 +205,7 @@ impl Watch<'_> {
         Ok(found)
     }
 
-    fn rate(&mut self, report: &Report) -> Option<Rate> {
+    fn rate(&mut self, report: &StatusReport) -> Option<Rate> {
         let now = Instant::now();
         let position = report.slot_row.as_ref()?.confirmed?.bytes();
         let (before, then) = self.last.replace((position, now))?;
@@ -213,14 +213,14 @@ impl Watch<'_> {
     }
 
     /// `None` as well for a relay that was started since: its count starts over.
-    fn records_rate(&mut self, report: &Report) -> Option<Rate> {
+    fn records_rate(&mut self, report: &StatusReport) -> Option<Rate> {
         let now = Instant::now();
         let records = report.relay.as_ref()?.events_total;
         let (before, then) = self.last_records.replace((records, now))?;
         Some(Rate::new(records.checked_sub(before)?, now - then))
     }
 
-    fn show(&self, report: &Report, out: &mut dyn Write) -> Result<(), CommandError> {
+    fn show(&self, report: &StatusReport, out: &mut dyn Write) -> Result<(), CommandError> {
         if self.request.json {
             writeln!(out, "{}", report.json_line())?;
         } else if self.draws() {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// One look at a slot.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(super) struct StatusReport {
     slot: String,
     /// Absent: there is no such slot, or Postgres cannot be asked.
     #[serde(flatten, serialize_with = "slot_or_nulls")]
@@ -118,7 +118,7 @@ fn shown_reader(reader: &ServerSession) -> String {
     session(&ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() })
 }
 
-impl Report {
+impl StatusReport {
     /// Nothing is known yet but the names.
     pub(super) fn unknown(request: &StatusRequest) -> Self {
         Self {
@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    fn report(slot: Option<&Slot>) -> Report {
-        Report {
+    fn report(slot: Option<&Slot>) -> StatusReport {
+        StatusReport {
             slot: "orders".to_owned(),
             slot_row: slot.map(|slot| SlotReport::new(slot, None)),
             publication: "walrelay".to_owned(),
@@ -249,7 +249,7 @@ mod tests {
         }
     }
 
-    fn keys(report: &Report) -> Vec<String> {
+    fn keys(report: &StatusReport) -> Vec<String> {
         let Value::Object(json) = serde_json::from_str(&report.json_line()).unwrap() else { panic!("no object") };
         json.keys().cloned().collect()
     }

@@ -5,7 +5,7 @@
 
 use crate::commands::error::CommandError;
 use crate::lsn::Lsn;
-use crate::outbox::{BadReason, BadRow, Cause, Lack, PlanError, Role, TableName, Within};
+use crate::outbox::{BadReason, BadRow, ColumnSetting, HiddenColumns, MissingColumn, PlanError, Role, TableName};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
@@ -45,19 +45,19 @@ fn server(code: &str) -> pg::Error {
 
 fn plan_errors() -> Vec<PlanError> {
     let (table, present) = ("public.outbox".to_owned(), vec!["id".to_owned(), "body".to_owned()]);
-    let role = |role, likely: Option<&str>, topic: Option<&str>| Lack::Role {
+    let role = |role, likely: Option<&str>, topic: Option<&str>| MissingColumn::Role {
         role,
         tried: vec!["payload".to_owned(), "data".to_owned()],
         likely: likely.map(str::to_owned),
         topic: topic.map(str::to_owned),
     };
-    let named = Lack::Named {
+    let named = MissingColumn::Named {
         flag: "--header",
         column: "verison".to_owned(),
         meant: Some("version".to_owned()),
-        within: Within::List { name: "v".to_owned(), list: vec!["v=verison".to_owned()] },
+        setting: ColumnSetting::List { name: "v".to_owned(), list: vec!["v=verison".to_owned()] },
     };
-    let lacks = |lacks: Vec<Lack>, cause: Option<Cause>| PlanError::Lacks {
+    let lacks = |lacks: Vec<MissingColumn>, cause: Option<HiddenColumns>| PlanError::Lacks {
         table: table.clone(),
         lacks,
         present: present.clone(),
@@ -77,11 +77,11 @@ fn plan_errors() -> Vec<PlanError> {
         lacks(vec![named], None),
         lacks(
             vec![role(Role::Payload, None, None)],
-            Some(Cause::ColumnList { widen: "ALTER PUBLICATION …;".to_owned(), slot: "walrelay".to_owned() }),
+            Some(HiddenColumns::ColumnList { widen: "ALTER PUBLICATION …;".to_owned(), slot: "walrelay".to_owned() }),
         ),
         lacks(
             vec![role(Role::Payload, Some("body"), None)],
-            Some(Cause::Past { slot: "walrelay".to_owned(), renamed: false }),
+            Some(HiddenColumns::Past { slot: "walrelay".to_owned(), renamed: false }),
         ),
         PlanError::EnvelopesDiffer { one: "public.a has [\"x\"]".to_owned(), other: "public.b has []".to_owned() },
         PlanError::NotAsDebezium { table: table.clone(), column: "at".to_owned(), why: "of a type" },

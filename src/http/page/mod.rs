@@ -244,7 +244,7 @@ impl View<'_> {
     }
 
     fn facts(&self) -> String {
-        let figures = self.metrics.last_slot_figures();
+        let figures = self.metrics.slot_figures();
         let size = |bytes: Option<u64>| bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Size(bytes).to_string());
         let ack = self
             .status
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn what_comes_from_outside_cannot_become_markup() {
         let metrics = Metrics::new("<s>", "\"p\"", Instant::now());
-        metrics.last_error(Some("</td><script>alert('x')</script>".to_owned()));
+        metrics.set_last_error(Some("</td><script>alert('x')</script>".to_owned()));
         metrics.acknowledged(metrics.topic("<img>"), 1, 1, Instant::now());
         let page = page(&metrics);
         assert!(!page.contains("<script>alert") && !page.contains("<s>") && !page.contains("<img>"), "{page}");
@@ -396,7 +396,7 @@ mod tests {
     fn the_state_is_said_in_words_and_the_reason_below() {
         let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.set_state(State::Blocked);
-        metrics.blocked_on(Some("topic orders does not exist".to_owned()));
+        metrics.set_blocked_on(Some("topic orders does not exist".to_owned()));
         let page = page(&metrics);
         for part in [
             "<h1 class=\"bad\">Blocked: the destination takes no records now.</h1>",
@@ -411,7 +411,7 @@ mod tests {
     fn a_silent_broker_is_reported_by_what_waits_for_it() {
         let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.set_state(State::Blocked);
-        metrics.in_flight(2_060, 1);
+        metrics.set_in_flight(2_060, 1);
         let page = page(&metrics);
         assert!(page.contains("<p>2,060 records are not acknowledged, the oldest for 0 s.</p>"), "{page}");
     }
@@ -421,7 +421,7 @@ mod tests {
         let metrics = Metrics::new("orders", "p", Instant::now()).with_destination("kafka", "Kafka");
         metrics.status_sent(Instant::now());
         metrics.set_silent();
-        metrics.in_flight(379, 1);
+        metrics.set_in_flight(379, 1);
         assert_eq!(metrics.ready(Instant::now()), Ok(()));
         let page = page(&metrics);
         assert!(page.contains("<p>379 records are not acknowledged") && page.contains("Fix Kafka"), "{page}");
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn a_hint_is_apart_from_the_problem_that_it_fixes() {
         let metrics = Metrics::new("orders", "p", Instant::now());
-        metrics.stopped("a row cannot be published".to_owned(), Some("skip <it>".into()));
+        metrics.set_stopped("a row cannot be published".to_owned(), Some("skip <it>".into()));
         let page = page(&metrics);
         let both = "<p>a row cannot be published</p>\n<p class=\"quiet\">skip &lt;it&gt;</p>";
         assert_eq!(page.matches(both).count(), 2, "{page}");
@@ -442,7 +442,7 @@ mod tests {
         let run = || Command::new("run");
         let skip = run().set("--bad-row-at", "0/1:0=skip");
         let hint = Remedy::from("row 7 stays: ").and(run().set("--topic", "a<b>")).and(", or ").and(skip.clone());
-        metrics.stopped("a row cannot be published".to_owned(), Some(hint.and("; then start walrelay again")));
+        metrics.set_stopped("a row cannot be published".to_owned(), Some(hint.and("; then start walrelay again")));
         let page = page(&metrics);
         let button = "</code><button type=\"button\" class=\"copy\" hidden>Copy</button></div>\n";
         for part in [
@@ -483,7 +483,7 @@ mod tests {
         let mut history = History::default();
         let now = Moment::now();
         history.read(&metrics, now);
-        metrics.in_flight(1_900, 1);
+        metrics.set_in_flight(1_900, 1);
         let page = render(&metrics, &history, now);
         assert!(page.contains("<p class=\"figure\">1,900</p>") && page.contains("highest 1,900<"), "{page}");
     }

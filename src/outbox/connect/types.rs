@@ -4,8 +4,8 @@
 //! has a [`TypeReader`] and a schema; or why there is none.
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
+use super::super::column_kind::is_custom;
 use super::super::details::TypeDetails;
-use super::super::kind::is_custom;
 use super::reader::TypeReader;
 use super::temporal::Unit;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};

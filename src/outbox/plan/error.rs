@@ -15,11 +15,11 @@ pub enum PlanError {
         /// `schema.table`.
         table: String,
         /// The roles and columns that are missing; at least one.
-        lacks: Vec<Lack>,
+        lacks: Vec<MissingColumn>,
         /// The columns that the table has.
         present: Vec<String>,
         /// The reason why the columns do not arrive, if the table itself has them.
-        cause: Option<Cause>,
+        cause: Option<HiddenColumns>,
     },
     /// Debezium has no form for a column's type.
     #[error("column \"{column}\" of table {table} is {why}")]
@@ -55,9 +55,9 @@ pub enum PlanError {
     },
 }
 
-/// The reason for which columns of the table do not arrive.
+/// Why columns that the table has do not arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cause {
+pub enum HiddenColumns {
     /// The publication's column list hides them.
     ColumnList {
         /// SQL that lists all columns.
@@ -74,9 +74,9 @@ pub enum Cause {
     },
 }
 
-/// A column that is missing.
+/// A column that a table lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Lack {
+pub enum MissingColumn {
     /// No column has a role that is needed.
     Role {
         /// The role.
@@ -96,19 +96,19 @@ pub enum Lack {
         column: String,
         /// The column with the nearest name, if one is near.
         meant: Option<String>,
-        /// The rest of the setting's value.
-        within: Within,
+        /// How the setting names it.
+        setting: ColumnSetting,
     },
 }
 
-/// The text around a column's name in a setting's value.
+/// How a setting's value names a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Within {
-    /// Nothing.
-    Nothing,
-    /// The topic's template.
+pub enum ColumnSetting {
+    /// The value is the column's name.
+    Name,
+    /// The value is the topic's template, which has the name in braces.
     Template(String),
-    /// `NAME=`. The setting is a list, and a flag replaces the whole list of the file or of the environment.
+    /// The value is `NAME=` with the column. The setting is a list, and a flag replaces the whole list of the file or of the environment.
     List {
         /// The `NAME` before the column.
         name: String,
@@ -120,7 +120,7 @@ pub enum Within {
 /// The placeholder of a column that only the user can name.
 const OPEN: &str = "COLUMN";
 
-impl fmt::Display for Lack {
+impl fmt::Display for MissingColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Role { role, tried, .. } => write!(f, "for the {role}: tried {}", tried.join(", ")),
@@ -129,7 +129,7 @@ impl fmt::Display for Lack {
     }
 }
 
-impl Lack {
+impl MissingColumn {
     /// Whether nobody but the user knows which column is meant.
     fn is_open(&self) -> bool {
         match self {
@@ -143,15 +143,15 @@ impl Lack {
         match self {
             Self::Role { likely: None, topic: Some(topic), .. } => flags.set("--topic", topic.clone()),
             Self::Role { role, likely, .. } => flags.set(role.flag(), likely.as_deref().unwrap_or(OPEN).to_owned()),
-            Self::Named { flag, column, meant, within } => {
+            Self::Named { flag, column, meant, setting } => {
                 let meant = meant.as_deref().unwrap_or(OPEN);
-                match within {
-                    Within::Nothing => flags.set(flag, meant.to_owned()),
-                    Within::Template(template) => {
+                match setting {
+                    ColumnSetting::Name => flags.set(flag, meant.to_owned()),
+                    ColumnSetting::Template(template) => {
                         let template = flags.value(flag).unwrap_or(template);
                         flags.set(flag, template_with(template, column, meant));
                     }
-                    Within::List { name, list } => {
+                    ColumnSetting::List { name, list } => {
                         flags.list(flag, list);
                         flags.replace(flag, &format!("{name}={column}"), &format!("{name}={meant}"));
                     }
@@ -211,11 +211,11 @@ impl PlanError {
     /// The fix.
     pub fn hint(&self) -> Remedy {
         match self {
-            Self::Lacks { cause: Some(Cause::ColumnList { widen, slot }), table, .. } => Remedy::sql(widen)
+            Self::Lacks { cause: Some(HiddenColumns::ColumnList { widen, slot }), table, .. } => Remedy::sql(widen)
                 .and(" -- rows committed before that are still sent with the old columns: ")
                 .and(recreate(slot, table)),
-            Self::Lacks { cause: Some(Cause::Past { slot, renamed }), lacks, table, .. }
-                if !renamed || lacks.iter().any(Lack::is_open) =>
+            Self::Lacks { cause: Some(HiddenColumns::Past { slot, renamed }), lacks, table, .. }
+                if !renamed || lacks.iter().any(MissingColumn::is_open) =>
             {
                 recreate(slot, table)
             }
@@ -240,7 +240,7 @@ impl PlanError {
 
     /// Adds the reason why columns of the table do not arrive.
     #[must_use]
-    pub(crate) fn because(mut self, found: Cause) -> Self {
+    pub(crate) fn because(mut self, found: HiddenColumns) -> Self {
         if let Self::Lacks { cause, .. } = &mut self {
             *cause = Some(found);
         }
@@ -258,30 +258,33 @@ fn without(flag: &str) -> Option<&'static str> {
 }
 
 /// One command with all flags that are needed.
-fn lacks_hint(lacks: &[Lack], present: &[String]) -> Remedy {
+fn lacks_hint(lacks: &[MissingColumn], present: &[String]) -> Remedy {
     let mut flags = Flags::default();
     // A topic without a route replaces the whole template, so other errors in the template need no fix.
-    let in_template = |lack: &&Lack| matches!(lack, Lack::Named { within: Within::Template(_), .. });
-    let (of_template, others): (Vec<&Lack>, Vec<&Lack>) = lacks.iter().partition(in_template);
+    let in_template =
+        |lack: &&MissingColumn| matches!(lack, MissingColumn::Named { setting: ColumnSetting::Template(_), .. });
+    let (of_template, others): (Vec<&MissingColumn>, Vec<&MissingColumn>) = lacks.iter().partition(in_template);
     for lack in others.into_iter().chain(of_template) {
         lack.add_to(&mut flags);
     }
     let command = flags.0.iter().fold(Command::new("run"), |command, (flag, value)| command.set(flag, value));
-    if !lacks.iter().any(Lack::is_open) {
+    if !lacks.iter().any(MissingColumn::is_open) {
         return command.into();
     }
     let generated = "(a STORED generated one is sent by Postgres 18 and later, where the publication says so: publish_generated_columns = stored; a VIRTUAL one is never sent)";
     Remedy::from(command).and(format!(", where COLUMN is one of: {} {generated}", listed(present)))
 }
 
-fn joined(lacks: &[Lack]) -> String {
+fn joined(lacks: &[MissingColumn]) -> String {
     lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", none ")
 }
 
-fn because(cause: Option<&Cause>) -> &'static str {
+fn because(cause: Option<&HiddenColumns>) -> &'static str {
     match cause {
-        Some(Cause::ColumnList { .. }) => "the publication's column list hides what is needed: ",
-        Some(Cause::Past { .. }) => "a row was committed when its table was published with other columns than now: ",
+        Some(HiddenColumns::ColumnList { .. }) => "the publication's column list hides what is needed: ",
+        Some(HiddenColumns::Past { .. }) => {
+            "a row was committed when its table was published with other columns than now: "
+        }
         None => "",
     }
 }

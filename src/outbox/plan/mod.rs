@@ -10,11 +10,11 @@
 
 mod error;
 
-pub use error::{Cause, Lack, PlanError, Within};
+pub use error::{ColumnSetting, HiddenColumns, MissingColumn, PlanError};
 
+use super::column_kind::{ColumnKind, Domains, binary_safe, type_name};
 use super::connect::{ConnectPlan, NoPlan};
 use super::details::Details;
-use super::kind::{ColumnKind, Domains, binary_safe, type_name};
 use crate::outbox::TablePatterns;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
@@ -341,15 +341,15 @@ impl PlanColumn {
 #[derive(Default)]
 struct MissingColumns {
     /// Each once.
-    lacks: Vec<Lack>,
+    lacks: Vec<MissingColumn>,
 }
 
 impl MissingColumns {
-    fn take(&mut self, found: Result<usize, Lack>) -> Option<usize> {
+    fn take(&mut self, found: Result<usize, MissingColumn>) -> Option<usize> {
         self.optional(found.map(Some))
     }
 
-    fn optional(&mut self, found: Result<Option<usize>, Lack>) -> Option<usize> {
+    fn optional(&mut self, found: Result<Option<usize>, MissingColumn>) -> Option<usize> {
         found.unwrap_or_else(|lack| {
             if !self.lacks.contains(&lack) {
                 self.lacks.push(lack);
@@ -377,17 +377,23 @@ impl Finder<'_> {
         self.captured.is_none_or(|captured| captured.capture_column(self.table, name))
     }
 
-    fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, Lack> {
-        self.valued(flag, name, || Within::Nothing)
+    fn flagged(&self, flag: &'static str, name: &str) -> Result<usize, MissingColumn> {
+        self.valued(flag, name, || ColumnSetting::Name)
     }
 
     /// Finds the column of a setting whose value has more in it than the column's name.
-    fn valued(&self, flag: &'static str, name: &str, within: impl FnOnce() -> Within) -> Result<usize, Lack> {
-        let lack = || Lack::Named { flag, column: name.to_owned(), meant: self.nearest(&[name]), within: within() };
+    fn valued(
+        &self,
+        flag: &'static str,
+        name: &str,
+        setting: impl FnOnce() -> ColumnSetting,
+    ) -> Result<usize, MissingColumn> {
+        let lack =
+            || MissingColumn::Named { flag, column: name.to_owned(), meant: self.nearest(&[name]), setting: setting() };
         self.named(name).ok_or_else(lack)
     }
 
-    fn optional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
+    fn optional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, MissingColumn> {
         name.filter(|name| !name.is_empty()).map(|name| self.flagged(flag, name)).transpose()
     }
 
@@ -404,7 +410,7 @@ impl Finder<'_> {
         setting.as_deref()
     }
 
-    fn role(&self, role: Role) -> Result<Option<usize>, Lack> {
+    fn role(&self, role: Role) -> Result<Option<usize>, MissingColumn> {
         match (self.setting(role), role) {
             (Some(name), _) => self.optional(role.flag(), Some(name)),
             (None, Role::Route) => self.tried(role).map_or_else(|| self.role(Role::Type), |index| Ok(Some(index))),
@@ -416,19 +422,19 @@ impl Finder<'_> {
         role.names().iter().find_map(|name| self.named(name))
     }
 
-    fn needed(&self, role: Role) -> Result<usize, Lack> {
+    fn needed(&self, role: Role) -> Result<usize, MissingColumn> {
         self.role(role)?.ok_or_else(|| self.no_column_for(role))
     }
 
     /// Finds the headers column. If it is found by its name, it must be able to hold a JSON object. If a flag names it,
     /// [`TablePlan::check_types`] checks that.
-    fn headers(&self) -> Result<Option<usize>, Lack> {
+    fn headers(&self) -> Result<Option<usize>, MissingColumn> {
         let found = self.role(Role::Headers)?;
         let by_name = self.setting(Role::Headers).is_none();
         Ok(found.filter(|&index| !by_name || self.columns.get(index).is_some_and(|column| column.kind.may_hold_json())))
     }
 
-    fn topic_name(&self, name: TopicInput<'_>) -> Result<usize, Lack> {
+    fn topic_name(&self, name: TopicInput<'_>) -> Result<usize, MissingColumn> {
         let name = match name {
             TopicInput::Route => return self.needed(Role::Route),
             TopicInput::ColumnOrRole(name) => name,
@@ -437,14 +443,14 @@ impl Finder<'_> {
         match (self.named(name), role) {
             (Some(index), _) => Ok(index),
             (None, Some(role)) => self.needed(role),
-            (None, None) => self.valued("--topic", name, || self.within_topic()),
+            (None, None) => self.valued("--topic", name, || self.topic_setting()),
         }
     }
 
-    fn within_topic(&self) -> Within {
+    fn topic_setting(&self) -> ColumnSetting {
         match &self.mapping.topic {
-            TopicSetting::Template(template) => Within::Template(template.clone()),
-            TopicSetting::Regex { .. } => Within::Nothing,
+            TopicSetting::Template(template) => ColumnSetting::Template(template.clone()),
+            TopicSetting::Regex { .. } => ColumnSetting::Name,
         }
     }
 
@@ -453,7 +459,7 @@ impl Finder<'_> {
         self.mapping.connect.as_ref().is_some_and(|connect| connect.skips_missing()) && self.named(name).is_none()
     }
 
-    fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, Lack> {
+    fn additional(&self, flag: &'static str, name: Option<&str>) -> Result<Option<usize>, MissingColumn> {
         self.optional(flag, name.filter(|name| !self.may_lack(name)))
     }
 
@@ -465,8 +471,8 @@ impl Finder<'_> {
     ) -> Vec<(String, usize)> {
         let wanted = pairs.iter().filter(|(_, column)| !self.may_lack(column));
         let pair = |(name, column): &(String, String)| {
-            let within = || Within::List { name: name.clone(), list: self.list_of(flag, pairs) };
-            let index = found.take(self.valued(flag, column, within))?;
+            let setting = || ColumnSetting::List { name: name.clone(), list: self.list_of(flag, pairs) };
+            let index = found.take(self.valued(flag, column, setting))?;
             Some((name.clone(), index))
         };
         wanted.filter_map(pair).collect()
@@ -486,12 +492,12 @@ impl Finder<'_> {
     }
 
     #[cold]
-    fn lacking(&self, lacks: Vec<Lack>) -> PlanError {
+    fn lacking(&self, lacks: Vec<MissingColumn>) -> PlanError {
         PlanError::Lacks { table: self.table.to_owned(), lacks, present: self.present(), cause: None }
     }
 
     #[cold]
-    fn no_column_for(&self, role: Role) -> Lack {
+    fn no_column_for(&self, role: Role) -> MissingColumn {
         let mut tried: Vec<&str> = role.names().to_vec();
         if role == Role::Route {
             match self.setting(Role::Type) {
@@ -501,7 +507,7 @@ impl Finder<'_> {
         }
         let likely = self.nearest(&tried).or_else(|| self.only_one_for(role));
         let topic = if role == Role::Route { self.topic_without_route() } else { None };
-        Lack::Role { role, tried: tried.into_iter().map(str::to_owned).collect(), likely, topic }
+        MissingColumn::Role { role, tried: tried.into_iter().map(str::to_owned).collect(), likely, topic }
     }
 
     /// The topic's template with the table's name in the place of the route, so that all of its rows go to one topic.

@@ -193,7 +193,7 @@ fn a_column_that_could_be_one_of_several_is_left_to_the_user() {
 
 #[test]
 fn a_column_that_only_the_publication_hides_is_brought_in_by_sql() {
-    let list = Cause::ColumnList { widen: "ALTER x;".to_owned(), slot: "s".to_owned() };
+    let list = HiddenColumns::ColumnList { widen: "ALTER x;".to_owned(), slot: "s".to_owned() };
     let error = planned(&texts("id type"), &Mapping::default()).unwrap_err().because(list);
     assert!(error.to_string().starts_with("the publication's column list hides what is needed: table shop.outbox"));
     let hint = error.hint().to_string();
@@ -205,7 +205,7 @@ fn a_column_that_only_the_publication_hides_is_brought_in_by_sql() {
 fn rows_from_before_the_present_columns_need_a_new_slot_unless_another_column_had_the_value() {
     let of_the_past = |names: &str, renamed| {
         let slot = "s".to_owned();
-        planned(&texts(names), &Mapping::default()).unwrap_err().because(Cause::Past { slot, renamed })
+        planned(&texts(names), &Mapping::default()).unwrap_err().because(HiddenColumns::Past { slot, renamed })
     };
     let error = of_the_past("id type", true);
     assert!(error.to_string().starts_with("a row was committed when its table was published with other columns"));
@@ -269,7 +269,7 @@ fn a_setting_that_names_no_column_is_refused_with_the_nearest() {
     );
     let flag = |mapping: Mapping| match planned(&texts(names), &mapping) {
         Err(PlanError::Lacks { lacks, .. }) => match &lacks[..] {
-            [Lack::Named { flag, .. }] => *flag,
+            [MissingColumn::Named { flag, .. }] => *flag,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),

@@ -24,7 +24,7 @@ use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
 use crate::given::{Given, Origin, SettingError};
-use crate::route::{Rule, TopicFault};
+use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
@@ -93,7 +93,7 @@ const ADDRESS: &str = "HOST:PORT,HOST:PORT, with USER:PASSWORD@ or TOKEN@ in fro
 const INBOX: &str = "_INBOX";
 
 /// The rule for subjects: parts between dots, without wildcards.
-static SUBJECTS: Rule = Rule {
+static SUBJECTS: AddressRule = AddressRule {
     expected: "a subject: parts with dots between them, without spaces, * and >",
     made_of: "a subject (spaces, '*', '>' and control characters are not)",
     allows: |character| !character.is_whitespace() && !character.is_control() && !matches!(character, '*' | '>'),

@@ -21,7 +21,7 @@ use self::message::SHORT;
 use super::{Failure, Record, Sink};
 use crate::check_finding::Finding;
 use crate::given::{Given, SettingError};
-use crate::route::Rule;
+use crate::route::AddressRule;
 use crate::secret::{Secret, SecretCommand};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, tls};
@@ -66,7 +66,7 @@ const PROPERTIES: [&str; 13] = [
 const PASSWORD_COMMAND: &str = "password-command";
 
 /// The rule for routing keys: any text of up to so many bytes.
-static ROUTING_KEYS: Rule = Rule {
+static ROUTING_KEYS: AddressRule = AddressRule {
     expected: "a text of 1 to 255 bytes",
     made_of: "a routing key (all others are)",
     allows: |character| character != '\0',

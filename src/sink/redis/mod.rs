@@ -29,7 +29,7 @@ use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
 use crate::given::units::duration;
 use crate::given::{Given, SettingError};
-use crate::route::Rule;
+use crate::route::AddressRule;
 use crate::secret::Secret;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
@@ -93,7 +93,7 @@ const EXAMPLE: &str = "redis://HOST:PORT";
 const PLACES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
 
 /// The rule for streams: their keys may be any text.
-static STREAMS: Rule = Rule {
+static STREAMS: AddressRule = AddressRule {
     expected: "a text of at most 4096 bytes that is not empty",
     made_of: "a stream's key (all others are)",
     allows: |character| character != '\0',

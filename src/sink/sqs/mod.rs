@@ -28,7 +28,7 @@ use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on}
 use super::{Failure, Record, Sink, aws};
 use crate::check_finding::Finding;
 use crate::given::{Given, SettingError};
-use crate::route::{Rule, TopicFault};
+use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,7 +225,7 @@ const FIFO: &str = ".fifo";
 const LONGEST_NAME: usize = 80;
 
 /// The rule for queues: a name or a URL.
-static QUEUES: Rule = Rule {
+static QUEUES: AddressRule = AddressRule {
     expected: "a queue's name (letters, digits, '-' and '_', 80 at most, .fifo at its end where it has one), or its URL",
     made_of: "a queue's name or URL (letters, digits, '-' and '_' are)",
     allows: |character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':' | '/'),
@@ -234,7 +234,7 @@ static QUEUES: Rule = Rule {
 };
 
 /// The rule for topics: an ARN.
-static TOPICS: Rule = Rule {
+static TOPICS: AddressRule = AddressRule {
     expected: "a topic's ARN, such as arn:aws:sns:eu-central-1:123456789012:orders.fifo",
     made_of: "a topic's ARN (letters, digits, '-', '_', '.' and ':' are)",
     allows: |character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.' | ':'),

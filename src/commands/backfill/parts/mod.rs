@@ -100,7 +100,7 @@ pub(super) struct Page {
 
 /// The settings that all pages have in common.
 #[derive(Debug, Clone)]
-pub(super) struct Asked {
+pub(super) struct PageSettings {
     pub(super) proof: Proof,
     /// `--where`.
     pub(super) condition: Option<String>,
@@ -133,7 +133,7 @@ impl Part {
     }
 
     /// As SQL, which rows are wanted.
-    fn wanted(&self, asked: &Asked) -> String {
+    fn wanted(&self, asked: &PageSettings) -> String {
         let mut wanted = asked.proof.not_carried();
         for condition in asked.condition.iter().chain(&self.filter) {
             // On lines of its own: it may end with a comment.
@@ -143,7 +143,7 @@ impl Part {
     }
 
     /// Counts the rows that are wanted from `start` on.
-    pub(super) fn count(&self, asked: &Asked, start: &Start) -> String {
+    pub(super) fn count(&self, asked: &PageSettings, start: &Start) -> String {
         let mut behind = self.behind(start, None);
         if let Some(rest) = self.rest(start) {
             let rest = self.behind(&rest, None);
@@ -153,7 +153,7 @@ impl Part {
     }
 
     /// The query for the planner's estimate. It leaves out the condition about slots, of which the planner knows nothing.
-    pub(super) fn explain(&self, asked: &Asked) -> String {
+    pub(super) fn explain(&self, asked: &PageSettings) -> String {
         let mut wanted = "true".to_owned();
         for condition in asked.condition.iter().chain(&self.filter) {
             wanted.extend([" AND (\n", condition, "\n)"]);
@@ -162,7 +162,7 @@ impl Part {
     }
 
     /// The page that begins at `start`: the published columns, the time of commit, the key. `None`: there is none.
-    pub(super) fn page(&self, asked: &Asked, start: &Start) -> Option<Page> {
+    pub(super) fn page(&self, asked: &PageSettings, start: &Start) -> Option<Page> {
         let time = if asked.commit_times {
             "(extract(epoch FROM pg_catalog.pg_xact_commit_timestamp(xmin)) * 1000000)::bigint"
         } else {
@@ -267,7 +267,7 @@ fn first_block(start: &Start) -> u64 {
 
 /// The catalogue's facts about one table or partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Facts {
+pub(super) struct PartFacts {
     pub(super) oid: u32,
     pub(super) name: (String, String),
     pub(super) partitioned: bool,
@@ -280,7 +280,7 @@ pub(super) struct Facts {
     order: Option<KeyColumn>,
 }
 
-impl Facts {
+impl PartFacts {
     /// How pages are made; `None`: the column that is to come first is not there, or there is no key behind it.
     pub(super) fn paging(&self, order: Option<&str>) -> Option<Paging> {
         match (order, &self.order) {
@@ -305,7 +305,11 @@ const COLUMN: &str = "pg_catalog.jsonb_build_object('name', a.attname, 'type_nam
     pg_catalog.format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull)";
 
 /// Looks tables up, in the order of their names. `order`: a column that is to come first.
-pub(super) fn facts(connection: &mut Connection, tables: &[u32], order: Option<&str>) -> Result<Vec<Facts>, pg::Error> {
+pub(super) fn facts(
+    connection: &mut Connection,
+    tables: &[u32],
+    order: Option<&str>,
+) -> Result<Vec<PartFacts>, pg::Error> {
     let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
     let rows = connection.query(&format!(
         "SELECT c.oid, n.nspname, c.relname, c.relkind = 'p', pg_catalog.row_security_active(c.oid),
@@ -332,9 +336,9 @@ pub(super) fn facts(connection: &mut Connection, tables: &[u32], order: Option<&
     Ok(rows.iter().filter_map(parse).collect())
 }
 
-fn parse(row: &Row) -> Option<Facts> {
+fn parse(row: &Row) -> Option<PartFacts> {
     let text = |at| row.text(at).map(str::to_owned);
-    Some(Facts {
+    Some(PartFacts {
         oid: row.parse(0)?,
         name: (text(1)?, text(2)?),
         partitioned: row.is_true(3),

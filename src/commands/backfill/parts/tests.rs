@@ -30,8 +30,13 @@ fn part(paging: Paging) -> Part {
     }
 }
 
-fn asked(condition: Option<&str>) -> Asked {
-    Asked { proof: Proof::of("10:20:", 0), condition: condition.map(str::to_owned), chunk: 100, commit_times: false }
+fn asked(condition: Option<&str>) -> PageSettings {
+    PageSettings {
+        proof: Proof::of("10:20:", 0),
+        condition: condition.map(str::to_owned),
+        chunk: 100,
+        commit_times: false,
+    }
 }
 
 fn key(texts: &[Option<&str>]) -> Key {
@@ -108,7 +113,7 @@ fn conditions_stand_on_lines_of_their_own() {
 
 #[test]
 fn an_order_needs_its_column_and_a_key_behind_it() {
-    let facts = |key: &[KeyColumn], order: Option<KeyColumn>| Facts {
+    let facts = |key: &[KeyColumn], order: Option<KeyColumn>| PartFacts {
         oid: 7,
         name: (String::new(), String::new()),
         partitioned: false,

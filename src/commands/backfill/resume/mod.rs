@@ -10,7 +10,7 @@ use crate::pg::backfill_progress::{BackfillProgress, TableProgress};
 
 /// Which rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct AskedRows<'a> {
     /// As SQL.
     pub(super) condition: Option<&'a str>,
     /// By which column first.
@@ -21,7 +21,7 @@ pub(super) struct Asked<'a> {
 
 /// Returns the progress so far, and the parts that have not been read.
 pub(super) fn resume(
-    asked: &Asked<'_>,
+    asked: &AskedRows<'_>,
     before: Option<BackfillProgress>,
     snapshot: &str,
     tables: &[TableName],

@@ -44,7 +44,7 @@ struct Case<'a> {
 
 /// The parts that are left of `a_1`, `a_2`, `a_3`, each with where it begins.
 fn left(case: Case<'_>) -> Result<Vec<(String, Start)>, CommandError> {
-    let asked = Asked { condition: case.condition, order: None, again: case.again };
+    let asked = AskedRows { condition: case.condition, order: None, again: case.again };
     let before = BackfillProgress {
         snapshot: "1:1:".to_owned(),
         rows: 9,

@@ -8,9 +8,9 @@ use crate::commands::error::CommandError;
 use crate::commands::output::Told;
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
-use crate::pg::instance::{self, Agreement, Sighting};
 use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::server::{Publication, Slot};
+use crate::pg::slot_sighting::{self, Agreement, Sighting};
 use crate::pg::{self, catalog, identifier, literal};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_slot};
@@ -32,7 +32,7 @@ const MISSING_PUBLICATION_PASSES: u32 = 180_000;
 
 /// The state of the database.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(super) struct SetupFacts {
     pub(super) server: ServerRow,
     pub(super) publication: Option<PublicationFacts>,
     /// In the order of the request.
@@ -67,7 +67,7 @@ pub(super) struct TableFacts {
 
 /// The objects of steps, in the order of the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StepKind {
     /// `wal_level`, which takes a restart.
     WalLevel,
     Table,
@@ -79,7 +79,7 @@ pub(super) enum Kind {
     Mark,
 }
 
-impl Kind {
+impl StepKind {
     /// Done in one transaction with the others that are.
     pub(super) const fn is_transactional(self) -> bool {
         matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role)
@@ -100,7 +100,7 @@ impl Kind {
 /// One thing to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) kind: Kind,
+    pub(super) kind: StepKind,
     /// The verb's object.
     what: String,
     /// One statement, or several, without the last semicolon.
@@ -117,7 +117,7 @@ impl Step {
         let failover = if request.failover { ", failover => true" } else { "" };
         // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
         Self {
-            kind: Kind::Slot,
+            kind: StepKind::Slot,
             what: format!("slot \"{}\"", request.slot),
             sql: format!(
                 "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput'{failover})",
@@ -159,13 +159,13 @@ pub(super) struct Plan {
 
 impl Plan {
     /// The first step of that kind.
-    pub(super) fn step(&self, kind: Kind) -> Option<&Step> {
+    pub(super) fn step(&self, kind: StepKind) -> Option<&Step> {
         self.steps.iter().find(|step| step.kind == kind)
     }
 }
 
 /// Compares what is wanted with what there is.
-pub(super) fn plan(request: &SetupRequest, facts: &Facts) -> Result<Plan, CommandError> {
+pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, CommandError> {
     refuse(request, facts)?;
     let steps = [wal_level(facts), new_table(request, facts), publication(request, facts)]
         .into_iter()
@@ -179,7 +179,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &Facts) -> Result<Plan, Comman
 }
 
 /// Refuses what no step can fix.
-fn refuse(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
+fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
         return Err(CommandError::no_failover_slots(&facts.server.version_text));
     }
@@ -197,7 +197,7 @@ fn refuse(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
     }
 }
 
-fn tables_are_named(request: &SetupRequest, facts: &Facts) -> Result<(), CommandError> {
+fn tables_are_named(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError> {
     let why = match &facts.publication {
         _ if !request.tables.is_empty() => return Ok(()),
         None => {
@@ -210,10 +210,10 @@ fn tables_are_named(request: &SetupRequest, facts: &Facts) -> Result<(), Command
     Err(CommandError::flag_needed("--table", &why, example))
 }
 
-fn wal_level(facts: &Facts) -> Option<Step> {
+fn wal_level(facts: &SetupFacts) -> Option<Step> {
     let found = &facts.server.wal_level;
     (!facts.server.decodes()).then(|| Step {
-        kind: Kind::WalLevel,
+        kind: StepKind::WalLevel,
         what: "wal_level".to_owned(),
         sql: "ALTER SYSTEM SET wal_level = logical".to_owned(),
         comment: format!("It is {found}. Then restart Postgres, before you run the rest. Managed services have a parameter for it\n(rds.logical_replication, cloudsql.logical_decoding, …)."),
@@ -221,11 +221,11 @@ fn wal_level(facts: &Facts) -> Option<Step> {
     })
 }
 
-fn new_table(request: &SetupRequest, facts: &Facts) -> Option<Step> {
+fn new_table(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     let first = facts.tables.first().filter(|first| request.create_table && first.row.is_none())?;
     let statement = TABLE.find("CREATE TABLE").and_then(|start| TABLE.get(start..)).unwrap_or_default();
     Some(Step {
-        kind: Kind::Table,
+        kind: StepKind::Table,
         what: format!("table {}", first.filter),
         sql: statement.trim().trim_end_matches(';').replacen(TABLE_NAME, &first.filter.sql(), 1),
         comment: "The table that the application writes its events to, in the transaction that changes its own tables."
@@ -238,7 +238,7 @@ fn new_table(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     })
 }
 
-fn publication(request: &SetupRequest, facts: &Facts) -> Option<Step> {
+fn publication(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     if facts.publication.is_some() {
         return None;
     }
@@ -254,7 +254,7 @@ fn publication(request: &SetupRequest, facts: &Facts) -> Option<Step> {
         comment.push_str(&advice);
     }
     Some(Step {
-        kind: Kind::Publication,
+        kind: StepKind::Publication,
         what: format!("publication \"{}\" for {}", request.publication, names.join(", ")),
         sql: format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish = 'insert')", tables.join(", ")),
         comment,
@@ -270,7 +270,7 @@ fn publication(request: &SetupRequest, facts: &Facts) -> Option<Step> {
 }
 
 /// Tables that a publication which is there does not have. One of all tables lacks what it leaves out, and what is not there yet.
-pub(super) fn lacking(facts: &Facts) -> impl Iterator<Item = &TableFacts> {
+pub(super) fn lacking(facts: &SetupFacts) -> impl Iterator<Item = &TableFacts> {
     let publication = facts.publication.as_ref();
     let is_left_out = move |table: &TableFacts| {
         let name = (table.filter.schema.clone(), table.filter.name.clone());
@@ -279,7 +279,7 @@ pub(super) fn lacking(facts: &Facts) -> impl Iterator<Item = &TableFacts> {
     facts.tables.iter().filter(move |table| !table.covered && is_left_out(table))
 }
 
-fn members(request: &SetupRequest, facts: &Facts) -> Vec<Step> {
+fn members(request: &SetupRequest, facts: &SetupFacts) -> Vec<Step> {
     let mut left_out = facts.publication.as_ref().map(|found| found.left_out.clone()).unwrap_or_default();
     let is_of_all = facts.publication.as_ref().is_some_and(|found| found.row.puballtables);
     let mut sql = |table: &TableName| {
@@ -293,7 +293,7 @@ fn members(request: &SetupRequest, facts: &Facts) -> Vec<Step> {
     };
     lacking(facts)
         .map(|missing| Step {
-            kind: Kind::Member,
+            kind: StepKind::Member,
             what: format!("table {} to publication \"{}\"", missing.filter, request.publication),
             sql: sql(&missing.filter),
             comment: "Rows committed from then on are published.".to_owned(),
@@ -302,11 +302,11 @@ fn members(request: &SetupRequest, facts: &Facts) -> Vec<Step> {
         .collect()
 }
 
-fn role(request: &SetupRequest, facts: &Facts) -> Option<Step> {
+fn role(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     let name = request.role.as_ref()?;
     let statements = role_statements(&identifier(name), facts);
     (!statements.is_empty()).then(|| Step {
-        kind: Kind::Role,
+        kind: StepKind::Role,
         what: format!("role \"{name}\""),
         sql: statements.join(";\n"),
         comment: "The role that walrelay connects as. Set its password by \\password in psql. It needs no right on the tables. A role with\nREPLICATION can read every slot's stream.".to_owned(),
@@ -314,7 +314,7 @@ fn role(request: &SetupRequest, facts: &Facts) -> Option<Step> {
     })
 }
 
-fn role_statements(name: &str, facts: &Facts) -> Vec<String> {
+fn role_statements(name: &str, facts: &SetupFacts) -> Vec<String> {
     let mut statements = Vec::new();
     let none = RoleRow { login: false, replicates: false, connects: true, reads_stats: false };
     if facts.role.is_none() {
@@ -340,7 +340,7 @@ fn role_statements(name: &str, facts: &Facts) -> Vec<String> {
     statements
 }
 
-fn slot(request: &SetupRequest, facts: &Facts) -> Option<Step> {
+fn slot(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
 }
 
@@ -362,7 +362,7 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
                    {timeline} AS timeline, pg_current_wal_insert_lsn() AS written) AS now); END",
         name = literal(publication),
         slot = literal(slot),
-        timeline = instance::TIMELINE,
+        timeline = slot_sighting::TIMELINE,
         text = literal(text),
         since = literal(since),
         members = catalog::membership_sql(publication)
@@ -371,7 +371,7 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
 }
 
 /// Marks the slot; `taken`: the snapshot that meets it, where it was made just now.
-pub(super) fn mark(request: &SetupRequest, facts: &Facts, taken: Option<&SlotSnapshot>) -> Option<Step> {
+pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&SlotSnapshot>) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
     let made = facts.slot.is_none() || !is_marked(request, facts);
@@ -385,7 +385,7 @@ pub(super) fn mark(request: &SetupRequest, facts: &Facts, taken: Option<&SlotSna
         marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
     let what = if made { format!("slot \"{slot}\" was created") } else { format!("slot \"{slot}\" carries all of it") };
     Some(Step {
-        kind: Kind::Mark,
+        kind: StepKind::Mark,
         what: format!("publication \"{publication}\": {what}"),
         sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
         comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records since when the slot carries every row: walrelay prune deletes none from before.".to_owned(),
@@ -394,24 +394,24 @@ pub(super) fn mark(request: &SetupRequest, facts: &Facts, taken: Option<&SlotSna
 }
 
 /// Whether the slot that is there is the one that is marked, as far as can be determined.
-fn is_marked(request: &SetupRequest, facts: &Facts) -> bool {
+fn is_marked(request: &SetupRequest, facts: &SetupFacts) -> bool {
     let anchor =
         marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));
     anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, slot)| anchor.agrees(slot) == Agreement::Fits)
 }
 
 /// Whether the mark tells since when the slot has carried what the publication will have.
-fn is_whole(request: &SetupRequest, facts: &Facts) -> bool {
+fn is_whole(request: &SetupRequest, facts: &SetupFacts) -> bool {
     let whole = marker::complete_since(comment(facts), &request.slot);
     let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
     whole.is_some_and(|whole| Some(&whole.members) == members) && lacking(facts).next().is_none()
 }
 
-fn comment(facts: &Facts) -> Option<&str> {
+fn comment(facts: &SetupFacts) -> Option<&str> {
     facts.publication.as_ref()?.mark.comment.as_deref()
 }
 
-fn warnings(request: &SetupRequest, facts: &Facts) -> Vec<String> {
+fn warnings(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
     let found = facts.slot.as_ref();
     [
         found.and_then(|slot| older_than_publication(request, facts, slot)),
@@ -427,7 +427,7 @@ fn warnings(request: &SetupRequest, facts: &Facts) -> Vec<String> {
 }
 
 /// pgoutput looks the publication up as of each change.
-fn older_than_publication(request: &SetupRequest, facts: &Facts, slot: &Slot) -> Option<String> {
+fn older_than_publication(request: &SetupRequest, facts: &SetupFacts, slot: &Slot) -> Option<String> {
     if facts.publication.is_some() {
         return None;
     }
@@ -455,12 +455,12 @@ fn no_failover(request: &SetupRequest, slot: &Slot) -> Option<String> {
 }
 
 /// A role that is made has none, and most servers ask for one.
-fn no_password(request: &SetupRequest, facts: &Facts) -> Option<String> {
+fn no_password(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     let role = request.role.as_ref().filter(|_| facts.role.is_none())?;
     Some(format!("role \"{role}\" has no password yet: in psql, \\password {}", identifier(role)))
 }
 
-fn lost_before(request: &SetupRequest, facts: &Facts) -> Option<String> {
+fn lost_before(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     (facts.slot.is_none() && marker::is_set(comment(facts), &request.slot)).then(|| {
         format!(
             "warning: a slot \"{}\" was there before and is gone: rows committed since are in no slot; compare the table with the topic",
@@ -469,7 +469,7 @@ fn lost_before(request: &SetupRequest, facts: &Facts) -> Option<String> {
     })
 }
 
-fn created_again(request: &SetupRequest, facts: &Facts) -> Option<String> {
+fn created_again(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     let anchor = marker::anchor(comment(facts), &request.slot)?;
     let slot = facts.sighting.as_ref()?;
     (anchor.agrees(slot) == Agreement::Refuted).then(|| {
@@ -482,7 +482,7 @@ fn created_again(request: &SetupRequest, facts: &Facts) -> Option<String> {
     })
 }
 
-fn cannot_mark(request: &SetupRequest, facts: &Facts) -> Option<String> {
+fn cannot_mark(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     let found = facts.publication.as_ref()?;
     let comment = comment(facts);
     (!found.mark.owned && !marker::is_set(comment, &request.slot)).then(|| {
@@ -495,7 +495,7 @@ fn cannot_mark(request: &SetupRequest, facts: &Facts) -> Option<String> {
 }
 
 /// The plan for `psql`, with what else is to be known as comments.
-pub(super) fn script(request: &SetupRequest, facts: &Facts, plan: &Plan, rows: &[String]) -> String {
+pub(super) fn script(request: &SetupRequest, facts: &SetupFacts, plan: &Plan, rows: &[String]) -> String {
     let mut text = if plan.steps.is_empty() { String::new() } else { STOP_ON_ERROR.to_owned() };
     if plan.steps.is_empty() {
         text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));

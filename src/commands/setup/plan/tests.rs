@@ -1,6 +1,6 @@
 use super::*;
 use crate::lsn::Lsn;
-use crate::pg::instance::tests::slot;
+use crate::pg::slot_sighting::tests::slot;
 use crate::pg::source::{Environment, Source};
 use crate::supervise::ExitKind;
 use serde_json::{Value, json};
@@ -27,9 +27,9 @@ fn request(tables: &[&str]) -> SetupRequest {
 }
 
 /// A server with the tables of `request`, and nothing else.
-fn facts(request: &SetupRequest) -> Facts {
+fn facts(request: &SetupRequest) -> SetupFacts {
     let table = |filter: &TableName| TableFacts { filter: filter.clone(), row: Some(EXISTING), covered: false };
-    Facts {
+    SetupFacts {
         server: ServerRow {
             version: 170_011,
             version_text: "17.11".to_owned(),
@@ -68,7 +68,7 @@ fn good_slot() -> Slot {
 }
 
 /// A server on which everything was done for `request`.
-fn complete(request: &SetupRequest) -> Facts {
+fn complete(request: &SetupRequest) -> SetupFacts {
     let mut facts = facts(request);
     facts.publication = Some(publication(Some(WHOLE), true));
     facts.slot = Some(good_slot());
@@ -77,7 +77,7 @@ fn complete(request: &SetupRequest) -> Facts {
     facts
 }
 
-fn statements(request: &SetupRequest, facts: &Facts) -> Vec<String> {
+fn statements(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
     plan(request, facts).unwrap().steps.into_iter().map(|step| step.sql).collect()
 }
 
@@ -103,13 +103,14 @@ fn a_bare_database_gets_publication_then_slot_then_mark() {
 #[test]
 fn since_when_a_slot_carries_everything_is_written_again_where_that_has_changed() {
     let request = request(&["outbox", "other"]);
-    let kinds = |facts: &Facts| plan(&request, facts).unwrap().steps.iter().map(|step| step.kind).collect::<Vec<_>>();
+    let kinds =
+        |facts: &SetupFacts| plan(&request, facts).unwrap().steps.iter().map(|step| step.kind).collect::<Vec<_>>();
     let mut facts = complete(&request);
     facts.tables[1].covered = false;
-    assert_eq!(kinds(&facts), [Kind::Member, Kind::Mark], "a table is added");
+    assert_eq!(kinds(&facts), [StepKind::Member, StepKind::Mark], "a table is added");
     let mut facts = complete(&request);
     facts.publication.as_mut().unwrap().members = Some("c3d4".to_owned());
-    assert_eq!(kinds(&facts), [Kind::Mark], "somebody changed the publication");
+    assert_eq!(kinds(&facts), [StepKind::Mark], "somebody changed the publication");
     let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000";
     facts.publication = Some(publication(Some(old), true));
     let mark = plan(&request, &facts).unwrap().steps.remove(0).sql;
@@ -126,13 +127,13 @@ fn a_slot_that_is_not_the_marked_one_is_marked_again_with_nothing_of_the_old_mar
     assert!(plan(&request, &facts).unwrap().steps.is_empty());
     facts.sighting = Some(Sighting { transactions: Some(0), ..slot(1040, 1080) });
     let plan = plan(&request, &facts).unwrap();
-    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Mark]);
+    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Mark]);
     let sql = &plan.steps[0].sql;
     assert!(sql.contains("slot at: walrelay %4$s") && sql.contains("since: walrelay %1$s"), "{sql}");
     assert!(!sql.contains("781") && !sql.contains("0/3E8") && !sql.contains(" 790 "), "{sql}");
     assert!(plan.warnings[0].contains("is not the one that was marked at 0/3E8"), "{:?}", plan.warnings);
     facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
-    assert_eq!(super::plan(&request, &facts).unwrap().steps[0].kind, Kind::Mark, "which slot was not written down");
+    assert_eq!(super::plan(&request, &facts).unwrap().steps[0].kind, StepKind::Mark, "which slot was not written down");
 }
 
 #[test]
@@ -242,7 +243,7 @@ fn a_slot_from_before_the_publication_is_a_warning_with_its_fix() {
     let mut facts = facts(&request);
     facts.slot = Some(good_slot());
     let old = plan(&request, &facts).unwrap();
-    assert!(old.step(Kind::Slot).is_none() && old.step(Kind::Publication).is_some());
+    assert!(old.step(StepKind::Slot).is_none() && old.step(StepKind::Publication).is_some());
     assert!(old.warnings[0].contains("ends the stream") && old.warnings[0].contains("pg_replication_slot_advance"));
     facts.server.version = 180_006;
     assert!(plan(&request, &facts).unwrap().warnings[0].contains("skipped"));
@@ -254,7 +255,7 @@ fn a_mark_without_its_slot_is_a_loss_that_is_said() {
     let mut facts = complete(&request);
     facts.slot = None;
     let plan = plan(&request, &facts).unwrap();
-    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [Kind::Slot, Kind::Mark]);
+    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Slot, StepKind::Mark]);
     assert!(plan.warnings[0].contains("is gone"));
 }
 

@@ -42,7 +42,7 @@ use super::{SetupRequest, Voice, Wait, begin};
 use crate::commands::error::CommandError;
 use crate::commands::shards::{Set, has_row_filters};
 use crate::lsn::Lsn;
-use crate::pg::marker::Moving;
+use crate::pg::marker::MoveState;
 use crate::pg::shard::Shard;
 use crate::pg::{Connection, identifier, literal, server, sqlstate};
 use crate::remedy::Remedy;
@@ -224,7 +224,7 @@ fn near(connection: &mut Connection, source: &Set, database: &str, voice: &mut V
 
 /// Step 4. Whatever was committed before the cut lies below the position that is asked for here.
 fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
-    if source.is(Moving::Drained) {
+    if source.is(MoveState::Drained) {
         return Ok(());
     }
     let started = Instant::now();
@@ -250,7 +250,7 @@ fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut 
     }
     connection.query("BEGIN")?;
     for member in &source.members {
-        connection.query(&sql::comment(&member.publication, member.comment.as_deref(), Moving::Drained))?;
+        connection.query(&sql::comment(&member.publication, member.comment.as_deref(), MoveState::Drained))?;
     }
     connection.query("COMMIT")?;
     let drained = source.shown();

@@ -9,7 +9,7 @@ use crate::commands::setup::SetupRequest;
 use crate::commands::shards::{Member, NamedTable, Set, has_row_filters, named_tables, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::backfill_progress;
-use crate::pg::marker::{self, Moving};
+use crate::pg::marker::{self, MoveState};
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
@@ -122,7 +122,7 @@ fn is_finished(request: &SetupRequest, shards: &Shards, sets: &[Set]) -> Result<
     if let Some((set, resume)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
         return Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)));
     }
-    let is_left = |set: &&Set| set.is(Moving::Drains) || set.is(Moving::Drained);
+    let is_left = |set: &&Set| set.is(MoveState::Drains) || set.is(MoveState::Drained);
     match sets.iter().find(|set| set.count == Some(shards.count)).filter(is_left) {
         Some(set) => {
             let publication = set.members.first().map_or("", |member| &member.publication);

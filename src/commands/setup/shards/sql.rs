@@ -9,7 +9,7 @@ use crate::commands::setup::SetupRequest;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Set;
 use crate::outbox::TableName;
-use crate::pg::marker::{self, Moving};
+use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
 use crate::remedy::Command;
@@ -26,7 +26,7 @@ pub(super) fn publication(request: &SetupRequest, shard: Shard) -> [String; 2] {
 }
 
 /// Says how far a publication is.
-pub(super) fn comment(publication: &str, comment: Option<&str>, moving: Moving) -> String {
+pub(super) fn comment(publication: &str, comment: Option<&str>, moving: MoveState) -> String {
     let text = marker::moving_to(comment, Some(moving)).unwrap_or_default();
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&text))
 }
@@ -46,7 +46,7 @@ pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
     let none = with(&|_| "false".to_owned());
     let old = plan.source.iter().flat_map(|source: &Set| &source.members).flat_map(|member| {
         let set = format!("ALTER PUBLICATION {} SET TABLE {none}", identifier(&member.publication));
-        [set, comment(&member.publication, member.comment.as_deref(), Moving::Drains)]
+        [set, comment(&member.publication, member.comment.as_deref(), MoveState::Drains)]
     });
     let new = Shard::all(plan.count).map(|shard| {
         let name = identifier(&shard.name(&request.publication));

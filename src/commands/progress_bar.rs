@@ -17,7 +17,7 @@ const CLEAR: &str = "\r\x1b[K";
 
 /// A bar.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressBar {
     label: &'static str,
     total: u64,
     started: Instant,
@@ -25,7 +25,7 @@ pub(super) struct Progress {
     terminal: bool,
 }
 
-impl Progress {
+impl ProgressBar {
     /// Of `total` things; `label`: what is being done.
     pub(super) fn new(label: &'static str, total: u64) -> Self {
         let terminal = std::io::stderr().is_terminal();
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.drawn.is_some() {
             draw(CLEAR);

@@ -1,4 +1,4 @@
-//! [`Rule`]: the form that a destination's addresses must have. The same rule holds for templates, for the addresses of rows, and for
+//! [`AddressRule`]: the form that a destination's addresses must have. The same rule holds for templates, for the addresses of rows, and for
 //! dead letters.
 //!
 //! In: a name. Out: whether it is a valid address, or what is wrong with it. Whether the address exists, only the destination knows.
@@ -6,7 +6,7 @@
 use std::fmt;
 
 /// A destination's rule.
-pub struct Rule {
+pub struct AddressRule {
     /// The valid form, for messages.
     pub expected: &'static str,
     /// The kind of address and its allowed characters, for messages: `a topic (letters, digits, '.', '_' and '-' are)`.
@@ -20,7 +20,7 @@ pub struct Rule {
 }
 
 /// Topics that Kafka's brokers accept: `[a-zA-Z0-9._-]{1,249}`, but not `.` or `..`. A broker's file names contain the topic.
-pub static TOPICS: Rule = Rule {
+pub static TOPICS: AddressRule = AddressRule {
     expected: "1 to 249 letters, digits, dots, underscores and hyphens",
     made_of: "a topic (letters, digits, '.', '_' and '-' are)",
     allows: |character| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-'),
@@ -28,7 +28,7 @@ pub static TOPICS: Rule = Rule {
     also: |name| matches!(name, "." | "..").then_some(TopicFault::Dots),
 };
 
-impl Rule {
+impl AddressRule {
     /// Whether `name` is a valid address.
     ///
     /// # Errors
@@ -47,25 +47,25 @@ impl Rule {
     }
 }
 
-impl Default for &'static Rule {
+impl Default for &'static AddressRule {
     fn default() -> Self {
         &TOPICS
     }
 }
 
-impl fmt::Debug for Rule {
+impl fmt::Debug for AddressRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.expected)
     }
 }
 
-impl PartialEq for Rule {
+impl PartialEq for AddressRule {
     fn eq(&self, other: &Self) -> bool {
         self.expected == other.expected
     }
 }
 
-impl Eq for Rule {}
+impl Eq for AddressRule {}
 
 /// A fault in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ pub enum TopicFault {
     /// `.` or `..`.
     #[error("a name of dots alone is not allowed")]
     Dots,
-    /// It has a character that is not allowed. The text has the allowed ones: [`Rule::made_of`].
+    /// It has a character that is not allowed. The text has the allowed ones: [`AddressRule::made_of`].
     #[error("{0:?} is not allowed in {1}")]
     Character(char, &'static str),
     /// Its length, and the longest that is allowed.

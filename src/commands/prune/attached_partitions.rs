@@ -25,7 +25,7 @@
 //!
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
-use crate::commands::rewritten::REWRITTEN;
+use crate::pg::catalog::REWRITTEN;
 use crate::pg::{self, Connection, Row, catalog, literal};
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ fn is_as_old(of: &str, oid: &str) -> String {
 
 /// The tables with rows that came in later, by `pg_class.oid`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Joined(BTreeMap<u32, Proven>);
+pub(super) struct AttachedPartitions(BTreeMap<u32, Proven>);
 
 /// Which rows of such a table are proven.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ enum Proven {
     Never,
 }
 
-impl Joined {
+impl AttachedPartitions {
     /// Looks for the partitions of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago
     /// to be told. `publications`: those whose slots carry the rows.
     pub(super) fn look<'a>(
@@ -97,7 +97,7 @@ impl Joined {
         later.0.iter().all(|(oid, proven)| self.0.get(oid) == Some(proven))
     }
 
-    /// As [`Joined::before`], of one table alone.
+    /// As [`AttachedPartitions::before`], of one table alone.
     pub(super) fn before_of(&self, oid: u32) -> Option<String> {
         Some(match self.0.get(&oid)? {
             Proven::After(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),
@@ -159,14 +159,14 @@ fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> Str
 mod tests {
     use super::*;
 
-    fn joined(of: &[(u32, &str)]) -> Joined {
-        Joined(of.iter().map(|(oid, xid)| (*oid, Proven::After((*xid).to_owned()))).collect())
+    fn attached(of: &[(u32, &str)]) -> AttachedPartitions {
+        AttachedPartitions(of.iter().map(|(oid, xid)| (*oid, Proven::After((*xid).to_owned()))).collect())
     }
 
     #[test]
     fn rows_of_what_came_later_are_those_of_its_transaction_and_of_older_ones() {
-        assert_eq!(Joined::default().before(), None);
-        let mut three = joined(&[(16400, "751"), (16410, "760")]);
+        assert_eq!(AttachedPartitions::default().before(), None);
+        let mut three = attached(&[(16400, "751"), (16410, "760")]);
         let map = r#"'{"16400":"751","16410":"760"}'::jsonb"#;
         let two = format!(
             "({map} ? tableoid::oid::text AND (age(xmin) >= age(({map} ->> tableoid::oid::text)::xid) OR age(xmin) < 0))"
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_no_news_and_what_came_again_is() {
-        let before = joined(&[(16400, "751"), (16410, "760")]);
-        assert!(before.has_all_of(&joined(&[(16410, "760")])));
-        assert!(!before.has_all_of(&joined(&[(16410, "770")])) && !before.has_all_of(&joined(&[(16420, "751")])));
+        let before = attached(&[(16400, "751"), (16410, "760")]);
+        assert!(before.has_all_of(&attached(&[(16410, "760")])));
+        assert!(!before.has_all_of(&attached(&[(16410, "770")])) && !before.has_all_of(&attached(&[(16420, "751")])));
     }
 }

@@ -6,18 +6,18 @@
 //! shards changes the publications in the transaction from which on their slots carry no new row ([`crate::commands::setup`]): whoever
 //! finds them unchanged has listed no row that another slot carries.
 
-use super::joined::Joined;
+use super::attached_partitions::AttachedPartitions;
 use super::proof::{self, Proof};
 use crate::commands::error::CommandError;
 use crate::commands::target::{self, OutboxPlace, Target};
 use crate::lsn::Lsn;
-use crate::pg::instance::{self, Sighting, Witness};
+use crate::pg::slot_sighting::{self, Sighting, Witness};
 use crate::pg::{self, Connection, catalog, literal, marker};
 use crate::supervise::RunError;
 
 /// A publication with its slot.
 #[derive(Debug)]
-struct Carrier {
+struct OutboxSlot {
     place: OutboxPlace,
     /// The slot when it was looked at last.
     slot: Sighting,
@@ -27,23 +27,23 @@ struct Carrier {
     members: Option<String>,
 }
 
-/// All of them.
+/// The slots that carry the rows of an outbox.
 #[derive(Debug)]
-pub(super) struct Carriers {
+pub(super) struct OutboxSlots {
     /// The names of the whole.
     whole: OutboxPlace,
-    of: Vec<Carrier>,
+    of: Vec<OutboxSlot>,
 }
 
-impl Carriers {
+impl OutboxSlots {
     /// Looks at them.
     pub(super) fn look(connection: &mut Connection, whole: &OutboxPlace) -> Result<Self, CommandError> {
-        let places = whole.carriers(connection)?;
-        let look = |place: &OutboxPlace| Carrier::look(connection, place.clone());
+        let places = whole.slot_places(connection)?;
+        let look = |place: &OutboxPlace| OutboxSlot::look(connection, place.clone());
         let of = places.iter().map(look).collect::<Result<Vec<_>, _>>();
         // A move that began between the two looks is seen by the second one.
         let slots = |places: &[OutboxPlace]| places.iter().map(|place| place.slot.clone()).collect::<Vec<_>>();
-        if slots(&whole.carriers(connection)?) != slots(&places) {
+        if slots(&whole.slot_places(connection)?) != slots(&places) {
             return Err(CommandError::publication_changed(&whole.publication));
         }
         Ok(Self { whole: whole.clone(), of: of? })
@@ -73,14 +73,24 @@ impl Carriers {
     }
 
     /// Returns the partitions that came to a table later than `proof` tells.
-    pub(super) fn joined(&self, connection: &mut Connection, table: u32, proof: &Proof) -> Result<Joined, pg::Error> {
-        Joined::look(connection, self.places().map(|place| place.publication.as_str()), table, proof.since())
+    pub(super) fn attached(
+        &self,
+        connection: &mut Connection,
+        table: u32,
+        proof: &Proof,
+    ) -> Result<AttachedPartitions, pg::Error> {
+        AttachedPartitions::look(
+            connection,
+            self.places().map(|place| place.publication.as_str()),
+            table,
+            proof.since(),
+        )
     }
 
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
     pub(super) fn shared(&self, connection: &mut Connection, table: &Target) -> Result<Option<String>, CommandError> {
         let mut filters = Vec::new();
-        for Carrier { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
+        for OutboxSlot { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
             let filter = filter(connection, &place.publication, table.shape.oid)?;
             filters.push(
                 filter.ok_or_else(|| proof::missing(place, "it has the table without a row filter, or not at all"))?,
@@ -119,7 +129,7 @@ impl Carriers {
     }
 }
 
-impl Carrier {
+impl OutboxSlot {
     fn look(connection: &mut Connection, place: OutboxPlace) -> Result<Self, CommandError> {
         target::confirmed(connection, &place)?;
         let slot = sight(connection, &place)?;
@@ -153,7 +163,7 @@ impl Carrier {
 /// The slot as it is now.
 fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
     let lost = || RunError::no_slot(&place.slot, true);
-    Ok(instance::sight(connection, &place.slot)?.ok_or_else(lost)?)
+    Ok(slot_sighting::sight(connection, &place.slot)?.ok_or_else(lost)?)
 }
 
 fn since(connection: &mut Connection, place: &OutboxPlace) -> Result<Option<u64>, pg::Error> {

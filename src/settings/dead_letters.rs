@@ -4,11 +4,11 @@
 //! dead-letter topic. Out: a [`DeadLettersRequest`].
 
 use super::cli::DeadLettersArgs;
-use super::read::Reader;
+use super::read::SettingsReader;
 use crate::commands::dead_letters::{Action, DeadLettersRequest};
 use crate::given::SettingError;
 
-impl Reader<'_> {
+impl SettingsReader<'_> {
     pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<DeadLettersRequest, SettingError> {
         let slot = self.slot()?;
         let destination = self.destination(self.limits()?.max_in_flight)?;
