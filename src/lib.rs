@@ -35,7 +35,7 @@
 //! |---|---|---|---|
 //! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
 //! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes the caller wait for the reader of stderr |
-//! | [`given`] | texts of settings | the same with their origin, units, the nearest known text | knows a single setting |
+//! | [`setting_text`] | texts of settings | the same with their origin, units, the nearest known text | knows a single setting |
 //! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
 //! | [`check_finding`] | - | an observation of `check`, and its fix | parses text |
 //! | [`secret`] | the place of a secret | its present value | shows it |
@@ -55,7 +55,6 @@ pub mod check_finding;
 pub mod commands;
 #[cfg_attr(not(feature = "debezium"), path = "debezium/off.rs")]
 pub mod debezium;
-pub mod given;
 pub mod http;
 pub mod lsn;
 pub mod metrics;
@@ -67,6 +66,7 @@ pub mod relay;
 pub mod remedy;
 pub mod route;
 pub mod secret;
+pub mod setting_text;
 pub mod settings;
 pub mod sink;
 pub mod stderr;

@@ -6,7 +6,7 @@
 //! Invariants: no secret shows in `Debug`, `Display` or an error; a program has [`COMMAND_TIMEOUT`], and does not outlive it, and gets no
 //! variable in which the relay itself is given a secret.
 
-use crate::given::shown_path;
+use crate::setting_text::shown_path;
 use rustix::process::{Pid, Signal};
 use secrecy::{ExposeSecret, SecretString};
 use std::ffi::OsStr;

@@ -17,7 +17,7 @@ const ROOMS: [&str; 20] = [
     "lsn",
     "wire",
     "stderr",
-    "given",
+    "setting_text",
     "remedy",
     "check_finding",
     "secret",

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value as Json;
 use walrelay::debezium::{self, Setting, Translation};
-use walrelay::given::SettingError;
+use walrelay::setting_text::SettingError;
 use walrelay::pg::source::Environment;
 use walrelay_fuzz::{SECRET, Scratch, assert_short, assert_well_formed, names_devices, texts};
 

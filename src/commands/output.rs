@@ -2,11 +2,11 @@
 //!
 //! In: values. Out: text and commands. Nothing here writes anything.
 
-use crate::given::percent_encoded;
-pub(super) use crate::given::units::{bytes, number};
 use crate::outbox::TableName;
 use crate::pg::catalog::ServerSession;
 use crate::remedy::Command;
+use crate::setting_text::percent_encoded;
+pub(super) use crate::setting_text::units::{bytes, number};
 use std::time::Duration;
 
 /// The name that publication and slot have when none is given.

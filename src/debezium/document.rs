@@ -17,7 +17,7 @@ use serde_json::Value as Json;
 use super::keys::{KeyValue, Keys};
 use super::places::Places;
 use super::properties::{self, PropertyEntry};
-use crate::given::{Foreign, Origin, SettingError, shown};
+use crate::setting_text::{Foreign, Origin, SettingError, shown};
 
 /// The program that ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

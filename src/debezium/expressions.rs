@@ -219,7 +219,7 @@ fn matching(text: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::super::keys::KeyValue;
     use super::*;
-    use crate::given::Origin;
+    use crate::setting_text::Origin;
     use proptest::prelude::*;
 
     fn resolve(platform: Platform, text: &str) -> Result<String, String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::given::Origin;
+use crate::setting_text::Origin;
 
 /// A key's value and its origin. It has no `Debug`, since the value may be a secret.
 #[derive(Clone)]

@@ -31,10 +31,10 @@ use std::path::{Path, PathBuf};
 
 pub use document::Platform;
 
-use crate::given::{Origin, SettingError, one_line};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
+use crate::setting_text::{Origin, SettingError, one_line};
 use document::{Configuration, Document};
 use keys::Keys;
 use places::Places;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::given::{Origin, SettingError};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
+use crate::setting_text::{Origin, SettingError};
 
 /// A Debezium configuration's translation. In a build without the feature, it has no values.
 #[derive(Debug)]

@@ -12,8 +12,8 @@
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
 
 use super::keys::{KeyValue, Keys};
-use crate::given::{Origin, SettingError};
 use crate::pg::source::Environment;
+use crate::setting_text::{Origin, SettingError};
 
 /// All places. The first one that has a key counts.
 #[derive(Default)]

@@ -9,10 +9,10 @@ use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
 use super::plan::{self, MissingColumn, PlanColumn, PlanError, Role, TablePlan};
-use crate::given::shown;
 use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{LogicalMessage, TupleValue};
 use crate::route::TopicRule;
+use crate::setting_text::shown;
 use std::borrow::Cow;
 
 /// The object's members. If a name repeats, the last one comes first.

@@ -19,11 +19,11 @@
 use super::session::Turn;
 use super::topics::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::{BadRowAction, Clock, Relay, StreamEnd};
-use crate::given::shown;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
 use crate::pgoutput::Relation;
 use crate::positions::Position;
+use crate::setting_text::shown;
 use crate::sink::dead_letter;
 use crate::sink::{
     DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,

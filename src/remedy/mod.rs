@@ -7,7 +7,7 @@ mod typed_flags;
 
 pub use typed_flags::TypedFlags;
 
-use crate::given::{is_secret, shell_quoted, shown_source};
+use crate::setting_text::{is_secret, shell_quoted, shown_source};
 use serde::{Serialize, Serializer};
 use std::fmt;
 

@@ -15,7 +15,7 @@ mod template;
 
 pub use address_rule::{AddressRule, TOPICS, TopicFault};
 
-use crate::given::shown;
+use crate::setting_text::shown;
 use java::JavaRegex;
 use regex::Regex;
 use std::fmt;

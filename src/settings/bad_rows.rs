@@ -4,10 +4,10 @@
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
 use super::read::SettingsReader;
-use crate::given::{Given, SettingError, nearest};
 use crate::positions::Position;
 use crate::relay::{BadRowAction, BadRows};
 use crate::route::AddressRule;
+use crate::setting_text::{Given, SettingError, nearest};
 use crate::sink::destination::Kind;
 
 const ACTIONS: [(&str, BadRowAction); 3] =

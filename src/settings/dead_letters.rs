@@ -6,7 +6,7 @@
 use super::cli::DeadLettersArgs;
 use super::read::SettingsReader;
 use crate::commands::dead_letters::{Action, DeadLettersRequest};
-use crate::given::SettingError;
+use crate::setting_text::SettingError;
 
 impl SettingsReader<'_> {
     pub(super) fn dead_letters(&mut self, args: &DeadLettersArgs) -> Result<DeadLettersRequest, SettingError> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::layers::Layers;
 use super::read::SettingsReader;
-use crate::given::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
+use crate::setting_text::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::given::SettingError;
+use crate::setting_text::SettingError;
 use crate::supervise::{ExitKind, chain};
 
 /// Why there is nothing to run.

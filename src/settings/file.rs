@@ -13,7 +13,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::cli;
-use crate::given::{Key, Origin, SettingError, nearest};
+use crate::setting_text::{Key, Origin, SettingError, nearest};
 use crate::sink::kinds::KINDS;
 
 /// The settings in the file. Without a file there are none.

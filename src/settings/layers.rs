@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use super::cli::{self, FlagValues};
 use super::file::{Entry, File, command_line_only, unknown};
 use crate::debezium::{self, Translation};
-use crate::given::{Given, Origin, SettingError, nearest};
 use crate::pg::source::Environment;
+use crate::setting_text::{Given, Origin, SettingError, nearest};
 use crate::sink::destination::Kind;
 use crate::sink::kinds::KINDS;
 

@@ -4,11 +4,11 @@
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
 use super::read::{self, SettingsReader};
-use crate::given::{Given, Origin, SettingError};
 use crate::outbox::connect::Connect;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 use crate::route::TopicSetting;
+use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::destination::Destination;
 
 const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];

@@ -4,7 +4,7 @@
 
 use super::read::{Bounds, SettingsReader, bounds};
 use crate::commands::bench::{BenchRequest, PayloadType};
-use crate::given::SettingError;
+use crate::setting_text::SettingError;
 
 /// Rows that a measurement writes at most: more is a mistake.
 const MOST_ROWS: u64 = 1_000_000_000;

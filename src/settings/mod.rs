@@ -39,9 +39,9 @@ pub use review::Review;
 use self::cli::{FlagValues, Typed};
 use crate::commands::dead_letters::DeadLettersRequest;
 use crate::commands::{backfill, bench, check, prune, run, setup, status, teardown};
-use crate::given::SettingError;
 use crate::pg::source::Environment;
 use crate::remedy::TypedFlags;
+use crate::setting_text::SettingError;
 
 /// The task of the process.
 #[derive(Debug)]

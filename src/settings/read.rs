@@ -15,13 +15,13 @@ use super::review::Review;
 use super::{LogConfig, LogFormat, Task};
 use crate::commands::run::{Limits, OnStop};
 use crate::commands::{OutboxPlace, backfill, check, prune, run, setup, status, teardown};
-use crate::given::{Given, Origin, SettingError, nearest, shown_source, units};
 use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::source::{PasswordSetting, Source, SourceError, SourcePlace};
 use crate::secret::{Secret, SecretCommand};
+use crate::setting_text::{Given, Origin, SettingError, nearest, shown_source, units};
 use crate::sink::destination::Delivery;
 
 /// The name of slot and publication where none is given.

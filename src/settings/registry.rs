@@ -3,8 +3,8 @@
 //! In: the layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
 use super::read::SettingsReader;
-use crate::given::{Given, Origin, SettingError};
 use crate::secret::Secret;
+use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::registry::{Credentials, Registry, Subjects};
 
 impl SettingsReader<'_> {

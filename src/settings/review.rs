@@ -4,7 +4,7 @@
 //! the reader's own, so that the two cannot disagree.
 //! Contacts nothing.
 
-use crate::given::SettingError;
+use crate::setting_text::SettingError;
 use std::io::Write;
 
 /// The report on a Debezium configuration.

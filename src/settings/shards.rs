@@ -4,9 +4,9 @@
 
 use super::read::{SettingsReader, SlotSettings};
 use crate::commands::setup::Shards;
-use crate::given::{Given, SettingError};
 use crate::outbox::table_name::MAX_NAME_BYTES;
 use crate::pg::shard::{MOST, SUFFIX_BYTES, Shard};
+use crate::setting_text::{Given, SettingError};
 
 impl SettingsReader<'_> {
     /// Which shard it is. What one cannot do beside others is refused.

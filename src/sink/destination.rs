@@ -11,8 +11,8 @@
 
 use super::{Failure, FailureClass, OwnedRecord, Sink};
 use crate::check_finding::{Finding, Side};
-use crate::given::{Given, SettingError};
 use crate::route::AddressRule;
+use crate::setting_text::{Given, SettingError};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;

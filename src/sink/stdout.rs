@@ -5,8 +5,8 @@
 
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
 use crate::check_finding::{Finding, Side};
-use crate::given::SettingError;
 use crate::route::TOPICS;
+use crate::setting_text::SettingError;
 use crate::wire::Hex;
 
 use super::only_sequence::OnlySequence;

@@ -1,7 +1,7 @@
 //! What the tests of several destinations have in common.
 
 use super::destination::Asked;
-use crate::given::{Given, Origin};
+use crate::setting_text::{Given, Origin};
 
 /// Reads what tests say of a destination. `max_in_flight` is 1 MiB.
 pub(super) fn read_in_test<T>(

@@ -6,12 +6,12 @@
 
 use super::StreamTarget;
 use super::error::{REPUBLISH_PAGE, RunCause, RunError, not_sent};
-use crate::given::nearest;
 use crate::outbox::{HiddenColumns, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, names, server, sqlstate};
 use crate::remedy::{Command, Remedy};
+use crate::setting_text::nearest;
 
 /// The names that the database has beside those that the user gave.
 #[derive(Debug, Clone, Default)]

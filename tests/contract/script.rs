@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use walrelay::given::{Given, Origin as GivenBy};
+use walrelay::setting_text::{Given, Origin as GivenBy};
 use walrelay::sink::destination::{Asked, Delivery, Kind};
 use walrelay::sink::{
     Content, Enqueue, FailureClass, Header, Origin, OwnedRecord, Record, RefusalId, Refused, Report, Resolution, Rows,

@@ -4,8 +4,8 @@
 //! a key is always there: what is not known is null.
 
 use crate::commands::output::number;
-use crate::given::shown;
 use crate::outbox::{push_base64, push_rfc3339};
+use crate::setting_text::shown;
 use crate::sink::Record;
 use crate::sink::dead_letter::DeadLetterHeaders;
 use crate::sink::destination::DeadLetterPlace;

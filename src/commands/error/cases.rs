@@ -4,7 +4,6 @@
 
 use super::{CommandCause, CommandError};
 use crate::commands::output::{duration, session, setup_shards, teardown_shards};
-use crate::given::shell_quoted;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::catalog::ServerSession;
@@ -12,6 +11,7 @@ use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
 use crate::relay::BadRowAt;
 use crate::remedy::{Command, Remedy};
+use crate::setting_text::shell_quoted;
 use crate::sink::destination::{NoDeadLetters, ScratchError};
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::ExitKind::{Operator, Restart, Settings};

@@ -5,11 +5,11 @@
 
 mod cases;
 
-use crate::given::SettingError;
 use crate::http::BindError;
 use crate::pg::{self, sqlstate};
 use crate::remedy::Remedy;
 use crate::route::TopicError;
+use crate::setting_text::SettingError;
 use crate::supervise::{ExitKind, Explained, RunCause, RunError};
 use std::{error, fmt, io};
 

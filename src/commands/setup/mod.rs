@@ -66,7 +66,7 @@ pub struct SetupRequest {
     pub create_table: bool,
     /// Shards, instead of one slot.
     pub shards: Option<Shards>,
-    /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::given::shown_source)): the next
+    /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::setting_text::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
 }

@@ -10,7 +10,7 @@ mod profiles;
 mod router;
 
 use super::*;
-use crate::given::SettingError;
+use crate::setting_text::SettingError;
 
 /// A configuration that gives no notes.
 pub(super) const SERVER: &str = "\

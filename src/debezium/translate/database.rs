@@ -3,8 +3,8 @@
 use super::Translator;
 use crate::debezium::keys::KeyValue;
 use crate::debezium::{Setting, Severity};
-use crate::given::{Foreign, Origin};
 use crate::outbox::{List, TablePatterns};
+use crate::setting_text::{Foreign, Origin};
 
 /// Debezium's keys with libpq's keywords for them, and whether the value may be shown.
 const PARTS: [(&str, &str); 9] = [

@@ -18,11 +18,11 @@ use super::document::{Configuration, Platform};
 use super::expressions::ExpressionContext;
 use super::keys::KeyValue;
 use super::{Note, Setting, Severity, Translation};
-use crate::given::Origin;
-use crate::given::is_secret;
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
+use crate::setting_text::Origin;
+use crate::setting_text::is_secret;
 
 /// Translates a whole configuration.
 pub(super) fn translate(configuration: Configuration, environment: &Environment) -> Translation {

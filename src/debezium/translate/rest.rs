@@ -9,7 +9,7 @@ use crate::debezium::Note;
 use crate::debezium::Severity::{self, NotNeeded, Warning};
 use crate::debezium::document::Configuration;
 use crate::debezium::keys::{KeyValue, Keys};
-use crate::given::nearest;
+use crate::setting_text::nearest;
 
 /// Values without an effect, for keys of all kinds. Debezium's defaults are among them.
 const NOTHING: [&str; 8] = [

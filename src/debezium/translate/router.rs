@@ -4,10 +4,10 @@
 
 use super::Translator;
 use crate::debezium::keys::{KeyValue, Keys};
-use crate::given::Origin;
-use crate::given::nearest;
 use crate::outbox::connect::Expand;
 use crate::route;
+use crate::setting_text::Origin;
+use crate::setting_text::nearest;
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 

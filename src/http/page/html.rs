@@ -1,6 +1,6 @@
 //! Writes figures and texts for people, as HTML.
 
-use crate::given::units::number;
+use crate::setting_text::units::number;
 use std::fmt::{self, Write as _};
 
 /// A text in HTML, between tags or in an attribute.

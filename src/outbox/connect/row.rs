@@ -12,8 +12,8 @@ use super::envelope::{EnvelopeField, EnvelopeSchema, EnvelopeSchemas};
 use super::expand::{self, Expanded};
 use super::value::{ConnectValue, Unwritable};
 use super::{ConnectPlan, Encoder, NullForm, ValueForm, ValuePlan};
-use crate::given::shown;
 use crate::outbox::connect::Expand;
+use crate::setting_text::shown;
 use crate::sink::Record;
 
 /// The reason why a column's value has no bytes.

@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use crate::given::shown;
 use crate::secret::SecretError;
+use crate::setting_text::shown;
 
 /// The origin of a part of the source, for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

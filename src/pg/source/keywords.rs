@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::environment::Environment;
 use super::error::{SourceError, SourcePlace, SourceProblem};
-use crate::given::{nearest, shown};
+use crate::setting_text::{nearest, shown};
 
 /// A keyword and its value, from a connection string. It has no `Debug`, since the value may be the password.
 pub(super) struct Pair {

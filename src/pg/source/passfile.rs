@@ -11,7 +11,7 @@ use std::path::Path;
 use secrecy::SecretString;
 
 use super::Host;
-use crate::given::shown_path;
+use crate::setting_text::shown_path;
 
 /// The socket directories of libpq's own builds. In the file, a host with such a directory is `localhost`.
 const DEFAULT_SOCKET_DIRS: [&str; 3] = ["/var/run/postgresql", "/run/postgresql", "/tmp"];

@@ -16,8 +16,8 @@ use super::{
     ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SourceOrigin, SslMode,
     TargetSessionAttrs, conninfo, passfile, service, uri,
 };
-use crate::given::{nearest, shown, shown_path};
 use crate::secret::Secret;
+use crate::setting_text::{nearest, shown, shown_path};
 
 /// Postgres' default port.
 const DEFAULT_PORT: u16 = 5432;

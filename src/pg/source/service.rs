@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::environment::Environment;
 use super::error::SourceProblem;
 use super::keywords::Pair;
-use crate::given::{shown, shown_path};
+use crate::setting_text::{shown, shown_path};
 
 /// Finds the service: in the file `named`, or else in the user's and then in the system's file.
 pub(super) fn find(service: &str, named: Option<&str>, environment: &Environment) -> Result<Vec<Pair>, SourceProblem> {

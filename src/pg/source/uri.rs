@@ -9,7 +9,7 @@
 
 use super::error::SourceProblem;
 use super::keywords::Pair;
-use crate::given::percent_decoded;
+use crate::setting_text::percent_decoded;
 
 /// Keywords whose values are free texts, and so may have an unescaped `@`.
 const FREE_TEXT: [&str; 4] = ["user", "password", "options", "application_name"];

@@ -3,8 +3,8 @@
 //! Invariant: no message quotes an argument that may hold a password.
 
 use super::{Cli, FlagValues, Typed, brief, flags};
-use crate::given::{SettingError, nearest};
 use crate::remedy::TypedFlags;
+use crate::setting_text::{SettingError, nearest};
 use crate::settings::Exit;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches as _};

@@ -11,8 +11,8 @@ use super::login::{self, Login};
 use super::scratch::ScratchTopic;
 use super::{KafkaSink, NAME, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
-use crate::given::{Given, Origin, SettingError, is_secret, nearest};
 use crate::route::TOPICS;
+use crate::setting_text::{Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::Sink;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,

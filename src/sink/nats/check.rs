@@ -6,7 +6,7 @@ use super::client::NatsConnection;
 use super::errors::{self, Answered, Names, api_error};
 use super::{KIND, Settings};
 use crate::check_finding::{Finding, Side};
-use crate::given::shell_quoted;
+use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::ordered_queue::block_on;

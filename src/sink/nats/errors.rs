@@ -5,7 +5,7 @@
 //! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
 
 use super::LogIn;
-use crate::given::shell_quoted;
+use crate::setting_text::shell_quoted;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};

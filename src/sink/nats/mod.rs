@@ -23,9 +23,9 @@ use self::errors::{Answered, api_error, log_in_fails};
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
-use crate::given::{Given, Origin, SettingError};
 use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
+use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
@@ -396,7 +396,7 @@ fn stream(given: &Given) -> Result<String, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::FlagFile;
+    use crate::setting_text::FlagFile;
     use crate::sink::tests::read_in_test;
 
     fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {

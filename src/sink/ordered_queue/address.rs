@@ -3,9 +3,9 @@
 //! It contacts nobody. No error here shows a password.
 
 use super::socket::Tls;
-use crate::given::units::duration;
-use crate::given::{Given, Origin, SettingError, percent_decoded};
 use crate::secret::Secret;
+use crate::setting_text::units::duration;
+use crate::setting_text::{Given, Origin, SettingError, percent_decoded};
 use crate::sink::destination::Asked;
 use std::path::PathBuf;
 use std::time::Duration;

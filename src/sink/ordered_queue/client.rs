@@ -5,8 +5,8 @@
 
 use super::receiver::{Receiver, RelayEvent};
 use super::sender::Sender;
-use crate::given::SettingError;
 use crate::lsn::Lsn;
+use crate::setting_text::SettingError;
 use crate::sink::{
     Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };

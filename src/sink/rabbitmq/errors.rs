@@ -5,7 +5,7 @@
 //! Specification: AMQP 0-9-1, section 1.2 (reply codes).
 
 use super::Settings;
-use crate::given::shell_quoted;
+use crate::setting_text::shell_quoted;
 use crate::sink::ordered_queue::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 use lapin::ErrorKind;

@@ -20,9 +20,9 @@ use self::client::RabbitmqSession;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
 use crate::check_finding::Finding;
-use crate::given::{Given, SettingError};
 use crate::route::AddressRule;
 use crate::secret::{Secret, SecretCommand};
+use crate::setting_text::{Given, SettingError};
 use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, tls};
 use crate::sink::ordered_queue::socket::Tls;
@@ -318,7 +318,7 @@ fn heartbeat(given: &Given) -> Result<Duration, SettingError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::{FlagFile, Origin};
+    use crate::setting_text::{FlagFile, Origin};
     use crate::sink::tests::read_in_test;
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;

@@ -6,7 +6,7 @@
 
 use super::Settings;
 use super::message::BatchForm;
-use crate::given::shell_quoted;
+use crate::setting_text::shell_quoted;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};

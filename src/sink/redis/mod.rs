@@ -27,10 +27,10 @@ use self::dead_letters::StreamPages;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
-use crate::given::units::duration;
-use crate::given::{Given, SettingError};
 use crate::route::AddressRule;
 use crate::secret::Secret;
+use crate::setting_text::units::duration;
+use crate::setting_text::{Given, SettingError};
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };

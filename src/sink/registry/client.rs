@@ -14,8 +14,8 @@
 //! Invariants: [`Client::ask`] waits only for a lock that nobody holds for long; no password shows in `Debug` or in a failure.
 
 use super::Subjects;
-use crate::given::percent_encoded;
 use crate::secret::Secret;
+use crate::setting_text::percent_encoded;
 use crate::sink::fetch::{self, Answer};
 use crate::sink::{Failure, FailureClass};
 use base64::Engine as _;

@@ -27,9 +27,9 @@ use super::ordered_queue::socket::Tls;
 use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use super::{Failure, Record, Sink, aws};
 use crate::check_finding::Finding;
-use crate::given::{Given, SettingError};
 use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
+use crate::setting_text::{Given, SettingError};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -4,7 +4,6 @@
 
 use super::ExitKind::{Operator, Restart};
 use super::{Explained, RunCause, RunError};
-use crate::given::shell_quoted;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, TableName};
 use crate::pg::frame::FrameError;
@@ -12,6 +11,7 @@ use crate::pg::shard::Shard;
 use crate::pg::{self, identifier, sqlstate};
 use crate::relay::BadRowAt;
 use crate::remedy::{Command, Remedy};
+use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
 use std::time::Duration;
 

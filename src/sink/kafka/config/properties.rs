@@ -4,7 +4,7 @@
 //! Invariant: no property that passes can break a guarantee. librdkafka itself checks its other rules.
 //! Specification: librdkafka's CONFIGURATION.md.
 
-use crate::given::{Given, SettingError, nearest};
+use crate::setting_text::{Given, SettingError, nearest};
 
 /// librdkafka's other names for a property.
 const ALIASES: [(&str, &str); 8] = [
@@ -197,7 +197,7 @@ fn queue_size(value: &str, max_in_flight: usize) -> PropertyVerdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::Origin;
+    use crate::setting_text::Origin;
 
     fn judged(flags: &[&str]) -> Result<Vec<(String, String)>, SettingError> {
         let given = |flag: &&str| {

@@ -20,8 +20,8 @@ mod msk;
 mod native;
 mod token;
 
-use crate::given::{Given, Origin, SettingError, nearest};
 use crate::secret::{Secret, SecretCommand, SecretError};
+use crate::setting_text::{Given, Origin, SettingError, nearest};
 #[cfg(feature = "aws")]
 use msk::Msk;
 use rdkafka::ClientContext;
@@ -504,7 +504,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::FlagFile;
+    use crate::setting_text::FlagFile;
 
     fn given(pairs: &[(&str, &str)]) -> Vec<(String, Given)> {
         let origin = |name: &str| Origin::Flag(format!("-X {name}"));

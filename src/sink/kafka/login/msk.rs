@@ -4,7 +4,7 @@
 //! Specification: the `aws-msk-iam-sasl-signer` libraries of AWS. These tokens equal theirs, except for the name of the program.
 
 use super::token::Token;
-use crate::given::{Given, percent_encoded};
+use crate::setting_text::{Given, percent_encoded};
 use crate::sink::aws;
 use aws_credential_types::Credentials;
 use aws_credential_types::provider::ProvideCredentials as _;
@@ -92,7 +92,7 @@ fn region_of(brokers: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::given::Origin;
+    use crate::setting_text::Origin;
     use secrecy::ExposeSecret as _;
     use std::time::UNIX_EPOCH;
 
