@@ -297,10 +297,11 @@ impl Sink for KafkaSink {
             self.renew(each);
         }
         let mut producers = self.producers.with(&self.topics);
-        if self.partitions.turn(self.now, &mut producers, each) {
+        let is_urgent = self.partitions.turn(self.now, &mut producers, each);
+        if is_urgent {
             self.producers.flush();
         }
-        self.producers.urge(self.now);
+        self.producers.urge(self.now, is_urgent);
         self.log_events();
         self.ask_again();
         self.look_at_login(each);

@@ -500,13 +500,14 @@ impl Partitions {
         std::mem::take(&mut self.events)
     }
 
-    /// Hands over the records that may go now, and calls `each` with the reports of refused ones. Returns whether a record that must not
-    /// linger was handed over.
+    /// Hands over the records that may go now, and calls `each` with the reports of refused ones. Returns whether records must not linger:
+    /// they had waited, or others wait for their reports.
     pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
         let mut place = 0;
         while let Some(at) = self.listed.get(place).copied() {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
+            self.urgent |= matches!(partition.state, PartitionState::Replaced);
             let is_plain = matches!(partition.state, PartitionState::Unproven | PartitionState::Proven);
             if is_plain && partition.queue.is_empty() && partition.implied.is_empty() {
                 partition.listed = false;

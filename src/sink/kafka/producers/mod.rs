@@ -40,7 +40,7 @@ pub(super) struct Producers {
     numbered: Vec<NumberedProducer>,
     /// The isolating producer, once one was needed.
     isolating: Option<Client>,
-    /// When the isolating producer was last flushed by [`Producers::urge`].
+    /// When a producer was last flushed by [`Producers::urge`].
     urged: Instant,
     /// When a client last asked for a partition.
     learned: Option<Instant>,
@@ -107,11 +107,14 @@ impl Producers {
         self.numbered.iter_mut().for_each(|producer| producer.client.flush(false));
     }
 
-    /// Flushes the isolating producer again, in case its records could not leave at the first flush.
-    pub(super) fn urge(&mut self, now: Instant) {
-        if now.saturating_duration_since(self.urged) >= URGE_EVERY
-            && let Some(client) = self.isolating.as_mut().filter(|it| it.producer().in_flight_count() > 0)
-        {
+    /// Flushes the isolating producer again, in case its records could not leave at the first flush. `all`: the others as well, since
+    /// something waits for their records.
+    pub(super) fn urge(&mut self, now: Instant, all: bool) {
+        if now.saturating_duration_since(self.urged) < URGE_EVERY {
+            return;
+        }
+        let others = self.numbered.iter_mut().map(|producer| &mut producer.client).filter(|_| all);
+        for client in self.isolating.iter_mut().chain(others).filter(|it| it.producer().in_flight_count() > 0) {
             self.urged = now;
             client.flush(true);
         }
