@@ -100,6 +100,15 @@ impl Kind {
         ends || matches!(self, Self::BrokerCut | Self::BrokerLost)
     }
 
+    /// Whether Postgres releases the slot of a relay that is connected.
+    pub(super) fn releases_slot(self) -> bool {
+        let ends = matches!(self, Self::PostgresKill | Self::PostgresImmediate | Self::PostgresFast);
+        ends || matches!(
+            self,
+            Self::WalsenderTerminate | Self::PostgresCut | Self::PostgresLost | Self::PostgresHalfOpen
+        )
+    }
+
     /// For how long it may hold, in milliseconds; 0: it is over at once.
     fn holds(self) -> std::ops::RangeInclusive<u64> {
         match self {

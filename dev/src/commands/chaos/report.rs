@@ -62,6 +62,12 @@ impl Outcome {
         )
     }
 
+    /// Whether the slot was released while the relay was frozen: as far as the relay can know, another one may have held it meanwhile.
+    fn may_doubt(&self) -> bool {
+        let kinds = || self.second.into_iter().chain([self.round.first.kind]);
+        kinds().any(|kind| kind == Kind::RelayFreeze) && kinds().any(Kind::releases_slot)
+    }
+
     /// The promises that the round broke.
     fn broken(&self, settings: &Settings) -> Vec<String> {
         let mut broken = Vec::new();
@@ -83,8 +89,8 @@ impl Outcome {
         // A refused record ends the producer, and what was in flight comes again from the slot.
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
-            Repeats::AfterKills => self.killed || settings.dead_letter,
-            Repeats::AfterLosses => self.killed || self.lost,
+            Repeats::AfterKills => self.killed || self.may_doubt() || settings.dead_letter,
+            Repeats::AfterLosses => self.killed || self.lost || self.may_doubt(),
         };
         if self.repeats.0 > 0 && !may_repeat {
             add(format!("{} records came again without need, the first is {}", self.repeats.0, self.repeats.1));
@@ -257,6 +263,15 @@ mod tests {
         assert_eq!(outcome(false, 3).broken(&settings(false)).len(), 1);
         assert_eq!(outcome(true, 3).broken(&settings(true)).len(), 1);
         assert!(outcome(false, 0).broken(&settings(true)).is_empty());
+    }
+
+    #[test]
+    fn a_slot_that_was_released_while_the_relay_was_frozen_may_repeat_but_not_exactly_once() {
+        let mut doubted = Outcome { second: Some(Kind::RelayFreeze), ..outcome(false, 3) };
+        assert_eq!(doubted.broken(&settings(false)).len(), 1, "the other fault is the broker's");
+        doubted.round.first.kind = Kind::PostgresCut;
+        assert!(doubted.broken(&settings(false)).is_empty());
+        assert_eq!(doubted.broken(&settings(true)).len(), 1);
     }
 
     #[test]
