@@ -27,7 +27,11 @@ impl Program for ElasticMq {
             format!("node-address {{ protocol = http, {address} }}"),
             format!("rest-sqs {{ enabled = true, {bind}, sqs-limits = strict }}"),
             "rest-stats { enabled = false }".to_owned(),
-            format!("messages-storage {{ enabled = true, uri = \"jdbc:h2:{};WRITE_DELAY=0\" }}", store.display()),
+            // Else the database is closed at SIGTERM while ElasticMQ still acknowledges messages.
+            format!(
+                "messages-storage {{ enabled = true, uri = \"jdbc:h2:{};WRITE_DELAY=0;DB_CLOSE_ON_EXIT=FALSE\" }}",
+                store.display()
+            ),
         ];
         Ok(fs::write(folder.join("elasticmq.conf"), text(&lines, more))?)
     }

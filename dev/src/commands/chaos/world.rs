@@ -123,10 +123,11 @@ impl Settings {
         SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to).map(|&(_, name, seconds)| (name, seconds))
     }
 
-    /// Whether the reader reads what is compared in the end. RabbitMQ's stream may lack rows that its queue has
-    /// ([`walrelay_dev::arrivals`]); a row below the confirmed position is not sent again, so that the truth tells whether it is missing.
+    /// Whether the reader has at once what is compared in the end. RabbitMQ's stream may lack rows that its queue has
+    /// ([`walrelay_dev::arrivals`]). A queue of SQS hides messages for a while if their reader lost the answer. A row below the confirmed
+    /// position is not sent again, so the truth tells whether it is missing.
     pub(super) fn follows_what_counts(&self) -> bool {
-        self.to != Some(brokers::Kind::RabbitMq)
+        !matches!(self.to, Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq))
     }
 
     /// Whether many records of a key are under way together.
