@@ -4,8 +4,9 @@ use super::*;
 use crate::outbox::{Mapping, Outbox};
 use crate::pg::source::Environment;
 use crate::relay::{Limits, SystemClock};
-use crate::sink::Failure;
+use crate::remedy::Remedy;
 use crate::sink::stdout::StdoutSink;
+use crate::sink::{Failure, FailureClass};
 use std::time::Instant;
 
 fn supervisor() -> Supervisor<PgServer, StdoutSink<Vec<u8>>, SystemClock> {
@@ -103,4 +104,11 @@ fn a_failure_that_was_started_over_from_does_not_outlive_it() {
     metrics.set_state(State::Streaming);
     metrics.status_sent(Instant::now());
     assert_eq!(metrics.ready(Instant::now()), Ok(()));
+}
+
+#[test]
+fn a_failure_of_the_destination_keeps_its_remedy() {
+    let failure = |remedy: &str| Failure::new(FailureClass::Client, "x", "no").fixed_by(Remedy::from(remedy));
+    assert_eq!(RunError::from(failure("do this")).remedy, Some(Remedy::from("do this")));
+    assert_eq!(RunError::from(Failure::new(FailureClass::Client, "x", "no")).remedy, None);
 }
