@@ -145,8 +145,8 @@ fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Resul
 /// there. The snapshot that meets the slot, where that was made.
 ///
 /// # Errors
-/// [`RunCause::NoSlot`](crate::supervise::RunCause::NoSlot) when the mark is there and the slot is not: it was lost, and is not made again in silence. Else as
-/// [`setup`].
+/// [`RunCause::NoSlot`](crate::supervise::RunCause::NoSlot) if the mark is there and the slot is not: it was lost, and is not made
+/// again in silence. Else as [`setup`].
 pub fn once(request: &SetupRequest, stop: &dyn Fn() -> bool) -> Result<Option<Held>, CommandError> {
     let SetupRequest { source, publication, slot, .. } = request;
     let mut voice = Voice {

@@ -144,7 +144,7 @@ pub struct Partitions {
     events: Vec<Event>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
-    /// A record that must not linger was handed over since the last turn: it had waited, or others wait for its report.
+    /// Since the last turn, records were handed over that must not linger, or something waits for reports of records under way.
     urgent: bool,
 }
 

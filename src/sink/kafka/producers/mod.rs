@@ -29,7 +29,7 @@ const MOST_FRUITLESS: u32 = 100;
 /// The pause after a producer that could not begin, since its user lacks a right.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often the isolating producer is flushed until its records have left.
+/// How often a producer is flushed until the records that something waits for have left.
 const URGE_EVERY: Duration = Duration::from_millis(5);
 
 /// How often clients ask for a partition that they do not know, at most.
