@@ -4,15 +4,14 @@
 //!  no record can be made of the row ─────────────┐
 //!  the sink will never take its record ──────────┼──► stop         the stream ends once everything before is delivered
 //!  its topic has failed for 30 s ────────────────┤    skip         the row is counted, and noted for `prune`
-//!  exactly once: its record was refused before ──┘    dead letter  at least once: its turn comes in the sink, see `refusals`
-//!                                                                  exactly once: it takes the row's place in the transaction
+//!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record in the row's place
 //! ```
 //!
 //! In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
 //!
-//! Invariants: the part of a bad row's record that can be read waits in the sink behind the earlier records of its key. So its dead letter
-//! overtakes none of them, no later one overtakes it, and the position cannot pass it. Before a table's row is skipped, or its dead letter
-//! goes without payload, the row is noted.
+//! Invariants: the position cannot pass a dead-letter record, which is in flight as any other. Before a table's row is skipped, or its dead
+//! letter goes without payload, the row is noted. Nothing waits for a dead-letter record: the relay would make no record of its row if
+//! it read that again, so the order of the key's other records is the same with and without it.
 
 use super::rejected::Rejected;
 use super::rows::{Change, unreadable};
@@ -94,43 +93,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.count_bad_row(&row, position, "skip");
                 Ok(self.row_done(session))
             }
-            BadRowAction::DeadLetter if self.transaction.is_on() => {
-                self.enqueue_dead_letter(row, change, context, session)
-            }
-            BadRowAction::DeadLetter => self.enqueue_refused(row, change, context, session),
+            BadRowAction::DeadLetter => self.enqueue_dead_letter(row, change, context, session),
         }
     }
 
-    /// At least once, hands the sink the row's record, or the part of it that can be read, so that the row's dead letter goes out when its
-    /// turn has come. See `refusals`.
-    fn enqueue_refused(
-        &mut self,
-        row: BadRow,
-        change: &Change<'_>,
-        context: &RowContext,
-        session: &mut Session,
-    ) -> Turn<FrameStep> {
-        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
-        let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
-        let tag = Tag { token, origin: change.origin(outbox, context) };
-        let (reason, text) = (row.reason.label(), row.reason.to_string());
-        let failure = Failure::new(FailureClass::Row, reason, text);
-        match change.partial_record(outbox, context, |record| sink.try_enqueue_refused(record, tag, &failure)) {
-            Ok(RowOutcome::Record(Enqueue::Taken)) => {
-                self.count_enqueued(session);
-                self.refusals.unsent(position(context), row);
-                Ok(self.row_done(session))
-            }
-            Ok(RowOutcome::Record(Enqueue::Full | Enqueue::Blocked(_) | Enqueue::Bad(_))) => {
-                Ok(FrameStep::Wait(WaitCause::ForRoom))
-            }
-            // Not reached: a moment ago it was a row to publish.
-            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.row_done(session)),
-            Err(error) => Err(unreadable(error, position(context))),
-        }
-    }
-
-    /// Exactly once, the dead letter takes the row's place in the transaction, which arrives whole or not at all.
+    /// Hands the sink the row's dead-letter record, with the part of the row's record that can be read.
     fn enqueue_dead_letter(
         &mut self,
         row: BadRow,
@@ -139,6 +106,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let position = position(context);
+        // With at least once, none is kept.
         let Rejected { without_payload, dead_letter_refused, .. } =
             self.rejected.get(position).cloned().unwrap_or_default();
         if dead_letter_refused.is_some() {

@@ -345,10 +345,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Takes the delivery reports that have come.
     fn take_reports(&mut self) -> Result<(), Box<StreamEnd>> {
-        let Self { sink, ledger, metrics, clock, transaction, topics, refusals, acknowledged, last_report, .. } = self;
+        let Self { sink, ledger, metrics, clock, transaction, topics, acknowledged, last_report, .. } = self;
         let mut failed = None;
         let mut refused = Vec::new();
-        let mut dead_letters = Vec::new();
         let mut now = None;
         sink.poll(&mut |report| match report {
             // After a failure no report counts: those records are sent again.
@@ -357,9 +356,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 *last_report = Some(now);
                 if topics.any_failing() {
                     topics.delivered(token.topic, metrics);
-                }
-                if !refusals.is_empty() {
-                    dead_letters.push((token, records));
                 }
                 if transaction.is_on() {
                     ledger.reported(token, records);
@@ -374,9 +370,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Report::Refused(one) => refused.push(*one),
             Report::Failed(failure) => failed = Some(worse(failed.take(), failure)),
         });
-        for (token, records) in dead_letters {
-            self.dead_letters_delivered(token, records);
-        }
         for one in refused {
             if self.transaction.is_on() {
                 failed = Some(worse(failed.take(), self.reject(one)));

@@ -1,10 +1,8 @@
-//! At least once, takes the action for a row whose record waits in the sink as refused: by the destination, or before it was sent.
+//! At least once, takes the action for a row whose record the destination refuses.
 //!
 //! ```text
-//!  a bad row whose action is a dead letter waits in the sink for its turn (`bad_rows`) ─┐
-//!    ┌──────────────────────────────────────────────────────────────────────────────────┘
 //!  Refused ──► the row's action ──► skip: its sequence continues
-//!                    │         └──► dead-letter record in its place ──► delivered: its sequence continues
+//!                    │         └──► dead-letter record in its place: its sequence continues once that is delivered
 //!                    │                          └── refused as well: sent without payload, then stop
 //!                    ├──► stop: no further row is taken; everything that can be delivered is
 //!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
@@ -13,7 +11,8 @@
 //! Exactly once, nothing is resolved: see `rejected`, which `reject` fills.
 //!
 //! A refused record blocks all later records of its sequence until its action is taken. If that is a dead-letter record, until that is
-//! acknowledged. Other sequences continue meanwhile. In: refusals, the time. Out: resolutions for the sink, the row that stops the relay.
+//! acknowledged. Other sequences continue meanwhile. A dead-letter record says itself which row it is of, so nothing is kept of a row once
+//! the sink has taken its dead-letter record. In: refusals, the time. Out: resolutions for the sink, the row that stops the relay.
 //! Invariant: each refusal is resolved at most once. Until then, the slot's position stays before its transaction.
 
 use super::session::Turn;
@@ -26,8 +25,8 @@ use crate::positions::Position;
 use crate::setting_text::shown;
 use crate::sink::dead_letter;
 use crate::sink::{
-    DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, RefusalId, Refused, Resolution, Sink,
-    Source, Token,
+    DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, RefusalId, Refused, Resolution,
+    Sink, Source, Tag, Token,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -42,13 +41,8 @@ const NOTE_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     rows: BTreeMap<Position, RefusedRow>,
-    /// Rows that were refused before their records were sent. These records wait in the sink for their turn.
-    unsent: BTreeMap<Position, BadRow>,
     /// Rows that are noted as skipped, and whose dead-letter records the sink has not taken yet. These are offered many times.
     noted: BTreeSet<Position>,
-    /// How many dead-letter records with a token were delivered while others with it are still under way: those of one transaction
-    /// may share a token, and a report does not say which of them it means.
-    delivered: HashMap<Token, u32>,
     /// The tables that the server has announced, by their identifiers.
     tables: HashMap<u32, String>,
     room: HeaderRoom,
@@ -63,14 +57,9 @@ struct RefusedRow {
     /// The token with which the record was enqueued.
     token: Token,
     record: OwnedRecord,
+    /// The record is the row's dead-letter record, so the row is counted.
+    is_dead_letter: bool,
     stage: Stage,
-}
-
-impl RefusedRow {
-    /// Whether a dead-letter record with this token has taken the place of the row's record.
-    fn has_dead_letter(&self, token: Token) -> bool {
-        matches!(self.stage, Stage::DeadLetter { token: own, .. } if own == token)
-    }
 }
 
 #[derive(Debug)]
@@ -79,8 +68,6 @@ enum Stage {
     ToSkip { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
     ToOffer { without_payload: bool, at: Instant },
-    /// The sink has taken a dead-letter record with this token.
-    DeadLetter { without_payload: bool, token: Token },
     /// The row stops the relay. The field has the reason for which the dead-letter topic does not take it either.
     Stop { dead_letter_refused: Option<Failure> },
 }
@@ -101,14 +88,7 @@ impl Refusals {
     /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
         self.rows.clear();
-        self.unsent.clear();
         self.noted.clear();
-        self.delivered.clear();
-    }
-
-    /// The sink has taken the record of a bad row, which is not to be sent.
-    pub(super) fn unsent(&mut self, position: Position, row: BadRow) {
-        self.unsent.insert(position, row);
     }
 
     /// Whether a row stops the relay.
@@ -128,33 +108,14 @@ impl Refusals {
         self.rows.values().any(|row| matches!(row.stage, Stage::ToOffer { .. } | Stage::ToSkip { .. }))
     }
 
-    /// So many dead-letter records with this token were delivered. Returns the rows that are finished with that.
-    fn dead_letters_delivered(&mut self, token: Token, records: u32) -> Vec<(Position, BadRow)> {
-        if !self.rows.values().any(|row| row.has_dead_letter(token)) {
-            return Vec::new();
-        }
-        *self.delivered.entry(token).or_default() += records;
-        self.remove_delivered(token)
-    }
-
-    /// Removes and returns the rows whose dead-letter records have this token, once each that is not refused was delivered.
-    fn remove_delivered(&mut self, token: Token) -> Vec<(Position, BadRow)> {
-        let sent = self.rows.iter().filter(|(_, row)| row.has_dead_letter(token));
-        let sent: Vec<Position> = sent.map(|(position, _)| *position).collect();
-        if self.delivered.get(&token).is_none_or(|delivered| (*delivered as usize) < sent.len()) {
-            return Vec::new();
-        }
-        self.delivered.remove(&token);
-        sent.into_iter().filter_map(|position| Some((position, self.rows.remove(&position)?.row))).collect()
-    }
-
     /// The sink has taken the row's dead-letter record, or the row is skipped.
     pub(super) fn forget_note(&mut self, position: Position) {
         self.noted.remove(&position);
     }
 
-    /// Describes the row of which a record was made.
-    fn row(&mut self, outbox: &Outbox, origin: Origin, record: &OwnedRecord, failure: &Failure) -> BadRow {
+    /// Describes the row of which a record was made. `error`: the reason why the row is bad, if it is not this failure.
+    fn row(&mut self, outbox: &Outbox, refused: &Refused, error: Option<String>) -> BadRow {
+        let Refused { tag: Tag { origin, .. }, record, failure, .. } = refused;
         let table = match origin.source {
             Source::Table(id) => self.tables.get(&id).cloned(),
             Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
@@ -162,8 +123,18 @@ impl Refusals {
         let id = record.with_record(&mut self.room, |record| {
             record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value).map(shown)
         });
-        let reason = BadReason::Refused { label: failure.reason, text: failure.text.clone() };
+        let text = error.unwrap_or_else(|| failure.text.clone());
+        let reason = BadReason::Refused { label: failure.reason, text };
         BadRow { table: table.unwrap_or_else(|| "?".to_owned()), id, reason }
+    }
+
+    /// The error that a dead-letter record has of its row, and whether it has a payload that can be left out. `None`: it is no dead-letter
+    /// record.
+    fn dead_letter(&mut self, topic: &str, record: &OwnedRecord) -> Option<(String, bool)> {
+        record.with_record(&mut self.room, |record| {
+            let said = dead_letter::said(record).filter(|_| record.topic == topic)?;
+            Some((said.error.to_owned(), record.value.is_some()))
+        })
     }
 }
 
@@ -175,41 +146,51 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink refuses a record: decides on the row's action, or lets the sink send the record again.
     #[cold]
     pub(super) fn take_refusal(&mut self, refused: Refused) {
-        let position = position(refused.tag.origin);
-        if let Some(row) = self.refusals.unsent.remove(&position) {
-            // The action is a dead letter: with another action, nothing waits for its turn.
-            let stage = Stage::ToOffer { without_payload: false, at: self.clock.now() };
-            return self.add_refused_row(position, row, refused, stage);
-        }
-        self.metrics.publish_failure(refused.failure.reason, 1);
-        if let Some(RefusedRow { stage: Stage::DeadLetter { without_payload, token }, .. }) =
-            self.refusals.rows.get(&position)
-        {
-            let dead_letter = (*without_payload, *token);
-            return self.dead_letter_refused(position, dead_letter, refused);
-        }
+        let (position, now) = (position(refused.tag.origin), self.clock.now());
+        let (topic, failure) = (refused.record.topic(), &refused.failure);
+        self.metrics.publish_failure(failure.reason, 1);
         // The destination dropped the record as a duplicate. Neither a stop nor a dead letter would publish it.
-        let is_dropped = refused.failure.reason == DUPLICATE;
+        let is_dropped = failure.reason == DUPLICATE;
         let action = if is_dropped { BadRowAction::Skip } else { self.bad_rows.action(position) };
-        let now = self.clock.now();
-        let is_decided = match refused.failure.class {
+        let dead_letter = match action {
+            BadRowAction::DeadLetter => self.refusals.dead_letter(&self.bad_rows.dead_letter_topic, &refused.record),
+            BadRowAction::Stop | BadRowAction::Skip => None,
+        };
+        let is_decided = match failure.class {
             FailureClass::Row => true,
+            FailureClass::Topic if dead_letter.is_some() => self.dead_letter_topic_failed(now),
             FailureClass::Topic if action == BadRowAction::Stop => false,
             FailureClass::Topic => {
-                let topic = refused.record.topic();
                 let given_up = self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now);
                 if given_up {
-                    self.topics.give_up(topic, &refused.failure, now);
+                    self.topics.give_up(topic, failure, now);
                 }
                 given_up
             }
             FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => false,
         };
-        if is_decided {
-            self.take_action(position, action, refused);
-        } else {
+        if !is_decided {
             self.sink.resolve(refused.id, Resolution::Retry);
+            return;
         }
+        let (is_dead_letter, at) = (dead_letter.is_some(), now);
+        let (error, stage) = match dead_letter {
+            Some((error, true)) if failure.class == FailureClass::Row => {
+                (Some(error), Stage::ToOffer { without_payload: true, at })
+            }
+            Some((error, _)) => (Some(error), Stage::Stop { dead_letter_refused: Some(failure.clone()) }),
+            None => match action {
+                BadRowAction::Skip => (None, Stage::ToSkip { at }),
+                BadRowAction::Stop => (None, Stage::Stop { dead_letter_refused: None }),
+                BadRowAction::DeadLetter => (None, Stage::ToOffer { without_payload: false, at }),
+            },
+        };
+        let row = self.refusals.row(&self.outbox, &refused, error);
+        let Refused { id, tag: Tag { token, origin }, record, .. } = refused;
+        let is_of_table = matches!(origin.source, Source::Table(_));
+        let refused = RefusedRow { row, is_of_table, id, token, record, is_dead_letter, stage };
+        self.refusals.rows.insert(position, refused);
+        self.take_due_actions();
     }
 
     /// Exactly once, a refused record fails the transaction: keeps what is known of its row for when it comes again. Returns the failure.
@@ -217,8 +198,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn reject(&mut self, refused: Refused) -> Failure {
         let Refused { tag, record, failure, .. } = refused;
         let (position, topic, now) = (position(tag.origin), record.topic(), self.clock.now());
-        let is_dead_letter = topic == self.bad_rows.dead_letter_topic
-            && record.with_record(&mut self.refusals.room, |record| dead_letter::said(record).is_some());
+        let is_dead_letter = self.refusals.dead_letter(&self.bad_rows.dead_letter_topic, &record).is_some();
         match failure.class {
             FailureClass::Row if is_dead_letter => self.rejected.dead_letter(position, failure.clone(), false),
             FailureClass::Row => self.rejected.record(position, failure.clone()),
@@ -238,29 +218,6 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         failure
     }
 
-    /// The row's action is due for the refusal.
-    fn take_action(&mut self, position: Position, action: BadRowAction, refused: Refused) {
-        let Refused { tag, record, failure, .. } = &refused;
-        let row = self.refusals.row(&self.outbox, tag.origin, record, failure);
-        let stage = match action {
-            BadRowAction::Skip => Stage::ToSkip { at: self.clock.now() },
-            // The record is itself a dead-letter record, of a row that is not known any more.
-            _ if record.topic() == self.bad_rows.dead_letter_topic => {
-                Stage::Stop { dead_letter_refused: Some(failure.clone()) }
-            }
-            BadRowAction::Stop => Stage::Stop { dead_letter_refused: None },
-            BadRowAction::DeadLetter => Stage::ToOffer { without_payload: false, at: self.clock.now() },
-        };
-        self.add_refused_row(position, row, refused, stage);
-    }
-
-    fn add_refused_row(&mut self, position: Position, row: BadRow, refused: Refused, stage: Stage) {
-        let Refused { id, tag, record, .. } = refused;
-        let is_of_table = matches!(tag.origin.source, Source::Table(_));
-        self.refusals.rows.insert(position, RefusedRow { row, is_of_table, id, token: tag.token, record, stage });
-        self.take_due_actions();
-    }
-
     /// Skips the rows, and offers the dead-letter records to the sink, that are due.
     pub(super) fn take_due_actions(&mut self) {
         let now = self.clock.now();
@@ -272,7 +229,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             match self.refusals.rows.get(&position).map(|row| &row.stage) {
                 Some(Stage::ToSkip { .. }) => self.skip_refused(position, now),
                 Some(&Stage::ToOffer { without_payload, .. }) => self.offer_again(position, without_payload, now),
-                Some(Stage::DeadLetter { .. } | Stage::Stop { .. }) | None => {}
+                Some(Stage::Stop { .. }) | None => {}
             }
         }
     }
@@ -319,12 +276,24 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let topic = &bad_rows.dead_letter_topic;
         let token = Token { topic: topics.number(topic, metrics), ..refused.token };
         let (error, place) = (refused.row.reason.to_string(), position.to_string());
-        let outcome = refused.record.with_record(room, |record| {
+        let mut offer = |record: &Record<'_>| {
             let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place), record.topic, without_payload);
             dead_letter.with_record(record, |record| sink.resolve(refused.id, Resolution::ReplaceWith(record, token)))
+        };
+        let outcome = refused.record.with_record(room, |record| match dead_letter::said(record) {
+            Some(said) if refused.is_dead_letter => {
+                dead_letter::with_original(record, &said, said.topic.unwrap_or_default(), &mut offer)
+            }
+            Some(_) | None => offer(record),
         });
-        refused.stage = match outcome {
-            Enqueue::Taken => Stage::DeadLetter { without_payload, token },
+        let stage = match outcome {
+            Enqueue::Taken => {
+                self.refusals.forget_note(position);
+                if let Some(row) = self.refusals.rows.remove(&position).filter(|row| !row.is_dead_letter) {
+                    self.count_bad_row(&row.row, position, "dead-letter");
+                }
+                return;
+            }
             Enqueue::Bad(_) if !without_payload => Stage::ToOffer { without_payload: true, at: now },
             Enqueue::Bad(failure) => Stage::Stop { dead_letter_refused: Some(failure) },
             Enqueue::Blocked(failure)
@@ -335,57 +304,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Enqueue::Full | Enqueue::Blocked(_) => Stage::ToOffer { without_payload, at: now + OFFER_AGAIN },
         };
-        if !matches!(refused.stage, Stage::ToOffer { .. }) {
-            self.refusals.forget_note(position);
-        }
+        refused.stage = stage;
     }
 
-    /// The dead-letter record of a refused one is refused as well.
-    fn dead_letter_refused(&mut self, position: Position, (without_payload, token): (bool, Token), refused: Refused) {
-        let Refused { id, failure, .. } = refused;
-        let now = self.clock.now();
-        let waits = match failure.class {
-            FailureClass::Row => false,
-            FailureClass::Topic => !self.dead_letter_topic_failed(now),
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => true,
-        };
-        if waits {
-            self.sink.resolve(id, Resolution::Retry);
-            return;
-        }
-        let is_last = without_payload || failure.class == FailureClass::Topic;
-        if let Some(row) = self.refusals.rows.get_mut(&position) {
-            row.id = id;
-            row.stage = if is_last {
-                Stage::Stop { dead_letter_refused: Some(failure) }
-            } else {
-                Stage::ToOffer { without_payload: true, at: now }
-            };
-        }
-        self.dead_letters_delivered(token, 0);
-        self.take_due_actions();
-    }
-
-    /// Records with this token were delivered. Dead-letter records may be among them.
-    #[cold]
-    pub(super) fn dead_letters_delivered(&mut self, token: Token, records: u32) {
-        for (position, row) in self.refusals.dead_letters_delivered(token, records) {
-            self.count_bad_row(&row, position, "dead-letter");
-        }
-    }
-
-    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it. Records that wait in the sink
-    /// for their turn are in flight, as any record.
+    /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it.
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.rows.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
         for (_, row) in std::mem::replace(&mut self.refusals.rows, rest) {
-            if let Stage::DeadLetter { token, .. } = row.stage {
-                self.refusals.delivered.remove(&token);
-            }
-            if !matches!(row.stage, Stage::DeadLetter { .. }) {
-                self.sink.resolve(row.id, Resolution::Skip);
-                self.ledger.withdrawn(row.token);
-            }
+            self.sink.resolve(row.id, Resolution::Skip);
+            self.ledger.withdrawn(row.token);
         }
     }
 
@@ -408,41 +335,5 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         self.metrics.bad_row(row.reason.label());
         Err(Box::new(StreamEnd::BadRow(self.bad_row_at(row, position, dead_letter_refused))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOKEN: Token = Token { transaction: 1, tick: 2, topic: 3 };
-
-    fn dead_letter() -> RefusedRow {
-        RefusedRow {
-            row: BadRow { table: "public.outbox".into(), id: None, reason: BadReason::Updated },
-            is_of_table: true,
-            id: RefusalId(1),
-            token: TOKEN,
-            record: OwnedRecord::default(),
-            stage: Stage::DeadLetter { without_payload: false, token: TOKEN },
-        }
-    }
-
-    fn at(ordinal: u64) -> Position {
-        Position { final_lsn: Lsn::new(10), ordinal }
-    }
-
-    #[test]
-    fn of_two_dead_letter_records_with_one_token_the_one_that_is_refused_is_not_taken_for_the_one_that_arrived() {
-        let mut refusals = Refusals::default();
-        refusals.rows.extend([(at(8), dead_letter()), (at(9), dead_letter())]);
-        assert!(refusals.dead_letters_delivered(TOKEN, 1).is_empty(), "which one it was is not known yet");
-        refusals.rows.get_mut(&at(8)).unwrap().stage = Stage::ToOffer { without_payload: true, at: Instant::now() };
-        let over: Vec<Position> =
-            refusals.dead_letters_delivered(TOKEN, 0).into_iter().map(|(position, _)| position).collect();
-        assert_eq!(over, [at(9)]);
-        refusals.rows.get_mut(&at(8)).unwrap().stage = Stage::DeadLetter { without_payload: true, token: TOKEN };
-        let over = refusals.dead_letters_delivered(TOKEN, 1);
-        assert_eq!((over.len(), refusals.rows.len(), refusals.delivered.len()), (1, 0, 0));
     }
 }

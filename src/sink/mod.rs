@@ -18,7 +18,6 @@ pub mod labels;
 #[cfg(feature = "nats")]
 pub mod nats;
 pub mod null;
-mod only_sequence;
 #[cfg(feature = "ordered-queue")]
 pub mod ordered_queue;
 mod owned;
@@ -364,8 +363,6 @@ pub enum Rows {
 ///   The records of a sequence arrive in the order in which they were taken. A destination does not send a record before every earlier
 ///   one of its sequence has arrived, unless it knows that the other end takes it only after those. Records of different sequences
 ///   pass each other freely, and so do reports.
-/// * **Refused before it is sent.** A record that [`Sink::try_enqueue_refused`] takes is never sent. It waits for its turn in its sequence, and
-///   then is refused as if the destination had refused it: the next rule holds for it.
 /// * **A sequence may wait.** If a sequence cannot move now, the destination takes its records all the same and copies them into a queue
 ///   of its own: they count as in flight. [`Enqueue::Full`] bounds the sum.
 /// * **A refusal holds its sequence.** The destination finds out which single record is refused before it says [`Report::Refused`]. It
@@ -380,13 +377,6 @@ pub enum Rows {
 pub trait Sink {
     /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;
-
-    /// Takes one record that is not to be sent, since it is refused already: its row gives no whole record, or [`Sink::try_enqueue`] said that
-    /// the destination would never take it. The topic may be empty. The record waits behind the earlier ones of its sequence. Once none of
-    /// those is left, the sink holds the sequence and says [`Report::Refused`] with `failure`. If the destination cannot say to which sequence
-    /// the record belongs, the sequences that may be its own wait. Returns [`Enqueue::Taken`] or [`Enqueue::Full`]. The relay does not call
-    /// it where there are transactions.
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue;
 
     /// Calls `each` with the reports that have come. Does not wait for any.
     fn poll(&mut self, each: &mut dyn FnMut(Report));
@@ -477,16 +467,6 @@ macro_rules! hand_on {
             $sink.try_enqueue(record, tag)
         }
     };
-    (@ $self:ident, $sink:expr, try_enqueue_refused) => {
-        fn try_enqueue_refused(
-            &mut $self,
-            record: &$crate::sink::Record<'_>,
-            tag: $crate::sink::Tag,
-            failure: &$crate::sink::Failure,
-        ) -> $crate::sink::Enqueue {
-            $sink.try_enqueue_refused(record, tag, failure)
-        }
-    };
     (@ $self:ident, $sink:expr, poll) => {
         fn poll(&mut $self, each: &mut dyn FnMut($crate::sink::Report)) { $sink.poll(each); }
     };
@@ -529,5 +509,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, try_enqueue_refused, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 }

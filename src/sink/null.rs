@@ -2,8 +2,7 @@
 //!
 //! In: records. Out: their reports, at the next poll.
 
-use super::only_sequence::OnlySequence;
-use super::{Delivered, Enqueue, Failure, InFlight, Origin, Record, RefusalId, Report, Resolution, Sink, Tag, Token};
+use super::{Delivered, Enqueue, Failure, InFlight, Record, Report, Sink, Tag, Token};
 
 /// The sink that keeps nothing.
 #[derive(Debug, Default)]
@@ -11,14 +10,10 @@ pub struct NullSink {
     /// The records since the last poll: token, how many, bytes.
     runs: Vec<(Token, u32, u64)>,
     in_flight: InFlight,
-    refused: OnlySequence,
 }
 
 impl Sink for NullSink {
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
-        if self.refused.is_held() {
-            return Enqueue::Full;
-        }
         let bytes = record.bytes() as u64;
         match self.runs.last_mut() {
             Some((last, records, sum)) if *last == token => {
@@ -37,25 +32,13 @@ impl Sink for NullSink {
         for (token, records, bytes) in self.runs.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
-        self.refused.report(each);
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.refused.try_hold(record, tag, failure)
-    }
-
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Some((record, token)) = self.refused.resolve(refusal, resolution) else { return Enqueue::Taken };
-        self.refused.forget();
-        self.try_enqueue(record, Tag { token, origin: Origin::default() })
     }
 
     fn in_flight(&self) -> InFlight {
-        self.refused.count(self.in_flight)
+        self.in_flight
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        self.refused.forget();
         self.runs.clear();
         self.in_flight = InFlight::default();
         Ok(())

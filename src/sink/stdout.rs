@@ -9,10 +9,7 @@ use crate::route::TOPICS;
 use crate::setting_text::SettingError;
 use crate::wire::Hex;
 
-use super::only_sequence::OnlySequence;
-use super::{
-    Delivered, Enqueue, Failure, FailureClass, InFlight, Record, RefusalId, Report, Resolution, Sink, Tag, Token,
-};
+use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -77,15 +74,14 @@ pub struct StdoutSink<W: Write> {
     /// The records that are written and not flushed, in runs of equal tokens: token, records, bytes.
     pending: Vec<(Token, u32, u64)>,
     in_flight: InFlight,
-    refused: OnlySequence,
     broken: Option<io::ErrorKind>,
 }
 
 impl<W: Write> StdoutSink<W> {
     /// Writes to `writer`.
     pub fn new(writer: W) -> Self {
-        let (writer, refused) = (BufWriter::new(writer), OnlySequence::default());
-        Self { writer, pending: Vec::new(), in_flight: InFlight::default(), refused, broken: None }
+        let (writer, pending) = (BufWriter::new(writer), Vec::new());
+        Self { writer, pending, in_flight: InFlight::default(), broken: None }
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -97,24 +93,6 @@ impl<W: Write> StdoutSink<W> {
     fn write(&mut self, record: &Record<'_>) -> io::Result<()> {
         serde_json::to_writer(&mut self.writer, &line(record))?;
         self.writer.write_all(b"\n")
-    }
-
-    /// Writes a record that is to be reported with this token.
-    fn take(&mut self, record: &Record<'_>, token: Token) -> Enqueue {
-        if let Err(error) = self.write(record) {
-            self.broken = Some(error.kind());
-        }
-        if let Some(failure) = self.failure() {
-            return Enqueue::Blocked(failure);
-        }
-        let bytes = record.bytes() as u64;
-        self.in_flight.records += 1;
-        self.in_flight.bytes += record.held_bytes() as u64;
-        match self.pending.last_mut() {
-            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
-            Some(_) | None => self.pending.push((token, 1, bytes)),
-        }
-        Enqueue::Taken
     }
 }
 
@@ -143,24 +121,24 @@ fn text(bytes: Option<&[u8]>) -> Value {
 
 impl<W: Write> Sink for StdoutSink<W> {
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
-        if self.refused.is_held() { Enqueue::Full } else { self.take(record, token) }
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.refused.try_hold(record, tag, failure)
-    }
-
-    fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Some((record, token)) = self.refused.resolve(refusal, resolution) else { return Enqueue::Taken };
-        let enqueue = self.take(record, token);
-        if matches!(enqueue, Enqueue::Taken) {
-            self.refused.forget();
+        if let Err(error) = self.write(record) {
+            self.broken = Some(error.kind());
         }
-        enqueue
+        if let Some(failure) = self.failure() {
+            return Enqueue::Blocked(failure);
+        }
+        let bytes = record.bytes() as u64;
+        self.in_flight.records += 1;
+        self.in_flight.bytes += record.held_bytes() as u64;
+        match self.pending.last_mut() {
+            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
+            Some(_) | None => self.pending.push((token, 1, bytes)),
+        }
+        Enqueue::Taken
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        if self.pending.is_empty() && !self.refused.is_held() {
+        if self.pending.is_empty() {
             return;
         }
         if let Err(error) = self.writer.flush() {
@@ -174,16 +152,14 @@ impl<W: Write> Sink for StdoutSink<W> {
         for (token, records, bytes) in self.pending.drain(..) {
             each(Report::Delivered(Delivered { token, records, bytes }));
         }
-        self.refused.report(each);
     }
 
     fn in_flight(&self) -> InFlight {
-        self.refused.count(self.in_flight)
+        self.in_flight
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
         self.pending.clear();
-        self.refused.forget();
         self.in_flight = InFlight::default();
         self.failure().map_or(Ok(()), Err)
     }
@@ -243,46 +219,6 @@ mod tests {
         sink.poll(&mut each);
         sink.poll(&mut each);
         assert_eq!((reported, sink.in_flight().records), (2, 0));
-    }
-
-    #[test]
-    fn nothing_passes_a_refused_record_before_what_takes_its_place() {
-        let mut sink = StdoutSink::new(Vec::new());
-        let record = |topic| Record {
-            topic,
-            key: None,
-            value: None,
-            headers: &[],
-            timestamp_millis: 0,
-            partition: None,
-            content: Content::Unknown,
-        };
-        let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
-        let failure = Failure::new(FailureClass::Row, "null_route", "no topic");
-        assert!(matches!(sink.try_enqueue(&record("a"), tag), Enqueue::Taken));
-        assert!(matches!(sink.try_enqueue_refused(&record(""), tag, &failure), Enqueue::Taken));
-        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Full));
-        assert_eq!((sink.in_flight().records, sink.in_flight().held), (2, 1));
-        let mut told = Vec::new();
-        let mut poll = |sink: &mut StdoutSink<Vec<u8>>| {
-            sink.poll(&mut |report| match report {
-                Report::Delivered(run) => told.push(format!("{} delivered", run.records)),
-                Report::Refused(refused) => told.push(format!("{}: {}", refused.id.0, refused.failure)),
-                Report::Failed(failure) => panic!("{failure}"),
-            });
-        };
-        poll(&mut sink);
-        poll(&mut sink);
-        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Full));
-        let instead = Resolution::ReplaceWith(&record("b"), Token::unpack(2));
-        assert!(matches!(sink.resolve(RefusalId(1), instead), Enqueue::Taken));
-        assert!(matches!(sink.try_enqueue(&record("c"), tag), Enqueue::Taken));
-        poll(&mut sink);
-        assert_eq!(told, ["1 delivered", "1: no topic", "1 delivered", "1 delivered"]);
-        assert_eq!(sink.in_flight(), InFlight::default());
-        let lines = String::from_utf8(sink.writer.into_inner().unwrap()).unwrap();
-        let topics: Vec<&str> = lines.lines().filter_map(|line| line.split("\"topic\":\"").nth(1)?.get(..1)).collect();
-        assert_eq!(topics, ["a", "b", "c"]);
     }
 
     #[test]

@@ -129,8 +129,6 @@ struct Queued {
     bytes: u64,
     tag: Tag,
     record: OwnedRecord,
-    /// Why it is not to be sent.
-    refused: Option<Failure>,
     /// The partition that waits for it, a dead letter.
     releases: Option<Partition>,
 }
@@ -229,25 +227,7 @@ impl Broker {
             return Enqueue::Blocked(failure);
         }
         let record = OwnedRecord::of(record);
-        producer.take(partition, Queued { number, dead_letter, bytes, tag, record, refused: None, releases: None });
-        Enqueue::Taken
-    }
-
-    /// A record that is refused already waits for its turn in this partition.
-    pub(crate) fn try_enqueue_refused(
-        &mut self,
-        producer: usize,
-        (number, partition): (usize, Partition),
-        (record, tag): (&Record<'_>, Tag),
-        failure: &Failure,
-    ) -> Enqueue {
-        let producer = &mut self.producers[producer];
-        let (bytes, refused) = (record.bytes() as u64, Some(failure.clone()));
-        if producer.in_flight.records > 0 && producer.in_flight.bytes + bytes > producer.settings.room {
-            return Enqueue::Full;
-        }
-        let record = OwnedRecord::of(record);
-        producer.take(partition, Queued { number, dead_letter: false, bytes, tag, record, refused, releases: None });
+        producer.take(partition, Queued { number, dead_letter, bytes, tag, record, releases: None });
         Enqueue::Taken
     }
 
@@ -292,7 +272,7 @@ impl Broker {
                 let tag = Tag { token, ..old.tag };
                 let in_place = to == partition;
                 let releases = if in_place { old.releases } else { Some(partition.clone()) };
-                let queued = Queued { number, dead_letter, bytes, tag, record, refused: None, releases };
+                let queued = Queued { number, dead_letter, bytes, tag, record, releases };
                 producer.take(to.clone(), queued);
                 if in_place {
                     let queue = producer.queues.get_mut(&to).expect("it was taken");
@@ -474,7 +454,7 @@ impl Producer {
     /// The partitions that a batch may be sent to.
     fn able<'a>(&'a self, now: Duration, held: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a Partition> {
         let able = move |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
-            let is_free = |queued: &Queued| queued.refused.is_none() && !held.contains(&queued.number);
+            let is_free = |queued: &Queued| !held.contains(&queued.number);
             queue.front().is_some_and(is_free)
                 && !self.waits(partition)
                 && self.paused.get(*partition).is_none_or(|until| now >= *until)
@@ -506,18 +486,8 @@ impl Producer {
         self.untold.push((told, refused));
     }
 
-    /// The refusals that have come, with those of records that were refused before they were sent and whose turn has come.
+    /// The refusals that have come.
     fn tell_refused(&mut self, now: Duration) -> Vec<Report> {
-        let unsent = |queue: &VecDeque<Queued>| queue.front().and_then(|queued| queued.refused.clone());
-        let turns: Vec<(Partition, Failure)> = self
-            .queues
-            .iter()
-            .filter(|(partition, _)| !self.waits(partition))
-            .filter_map(|(partition, queue)| Some((partition.clone(), unsent(queue)?)))
-            .collect();
-        for (partition, failure) in turns {
-            self.hold(&partition, failure, now);
-        }
         let told = self.untold.extract_if(.., |(told, _)| *told <= now);
         told.map(|(_, refused)| Report::Refused(Box::new(refused))).collect()
     }
@@ -560,7 +530,6 @@ impl Producer {
             if batch.last().is_some_and(is_beside)
                 || !batch.is_empty() && bytes > self.settings.batch
                 || held.contains(&queued.number)
-                || queued.refused.is_some()
             {
                 break;
             }
@@ -617,8 +586,7 @@ impl Producer {
     ) {
         self.fatal = true;
         for (partition, queue) in std::mem::take(&mut self.queues) {
-            let is_clean =
-                |queued: &Queued| queued.refused.is_none() && !rules.refuse(std::iter::once(queued.judged()));
+            let is_clean = |queued: &Queued| !rules.refuse(std::iter::once(queued.judged()));
             let clean = if self.waits(&partition) { 0 } else { queue.iter().take_while(|it| is_clean(it)).count() };
             let through = if dice.one_in(2) { 0 } else { dice.index(clean + 1) };
             for (place, queued) in queue.into_iter().enumerate() {

@@ -4,7 +4,7 @@ use crate::lanes::{Lanes, Mutant};
 use crate::machines::Shared;
 use crate::postgres::{Delivery, Postgres, read_status};
 use crate::transactions::Transaction;
-use crate::truth::{Found, Taken, identify, identify_unsent};
+use crate::truth::{Taken, identify};
 use crate::world::World;
 use std::time::{Duration, Instant};
 use walrelay::pg::frame::ReadBuffer;
@@ -98,35 +98,10 @@ impl Sink for SimSink {
             if matches!(enqueue, Enqueue::Taken) {
                 world.takes(shared.machine, producer, found.number);
                 world.took(found, record);
-                world.log(&format_args!("producer {producer} takes {found:?}"));
-            }
-            enqueue
-        })
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        let Self { shared, producer, lanes } = self;
-        let (producer, base) = (*producer, shared.base);
-        shared.with(|world| {
-            let number = identify_unsent(record, &world.postgres.wal);
-            assert!(world.is_unsendable(number), "row {number} is not to be sent, and nothing is wrong with it");
-            let found = Found { number, dead_letter: false, bytes: record.bytes() as u64 };
-            let place = match world.nature.mutant {
-                Some(Mutant::NotBehind) => (String::new(), number as u64 % 7),
-                // Records without a topic wait in one place, one behind the other.
-                _ if record.topic.is_empty() => (String::new(), 0),
-                _ => world.broker.partition_of(found, &world.postgres.wal),
-            };
-            let enqueue = match lanes {
-                Some(lanes) => {
-                    let now = base + world.now;
-                    lanes.try_enqueue_refused((&place, record), tag, failure, world, now)
+                if found.dead_letter && !world.truth.exactly_once {
+                    world.truth.set_aside.insert(found.number);
                 }
-                None => world.broker.try_enqueue_refused(producer, (number, place), (record, tag), failure),
-            };
-            if matches!(enqueue, Enqueue::Taken) {
-                world.takes(shared.machine, producer, number);
-                world.log(&format_args!("producer {producer} takes the refused row {number}"));
+                world.log(&format_args!("producer {producer} takes {found:?}"));
             }
             enqueue
         })

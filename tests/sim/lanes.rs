@@ -30,8 +30,6 @@ pub(crate) enum Mutant {
     Unproven,
     /// A key's rows in two lanes.
     TwoLanes,
-    /// A record that is refused before it is sent does not wait for its turn, and nothing waits for it.
-    NotBehind,
     /// The queue goes on behind a record that was refused, which is tried again later.
     NotHeld,
     /// The clients are ended two seconds after the slot is free.
@@ -185,22 +183,6 @@ impl Lanes {
             now,
             &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine },
         )
-    }
-
-    pub(crate) fn try_enqueue_refused(
-        &mut self,
-        (partition, record): (&Partition, &Record<'_>),
-        tag: Tag,
-        failure: &Failure,
-        world: &mut World,
-        now: Instant,
-    ) -> Enqueue {
-        let in_flight = self.partitions.in_flight();
-        if in_flight.records > 0 && in_flight.bytes + record.held_bytes() as u64 > self.settings.room {
-            return Enqueue::Full;
-        }
-        let at = self.choose(partition, world, now);
-        self.partitions.enqueue_refused(at, record, tag, failure)
     }
 
     pub(crate) fn resolve(

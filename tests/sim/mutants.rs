@@ -6,7 +6,7 @@ use crate::run::run_with;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// So many runs are enough to find it.
-const RUNS: u64 = 400;
+const RUNS: u64 = 1000;
 
 /// The first seed with which the judge says `what`.
 fn found(mutant: Mutant, what: &str) -> Option<(u64, String)> {
@@ -30,11 +30,6 @@ fn a_keys_rows_in_two_lanes_are_found() {
 #[test]
 fn a_queue_that_is_not_held_after_a_refusal_is_found() {
     println!("{:?}", found(Mutant::NotHeld, " appears ").expect("rows are swapped"));
-}
-
-#[test]
-fn a_record_that_is_refused_before_it_is_sent_and_holds_nothing_is_found() {
-    println!("{:?}", found(Mutant::NotBehind, " appears ").expect("rows pass it, or its dead letter passes them"));
 }
 
 #[test]

@@ -5,7 +5,6 @@ use crate::nature::{Bounds, Nature};
 use crate::postgres::BEGIN;
 use crate::process::{Outcome, Process};
 use crate::run::{ended, run};
-use crate::truth::DEAD_LETTERS;
 use crate::wal::Piece;
 use crate::world::World;
 use std::time::Duration;
@@ -441,46 +440,6 @@ fn rows_of_a_topic_that_is_missing_for_long_become_dead_letters_and_those_after_
         assert_eq!(world.truth.dead_letters.iter().copied().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(world.truth.first_missing(&world.postgres.wal), None);
     });
-}
-
-/// Two good rows of a key, with one between them that the client never takes, and rows of other keys behind them. `lanes`: how many the Kafka
-/// sink has; 0: another sink.
-fn check_that_a_bad_row_holds_up_its_key_alone(lanes: u64) {
-    let shared = world();
-    let begin = shared.with(|world| {
-        world.nature.bad_rows = BadRowAction::DeadLetter;
-        world.nature.lanes = lanes;
-        world.nature.client.as_mut().expect("settings").record = 10_000;
-        world.broker.partitions = 100;
-        world.broker.blocked.insert(DEAD_LETTERS.to_owned(), Duration::MAX);
-        let large = Piece::Row { route: "order", key: Some("a".to_owned()), bytes: 10_000 };
-        world.commit(vec![row("a"), large, row("a"), row("b")]);
-        for _ in 0..20 {
-            commit(world, &["b", "c"]);
-        }
-        world.postgres.slot.confirmed
-    });
-    once(
-        &shared,
-        |world| (0..44).all(|row| world.truth.has(row) || row == 1 || row == 2),
-        move |world| {
-            assert!(!world.truth.has(2), "what follows of its key waits for it");
-            assert_eq!(world.postgres.slot.confirmed, begin);
-            world.broker.blocked.clear();
-            world.calm_down();
-        },
-    );
-    assert_eq!(until_end(&shared, &mut start(&shared)), "Stopped");
-    let times = times(&shared);
-    assert!(times.iter().enumerate().all(|(row, times)| *times == u32::from(row != 1)), "{times:?}");
-    shared.with(|world| assert!(world.truth.dead_letters.iter().eq([&1])));
-    assert_eq!(confirmed(&shared), shared.with(|world| world.postgres.wal.end));
-}
-
-#[test]
-fn a_bad_row_whose_dead_letter_waits_holds_up_its_key_alone() {
-    check_that_a_bad_row_holds_up_its_key_alone(0);
-    check_that_a_bad_row_holds_up_its_key_alone(2);
 }
 
 /// A refused row in the middle of a large transaction, exactly once: how the process ends, how often each row is there, and the dead letters.

@@ -5,7 +5,7 @@
 //! * In a partition, rows appear for the first time in commit order.
 //! * When a position is confirmed, every row that commits before it *is in the broker*.
 //! * Before a row of a key appears, the action of every earlier one of that key is decided: in the broker, as a dead letter, or
-//!   skipped where that was asked for.
+//!   skipped where that was asked for. Nothing waits for the dead letter of a row of which no record was made.
 //! * Only what is bad becomes a dead letter.
 //! * In transactions, no row appears twice.
 //! * A record that repeats an older row of its key is followed by all newer ones again: a consumer that keeps the last value of each
@@ -24,6 +24,8 @@ pub(crate) struct Truth {
     pub(crate) appended: Vec<u32>,
     /// Rows whose dead letter was appended.
     pub(crate) dead_letters: BTreeSet<usize>,
+    /// Rows of which no record was made, and whose dead letters were taken: nothing waits for them.
+    pub(crate) set_aside: BTreeSet<usize>,
     /// Bad rows that may be skipped.
     pub(crate) excused: BTreeSet<usize>,
     /// Rows of each topic and key that have been committed and are not known to be decided, and how many rows were looked at.
@@ -110,7 +112,9 @@ impl Truth {
 
     /// The broker appends a row's dead letter.
     pub(crate) fn append_dead_letter(&mut self, number: usize, wal: &Wal) {
-        self.nothing_before_it_is_open(number, wal);
+        if !self.set_aside.contains(&number) {
+            self.nothing_before_it_is_open(number, wal);
+        }
         self.dead_letters.insert(number);
     }
 
@@ -138,7 +142,8 @@ impl Truth {
         let Some(key) = row.key.clone().filter(|_| !row.lost) else { return };
         let place = (row.route, key);
         let mut queue = self.unsealed.remove(&place).unwrap_or_default();
-        while queue.front().is_some_and(|first| self.is_decided(*first, &wal.rows[*first])) {
+        let is_passed = |row: usize| self.is_decided(row, &wal.rows[row]) || self.set_aside.contains(&row);
+        while queue.front().is_some_and(|first| is_passed(*first)) {
             queue.pop_front();
         }
         if let Some(open) = queue.front() {
@@ -159,12 +164,8 @@ impl Truth {
         if self.appended[number] > 1 {
             assert!(!self.exactly_once || row.lost, "row {number} appears twice, and is to appear once");
             self.repeats += 1;
-        } else if row.key.is_some()
-            && !row.lost
-            && !self.dead_letters.contains(&number)
-            && !self.excused.contains(&number)
-        {
-            // (A bad row that is good later, its topic's limit raised, may follow its own dead letter when it comes again.)
+        } else if row.key.is_some() && self.comes_again(number, wal) {
+            // (A bad row that is good later, its topic's limit raised, may follow later rows when it comes again.)
             let newest = self.newest.entry(partition.clone()).or_insert(number);
             assert!(*newest <= number, "row {number} appears in {partition:?} after row {newest}, which is later");
             *newest = number;
@@ -182,9 +183,10 @@ impl Truth {
         self.records.insert(place, records);
     }
 
-    /// Whether a relay that reads the row once more makes a record of it.
+    /// Whether each relay that reads the row makes a record of it.
     fn comes_again(&self, number: usize, wal: &Wal) -> bool {
-        !wal.rows[number].lost && !self.dead_letters.contains(&number) && !self.excused.contains(&number)
+        let is_bad = [&self.dead_letters, &self.set_aside, &self.excused].iter().any(|rows| rows.contains(&number));
+        !wal.rows[number].lost && !is_bad
     }
 
     /// The keys of which an old record was not followed by all newer ones.
@@ -244,18 +246,6 @@ pub(crate) fn identify(record: &Record<'_>, wal: &Wal) -> Found {
         return Found { number: identify_dead_letter(record, wal), dead_letter: true, bytes };
     }
     Found { number: identify_record(record, wal), dead_letter: false, bytes }
-}
-
-/// Which row a record is that is not to be sent: there may be no more of it than the row gives.
-pub(crate) fn identify_unsent(record: &Record<'_>, wal: &Wal) -> usize {
-    if !record.topic.is_empty() {
-        return identify_record(record, wal);
-    }
-    let id = record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value).expect("an id");
-    let number = std::str::from_utf8(id).unwrap().parse().expect("a row's number");
-    let row: &Row = wal.rows.get(number).expect("a row that was committed");
-    assert_eq!(record.key, row.key.as_ref().map(String::as_bytes), "row {number}");
-    number
 }
 
 fn identify_dead_letter(record: &Record<'_>, wal: &Wal) -> usize {

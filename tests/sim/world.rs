@@ -230,11 +230,6 @@ impl World {
         wal.rows[number].route == BAD_ROUTE || bytes_of(number, wal) > most
     }
 
-    /// Whether the relay may say of a row that its record is not to be sent.
-    pub(crate) fn is_unsendable(&self, number: usize) -> bool {
-        self.is_local(number) || self.nature.missing + self.nature.forbidden > 0
-    }
-
     /// A relay's sink takes a row.
     pub(crate) fn takes(&mut self, machine: usize, producer: usize, number: usize) {
         let Self { broker, postgres, machines, truth, .. } = self;

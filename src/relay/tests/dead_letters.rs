@@ -10,16 +10,29 @@ use std::sync::atomic::AtomicU32;
 /// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
 #[derive(Default)]
 struct ByKey {
-    keys: BTreeMap<Vec<u8>, VecDeque<Waiting>>,
+    /// The records of each topic and key.
+    keys: BTreeMap<(String, Vec<u8>), VecDeque<Waiting>>,
     refusals: u64,
     /// Why it takes no dead letters now, or ever.
     no_dead_letters: Option<Enqueue>,
     /// It never takes a dead letter with a payload.
     no_payloads: bool,
+    /// When it refuses a dead letter that it will never store.
+    refuses: Refuses,
+    /// It does not deliver dead letters now.
+    dead_letters_wait: bool,
     /// It takes records in transactions.
     transactions: bool,
     /// The topic and the event of each record that was delivered.
     delivered: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Refuses {
+    #[default]
+    AtOnce,
+    /// It takes the dead letter first.
+    Later,
 }
 
 struct Waiting {
@@ -38,7 +51,7 @@ fn too_large() -> Failure {
 
 impl ByKey {
     /// Its answer to this dead letter, if it does not take it.
-    fn refuses(&self, record: &Record<'_>) -> Option<Enqueue> {
+    fn refuses_dead_letter(&self, record: &Record<'_>) -> Option<Enqueue> {
         match &self.no_dead_letters {
             _ if self.no_payloads && record.value.is_some() => Some(Enqueue::Bad(too_large())),
             Some(Enqueue::Bad(failure)) => Some(Enqueue::Bad(failure.clone())),
@@ -47,10 +60,13 @@ impl ByKey {
         }
     }
 
-    fn take(&mut self, record: &Record<'_>, tag: Tag, refused: Option<Failure>) -> Enqueue {
-        let record_of = Waiting { record: OwnedRecord::of(record), tag, refused, refusal: None };
-        self.keys.entry(record.key.unwrap_or_default().to_vec()).or_default().push_back(record_of);
-        Enqueue::Taken
+    /// Its answer to this record. `Ok`: it takes the record, and may refuse it later.
+    fn answer(&self, record: &Record<'_>) -> Result<Option<Failure>, Enqueue> {
+        match self.refuses_dead_letter(record).filter(|_| record.topic == DEAD) {
+            Some(Enqueue::Bad(failure)) if self.refuses == Refuses::Later => Ok(Some(failure)),
+            Some(refuses) => Err(refuses),
+            None => Ok(None),
+        }
     }
 }
 
@@ -61,20 +77,26 @@ impl Sink for SharedByKey {
         if record.value == Some(b"never") && record.topic != DEAD {
             return Enqueue::Bad(too_large());
         }
-        let refuses = if record.topic == DEAD { self.0.borrow().refuses(record) } else { None };
-        refuses.unwrap_or_else(|| self.0.borrow_mut().take(record, tag, None))
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.0.borrow_mut().take(record, tag, Some(failure.clone()))
+        let mut sink = self.0.borrow_mut();
+        let refused = match sink.answer(record) {
+            Ok(refused) => refused,
+            Err(answer) => return answer,
+        };
+        let key = (record.topic.to_owned(), record.key.unwrap_or_default().to_vec());
+        let taken = Waiting { record: OwnedRecord::of(record), tag, refused, refusal: None };
+        sink.keys.entry(key).or_default().push_back(taken);
+        Enqueue::Taken
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        let ByKey { keys, refusals, delivered, .. } = &mut *self.0.borrow_mut();
-        for queue in keys.values_mut() {
+        let ByKey { keys, refusals, delivered, dead_letters_wait, .. } = &mut *self.0.borrow_mut();
+        for (_, queue) in keys.iter_mut().filter(|((topic, _), _)| topic != DEAD || !*dead_letters_wait) {
             while let Some(Waiting { record, tag, .. }) = queue.pop_front_if(|first| first.refused.is_none()) {
                 delivered.push(record.with_record(&mut HeaderRoom::default(), |record| {
-                    let header = |name: &str| record.headers.iter().find(|it| it.name == name).and_then(|it| it.value);
+                    let header = |name: &str| {
+                        let mut headers = record.headers.iter().filter(|it| it.name == name);
+                        headers.next().filter(|_| headers.next().is_none()).and_then(|it| it.value)
+                    };
                     let text = |name| header(name).map(|value| String::from_utf8_lossy(value).into_owned());
                     let parts = [Some(record.topic.to_owned()), text("eventType"), text("walrelay-error")];
                     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -94,12 +116,14 @@ impl Sink for SharedByKey {
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
         let Resolution::ReplaceWith(record, token) = resolution else { panic!("{resolution:?}") };
         let mut sink = self.0.borrow_mut();
-        if let Some(refuses) = sink.refuses(record) {
-            return refuses;
-        }
+        let refused = match sink.answer(record) {
+            Ok(refused) => refused,
+            Err(answer) => return answer,
+        };
         let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.refusal == Some(refusal));
         let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
-        (first.record, first.tag.token, first.refused) = (OwnedRecord::of(record), token, None);
+        (first.record, first.tag.token) = (OwnedRecord::of(record), token);
+        (first.refused, first.refusal) = (refused, None);
         Enqueue::Taken
     }
 
@@ -172,52 +196,56 @@ fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<SharedByKey, Te
 }
 
 #[test]
-fn a_bad_row_waits_for_its_turn_and_holds_up_its_key_alone() {
+fn nothing_waits_for_a_dead_letter_but_the_position() {
     let sent = [
         begin(2000),
         row_of("a", "\"order\"", "a1", "{}"),
         row_of("a", "\"order\"", "a2", "\"never\""),
         row_of("a", "\"order\"", "a3", "{}"),
-        row_of("b", "\"order\"", "b1", "{}"),
-        row_of("c", "null", "c1", "{}"),
+        row_of("b", "null", "b1", "{}"),
         row_of("b", "\"order\"", "b2", "{}"),
         commit(2000, 2040),
     ];
     let (mut relay, mut server, sink) = with_dead_letters(&sent);
-    sink.borrow_mut().no_dead_letters = Some(Enqueue::Full);
+    sink.borrow_mut().dead_letters_wait = true;
     relay.stream(&mut server, None);
     let topic = "outbox.event.order";
-    assert_eq!(sink.borrow().delivered, ["a1", "b1", "b2"].map(|kind| format!("{topic} {kind}")));
-    assert_eq!((relay.acknowledged, relay.in_flight(), relay.flush_lsn()), (3, 3, Lsn::new(1000)));
-    assert_eq!(relay.handled_bad_rows, 0, "none is finished");
-    sink.borrow_mut().no_dead_letters = None;
+    assert_eq!(sink.borrow().delivered, ["a1", "a3", "b2"].map(|kind| format!("{topic} {kind}")));
+    assert_eq!((relay.acknowledged, relay.in_flight(), relay.flush_lsn()), (3, 2, Lsn::new(1000)));
+    sink.borrow_mut().dead_letters_wait = false;
     relay.idle(seconds(1)).unwrap();
     let delivered = sink.borrow().delivered[3..].to_vec();
-    let [first, second, third] = delivered.as_slice() else { panic!("{delivered:?}") };
-    assert_eq!([first, second], [&format!("{DEAD} a2 it is too large"), &format!("{topic} a3")]);
-    assert!(third.starts_with(&format!("{DEAD} c1 column")), "{third}");
+    let [first, second] = delivered.as_slice() else { panic!("{delivered:?}") };
+    assert_eq!(first, &format!("{DEAD} a2 it is too large"));
+    assert!(second.starts_with(&format!("{DEAD} b1 column")), "{second}");
     assert_eq!((relay.in_flight(), relay.flush_lsn(), relay.handled_bad_rows), (0, Lsn::new(2040), 2));
 }
 
 #[test]
 fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
-    let sent = [begin(2000), row_of("c", "null", "c1", "{}"), row_of("b", "\"order\"", "b1", "{}"), commit(2000, 2040)];
-    let (mut relay, mut server, sink) = with_dead_letters(&sent);
-    let failure = Failure::new(FailureClass::Row, "too_large", "it is too large as well");
-    sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(failure.clone()));
-    let ended = relay.stream(&mut server, None);
-    let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
-    assert_eq!((bad.row.id.as_deref(), bad.row.reason.label()), (Some("c1"), "null_route"));
-    assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
-    assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
-    assert_eq!(relay.in_flight(), 1, "the bad row alone");
+    for (refuses, label) in [(Refuses::AtOnce, "null_route"), (Refuses::Later, "too_large")] {
+        let sent =
+            [begin(2000), row_of("c", "null", "c1", "{}"), row_of("b", "\"order\"", "b1", "{}"), commit(2000, 2040)];
+        let (mut relay, mut server, sink) = with_dead_letters(&sent);
+        let failure = Failure::new(FailureClass::Row, "too_large", "it is too large as well");
+        sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(failure.clone()));
+        sink.borrow_mut().refuses = refuses;
+        let ended = relay.stream(&mut server, None);
+        let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
+        assert_eq!((bad.row.id.as_deref(), bad.row.reason.label()), (Some("c1"), label));
+        assert!(bad.row.reason.to_string().starts_with("column \"aggregatetype\" is null"), "{}", bad.row.reason);
+        assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
+        assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
+        assert_eq!(relay.in_flight(), u64::from(refuses == Refuses::Later), "the bad row alone");
+    }
 }
 
 #[test]
 fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered() {
-    for transactions in [false, true] {
+    for (transactions, refuses) in [(false, Refuses::AtOnce), (false, Refuses::Later), (true, Refuses::AtOnce)] {
         let [table, row] = table_and_row(["1", "order", "a", "a1", "never"]);
-        let sink = ByKey { transactions, no_payloads: true, no_dead_letters: Some(Enqueue::Full), ..ByKey::default() };
+        let no_dead_letters = Some(Enqueue::Full);
+        let sink = ByKey { transactions, refuses, no_payloads: true, no_dead_letters, ..ByKey::default() };
         let (relay, mut server, sink) = with_dead_letters_in(sink, &[begin(2000), table, row, commit(2000, 2040)]);
         server.until = Duration::from_hours(1);
         let noted = Arc::new(AtomicU32::new(0));
@@ -230,9 +258,10 @@ fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered(
         let mut session = Session::new(relay.clock().now(), None, Lsn::new(1000));
         let mut turn = |relay: &mut Relay<_, _>| (0..500).for_each(|_| relay.turn(&mut server, &mut session).unwrap());
         turn(&mut relay);
-        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 0), "{transactions}");
+        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 0), "{refuses:?}");
         sink.borrow_mut().no_dead_letters = None;
         turn(&mut relay);
-        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 1), "{transactions}");
+        assert_eq!((noted.load(Ordering::Relaxed), relay.handled_bad_rows), (1, 1), "{refuses:?}");
+        assert_eq!(sink.borrow().delivered, [format!("{DEAD} a1 it is too large")]);
     }
 }

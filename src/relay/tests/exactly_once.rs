@@ -35,10 +35,6 @@ impl Sink for Transactional {
         Enqueue::Taken
     }
 
-    fn try_enqueue_refused(&mut self, _record: &Record<'_>, _tag: Tag, _failure: &Failure) -> Enqueue {
-        panic!("a transaction takes a dead letter at once")
-    }
-
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         let mut broker = self.0.borrow_mut();
         if broker.reports && !broker.silence.contains(&self.1.now()) {

@@ -77,10 +77,6 @@ impl Sink for Idle {
         Enqueue::Full
     }
 
-    fn try_enqueue_refused(&mut self, _record: &Record<'_>, _tag: Tag, _failure: &Failure) -> Enqueue {
-        Enqueue::Full
-    }
-
     fn poll(&mut self, _each: &mut dyn FnMut(Report)) {
         if self.draining {
             self.in_flight.records -= 1;

@@ -26,7 +26,6 @@
 //! | `partitions/` | which record may be handed over, and the search for a refused one |
 //! | `metadata` | questions to the cluster |
 //! | `topics`, `partitioner` | the known topics, and the choice of a record's partition |
-//! | `nowhere` | where refused records wait whose partition nobody knows |
 //! | `callbacks/` | librdkafka's reports, errors and log lines; new producers for those that ended |
 //! | `errors`, `auth_state` | classes and labels of errors; whether brokers accept the credentials |
 //! | `transactions`, `progress`, `replicas` | exactly once |
@@ -46,7 +45,6 @@ mod errors;
 mod login;
 mod marks;
 mod metadata;
-mod nowhere;
 mod partitioner;
 pub mod partitions;
 mod producers;
@@ -71,7 +69,6 @@ use super::{
 };
 use crate::sink::sockets::Sockets;
 use callbacks::{Context, Reported, take_reports};
-use nowhere::Nowhere;
 use partitions::Partitions;
 use producers::{Client, Producers};
 use rdkafka::producer::{BaseProducer, Producer as _};
@@ -96,7 +93,6 @@ pub struct KafkaSink {
     producers: Producers,
     topics: Topics,
     partitions: Partitions,
-    nowhere: Nowhere,
     /// Producers that have ended and still have records in flight, and since when the sink waits for their reports.
     retired: Vec<(Client, Instant)>,
     sockets: Sockets,
@@ -156,7 +152,6 @@ impl KafkaSink {
         Ok(Self {
             topics: Topics::new(settings.partitioner(), count),
             partitions: Partitions::default(),
-            nowhere: Nowhere::default(),
             sockets: Sockets::to(ports(settings.brokers())),
             hold: Hold::default(),
             closed: false,
@@ -242,7 +237,7 @@ impl Sink for KafkaSink {
     }
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if self.closed || !self.has_room(record.held_bytes() as u64) || self.is_nowhere(record.topic) {
+        if self.closed || !self.has_room(record.held_bytes() as u64) {
             return Enqueue::Full;
         }
         if !self.topics.is_last(record.topic)
@@ -265,15 +260,6 @@ impl Sink for KafkaSink {
         self.first_in_flight();
         let mut producers = self.producers.with(&self.topics);
         self.partitions.enqueue(at, record, tag, self.now, &mut producers)
-    }
-
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        if self.closed || !self.has_room(record.held_bytes() as u64) {
-            return Enqueue::Full;
-        }
-        let at = self.choose_refused(record);
-        self.first_in_flight();
-        self.partitions.enqueue_refused(at, record, tag, failure)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {

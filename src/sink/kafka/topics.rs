@@ -62,16 +62,6 @@ pub(super) enum Chosen {
     Unknown(i32),
 }
 
-impl Chosen {
-    /// The index of a known partition.
-    pub(super) fn known(self) -> Option<u32> {
-        match self {
-            Self::At(at) => Some(at),
-            Self::Unknown(_) => None,
-        }
-    }
-}
-
 impl Topics {
     pub(super) fn new(partitioner: Partitioner, producers: u8) -> Self {
         Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::sink::{Content, Failure, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
+use crate::sink::{Content, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
 
 /// Copies of records, one after the other.
 #[derive(Debug, Default)]
@@ -24,8 +24,6 @@ struct ChunkEntry {
     headers: Range<usize>,
     timestamp_millis: i64,
     content: Content,
-    /// Why the record was refused before it was sent. `None`: it was not.
-    refused: Option<Box<Failure>>,
 }
 
 #[derive(Debug)]
@@ -66,13 +64,7 @@ impl Chunk {
         }
         let headers = first..self.headers.len();
         let Record { timestamp_millis, content, .. } = *record;
-        self.entries.push(ChunkEntry { tag, topic, key, value, headers, timestamp_millis, content, refused: None });
-    }
-
-    /// Copies a record to the end that was refused before it was sent.
-    pub(super) fn push_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) {
-        self.push(record, tag);
-        self.entries.last_mut().into_iter().for_each(|entry| entry.refused = Some(Box::new(failure.clone())));
+        self.entries.push(ChunkEntry { tag, topic, key, value, headers, timestamp_millis, content });
     }
 
     /// Sets the origin of all its records.
@@ -137,11 +129,6 @@ impl<'a> Stored<'a> {
     /// The tag that its report carries.
     pub fn tag(self) -> Tag {
         self.entry.tag
-    }
-
-    /// Why it was refused before it was sent. `None`: it was not.
-    pub(super) fn refused(self) -> Option<&'a Failure> {
-        self.entry.refused.as_deref()
     }
 
     /// Its address.

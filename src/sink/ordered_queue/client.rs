@@ -138,10 +138,6 @@ impl Sink for QueueSink {
         }
     }
 
-    fn try_enqueue_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.with(Enqueue::Full, |sender| sender.push_refused(record, tag, failure))
-    }
-
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.with((), |sender| sender.poll(each));
     }

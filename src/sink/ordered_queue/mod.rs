@@ -11,8 +11,7 @@
 //!                         │ front, in order        │    │ refused
 //!                         └────────────────────────┘    ▼
 //!                              returned (unknown)     held ──▶ resolved: again, or gone
-//!                              postponed ──▶ resumed    ▲
-//!                                                       └── first of its key, and refused before it was sent
+//!                              postponed ──▶ resumed
 //! ```
 //!
 //! A client works only while the relay holds its slot ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the
@@ -51,7 +50,7 @@ pub use receiver::{Receiver, RecordOutcome, RecordPlace, RelayEvent};
 pub use reconnect::Reconnect;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 /// The label of failures of the class [`LogIn`](crate::sink::FailureClass::LogIn), for metrics.
@@ -131,8 +130,6 @@ pub struct OrderedQueue<T> {
     pushed: u64,
     /// How many records are of held keys.
     held: u64,
-    /// Keys that are held for a record that was refused before it was sent, until [`OrderedQueue::next_refused`] has named them.
-    refused: VecDeque<KeyId>,
 }
 
 /// The number of a key's first record, and the key.
@@ -171,8 +168,6 @@ struct QueuedItem<T> {
     item: T,
     /// How many items were pushed before: batches are sorted by it.
     number: u64,
-    /// The record was refused before it was sent: it is never taken.
-    refused: bool,
     next: u32,
 }
 
@@ -188,7 +183,6 @@ impl<T: Copy> Default for OrderedQueue<T> {
             unfit: Vec::new(),
             pushed: 0,
             held: 0,
-            refused: VecDeque::new(),
         }
     }
 }
@@ -239,19 +233,9 @@ impl<T: Copy> OrderedQueue<T> {
 
     /// Adds a record behind the others of its key.
     pub fn push(&mut self, key: KeyId, item: T) {
-        self.add(key, item, false);
-    }
-
-    /// Adds a record that was refused before it was sent behind the others of its key. Once it is the first, the key is held, and
-    /// [`OrderedQueue::next_refused`] names it.
-    pub fn push_refused(&mut self, key: KeyId, item: T) {
-        self.add(key, item, true);
-    }
-
-    fn add(&mut self, key: KeyId, item: T, refused: bool) {
         let number = self.pushed;
         self.pushed += 1;
-        let slot = self.fill(QueuedItem { item, number, refused, next: NONE });
+        let slot = self.fill(QueuedItem { item, number, next: NONE });
         let state = self.state(key);
         state.records += 1;
         let held = u64::from(state.waits == Waits::Held);
@@ -301,7 +285,7 @@ impl<T: Copy> OrderedQueue<T> {
         let most = if state.replacement { most.min(1) } else { most };
         let (mut at, mut taken) = (state.first, 0);
         while taken < most
-            && let Some(slot) = self.slots.get(at as usize).filter(|slot| !slot.refused)
+            && let Some(slot) = self.slots.get(at as usize)
         {
             match fit(&slot.item) {
                 Fit::Takes => batch.push(TakenRecord { key, number: slot.number, item: slot.item }),
@@ -392,7 +376,7 @@ impl<T: Copy> OrderedQueue<T> {
             }
             Resolved::ReplaceWith(item) => {
                 if let Some(slot) = self.slots.get_mut(first) {
-                    (slot.item, slot.refused) = (item, false);
+                    slot.item = item;
                 }
                 self.state(key).replacement = true;
                 old
@@ -400,16 +384,6 @@ impl<T: Copy> OrderedQueue<T> {
         };
         self.make_ready(key);
         old
-    }
-
-    /// The key that has been held longest for a record that was refused before it was sent, its first one, and was not named yet.
-    pub fn next_refused(&mut self) -> Option<KeyId> {
-        self.refused.pop_front()
-    }
-
-    /// Whether [`OrderedQueue::next_refused`] has a key to name.
-    pub fn has_refused(&self) -> bool {
-        !self.refused.is_empty()
     }
 
     /// The key's first record.
@@ -456,16 +430,10 @@ impl<T: Copy> OrderedQueue<T> {
     }
 
     fn make_ready(&mut self, key: KeyId) {
-        let KeyState { first, under_way, waits, records, .. } = *self.state(key);
+        let KeyState { first, under_way, waits, .. } = *self.state(key);
         let Some(slot) = self.slots.get(first as usize).filter(|_| under_way == 0 && waits == Waits::Not) else {
             return;
         };
-        if slot.refused {
-            self.state(key).waits = Waits::Held;
-            self.held += u64::from(records);
-            self.refused.push_back(key);
-            return;
-        }
         let number = slot.number;
         if !std::mem::replace(&mut self.state(key).ready, true) {
             self.ready.push(Reverse((number, key)));

@@ -179,7 +179,6 @@ impl Receiver {
             self.queue.resolve(key, Resolved::Again);
             self.queue.resume(key);
         }
-        self.tell_refused();
     }
 
     fn heed(&mut self, message: Message) {
@@ -190,15 +189,10 @@ impl Receiver {
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
                     let place = RecordPlace { chunk: at, number };
                     let Some(record) = self.record(place) else { continue };
-                    let (hash, refused) = (KeyHash::of(record.topic(), record.key()), record.refused().is_some());
+                    let hash = KeyHash::of(record.topic(), record.key());
                     let key = self.queue.key(hash);
-                    if refused {
-                        self.queue.push_refused(key, place);
-                    } else {
-                        self.queue.push(key, place);
-                    }
+                    self.queue.push(key, place);
                 }
-                self.tell_refused();
             }
             Message::Resolve(id, decision) => self.decide(id, decision),
             Message::Restart { generation, ended } => {
@@ -407,22 +401,8 @@ impl Receiver {
         self.refused.push(Refused { id, tag, record, failure: failure.clone() });
     }
 
-    /// Tells the relay's side of records that were refused before they were sent, and whose turn has come.
-    fn tell_refused(&mut self) {
-        if self.queue.has_refused() {
-            self.publish();
-        }
-    }
-
     /// Makes what was settled visible to the relay's side.
     pub fn publish(&mut self) {
-        while let Some(key) = self.queue.next_refused() {
-            let first = self.queue.first(key);
-            let failure = first.and_then(|place| self.record(place)?.refused().cloned());
-            if let (Some(place), Some(failure)) = (first, failure) {
-                self.refuse(key, place, &failure);
-            }
-        }
         let mut back = self.shared.back();
         back.chunks.append(&mut self.empty);
         if back.generation == self.generation {

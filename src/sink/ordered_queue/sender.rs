@@ -63,15 +63,6 @@ impl Sender {
 
     /// Copies a record, if there is room. If there is none, hands over what was gathered.
     pub(super) fn push(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        self.add(record, |chunk| chunk.push(record, tag))
-    }
-
-    /// As [`Sender::push`], for a record that is refused already.
-    pub(super) fn push_refused(&mut self, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        self.add(record, |chunk| chunk.push_refused(record, tag, failure))
-    }
-
-    fn add(&mut self, record: &Record<'_>, push: impl FnOnce(&mut Chunk)) -> Enqueue {
         let bytes = record.held_bytes() as u64;
         if self.in_flight.records > 0 && self.held() + bytes + RECORD_OVERHEAD_BYTES > self.bound {
             self.flush();
@@ -80,7 +71,7 @@ impl Sender {
         if self.filling.bytes() + record.held_bytes() > CHUNK_BYTES {
             self.flush();
         }
-        push(&mut self.filling);
+        self.filling.push(record, tag);
         self.pushed = true;
         self.in_flight.records += 1;
         self.in_flight.bytes += bytes;

@@ -2,10 +2,10 @@ use super::sender::Sender;
 use super::*;
 use crate::lsn::Lsn;
 use crate::sink::{
-    Content, DUPLICATE, Enqueue, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token,
+    Content, DUPLICATE, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token,
 };
 use proptest::prelude::*;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 /// A plain model of the queue: a list for each key, of which some records are under way.
 #[derive(Debug, Default)]
@@ -23,14 +23,11 @@ struct Queue {
     postponed: bool,
     /// The first takes the place of another, and is sent alone.
     instead: bool,
-    /// The numbers of those that were refused before they were sent.
-    refused: BTreeSet<u64>,
 }
 
 #[derive(Debug, Clone)]
 enum Act {
     Push(u16),
-    PushRefused(u16),
     Take {
         at_most: usize,
         of_a_key: u32,
@@ -58,7 +55,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let way = prop_oneof![Just(Way::Again), Just(Way::Gone), Just(Way::Instead)];
     let act = prop_oneof![
         6 => (0..5_u16).prop_map(Act::Push),
-        2 => (0..5_u16).prop_map(Act::PushRefused),
         4 => (0..6_usize, 1..4_u32).prop_map(|(at_most, of_a_key)| Act::Take { at_most, of_a_key }),
         5 => (0..5_usize).prop_map(Act::Delivered),
         2 => (0..5_usize).prop_map(Act::Refused),
@@ -72,12 +68,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 impl Queue {
-    /// One that was refused before it was sent holds its key once it is the first.
-    fn hold(&mut self) {
-        let is_refused = self.records.front().is_some_and(|(number, _)| self.refused.contains(number));
-        self.held |= is_refused && self.under_way == 0 && !self.postponed;
-    }
-
     fn could_be_taken(&self) -> bool {
         !self.held && !self.postponed && self.under_way == 0 && !self.records.is_empty()
     }
@@ -114,8 +104,8 @@ impl Model {
         queues.sort_unstable_by_key(|(_, queue)| queue.records.front().map(|(number, _)| *number));
         let front = |(key, queue): (&u16, &Queue)| {
             let most = if queue.instead { 1 } else { of_a_key as usize };
-            let to_send = queue.records.iter().take_while(|(number, _)| !queue.refused.contains(number));
-            to_send.take(most).map(|(number, item)| (*number, *item, *key)).collect::<Vec<_>>()
+            let to_send = queue.records.iter().take(most);
+            to_send.map(|(number, item)| (*number, *item, *key)).collect::<Vec<_>>()
         };
         let mut fronts: Vec<_> = queues.into_iter().flat_map(front).take(at_most).collect();
         fronts.sort_unstable();
@@ -143,13 +133,6 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                 queue.push(of, model.pushed);
                 let pushed = model.pushed;
                 model.queue(key).records.push_back((pushed, pushed));
-                model.pushed += 1;
-            }
-            Act::PushRefused(key) => {
-                let (of, pushed) = (of(&mut queue, key), model.pushed);
-                queue.push_refused(of, pushed);
-                model.queue(key).records.push_back((pushed, pushed));
-                model.queue(key).refused.insert(pushed);
                 model.pushed += 1;
             }
             Act::Take { at_most, of_a_key } => {
@@ -204,13 +187,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
                 model = Model::default();
             }
         }
-        model.queue.values_mut().for_each(Queue::hold);
         prop_assert_eq!((queue.has_ready(), queue.held()), (model.could_take(), model.held()));
-        while let Some(key) = queue.next_refused() {
-            let first = queue.first(key);
-            let is_refused = |of: &Queue| of.held && of.records.front().map(|(_, item)| *item) == first;
-            prop_assert!(model.queue.values().any(is_refused));
-        }
     }
     Ok(())
 }
@@ -238,8 +215,6 @@ fn resolve(queue: &mut OrderedQueue<u64>, model: &mut Model, number: usize, way:
         Way::Instead => {
             prop_assert_eq!(old, first);
             queue.records[0].1 = instead;
-            let number = queue.records[0].0;
-            queue.refused.remove(&number);
             queue.instead = true;
         }
     }
@@ -468,53 +443,6 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
     // It may have been stored at the first attempt.
     assert_eq!(answers(11, &[RecordOutcome::Unknown, RecordOutcome::Duplicate]).await, "delivered");
     assert_eq!(answers(11, &[RecordOutcome::Duplicate]).await, DUPLICATE);
-}
-
-#[tokio::test]
-async fn a_record_that_is_refused_before_it_is_sent_waits_for_its_turn_and_only_its_key_waits_for_it() {
-    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
-    let tag = |number: u64| Tag { token: Token::unpack(number), origin: Origin::default() };
-    let of = |key| Record { key: Some(key), ..record("orders") };
-    sender.push(&of(b"a"), tag(1));
-    assert!(matches!(sender.push_refused(&of(b"a"), tag(2), &refusal("no headers")), Enqueue::Taken));
-    sender.push(&of(b"a"), tag(3));
-    sender.push(&of(b"b"), tag(4));
-    sender.flush();
-    assert_eq!(receiver.next().await, RelayEvent::Work);
-    let mut heard = Vec::new();
-    let mut poll = |sender: &mut Sender| {
-        let mut refused = None;
-        sender.poll(&mut |report| match report {
-            Report::Delivered(run) => heard.push(run.token.pack()),
-            Report::Refused(one) => refused = Some(*one),
-            Report::Failed(failure) => panic!("{failure}"),
-        });
-        refused
-    };
-    assert!(poll(&mut sender).is_none(), "an earlier record of its key is not delivered");
-    let deliver = |receiver: &mut Receiver| {
-        let mut batch = Vec::new();
-        receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
-        for taken in &batch {
-            assert!(receiver.settle(*taken, &RecordOutcome::Delivered));
-        }
-        receiver.publish();
-        batch.len()
-    };
-    assert_eq!(deliver(&mut receiver), 2);
-    let refused = poll(&mut sender).unwrap();
-    assert_eq!((refused.tag, refused.failure.text.as_str()), (tag(2), "no headers"));
-    assert_eq!((sender.in_flight().records, sender.in_flight().held, deliver(&mut receiver)), (2, 2, 0));
-    sender.push(&of(b"b"), tag(5));
-    sender.flush();
-    assert_eq!(receiver.next().await, RelayEvent::Work);
-    assert_eq!(deliver(&mut receiver), 1, "another key goes on");
-    sender.resolve(refused.id, Resolution::ReplaceWith(&record("dead"), Token::unpack(20)));
-    assert_eq!(receiver.next().await, RelayEvent::Work);
-    assert_eq!([deliver(&mut receiver), deliver(&mut receiver), deliver(&mut receiver)], [1, 1, 0]);
-    assert!(poll(&mut sender).is_none());
-    assert_eq!(heard, [1, 4, 5, 20, 3]);
-    assert_eq!(sender.in_flight().records, 0);
 }
 
 #[tokio::test]

@@ -58,16 +58,13 @@ impl Partitions {
             }
             return self.pump(at, now, clients);
         }
-        if self.hold_unsent(at) {
-            return;
-        }
         let Self { list, pool, room, flushes, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
         let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
         let next = partition.search.next(partition.queue.len());
         let (place, mut attempt) = (partition.place, 0);
         while attempt < next
-            && let Some(front) = partition.queue.front().filter(|front| front.refused.is_none())
+            && let Some(front) = partition.queue.front()
             && (attempt == 0 || partition.under_way_bytes + front.bytes <= most)
         {
             let (bytes, ticket) = (front.bytes, front.ticket);

@@ -21,8 +21,7 @@
 //! see `implied`.
 //!
 //! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
-//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`]. So
-//! is a record that the relay or the sink itself has refused, once it is the first of its partition's queue.
+//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. It knows neither librdkafka nor a clock.
 //! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
@@ -283,27 +282,9 @@ impl Partitions {
                 Err(NotTaken::Later) => partition.state = PartitionState::Draining,
             }
         }
-        self.wait(at, record, ticket, bytes, None);
+        self.wait(at, record, ticket, bytes);
         self.count(held);
         Enqueue::Taken
-    }
-
-    /// Takes a record that is refused already. The partition is held for it once it is the first.
-    pub fn enqueue_refused(&mut self, at: u32, record: &Record<'_>, tag: Tag, failure: &Failure) -> Enqueue {
-        let Some(partition) = self.list.get_mut(at as usize) else { return Enqueue::Full };
-        partition.taken = partition.taken.next();
-        let entry = RecordEntry::new(record, tag, at, None, partition.taken);
-        let held = entry.held;
-        let ticket = self.entries.add(entry);
-        self.wait(at, record, ticket, u64::from(held) + WIRE_OVERHEAD_BYTES, Some(failure));
-        self.count(held);
-        Enqueue::Taken
-    }
-
-    /// Whether nothing waits in the partition, nor for a record that took the place of one of its own.
-    pub fn has_nothing_waiting(&self, at: u32) -> bool {
-        let partition = self.list.get(at as usize);
-        partition.is_none_or(|it| it.queue.is_empty() && !matches!(it.state, PartitionState::Replaced))
     }
 
     #[inline]
@@ -312,16 +293,15 @@ impl Partitions {
         self.in_flight.bytes += u64::from(held);
     }
 
-    /// Puts the record into its partition's queue. `refused`: why it is not to be sent.
-    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64, refused: Option<&Failure>) {
+    /// Puts the record into its partition's queue.
+    fn wait(&mut self, at: u32, record: &Record<'_>, ticket: Ticket, bytes: u64) {
         let mut owned = self.pool.take(OwnedRecord::needed_bytes(record));
         owned.set(record);
         if let Some(partition) = self.list.get_mut(at as usize) {
             if partition.queue.is_empty() {
                 partition.queued_at = Some(self.flushes);
             }
-            let refused = refused.map(|failure| Box::new(failure.clone()));
-            partition.queue.push_back(Queued { ticket, record: owned, bytes, refused });
+            partition.queue.push_back(Queued { ticket, record: owned, bytes });
         }
         self.list_it(at);
     }
@@ -400,7 +380,7 @@ impl Partitions {
             partition.state = PartitionState::Draining;
         }
         let refused = failure.class == FailureClass::Row;
-        let queued = Queued { ticket, record, bytes, refused: None };
+        let queued = Queued { ticket, record, bytes };
         partition.failed(Returned { sequence, queued, refused }, failure);
         self.list_it(at);
     }
@@ -546,7 +526,7 @@ impl Partitions {
     fn pump(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         let Self { list, entries, pool, room, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return };
-        while let Some(front) = partition.queue.front().filter(|front| front.refused.is_none()) {
+        while let Some(front) = partition.queue.front() {
             let bytes = front.bytes;
             let most = suspects::most_with(suspects, || entries.get(front.ticket).tag.origin);
             let fits = partition.fits_search(bytes, most);
@@ -577,8 +557,6 @@ impl Partitions {
                 }
             }
         }
-        let is_refused = self.hold_unsent(at);
-        self.urgent |= is_refused;
     }
 }
 

@@ -12,9 +12,6 @@
 //!                                                                    └──┴──────── resolved ◄───┘
 //! ```
 //!
-//! A record may be refused before it is sent. Once it is the first one and no other is under way, the partition goes from any state
-//! in which the producer takes records to `Held`, and to `Unproven` once that record is resolved.
-//!
 //! librdkafka builds no request for a partition while [`PIPELINED`] messages or more have left and are not answered. Further records wait
 //! in librdkafka. Once these should have left, by a flush or by `linger.ms`, librdkafka's thread looks at them again and again without a
 //! pause, until the broker has answered (`rd_kafka_toppar_producer_serve`: the wake-up time has passed). With a slow broker that takes a
@@ -80,8 +77,6 @@ pub(super) struct Queued {
     pub(super) record: OwnedRecord,
     /// An upper estimate of its bytes in a request.
     pub(super) bytes: u64,
-    /// Why it was refused before it was sent. `None`: it is to be sent.
-    pub(super) refused: Option<Box<Failure>>,
 }
 
 /// A record that was under way and was not delivered.
@@ -204,8 +199,6 @@ pub(super) struct Partition {
     pub(super) passes_on: Option<u32>,
     /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
     pub(super) obstacle: Option<Failure>,
-    /// The record that holds the partition was refused before it was sent: the partition needs no search, and its own producer goes on.
-    pub(super) unsent: bool,
     /// Whether a search began that [`Event::Isolating`](super::Event::Isolating) has announced.
     pub(super) is_announced: bool,
     /// Whether the partition is in the list for `turn`.
@@ -234,7 +227,6 @@ impl Partition {
             most: u64::MAX,
             passes_on: None,
             obstacle: None,
-            unsent: false,
             is_announced: false,
             listed: false,
         }
@@ -330,13 +322,8 @@ impl Partition {
         suspects
     }
 
-    /// Continues behind the first record, which is resolved: with the search for other suspects, if a broker has refused that record.
+    /// Continues behind the first record, which is resolved, with the search for other suspects.
     pub(super) fn resume(&mut self, now: Instant) {
-        if std::mem::take(&mut self.unsent) {
-            self.search = Search::of(0, 0, now);
-            self.state = PartitionState::Unproven;
-            return;
-        }
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
         self.search = Search { found, ..Search::of(rest, 0, now) };

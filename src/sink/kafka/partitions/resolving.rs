@@ -27,23 +27,9 @@ impl Partitions {
             failure: failure.clone(),
         };
         partition.state = PartitionState::Held { failure };
-        partition.unsent = false;
         self.held.insert(id, at);
         self.reports.push(Report::Refused(Box::new(refused)));
         self.list_it(at);
-    }
-
-    /// Holds the partition for its first record if that was refused before it was sent. Returns whether it was; nothing may be handed over
-    /// then, also while records before it are under way.
-    pub(super) fn hold_unsent(&mut self, at: u32) -> bool {
-        let Some(partition) = self.list.get_mut(at as usize) else { return false };
-        let refused = partition.queue.front().and_then(|front| front.refused.as_deref());
-        let Some(failure) = refused.cloned() else { return false };
-        if partition.under_way == 0 {
-            self.hold(at, failure);
-            self.list.get_mut(at as usize).into_iter().for_each(|partition| partition.unsent = true);
-        }
-        true
     }
 
     /// Applies the relay's decision on a refused record. `to`: the partition of the record that takes its place.
@@ -117,8 +103,6 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };
         front.record.set(record);
-        front.refused = None;
-        partition.unsent = false;
         let held = size(record.held_bytes());
         front.bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         let entry = self.entries.get_mut(front.ticket);

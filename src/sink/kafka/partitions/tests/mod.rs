@@ -324,10 +324,6 @@ fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut 
     let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
     let now = world.now;
     let at = numbers[usize::try_from(partition).unwrap()];
-    if world.bad.contains(&number) && world.dice.one_in(3) {
-        assert!(matches!(partitions.enqueue_refused(at, &record, tag, &failure(FailureClass::Row)), Enqueue::Taken));
-        return partition;
-    }
     assert!(matches!(partitions.enqueue(at, &record, tag, now, world), Enqueue::Taken));
     partition
 }
