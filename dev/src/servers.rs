@@ -59,9 +59,6 @@ impl Servers {
     /// It cannot be brought, or does not start.
     pub fn other(kind: brokers::Kind, prefix: &str, more: &[&str], again: bool) -> Result<Self> {
         let broker = Broker::start(kind, &[configuration(kind), more].concat())?;
-        if kind == brokers::Kind::Valkey {
-            set_memory(&broker, ROOM)?;
-        }
         let gated = again && kind == brokers::Kind::ElasticMq;
         let gate = gated.then(|| Gate::start(broker.port())).transpose()?;
         let target = format!("127.0.0.1:{}", gate.as_ref().map_or_else(|| broker.port(), Gate::port));

@@ -133,17 +133,6 @@ impl Cluster {
         self.nodes.iter().filter_map(Broker::server_pid).map(process::cpu_time).sum()
     }
 
-    /// Runs a command on each node.
-    ///
-    /// # Errors
-    /// One does not answer, or refuses.
-    pub fn everywhere(&self, words: &[&str]) -> Result<()> {
-        (0..self.nodes.len()).try_for_each(|number| match self.call(number, words)? {
-            Reply::Error(error) => bail!("{words:?}: {error}"),
-            Reply::Text(_) | Reply::Integer(_) | Reply::Bytes(_) | Reply::Null | Reply::Array(_) => Ok(()),
-        })
-    }
-
     /// A node's reply to a command; an error may be one.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ impl Program for Valkey {
             "save \"\"".to_owned(),
             "appendonly yes".to_owned(),
             "appendfsync always".to_owned(),
-            "maxmemory 256mb".to_owned(),
+            "maxmemory 2gb".to_owned(),
             "maxmemory-policy noeviction".to_owned(),
         ];
         Ok(fs::write(folder.join("valkey.conf"), text(&lines, more))?)

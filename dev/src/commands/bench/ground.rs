@@ -122,7 +122,9 @@ impl Ground {
             Some(kind) => Servers::other(kind, PREFIX, faster(kind), false)?,
         };
         let nodes = match to {
-            Some(kind @ brokers::Kind::Valkey) if brokers > 1 => Some(cluster(brokers, faster(kind))?),
+            Some(kind @ brokers::Kind::Valkey) if brokers > 1 => {
+                Some(brokers::Cluster::start(brokers.into(), 0, faster(kind))?)
+            }
             Some(kind) if brokers > 1 => bail!("{} has one server here", kind.name()),
             Some(_) | None => None,
         };
@@ -322,13 +324,6 @@ impl Ground {
         line(&format!("Kafka warmed up with {} records in {:.0?}", thousands(records), started.elapsed()));
         Ok(())
     }
-}
-
-/// Redis' servers that share the streams, with room that no run fills.
-fn cluster(nodes: u16, more: &[&str]) -> Result<brokers::Cluster> {
-    let cluster = brokers::Cluster::start(nodes.into(), 0, more)?;
-    cluster.everywhere(&["CONFIG", "SET", "maxmemory", "2gb"])?;
-    Ok(cluster)
 }
 
 /// Further settings of a server: most have Redis sync its file each second.

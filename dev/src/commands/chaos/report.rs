@@ -62,10 +62,9 @@ impl Outcome {
         )
     }
 
-    /// Whether the slot was released while the relay was frozen: as far as the relay can know, another one may have held it meanwhile.
-    fn may_doubt(&self) -> bool {
-        let kinds = || self.second.into_iter().chain([self.round.first.kind]);
-        kinds().any(|kind| kind == Kind::RelayFreeze) && kinds().any(Kind::releases_slot)
+    /// Whether one of its faults is such a one.
+    fn had(&self, is_such: impl Fn(Kind) -> bool) -> bool {
+        self.second.into_iter().chain([self.round.first.kind]).any(is_such)
     }
 
     /// The promises that the round broke.
@@ -86,11 +85,14 @@ impl Outcome {
         if let Some(code) = self.code.filter(|code| *code != 0) {
             add(format!("the graceful shutdown ended with {code}"));
         }
-        // A refused record ends the producer, and what was in flight comes again from the slot.
+        // While the relay was frozen, another one may have held the slot, as far as it can know. A refused record ends the producer, and what
+        // was in flight comes again from the slot.
+        let is_anew = self.killed || self.had(|kind| kind == Kind::RelayFreeze);
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
-            Repeats::AfterKills => self.killed || self.may_doubt() || settings.dead_letter,
-            Repeats::AfterLosses => self.killed || self.lost || self.may_doubt(),
+            Repeats::AfterKills => is_anew || settings.dead_letter,
+            Repeats::AfterLosses => is_anew || self.lost,
+            Repeats::AfterLostSlots => is_anew || self.lost || self.had(Kind::releases_slot),
         };
         if self.repeats.0 > 0 && !may_repeat {
             add(format!("{} records came again without need, the first is {}", self.repeats.0, self.repeats.1));
@@ -266,12 +268,19 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_released_while_the_relay_was_frozen_may_repeat_but_not_exactly_once() {
-        let mut doubted = Outcome { second: Some(Kind::RelayFreeze), ..outcome(false, 3) };
-        assert_eq!(doubted.broken(&settings(false)).len(), 1, "the other fault is the broker's");
-        doubted.round.first.kind = Kind::PostgresCut;
-        assert!(doubted.broken(&settings(false)).is_empty());
-        assert_eq!(doubted.broken(&settings(true)).len(), 1);
+    fn a_relay_that_was_frozen_may_repeat_but_not_exactly_once() {
+        let frozen = Outcome { second: Some(Kind::RelayFreeze), ..outcome(false, 3) };
+        assert!(frozen.broken(&settings(false)).is_empty());
+        assert_eq!(frozen.broken(&settings(true)).len(), 1);
+    }
+
+    #[test]
+    fn a_lost_slot_may_repeat_only_where_the_broker_takes_long_to_confirm() {
+        let mut lost = outcome(false, 3);
+        lost.round.first.kind = Kind::PostgresKill;
+        let to = |kind| Settings { to: Some(kind), ..settings(false) };
+        assert!(lost.broken(&to(brokers::Kind::RabbitMq)).is_empty());
+        assert_eq!([lost.broken(&to(brokers::Kind::Valkey)).len(), lost.broken(&settings(false)).len()], [1, 1]);
     }
 
     #[test]

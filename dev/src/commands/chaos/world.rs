@@ -101,6 +101,8 @@ pub(super) enum Repeats {
     AfterKills,
     /// Also rows that were in flight when the connection to the broker was lost: the broker cannot know a repeat.
     AfterLosses,
+    /// Also rows that were in flight when the slot was lost: the broker may take longer to confirm them than the relay waits.
+    AfterLostSlots,
 }
 
 impl Settings {
@@ -110,6 +112,7 @@ impl Settings {
             None => Repeats::AfterKills,
             Some(brokers::Kind::Nats) => Repeats::None,
             Some(_) if self.relay.iter().any(|argument| argument.starts_with(DEDUPE)) => Repeats::None,
+            Some(brokers::Kind::RabbitMq) => Repeats::AfterLostSlots,
             Some(_) => Repeats::AfterLosses,
         }
     }
