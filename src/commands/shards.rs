@@ -9,10 +9,10 @@ use super::output::setup_shards;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::server::{self, Slot};
-use crate::pg::shard::{self, Shard};
+use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, catalog, literal};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::{REPUBLISH_PAGE, RunError};
+use crate::supervise::REPUBLISH_PAGE;
 
 /// One publication with its slot.
 #[derive(Debug, Clone)]
@@ -222,19 +222,4 @@ pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Re
         Some(NamedTable { name, partitioned: row.is_true(2), restricted: row.is_true(3) })
     };
     Ok(rows.iter().filter_map(table).collect())
-}
-
-/// Sees that the server has row filters.
-///
-/// # Errors
-/// It has none, or the connection broke.
-pub(super) fn has_row_filters(connection: &mut Connection) -> Result<(), CommandError> {
-    let server = catalog::server(connection)?;
-    if !server.decodes() {
-        return Err(RunError::wal_level(&server.wal_level).into());
-    }
-    if server.version < shard::SINCE {
-        return Err(CommandError::no_row_filters(&server.version_text));
-    }
-    Ok(())
 }

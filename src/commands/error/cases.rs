@@ -372,20 +372,26 @@ impl CommandError {
         )
     }
 
-    /// A slot with rows can no longer be read.
-    pub(in crate::commands) fn shard_lost(slot: &str, reason: &str) -> Self {
+    /// A slot is gone, or was invalidated for this reason, while rows are moved. A slot of the new set has no rows before the cut.
+    pub(in crate::commands) fn shard_lost(slot: &str, invalidated: Option<&str>, has_rows: bool) -> Self {
         let name = literal(slot);
-        let text = format!(
-            "replication slot \"{slot}\" has been invalidated ({reason}) while rows are moved: those of its rows that are not published can no longer be read from it"
-        );
-        Self::said(Operator, text).fixed_by(
-            Remedy::sql(format!(
-                "SELECT pg_drop_replication_slot({name}); SELECT pg_create_logical_replication_slot({name}, 'pgoutput');"
-            ))
-            .and(format!(
-                " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
-            )),
-        )
+        let (what, drop) = match invalidated {
+            Some(reason) => {
+                let drop = format!("SELECT pg_drop_replication_slot({name}); ");
+                (format!("has been invalidated ({reason})"), drop)
+            }
+            None => ("does not exist".to_owned(), String::new()),
+        };
+        let text = |lost: &str| format!("replication slot \"{slot}\" {what} while rows are moved: {lost}");
+        if !has_rows {
+            let again = Remedy::sql(drop).and("the same command again creates it");
+            return Self::said(Operator, text("it had no rows yet")).fixed_by(again);
+        }
+        let create = format!("{drop}SELECT pg_create_logical_replication_slot({name}, 'pgoutput');");
+        let lost = text("those of its rows that are not published can no longer be read from it");
+        Self::said(Operator, lost).fixed_by(Remedy::sql(create).and(format!(
+            " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
+        )))
     }
 
     /// The names of one shard were given, where all are meant. `whole`: publication and slot of all shards, where they are known.

@@ -31,8 +31,9 @@
 //!
 //! *It may be killed at any place.* Steps 1, 3 and 6 are one transaction each, and the others can be done again. Its progress is recorded in the
 //! publications: the new ones have tables once the cut is done; the old ones say that they drain, and later that they are
-//! drained. Only what is drained may lack its slot: a slot that is gone before that was lost, and ends the command. The same command
-//! resumes. Meanwhile no relay of the new set publishes; the rows wait in its slots.
+//! drained. Only what is drained may lack its slot. A slot that is gone or invalidated before that was lost, and ends the command, as
+//! does one of the new set: the hint says how to create it again. The same command resumes. Meanwhile no relay of the new set publishes;
+//! the rows wait in its slots.
 
 mod cut;
 mod plan;
@@ -40,11 +41,12 @@ mod sql;
 
 use super::{SetupRequest, Voice, Wait, begin};
 use crate::commands::error::CommandError;
-use crate::commands::shards::{Set, has_row_filters};
+use crate::commands::output::bytes;
 use crate::lsn::Lsn;
 use crate::pg::marker::MoveState;
+use crate::pg::server::{self, Slot};
 use crate::pg::shard::Shard;
-use crate::pg::{Connection, identifier, literal, server, sqlstate};
+use crate::pg::{Connection, identifier, sqlstate};
 use crate::remedy::Remedy;
 use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
@@ -87,13 +89,12 @@ pub(super) fn set_up(
         return Ok(out.write_all(sql::script(request, shards, &plan).as_bytes())?);
     }
     let mut voice = Voice { say: &mut |line| writeln!(out, "{line}"), wait, stop };
-    has_row_filters(&mut connection)?;
     let mut connection = begin(connection, &mut voice)?;
     let plan = plan::look(&mut connection, request, shards)?;
     if plan.is_done() {
         (voice.say)(&format!("nothing to do: {} are there", plan.target.shown()))?;
     } else {
-        carry_out(&mut connection, request, &plan, &mut voice)?;
+        Move { connection: &mut connection, request, plan: &plan, voice: &mut voice }.carry_out()?;
     }
     for shard in Shard::all(shards.count) {
         (voice.say)(&format!("next: {}", sql::run_command(request, shard)))?;
@@ -101,239 +102,189 @@ pub(super) fn set_up(
     Ok(())
 }
 
-fn carry_out(
-    connection: &mut Connection,
-    request: &SetupRequest,
-    plan: &Plan,
-    voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
-    prepare(connection, request, plan, voice)?;
-    make_slots(connection, request, plan, voice)?;
-    if !plan.is_cut {
-        if let Some(source) = &plan.source {
-            near(connection, source, &plan.database, voice)?;
-        }
-        while !cut::cut(connection, request, plan, voice)? {
-            make_slots(connection, request, plan, voice)?;
-        }
-    }
-    if let Some(source) = &plan.source {
-        drain(connection, source, &plan.database, voice)?;
-        drop_slots(connection, source, &plan.database, voice)?;
-    }
-    open(connection, request, plan, voice)
+/// A plan that is being carried out.
+struct Move<'a, 'b> {
+    connection: &'a mut Connection,
+    request: &'a SetupRequest,
+    plan: &'a Plan,
+    voice: &'a mut Voice<'b>,
 }
 
-/// Step 1.
-fn prepare(
-    connection: &mut Connection,
-    request: &SetupRequest,
-    plan: &Plan,
-    voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
-    let missing: Vec<Shard> = plan.missing_publications().collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    connection.query("BEGIN")?;
-    for shard in &missing {
-        for statement in sql::publication(request, *shard) {
-            let step = format!("create publication \"{}\"", shard.name(&request.publication));
-            let (database, user) = (identifier(&plan.database), identifier(&plan.user));
-            let fix = Remedy::sql(format!("GRANT CREATE ON DATABASE {database} TO {user};"));
-            connection.query(&statement).map_err(|error| CommandError::from(error).with_fix(step, fix))?;
+impl Move<'_, '_> {
+    fn carry_out(&mut self) -> Result<(), CommandError> {
+        if !self.plan.is_cut {
+            self.create_publications()?;
+            self.create_slots()?;
+            self.wait_for_relays()?;
+            self.cut()?;
         }
+        self.drain()?;
+        self.drop_slots()?;
+        self.open()
     }
-    connection.query("COMMIT")?;
-    for shard in missing {
-        (voice.say)(&format!("created publication \"{}\", still without tables", shard.name(&request.publication)))?;
-    }
-    Ok(())
-}
 
-/// Step 2. After the cut, a slot that is missing was lost.
-fn make_slots(
-    connection: &mut Connection,
-    request: &SetupRequest,
-    plan: &Plan,
-    voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
-    let mut wait = Wait::begin();
-    for shard in Shard::all(plan.count) {
-        let name = shard.name(&request.slot);
-        while let Some(slot) = server::slot(connection, &name)? {
-            match check_slot(&name, &plan.database, &slot) {
-                // It has had no rows, since its publication had no tables.
-                Err(RunError { cause: RunCause::SlotLost { reason, .. }, .. }) if !plan.is_cut && !slot.row.active => {
-                    drop_lost(connection, &name, &reason, voice)?;
-                    continue;
+    /// Step 1.
+    fn create_publications(&mut self) -> Result<(), CommandError> {
+        let plan = self.plan;
+        self.connection.query("BEGIN")?;
+        for shard in plan.missing_publications() {
+            let name = shard.name(&self.request.publication);
+            for statement in sql::publication(self.request, shard) {
+                let (database, user) = (identifier(&plan.database), identifier(&plan.user));
+                let fix = Remedy::sql(format!("GRANT CREATE ON DATABASE {database} TO {user};"));
+                self.connection.query(&statement).map_err(|error| {
+                    CommandError::from(error).with_fix(format!("create publication \"{name}\""), fix)
+                })?;
+            }
+        }
+        self.connection.query("COMMIT")?;
+        for shard in plan.missing_publications() {
+            let name = shard.name(&self.request.publication);
+            (self.voice.say)(&format!("created publication \"{name}\", still without tables"))?;
+        }
+        Ok(())
+    }
+
+    /// Step 2.
+    fn create_slots(&mut self) -> Result<(), CommandError> {
+        let mut wait = Wait::begin();
+        for shard in Shard::all(self.plan.count) {
+            let (of_shard, step) = self.plan.slot_step(self.request, shard);
+            let name = &of_shard.slot;
+            while let Some(slot) = server::slot(self.connection, name)? {
+                let slot = readable(name, &self.plan.database, Some(slot), false)?;
+                if !slot.row.active && slot.confirmed_flush_lsn.is_some() {
+                    break;
                 }
-                checked => readable(checked)?,
+                // A command that was killed leaves its statement running for a moment, and a slot that goes with it.
+                wait.turn(self.voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
             }
-            if plan.is_cut || (!slot.row.active && slot.confirmed_flush_lsn.is_some()) {
-                break;
+            if server::slot(self.connection, name)?.is_none() {
+                let maker = super::replicating(&self.request.source)?;
+                let (_, lsn) = super::slot::make(maker, &of_shard, &step, self.voice)?;
+                (self.voice.say)(&format!("created slot \"{name}\" at {lsn}"))?;
             }
-            // A command that was killed leaves its statement running for a moment, and a slot that goes with it.
-            wait.turn(voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
         }
-        if server::slot(connection, &name)?.is_some() {
-            continue;
-        }
-        if plan.is_cut {
-            return Err(RunError::no_slot(&name, true).into());
-        }
-        let of_shard = SetupRequest { slot: name.clone(), failover: plan.failover, ..request.clone() };
-        let step = super::plan::Step::new_slot(&of_shard, &plan.user);
-        let maker = super::replicating(&request.source)?;
-        let (_, lsn) = super::slot::make(maker, &of_shard, &step, voice)?;
-        (voice.say)(&format!("created slot \"{name}\" at {lsn}"))?;
+        Ok(())
     }
-    Ok(())
-}
 
-/// Drops a slot of the new set that is of no use, so that it is made again.
-fn drop_lost(connection: &mut Connection, name: &str, reason: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
-    if (voice.stop)() {
-        return Err(CommandError::interrupted());
-    }
-    connection.query(&format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)))?;
-    Ok((voice.say)(&format!("dropped slot \"{name}\", which was lost before it had rows ({reason})"))?)
-}
-
-/// Waits until the old relays are near the end of the WAL, so that the new ones need not wait for long.
-fn near(connection: &mut Connection, source: &Set, database: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
-    let started = Instant::now();
-    let mut wait = Wait::begin();
-    for member in &source.members {
-        loop {
-            let slot = existing(connection, &member.slot, database)?;
-            if slot.row.active && slot.lag_bytes.is_some_and(|lag| lag <= NEAR_BYTES) {
-                break;
-            }
-            if !slot.row.active && started.elapsed() >= RELAY_PATIENCE {
-                return Err(CommandError::unread(&member.slot, member.command()));
-            }
-            wait.turn(voice, || {
-                let lag = crate::commands::output::bytes(slot.lag_bytes.unwrap_or_default());
-                format!("waiting: slot \"{}\" is {lag} behind the server; nothing was moved yet", member.slot)
-            })?;
-        }
-    }
-    Ok(())
-}
-
-/// Step 4. Whatever was committed before the cut lies below the position that is asked for here.
-fn drain(connection: &mut Connection, source: &Set, database: &str, voice: &mut Voice<'_>) -> Result<(), CommandError> {
-    if source.is(MoveState::Drained) {
-        return Ok(());
-    }
-    let started = Instant::now();
-    let rows = connection.query("SELECT pg_catalog.pg_current_wal_flush_lsn()")?;
-    let cut: Lsn = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
-    let mut wait = Wait::begin();
-    for member in &source.members {
-        loop {
-            let slot = existing(connection, &member.slot, database)?;
-            if slot.confirmed_flush_lsn >= Some(cut) {
-                break;
-            }
-            wait.turn(voice, || {
-                let relay = if slot.row.active { "its relay publishes" } else { "no relay reads it" };
-                format!(
-                    "waiting: slot \"{}\" has to confirm {cut} and is at {}; {relay} ({})",
-                    member.slot,
-                    slot.confirmed_flush_lsn.unwrap_or_default(),
-                    member.command()
-                )
-            })?;
-        }
-    }
-    connection.query("BEGIN")?;
-    for member in &source.members {
-        connection.query(&sql::comment(&member.publication, member.comment.as_deref(), MoveState::Drained))?;
-    }
-    connection.query("COMMIT")?;
-    let drained = source.shown();
-    let slots = if source.members.len() == 1 { "" } else { ", each of them" };
-    let took = started.elapsed().as_millis();
-    Ok((voice.say)(&format!("drained {drained}{slots} up to {cut}, in {took} ms"))?)
-}
-
-/// A slot that is there and can be read, or the error that says what is lost.
-fn existing(connection: &mut Connection, name: &str, database: &str) -> Result<server::Slot, CommandError> {
-    let missing = || RunError::no_slot(name, true);
-    let slot = server::slot(connection, name)?.ok_or_else(missing)?;
-    readable(check_slot(name, database, &slot))?;
-    Ok(slot)
-}
-
-/// Says of a slot that is lost what that means for its rows.
-fn readable(checked: Result<(), RunError>) -> Result<(), CommandError> {
-    match checked {
-        Err(RunError { cause: RunCause::SlotLost { slot, reason, .. }, .. }) => {
-            Err(CommandError::shard_lost(&slot, &reason))
-        }
-        checked => Ok(checked?),
-    }
-}
-
-/// Step 5. Ends the connection of whoever reads a slot: all that he had is acknowledged and confirmed.
-fn drop_slots(
-    connection: &mut Connection,
-    source: &Set,
-    database: &str,
-    voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
-    let mut wait = Wait::begin();
-    for member in &source.members {
-        let name = &member.slot;
-        while let Some(slot) = server::slot(connection, name)? {
-            check_owner(name, database, &slot)?;
-            if let Some(pid) = slot.row.active_pid {
-                let step = format!("end the connection that reads slot \"{name}\"");
-                let fix = Remedy::from("stop its relay (").and(member.command()).and("), then the same command again");
-                let ended = connection.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid}, 5000)"));
-                ended.map_err(|error| CommandError::from(error).with_fix(step, fix))?;
-            }
-            match connection.query(&format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name))) {
-                Ok(_) => (voice.say)(&format!("dropped slot \"{name}\""))?,
-                // The relay was faster.
-                Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => {
-                    wait.turn(voice, || format!("waiting: a relay takes slot \"{name}\" again and again; stop it"))?;
+    /// Waits until the old relays are near the end of the WAL, so that the new ones need not wait for long.
+    fn wait_for_relays(&mut self) -> Result<(), CommandError> {
+        let started = Instant::now();
+        let mut wait = Wait::begin();
+        for member in self.plan.old() {
+            loop {
+                let slot = self.slot_with_rows(&member.slot)?;
+                if slot.row.active && slot.lag_bytes.is_some_and(|lag| lag <= NEAR_BYTES) {
+                    break;
                 }
-                Err(error) => {
-                    let fix = "the role needs REPLICATION";
-                    return Err(CommandError::from(error).with_fix(format!("drop slot \"{name}\""), fix));
+                if !slot.row.active && started.elapsed() >= RELAY_PATIENCE {
+                    return Err(CommandError::unread(&member.slot, member.command()));
+                }
+                wait.turn(self.voice, || {
+                    let lag = bytes(slot.lag_bytes.unwrap_or_default());
+                    format!("waiting: slot \"{}\" is {lag} behind the server; nothing was moved yet", member.slot)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 4. Whatever was committed before the cut lies below the position that is asked for here.
+    fn drain(&mut self) -> Result<(), CommandError> {
+        let Some(source) = self.plan.source.as_ref().filter(|source| !source.is(MoveState::Drained)) else {
+            return Ok(());
+        };
+        let started = Instant::now();
+        let rows = self.connection.query("SELECT pg_catalog.pg_current_wal_flush_lsn()")?;
+        let cut: Lsn = rows.first().and_then(|row| row.parse(0)).unwrap_or_default();
+        let mut wait = Wait::begin();
+        for member in &source.members {
+            loop {
+                let slot = self.slot_with_rows(&member.slot)?;
+                if slot.confirmed_flush_lsn >= Some(cut) {
+                    break;
+                }
+                wait.turn(self.voice, || {
+                    let relay = if slot.row.active { "its relay publishes" } else { "no relay reads it" };
+                    format!(
+                        "waiting: slot \"{}\" has to confirm {cut} and is at {}; {relay} ({})",
+                        member.slot,
+                        slot.confirmed_flush_lsn.unwrap_or_default(),
+                        member.command()
+                    )
+                })?;
+            }
+        }
+        self.connection.query("BEGIN")?;
+        for member in &source.members {
+            self.connection.query(&sql::comment(member, MoveState::Drained))?;
+        }
+        self.connection.query("COMMIT")?;
+        let slots = if source.members.len() == 1 { "" } else { ", each of them" };
+        let took = started.elapsed().as_millis();
+        Ok((self.voice.say)(&format!("drained {}{slots} up to {cut}, in {took} ms", source.shown()))?)
+    }
+
+    fn slot_with_rows(&mut self, name: &str) -> Result<Slot, CommandError> {
+        readable(name, &self.plan.database, server::slot(self.connection, name)?, true)
+    }
+
+    /// Step 5. Ends the connection of whoever reads a slot: all that he had is acknowledged and confirmed.
+    fn drop_slots(&mut self) -> Result<(), CommandError> {
+        let mut wait = Wait::begin();
+        for member in self.plan.old() {
+            let name = &member.slot;
+            while let Some(slot) = server::slot(self.connection, name)? {
+                check_owner(name, &self.plan.database, &slot)?;
+                if let Some(pid) = slot.row.active_pid {
+                    let step = format!("end the connection that reads slot \"{name}\"");
+                    let fix =
+                        Remedy::from("stop its relay (").and(member.command()).and("), then the same command again");
+                    let ended = self.connection.query(&format!("SELECT pg_catalog.pg_terminate_backend({pid}, 5000)"));
+                    ended.map_err(|error| CommandError::from(error).with_fix(step, fix))?;
+                }
+                match self.connection.query(&sql::drop_slot(name)) {
+                    Ok(_) => (self.voice.say)(&format!("dropped slot \"{name}\""))?,
+                    // The relay was faster.
+                    Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => wait.turn(self.voice, || {
+                        format!("waiting: a relay takes slot \"{name}\" again and again; stop it")
+                    })?,
+                    Err(error) => {
+                        let fix = "the role needs REPLICATION";
+                        return Err(CommandError::from(error).with_fix(format!("drop slot \"{name}\""), fix));
+                    }
                 }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Step 6.
+    fn open(&mut self) -> Result<(), CommandError> {
+        for name in Shard::all(self.plan.count).map(|shard| shard.name(&self.request.slot)) {
+            self.slot_with_rows(&name)?;
+        }
+        self.connection.query("BEGIN")?;
+        for statement in sql::open(self.request, self.plan) {
+            self.connection.query(&statement)?;
+        }
+        self.connection.query("COMMIT")?;
+        for member in self.plan.old() {
+            (self.voice.say)(&format!("dropped publication \"{}\"", member.publication))?;
+        }
+        let rows = if self.plan.source.is_some() { "after the cut" } else { "from the cut on" };
+        Ok((self.voice.say)(&format!("opened {}: their relays publish rows committed {rows}", self.plan.shown()))?)
+    }
 }
 
-/// Step 6.
-fn open(
-    connection: &mut Connection,
-    request: &SetupRequest,
-    plan: &Plan,
-    voice: &mut Voice<'_>,
-) -> Result<(), CommandError> {
-    let old: Vec<&str> =
-        plan.source.iter().flat_map(|source| &source.members).map(|member| member.publication.as_str()).collect();
-    for name in Shard::all(plan.count).map(|shard| shard.name(&request.slot)) {
-        existing(connection, &name, &plan.database)?;
+/// Checks that a slot is there and can be read. `has_rows`: it is one of the old set, or the cut is done.
+fn readable(name: &str, database: &str, slot: Option<Slot>, has_rows: bool) -> Result<Slot, CommandError> {
+    let slot = slot.ok_or_else(|| CommandError::shard_lost(name, None, has_rows))?;
+    match check_slot(name, database, &slot) {
+        Err(RunError { cause: RunCause::SlotLost { reason, .. }, .. }) => {
+            Err(CommandError::shard_lost(name, Some(&reason), has_rows))
+        }
+        checked => Ok(checked.map(|()| slot)?),
     }
-    connection.query("BEGIN")?;
-    for publication in &old {
-        connection.query(&format!("DROP PUBLICATION {}", identifier(publication)))?;
-    }
-    for shard in Shard::all(plan.count) {
-        connection.query(&sql::opened(request, shard))?;
-    }
-    connection.query("COMMIT")?;
-    for publication in old {
-        (voice.say)(&format!("dropped publication \"{publication}\""))?;
-    }
-    let rows = if plan.source.is_some() { "rows committed after the cut" } else { "rows committed from the cut on" };
-    Ok((voice.say)(&format!("opened {}: their relays publish {rows}", plan.shown()))?)
 }

@@ -6,12 +6,13 @@ use super::Shards;
 use crate::commands::error::CommandError;
 use crate::commands::output::{setup_shards, teardown_shards};
 use crate::commands::setup::SetupRequest;
-use crate::commands::shards::{Member, NamedTable, Set, has_row_filters, named_tables, sets, unfinished};
+use crate::commands::setup::plan::Step;
+use crate::commands::shards::{Member, NamedTable, Set, named_tables, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::backfill_progress;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shape::{Shape, shape};
-use crate::pg::shard::{Hashed, Shard};
+use crate::pg::shard::{self, Hashed, Shard};
 use crate::pg::{Connection, catalog, identifier, literal, server};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_owner};
@@ -51,6 +52,19 @@ impl Plan {
         Shard::all(self.count).filter(|shard| !self.target.members.iter().any(|member| member.shard == Some(*shard)))
     }
 
+    /// The publications and slots that have the rows now.
+    pub(super) fn old(&self) -> &[Member] {
+        self.source.as_ref().map_or(&[], |source| &source.members)
+    }
+
+    /// Creates the slot of a shard: the request for it, and the step.
+    pub(super) fn slot_step(&self, request: &SetupRequest, shard: Shard) -> (SetupRequest, Step) {
+        let slot = shard.name(&request.slot);
+        let of_shard = SetupRequest { slot, failover: self.failover, ..request.clone() };
+        let step = Step::new_slot(&of_shard, &self.user);
+        (of_shard, step)
+    }
+
     /// For people: `3 shards`.
     pub(super) fn shown(&self) -> String {
         self.target.shown()
@@ -59,8 +73,13 @@ impl Plan {
 
 /// Looks at both sets.
 pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: &Shards) -> Result<Plan, CommandError> {
-    has_row_filters(connection)?;
     let server = catalog::server(connection)?;
+    if !server.decodes() {
+        return Err(RunError::wal_level(&server.wal_level).into());
+    }
+    if server.version < shard::SINCE {
+        return Err(CommandError::no_row_filters(&server.version_text));
+    }
     let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
     let found = sets(connection, &request.publication, &request.slot)?;
     // A copy of a database has its publications with their comments, and none of its slots.

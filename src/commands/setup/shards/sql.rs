@@ -7,7 +7,7 @@ use super::plan::Plan;
 use crate::commands::output::{Told, setup_shards};
 use crate::commands::setup::SetupRequest;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
-use crate::commands::shards::Set;
+use crate::commands::shards::Member;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
@@ -25,10 +25,10 @@ pub(super) fn publication(request: &SetupRequest, shard: Shard) -> [String; 2] {
     ]
 }
 
-/// Says how far a publication is.
-pub(super) fn comment(publication: &str, comment: Option<&str>, moving: MoveState) -> String {
-    let text = marker::moving_to(comment, Some(moving)).unwrap_or_default();
-    format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&text))
+/// Writes down how far a publication is in the move.
+pub(super) fn comment(member: &Member, moving: MoveState) -> String {
+    let text = marker::moving_to(member.comment.as_deref(), Some(moving)).unwrap_or_default();
+    format!("COMMENT ON PUBLICATION {} IS {}", identifier(&member.publication), literal(&text))
 }
 
 /// Locks the tables against writers. Partitions are locked with their table.
@@ -44,9 +44,9 @@ pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
         tables.collect::<Vec<_>>().join(", ")
     };
     let none = with(&|_| "false".to_owned());
-    let old = plan.source.iter().flat_map(|source: &Set| &source.members).flat_map(|member| {
+    let old = plan.old().iter().flat_map(|member| {
         let set = format!("ALTER PUBLICATION {} SET TABLE {none}", identifier(&member.publication));
-        [set, comment(&member.publication, member.comment.as_deref(), MoveState::Drains)]
+        [set, comment(member, MoveState::Drains)]
     });
     let new = Shard::all(plan.count).map(|shard| {
         let name = identifier(&shard.name(&request.publication));
@@ -55,11 +55,20 @@ pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
     old.chain(new).collect()
 }
 
-/// Marks a shard's slot; its relay need no longer wait.
-pub(super) fn opened(request: &SetupRequest, shard: Shard) -> String {
-    let (publication, slot) = (shard.name(&request.publication), shard.name(&request.slot));
-    let line = marker::moving_to(Some(&marker::new_shard(shard, &slot)), None);
-    mark_now_sql(&publication, &slot, &marker::set(line.as_deref(), &slot), &marker::since_format(&slot, true))
+/// Drops an old slot.
+pub(super) fn drop_slot(name: &str) -> String {
+    format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name))
+}
+
+/// Drops the old publications, and marks the new slots: their relays need no longer wait.
+pub(super) fn open(request: &SetupRequest, plan: &Plan) -> Vec<String> {
+    let gone = plan.old().iter().map(|member| format!("DROP PUBLICATION {}", identifier(&member.publication)));
+    let opened = Shard::all(plan.count).map(|shard| {
+        let (publication, slot) = (shard.name(&request.publication), shard.name(&request.slot));
+        let line = marker::moving_to(Some(&marker::new_shard(shard, &slot)), None);
+        mark_now_sql(&publication, &slot, &marker::set(line.as_deref(), &slot), &marker::since_format(&slot, true))
+    });
+    gone.chain(opened).collect()
 }
 
 /// Returns the command that runs the relay of a shard.
@@ -75,47 +84,36 @@ pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> St
     if plan.is_done() {
         return comment_lines(&format!("nothing to do: {} are there", plan.shown()));
     }
-    let mut text = STOP_ON_ERROR.to_owned();
-    let mut part = |comment: &str, statements: Vec<String>, in_transaction: bool| {
+    let in_transaction = |statements: Vec<String>| {
         if statements.is_empty() {
-            return;
+            statements
+        } else {
+            [vec!["BEGIN".to_owned()], statements, vec!["COMMIT".to_owned()]].concat()
         }
-        text.push('\n');
-        text.push_str(&comment_lines(comment));
-        let (begin, end) = if in_transaction { ("BEGIN;\n", "COMMIT;\n") } else { ("", "") };
-        text.push_str(begin);
-        text.extend(statements.iter().flat_map(|statement| [statement.as_str(), ";\n"]));
-        text.push_str(end);
     };
-    part(
-        &format!(
-            "{} in database \"{}\". {apply} does all of it, and waits where that is needed.",
-            plan.shown(),
-            plan.database
-        ),
-        plan.missing_publications().flat_map(|shard| publication(request, shard)).collect(),
-        true,
+    let head = format!(
+        "{} in database \"{}\". {apply} does all of it, and waits where that is needed.",
+        plan.shown(),
+        plan.database
     );
-    let failover = if plan.failover { ", failover => true" } else { "" };
-    let slot = |shard: Shard| {
-        let name = literal(&shard.name(&request.slot));
-        format!("SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot({name}, 'pgoutput'{failover})")
-    };
+    let publications = plan.missing_publications().flat_map(|shard| publication(request, shard)).collect();
+    let mut parts = vec![(head.as_str(), in_transaction(publications))];
     if !plan.is_cut {
-        part("Slots, unless they are there. They have no rows yet.", Shard::all(plan.count).map(slot).collect(), false);
-        let cut = [lock(plan)].into_iter().chain(cut(request, plan)).collect();
-        part("The cut. Transactions that write to the tables end before it, or begin to write after it.", cut, true);
+        let slots = Shard::all(plan.count).map(|shard| plan.slot_step(request, shard).1.sql).collect();
+        parts.push(("Slots, unless they are there. They have no rows yet.", slots));
+        let cut = in_transaction([vec![lock(plan)], cut(request, plan)].concat());
+        parts.push(("The cut. Transactions that write to the tables end before it, or begin to write after it.", cut));
     }
-    let old: Vec<_> = plan.source.iter().flat_map(|source| &source.members).collect();
-    let drop_slot = |name: &str| format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name));
-    part(
+    parts.push((
         "Only once the old slots have confirmed a position after the cut (SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots),\nand their relays are stopped.",
-        old.iter().map(|member| drop_slot(&member.slot)).collect(),
-        false,
-    );
-    let gone = old.iter().map(|member| format!("DROP PUBLICATION {}", identifier(&member.publication)));
-    let open = gone.chain(Shard::all(plan.count).map(|shard| opened(request, shard))).collect();
-    part("From here on the relays of the new set read.", open, true);
+        plan.old().iter().map(|member| drop_slot(&member.slot)).collect(),
+    ));
+    parts.push(("From here on the relays of the new set read.", in_transaction(open(request, plan))));
+    let mut text = STOP_ON_ERROR.to_owned();
+    for (comment, statements) in parts.into_iter().filter(|(_, statements)| !statements.is_empty()) {
+        text.extend(["\n", &comment_lines(comment)]);
+        text.extend(statements.iter().flat_map(|statement| [statement.as_str(), ";\n"]));
+    }
     text.extend(Shard::all(plan.count).map(|shard| comment_lines(&format!("next: {}", run_command(request, shard)))));
     text
 }
