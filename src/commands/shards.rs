@@ -1,37 +1,50 @@
-//! Sets of shards: which there are.
+//! Lists the sets of shards that a database has.
 //!
-//! In: the names of the whole. Out: the one slot without shards, and each set of shards, as publications and their comments show them.
-//! Reads only. The names of a shard are derived in [`crate::pg::shard`]; a publication that has such a name and no line of ours in its comment is somebody
-//! else's, and is in no set.
+//! In: the common names of publication and slot. Out: the one slot without shards, and each set of shards, as publications and their
+//! comments show them. Reads only. The names of a shard are derived in [`crate::pg::shard`]. A publication that has such a name, and no
+//! line of walrelay in its comment, belongs to somebody else and is in no set.
 
 use super::error::CommandError;
 use super::output::setup_shards;
-use crate::outbox::TableName;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::server::{self, Slot};
-use crate::pg::shard::Shard;
-use crate::pg::{self, Connection, catalog, literal};
+use crate::pg::shard::{MOST, Shard};
+use crate::pg::{self, Connection, Row, catalog};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::REPUBLISH_PAGE;
+use std::iter;
 
-/// One publication with its slot.
+/// A publication with its slot, whether or not they exist.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     /// `None`: it is the one without shards.
     pub(super) shard: Option<Shard>,
     pub(super) publication: String,
     pub(super) slot: String,
+    /// Whether the publication exists.
+    pub(super) exists: bool,
     /// The publication's comment.
     pub(super) comment: Option<String>,
-    /// The role may change the publication.
+    /// Whether the role may change the publication, or create it.
     pub(super) owned: bool,
-    /// FOR ALL TABLES.
-    pub(super) all_tables: bool,
-    /// The slot; `None`: there is none.
+    /// The slot. `None`: it does not exist.
     pub(super) found: Option<Slot>,
 }
 
 impl Member {
+    /// Finds the publication among those of the database. `whole`: the common names of publication and slot.
+    fn of(shard: Option<Shard>, publications: &[Row], whole: (&str, &str)) -> Self {
+        let name = |whole: &str| shard.map_or_else(|| whole.to_owned(), |shard| shard.name(whole));
+        let (publication, slot) = (name(whole.0), name(whole.1));
+        let is_it = |row: &&Row| {
+            row.text(0) == Some(&publication) && marker::shard(row.text(1)) == shard.map(|shard| (shard, slot.as_str()))
+        };
+        let row = publications.iter().find(is_it);
+        let comment = row.and_then(|row| row.text(1)).map(str::to_owned);
+        let owned = row.is_none_or(|row| row.is_true(2));
+        Self { shard, exists: row.is_some(), comment, owned, found: None, publication, slot }
+    }
+
     pub(super) fn moving(&self) -> Option<MoveState> {
         marker::moving(self.comment.as_deref())
     }
@@ -51,11 +64,17 @@ impl Member {
 pub(super) struct Set {
     /// `None`: one without shards.
     pub(super) count: Option<u8>,
-    /// In their order; those that are there.
+    /// All of them, in their order.
     pub(super) members: Vec<Member>,
 }
 
 impl Set {
+    /// Finds its publications among those of the database. `whole`: the common names of publication and slot.
+    pub(super) fn of(count: Option<u8>, publications: &[Row], whole: (&str, &str)) -> Self {
+        let shards = count.map_or_else(|| vec![None], |count| Shard::all(count).map(Some).collect());
+        Self { count, members: shards.into_iter().map(|shard| Member::of(shard, publications, whole)).collect() }
+    }
+
     /// For people: `3 shards`.
     pub(super) fn shown(&self) -> String {
         match self.count {
@@ -65,86 +84,87 @@ impl Set {
         }
     }
 
-    /// Sees that each of its publications is there.
-    pub(super) fn is_whole(&self, publication: &str) -> Result<(), CommandError> {
-        let has = |shard: &Shard| self.members.iter().any(|member| member.shard == Some(*shard));
-        match self.count.and_then(|count| Shard::all(count).find(|shard| !has(shard))) {
-            Some(shard) => Err(CommandError::shard_lacks(shard, "publication", &shard.name(publication))),
+    pub(super) fn shards(&self) -> impl Iterator<Item = (Shard, &Member)> {
+        self.members.iter().filter_map(|member| Some((member.shard?, member)))
+    }
+
+    /// Checks that each of its publications exists.
+    pub(super) fn has_publications(&self) -> Result<(), CommandError> {
+        match self.shards().find(|(_, member)| !member.exists) {
+            Some((shard, member)) => {
+                let why = format!("publication \"{}\" does not exist", member.publication);
+                Err(CommandError::shard_incomplete(shard, &why))
+            }
             None => Ok(()),
         }
     }
 
-    /// Whether it exists, and its relays may read.
-    pub(super) fn is_done(&self) -> bool {
-        !self.members.is_empty() && !self.is(MoveState::Waits)
+    /// Checks that each row is in one of its slots. Its setup is done.
+    pub(super) fn is_whole(&self) -> Result<(), CommandError> {
+        self.has_publications()?;
+        for (shard, member) in self.shards() {
+            if member.found.is_none() {
+                return Err(CommandError::shard_incomplete(shard, &no_slot(&member.slot)));
+            }
+            if member.moving().is_some() {
+                return Err(CommandError::shard_incomplete(shard, "its rows were moved to shards that are gone"));
+            }
+        }
+        Ok(())
     }
 
-    /// Whether one of them is so far in a move.
+    /// Whether it exists, and its relays may read.
+    pub(super) fn is_done(&self) -> bool {
+        self.members.iter().any(|member| member.exists) && !self.is(MoveState::Waits)
+    }
+
+    /// Whether one of its publications is at this stage of a move.
     pub(super) fn is(&self, moving: MoveState) -> bool {
         self.members.iter().any(|member| member.moving() == Some(moving))
     }
 }
 
-/// Lists the sets, the one without shards first if its slot is there or was.
+/// Says that a shard has no slot.
+pub(super) fn no_slot(slot: &str) -> String {
+    format!("replication slot \"{slot}\" does not exist")
+}
+
+/// Lists the sets that exist, the one without shards first if its slot exists or did.
 ///
 /// # Errors
 /// The connection broke.
-pub(super) fn sets(connection: &mut Connection, publication: &str, slot: &str) -> Result<Vec<Set>, pg::Error> {
-    let rows = connection.query(
-        "SELECT pubname, pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE'), puballtables
-           FROM pg_catalog.pg_publication ORDER BY pubname",
+pub(super) fn sets(connection: &mut Connection, whole: (&str, &str)) -> Result<Vec<Set>, pg::Error> {
+    let publications = connection.query(
+        "SELECT pubname, pg_catalog.obj_description(oid, 'pg_publication'), pg_catalog.pg_has_role(pubowner, 'USAGE')
+           FROM pg_catalog.pg_publication",
     )?;
-    let mut sets: Vec<Set> = Vec::new();
-    for row in &rows {
-        let (name, comment) = (row.text(0).unwrap_or_default().to_owned(), row.text(1).map(str::to_owned));
-        let (shard, slot) = match marker::shard_of(comment.as_deref(), &name, (publication, slot)) {
-            Some(shard) => (Some(shard), shard.name(slot)),
-            None if name == publication && marker::shard(comment.as_deref()).is_none() => (None, slot.to_owned()),
-            None => continue,
-        };
-        let found = server::slot(connection, &slot)?;
-        if shard.is_none() && found.is_none() && !marker::is_set(comment.as_deref(), &slot) {
-            continue;
-        }
-        let (owned, all_tables) = (row.is_true(2), row.is_true(3));
-        let member = Member { shard, publication: name, slot, comment, owned, all_tables, found };
-        let count = shard.map(Shard::count);
-        match sets.iter_mut().find(|set| set.count == count) {
-            Some(set) => set.members.push(member),
-            None => sets.push(Set { count, members: vec![member] }),
-        }
+    let counts = iter::once(None).chain((1..=MOST).map(Some));
+    let mut sets: Vec<Set> = counts.map(|count| Set::of(count, &publications, whole)).collect();
+    sets.retain(|set| set.members.iter().any(|member| member.exists));
+    for member in sets.iter_mut().flat_map(|set| &mut set.members) {
+        member.found = server::slot(connection, &member.slot)?;
     }
-    for set in &mut sets {
-        set.members.sort_by_key(|member| member.shard);
-    }
-    sets.sort_by_key(|set| set.count);
+    let has_slot = |member: &Member| member.found.is_some() || marker::is_set(member.comment.as_deref(), &member.slot);
+    sets.retain(|set| set.count.is_some() || set.members.iter().any(has_slot));
     Ok(sets)
 }
 
-/// The set of shards that has the rows now, each with its slot; `None`: there are no shards. `whole`: publication and slot.
+/// The set of shards that has the rows now. `None`: there are no shards. `whole`: the common names of publication and slot.
 ///
 /// # Errors
 /// The names are those of one shard; rows go over to another set; there are several sets, or one is not whole.
 pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, CommandError> {
-    let (publication, slot) = whole;
-    is_whole_name(connection, publication, slot)?;
-    let mut sets = sets(connection, publication, slot)?;
+    is_whole_name(connection, whole)?;
+    let mut sets = sets(connection, whole)?;
     if let Some((set, resume)) = unfinished(&sets) {
         return Err(CommandError::rows_move(&set.shown(), resume));
-    }
-    if !sets.iter().any(|set| set.count.is_some()) {
-        return Ok(None);
     }
     if sets.len() > 1 {
         return Err(CommandError::several_sets(&sets.iter().map(Set::shown).collect::<Vec<_>>()));
     }
-    let Some(set) = sets.pop() else { return Ok(None) };
-    set.is_whole(publication)?;
-    let lost = set.members.iter().find_map(|member| member.shard.filter(|_| member.found.is_none()));
-    match lost {
-        Some(shard) => Err(CommandError::shard_lacks(shard, "replication slot", &shard.name(slot))),
-        None => Ok(Some(set)),
-    }
+    let set = sets.pop().filter(|set| set.count.is_some());
+    set.iter().try_for_each(Set::is_whole)?;
+    Ok(set)
 }
 
 /// The set whose setup has begun and not ended, with the command that resumes it.
@@ -154,15 +174,15 @@ pub(super) fn unfinished(sets: &[Set]) -> Option<(&Set, Command)> {
     Some((set, setup_shards(verb, set.count.unwrap_or_default())))
 }
 
-/// Sees that a publication is not that of one shard.
-fn is_whole_name(connection: &mut Connection, publication: &str, slot: &str) -> Result<(), CommandError> {
+/// Checks that a publication is not that of one shard.
+fn is_whole_name(connection: &mut Connection, (publication, slot): (&str, &str)) -> Result<(), CommandError> {
     let mark = catalog::publication_mark(connection, publication)?;
     let Some((shard, found)) = marker::shard(mark.comment.as_deref()) else { return Ok(()) };
     let slot = shard.whole(slot).or_else(|| shard.whole(found));
     Err(CommandError::one_shard_named(publication, shard, shard.whole(publication).zip(slot)))
 }
 
-/// Sees that existing rows can be distinguished from those of the slot, which shards have no snapshot for.
+/// Checks that there are no shards: they have no snapshot that distinguishes existing rows from those of their slots.
 ///
 /// # Errors
 /// There are shards.
@@ -177,49 +197,16 @@ pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> 
     Err(CommandError::shared_out(&set.shown(), "nothing says which rows are older than their slots", remedy))
 }
 
-/// Sees that one slot for all rows would not publish those of shards once more.
+/// Checks that one slot for all rows would not publish the rows of shards once more. Returns the sets that exist.
 ///
 /// # Errors
-/// There are shards, and that slot is not.
-pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) -> Result<(), CommandError> {
-    let (publication, slot) = whole;
-    is_whole_name(connection, publication, slot)?;
-    let sets = sets(connection, publication, slot)?;
-    let Some(set) = sets.iter().find(|set| set.count.is_some()) else { return Ok(()) };
-    if sets.iter().any(|set| set.count.is_none()) {
-        return Ok(());
-    }
+/// There are shards, and that slot does not exist.
+pub(super) fn has_no_shards(connection: &mut Connection, whole: (&str, &str)) -> Result<Vec<Set>, CommandError> {
+    is_whole_name(connection, whole)?;
+    let sets = sets(connection, whole)?;
+    let Some(set) = sets.first().filter(|set| set.count.is_some()) else { return Ok(sets) };
     let remedy =
         Remedy::from("one relay for each of them, with --shard and without --setup; to have one relay again: ")
             .and(setup_shards("--reshard", 1));
     Err(CommandError::shared_out(&set.shown(), "one slot for all of them would publish each row twice", remedy))
-}
-
-/// The tables that a publication names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct NamedTable {
-    pub(super) name: TableName,
-    pub(super) partitioned: bool,
-    /// It leaves rows or columns out.
-    pub(super) restricted: bool,
-}
-
-/// Lists them; with partitioned tables by their own name.
-///
-/// # Errors
-/// The connection broke.
-pub(super) fn named_tables(connection: &mut Connection, publication: &str) -> Result<Vec<NamedTable>, pg::Error> {
-    let rows = connection.query(&format!(
-        "SELECT n.nspname, c.relname, c.relkind = 'p', m.prqual IS NOT NULL OR m.prattrs IS NOT NULL
-           FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
-           JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-          WHERE p.pubname = {} AND {} ORDER BY 1, 2",
-        literal(publication),
-        catalog::NOT_LEFT_OUT
-    ))?;
-    let table = |row: &pg::Row| {
-        let name = TableName { schema: row.text(0)?.to_owned(), name: row.text(1)?.to_owned() };
-        Some(NamedTable { name, partitioned: row.is_true(2), restricted: row.is_true(3) })
-    };
-    Ok(rows.iter().filter_map(table).collect())
 }

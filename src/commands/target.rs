@@ -109,7 +109,7 @@ pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str
 pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<crate::lsn::Lsn, CommandError> {
     let Some(slot) = server::slot(connection, &place.slot)? else {
         if let Some(shard) = place.shard {
-            return Err(CommandError::shard_lacks(shard, "replication slot", &place.slot));
+            return Err(CommandError::shard_incomplete(shard, &shards::no_slot(&place.slot)));
         }
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);

@@ -68,7 +68,7 @@ pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
         let (shard, slot) = line.strip_prefix(SHARD)?.split_once(' ')?;
-        Some((shard.parse().ok()?, slot))
+        Some((Shard::parse(shard)?, slot))
     })
 }
 

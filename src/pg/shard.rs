@@ -21,7 +21,6 @@
 
 use super::quoting::identifier;
 use std::fmt;
-use std::str::FromStr;
 
 /// The most shards. Each walsender reads the whole WAL, so more shards only cost more.
 pub const MOST: u8 = 16;
@@ -48,6 +47,14 @@ impl Shard {
     /// All shards of `count`.
     pub fn all(count: u8) -> impl Iterator<Item = Self> {
         (0..count.min(MOST)).map(move |index| Self { count, index })
+    }
+
+    /// Parses `I/N`. A name with a `-` may come before it, as in the names of a StatefulSet's pods or a service's instances:
+    /// `walrelay-2/3`. `None`: the text names no shard.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (index, count) = text.trim().rsplit_once('/')?;
+        let index = index.rsplit_once('-').map_or(index, |(_, index)| index);
+        Self::new(index.parse().ok()?, count.parse().ok()?)
     }
 
     /// The shard's number, from 0.
@@ -80,23 +87,6 @@ impl Shard {
 impl fmt::Display for Shard {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}/{}", self.index, self.count)
-    }
-}
-
-/// The text names no shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoShard;
-
-impl FromStr for Shard {
-    type Err = NoShard;
-
-    /// Parses `I/N`. A name with a `-` may come before it, as in the names of a StatefulSet's pods or a service's instances:
-    /// `walrelay-2/3`.
-    fn from_str(text: &str) -> Result<Self, NoShard> {
-        let (index, count) = text.trim().rsplit_once('/').ok_or(NoShard)?;
-        let index = index.rsplit_once('-').map_or(index, |(_, index)| index);
-        let number = |text: &str| text.parse().map_err(|_| NoShard);
-        Self::new(number(index)?, number(count)?).ok_or(NoShard)
     }
 }
 
@@ -159,10 +149,10 @@ mod tests {
         for (text, shard) in
             [("0/3", (0, 3)), ("walrelay-2/3", (2, 3)), (" orders-eu-15/16 ", (15, 16)), ("0/1", (0, 1))]
         {
-            assert_eq!(text.parse(), Ok(Shard::new(shard.0, shard.1).unwrap()), "{text}");
+            assert_eq!(Shard::parse(text), Some(Shard::new(shard.0, shard.1).unwrap()), "{text}");
         }
         for text in ["", "3/3", "0/0", "0/17", "3", "a/3", "1/b", "-1/3/", "1/3/x", "walrelay2/3", "300/3"] {
-            assert_eq!(text.parse::<Shard>(), Err(NoShard), "{text}");
+            assert_eq!(Shard::parse(text), None, "{text}");
         }
         assert_eq!(Shard::new(1, 3).unwrap().to_string(), "1/3");
     }

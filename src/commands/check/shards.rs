@@ -1,12 +1,12 @@
-//! Whether the shards beside this one are there.
+//! Checks whether the other shards of a set exist, and whether relays read them.
 //!
-//! In: the settings of a run that is a shard. Out: findings, and for findings about its own publication and slot what fixes them for
-//! all shards. Reads only.
+//! In: the settings of a run that is a shard. Out: findings. Findings about the shard's own publication and slot get the remedy that sets
+//! all shards up. Reads only.
 
 use crate::check_finding::{Finding, Level, Side};
 use crate::commands::output::{setup_shards, teardown_shards};
 use crate::commands::run;
-use crate::commands::shards::{Set, sets};
+use crate::commands::shards::{Member, Set, sets};
 use crate::pg::marker::MoveState;
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};
@@ -34,7 +34,7 @@ pub(super) fn add(config: &run::RunRequest, findings: &mut Vec<Finding>) {
 fn look(config: &run::RunRequest, shard: Shard) -> Result<Option<Set>, pg::Error> {
     let mut connection = Connection::open(&config.source, Purpose::Control)?;
     let whole = |name| shard.whole(name).unwrap_or(name);
-    let sets = sets(&mut connection, whole(&config.publication), whole(&config.slot))?;
+    let sets = sets(&mut connection, (whole(&config.publication), whole(&config.slot)))?;
     Ok(sets.into_iter().find(|set| set.count == Some(shard.count())))
 }
 
@@ -50,11 +50,10 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
             .and(format!(", or --shards {count} where rows were moved from nowhere"));
         return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(fix)];
     }
-    let member = |shard: &Shard| set.members.iter().find(|member| member.shard == Some(*shard));
-    let missing: Vec<String> = Shard::all(count)
-        .filter(|shard| member(shard).is_none_or(|member| member.found.is_none()))
-        .map(|shard| shard.to_string())
-        .collect();
+    let named = |is_one: &dyn Fn(&Member) -> bool| -> Vec<String> {
+        set.shards().filter(|(_, member)| is_one(member)).map(|(shard, _)| shard.to_string()).collect()
+    };
+    let missing = named(&|member| !member.exists || member.found.is_none());
     if !missing.is_empty() {
         let finding = Side::Postgres.fail(CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
         return vec![
@@ -68,11 +67,8 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
                 ),
         ];
     }
-    let unread: Vec<String> = Shard::all(count)
-        .filter(|other| *other != shard)
-        .filter(|shard| member(shard).and_then(|member| member.found.as_ref()).is_some_and(|slot| !slot.row.active))
-        .map(|shard| shard.to_string())
-        .collect();
+    let is_read = |member: &Member| member.found.as_ref().is_some_and(|slot| slot.row.active);
+    let unread = named(&|member| member.shard != Some(shard) && !is_read(member));
     if unread.is_empty() {
         return vec![Side::Postgres.ok(CHECK, format!("all {count} are there, and the others are read"))];
     }
@@ -85,7 +81,6 @@ fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::shards::Member;
     use crate::pg::marker;
     use crate::pg::server::Slot;
     use serde_json::json;
@@ -95,9 +90,9 @@ mod tests {
             shard: Some(shard),
             publication: shard.name("p"),
             slot: shard.name("s"),
+            exists: true,
             comment: comment.map(str::to_owned),
             owned: true,
-            all_tables: false,
             found: active.map(|active| Slot {
                 row: serde_json::from_value(json!({"active": active})).unwrap(),
                 confirmed_flush_lsn: None,

@@ -357,9 +357,9 @@ impl CommandError {
         Self::said(Operator, text).fixed_by(remedy.and(", or ").and(Command::new("teardown")).and(" for the one slot"))
     }
 
-    /// A publication or slot (`kind`) of a shard is gone.
-    pub(in crate::commands) fn shard_lacks(shard: Shard, kind: &str, name: &str) -> Self {
-        let (text, count) = (format!("shard {shard} is incomplete: {kind} \"{name}\" does not exist"), shard.count());
+    /// Rows of a shard are in no slot.
+    pub(in crate::commands) fn shard_incomplete(shard: Shard, why: &str) -> Self {
+        let (text, count) = (format!("shard {shard} is incomplete: {why}"), shard.count());
         let remedy = Remedy::from(
             "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: ",
         );

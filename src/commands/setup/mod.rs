@@ -16,7 +16,7 @@ mod slot;
 
 use super::error::CommandError;
 use super::output::{Told, as_role, bytes, number};
-use super::shards::{has_no_shards, sets, unfinished};
+use super::shards::{has_no_shards, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, SlotSnapshot};
@@ -101,18 +101,17 @@ pub fn setup(
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<Held>, CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    if let Some(shards) = &request.shards {
-        // Nothing hangs on it, and there is nobody else to tell.
-        let mut wait = |line: &str| drop(writeln!(notes, "{line}"));
-        shards::set_up(connection, request, shards, out, &mut wait, stop)?;
-        return Ok(None);
-    }
-    is_for_one_slot(&mut connection, request)?;
     if !request.apply {
-        let facts = look(&mut connection, request)?;
-        let plan = plan(request, &facts)?;
-        let rows = rows_before(&mut connection, request, &facts, &plan)?;
-        out.write_all(plan::script(request, &facts, &plan, &rows).as_bytes())?;
+        let script = if let Some(shards) = &request.shards {
+            shards::script(&mut connection, request, shards)?
+        } else {
+            is_for_one_slot(&mut connection, request)?;
+            let facts = look(&mut connection, request)?;
+            let plan = plan(request, &facts)?;
+            let rows = rows_before(&mut connection, request, &facts, &plan)?;
+            plan::script(request, &facts, &plan, &rows)
+        };
+        out.write_all(script.as_bytes())?;
         return Ok(None);
     }
     let mut voice = Voice {
@@ -124,7 +123,10 @@ pub fn setup(
         stop,
     };
     let mut connection = begin(connection, &mut voice)?;
-    // Another setup may have made shards before the lock was ours.
+    if let Some(shards) = &request.shards {
+        shards::set_up(&mut connection, request, shards, &mut voice)?;
+        return Ok(None);
+    }
     is_for_one_slot(&mut connection, request)?;
     let held = apply(connection, request, &mut voice)?;
     writeln!(out, "next: {}", request.next())?;
@@ -135,8 +137,7 @@ pub fn setup(
 /// the cut.
 fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Result<(), CommandError> {
     let (publication, slot) = (&request.publication, &request.slot);
-    has_no_shards(connection, (publication, slot))?;
-    let sets = sets(connection, publication, slot)?;
+    let sets = has_no_shards(connection, (publication, slot))?;
     let Some((set, resume)) = unfinished(&sets) else { return Ok(()) };
     Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)))
 }

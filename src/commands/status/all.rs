@@ -6,9 +6,8 @@
 use super::report::StatusReport;
 use super::{StatusRequest, judge, look};
 use crate::commands::error::CommandError;
-use crate::commands::shards::{Member, Set, sets};
+use crate::commands::shards::sets;
 use crate::pg::marker::MoveState;
-use crate::pg::shard::Shard;
 use crate::pg::{Connection, Purpose};
 use crate::supervise::RunError;
 use serde::Serialize;
@@ -33,17 +32,12 @@ struct All {
 
 pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    let sets = sets(&mut connection, &request.publication, &request.slot)?;
+    let sets = sets(&mut connection, (&request.publication, &request.slot))?;
     let mut slots = Vec::new();
     let mut outcome = Ok(());
-    for (shard, moving) in sets.iter().flat_map(members) {
-        let name = |whole: &String| shard.map_or_else(|| whole.clone(), |shard| shard.name(whole));
-        let of = StatusRequest {
-            publication: name(&request.publication),
-            slot: name(&request.slot),
-            http: None,
-            ..request.clone()
-        };
+    for member in sets.into_iter().flat_map(|set| set.members) {
+        let (shard, moving) = (member.shard, member.moving());
+        let of = StatusRequest { publication: member.publication, slot: member.slot, http: None, ..request.clone() };
         let (mut report, judged) = judge(&of, look(&mut connection, &of)?);
         report.failed(&judged);
         outcome = outcome.and(judged);
@@ -65,15 +59,6 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
         write!(out, "{}", tables.join("\n"))?;
     }
     outcome.map_err(Into::into)
-}
-
-/// Also those that are not there.
-fn members(set: &Set) -> Vec<(Option<Shard>, Option<MoveState>)> {
-    let moving = |shard| set.members.iter().find(|member| member.shard == shard).and_then(Member::moving);
-    match set.count {
-        None => vec![(None, moving(None))],
-        Some(count) => Shard::all(count).map(|shard| (Some(shard), moving(Some(shard)))).collect(),
-    }
 }
 
 fn shown(entry: &SlotEntry) -> String {

@@ -223,7 +223,7 @@ fn shard_errors(table: &TableName) -> Vec<CommandError> {
         CommandError::shard_lost("walrelay_0_of_3", None, true),
         CommandError::shard_lost("walrelay_0_of_3", Some("wal_removed"), false),
         CommandError::shard_lost("walrelay_0_of_3", None, false),
-        CommandError::shard_lacks(first, "publication", "walrelay_0_of_3"),
+        CommandError::shard_incomplete(first, "publication \"walrelay_0_of_3\" does not exist"),
         CommandError::one_shard_named("walrelay_0_of_3", first, Some(("walrelay", "walrelay"))),
         CommandError::one_shard_named("orders", first, None),
         CommandError::rows_move("3 shards", Command::new("setup").set("--reshard", 3).flag("--apply")),

@@ -10,7 +10,7 @@ use super::{Move, readable, sql};
 use crate::commands::error::CommandError;
 use crate::commands::output::session;
 use crate::commands::setup::Wait;
-use crate::pg::shard::Shard;
+use crate::commands::shards::Member;
 use crate::pg::{self, catalog, literal, server, sqlstate};
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Move<'_, '_> {
             })?;
             bound = (bound * 2).min(longest);
         }
-        Ok((self.voice.say)(&format!("cut: rows that commit from now on are rows of {}", self.plan.shown()))?)
+        Ok((self.voice.say)(&format!("cut: rows that commit from now on are rows of {}", self.plan.target.shown()))?)
     }
 
     /// Makes the cut. `false`: the lock was not had in time, and nothing is changed.
@@ -56,10 +56,10 @@ impl Move<'_, '_> {
         }
         self.connection.query("SET LOCAL lock_timeout = 0")?;
         // The waits before have no bound, and nobody reads these slots. From the cut on a lost one would have lost rows.
-        for name in Shard::all(self.plan.count).map(|shard| shard.name(&self.request.slot)) {
-            readable(&name, &self.plan.database, server::slot(self.connection, &name)?, false)?;
+        for Member { slot: name, .. } in &self.plan.target.members {
+            readable(name, &self.plan.database, server::slot(self.connection, name)?, false)?;
         }
-        for statement in sql::cut(self.request, self.plan) {
+        for statement in sql::cut(self.plan) {
             self.connection.query(&statement).map_err(refused)?;
         }
         self.connection.query("COMMIT")?;

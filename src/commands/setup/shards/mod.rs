@@ -39,18 +39,17 @@ mod cut;
 mod plan;
 mod sql;
 
-use super::{SetupRequest, Voice, Wait, begin};
+use super::{SetupRequest, Voice, Wait};
 use crate::commands::error::CommandError;
 use crate::commands::output::bytes;
+use crate::commands::shards::Member;
 use crate::lsn::Lsn;
 use crate::pg::marker::MoveState;
 use crate::pg::server::{self, Slot};
-use crate::pg::shard::Shard;
 use crate::pg::{Connection, identifier, sqlstate};
 use crate::remedy::Remedy;
 use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// The largest lag of an old slot at the cut: its relay publishes that before the new relays begin.
@@ -72,31 +71,35 @@ pub struct Shards {
     pub id_column: Option<String>,
 }
 
-/// Prints or does it.
+/// The SQL of it, as a script for `psql`.
 ///
 /// # Errors
-/// As [`super::setup`]; and where the rows cannot be moved, why.
-pub(super) fn set_up(
-    mut connection: Connection,
+/// The rows cannot be moved.
+pub(super) fn script(
+    connection: &mut Connection,
     request: &SetupRequest,
     shards: &Shards,
-    out: &mut dyn Write,
-    wait: &mut dyn FnMut(&str),
-    stop: &dyn Fn() -> bool,
+) -> Result<String, CommandError> {
+    Ok(sql::script(request, shards, &plan::look(connection, request, shards)?))
+}
+
+/// Does it. The connection has the lock of setups.
+///
+/// # Errors
+/// As [`super::setup`]; and the rows cannot be moved.
+pub(super) fn set_up(
+    connection: &mut Connection,
+    request: &SetupRequest,
+    shards: &Shards,
+    voice: &mut Voice<'_>,
 ) -> Result<(), CommandError> {
-    if !request.apply {
-        let plan = plan::look(&mut connection, request, shards)?;
-        return Ok(out.write_all(sql::script(request, shards, &plan).as_bytes())?);
-    }
-    let mut voice = Voice { say: &mut |line| writeln!(out, "{line}"), wait, stop };
-    let mut connection = begin(connection, &mut voice)?;
-    let plan = plan::look(&mut connection, request, shards)?;
-    if plan.is_done() {
+    let plan = plan::look(connection, request, shards)?;
+    if plan.target.is_done() {
         (voice.say)(&format!("nothing to do: {} are there", plan.target.shown()))?;
     } else {
-        Move { connection: &mut connection, request, plan: &plan, voice: &mut voice }.carry_out()?;
+        Move { connection, request, plan: &plan, voice }.carry_out()?;
     }
-    for shard in Shard::all(shards.count) {
+    for (shard, _) in plan.target.shards() {
         (voice.say)(&format!("next: {}", sql::run_command(request, shard)))?;
     }
     Ok(())
@@ -127,20 +130,18 @@ impl Move<'_, '_> {
     fn create_publications(&mut self) -> Result<(), CommandError> {
         let plan = self.plan;
         self.connection.query("BEGIN")?;
-        for shard in plan.missing_publications() {
-            let name = shard.name(&self.request.publication);
-            for statement in sql::publication(self.request, shard) {
+        for (shard, member) in plan.missing_publications() {
+            for statement in sql::publication(shard, member) {
                 let (database, user) = (identifier(&plan.database), identifier(&plan.user));
                 let fix = Remedy::sql(format!("GRANT CREATE ON DATABASE {database} TO {user};"));
                 self.connection.query(&statement).map_err(|error| {
-                    CommandError::from(error).with_fix(format!("create publication \"{name}\""), fix)
+                    CommandError::from(error).with_fix(format!("create publication \"{}\"", member.publication), fix)
                 })?;
             }
         }
         self.connection.query("COMMIT")?;
-        for shard in plan.missing_publications() {
-            let name = shard.name(&self.request.publication);
-            (self.voice.say)(&format!("created publication \"{name}\", still without tables"))?;
+        for (_, member) in plan.missing_publications() {
+            (self.voice.say)(&format!("created publication \"{}\", still without tables", member.publication))?;
         }
         Ok(())
     }
@@ -148,9 +149,7 @@ impl Move<'_, '_> {
     /// Step 2.
     fn create_slots(&mut self) -> Result<(), CommandError> {
         let mut wait = Wait::begin();
-        for shard in Shard::all(self.plan.count) {
-            let (of_shard, step) = self.plan.slot_step(self.request, shard);
-            let name = &of_shard.slot;
+        for Member { slot: name, .. } in &self.plan.target.members {
             while let Some(slot) = server::slot(self.connection, name)? {
                 let slot = readable(name, &self.plan.database, Some(slot), false)?;
                 if !slot.row.active && slot.confirmed_flush_lsn.is_some() {
@@ -160,6 +159,7 @@ impl Move<'_, '_> {
                 wait.turn(self.voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
             }
             if server::slot(self.connection, name)?.is_none() {
+                let (of_shard, step) = self.plan.slot_step(self.request, name);
                 let maker = super::replicating(&self.request.source)?;
                 let (_, lsn) = super::slot::make(maker, &of_shard, &step, self.voice)?;
                 (self.voice.say)(&format!("created slot \"{name}\" at {lsn}"))?;
@@ -250,10 +250,7 @@ impl Move<'_, '_> {
                     Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => wait.turn(self.voice, || {
                         format!("waiting: a relay takes slot \"{name}\" again and again; stop it")
                     })?,
-                    Err(error) => {
-                        let fix = "the role needs REPLICATION";
-                        return Err(CommandError::from(error).with_fix(format!("drop slot \"{name}\""), fix));
-                    }
+                    Err(error) => return Err(error.into()),
                 }
             }
         }
@@ -262,11 +259,11 @@ impl Move<'_, '_> {
 
     /// Step 6.
     fn open(&mut self) -> Result<(), CommandError> {
-        for name in Shard::all(self.plan.count).map(|shard| shard.name(&self.request.slot)) {
-            self.slot_with_rows(&name)?;
+        for member in &self.plan.target.members {
+            self.slot_with_rows(&member.slot)?;
         }
         self.connection.query("BEGIN")?;
-        for statement in sql::open(self.request, self.plan) {
+        for statement in sql::open(self.plan) {
             self.connection.query(&statement)?;
         }
         self.connection.query("COMMIT")?;
@@ -274,7 +271,10 @@ impl Move<'_, '_> {
             (self.voice.say)(&format!("dropped publication \"{}\"", member.publication))?;
         }
         let rows = if self.plan.source.is_some() { "after the cut" } else { "from the cut on" };
-        Ok((self.voice.say)(&format!("opened {}: their relays publish rows committed {rows}", self.plan.shown()))?)
+        Ok((self.voice.say)(&format!(
+            "opened {}: their relays publish rows committed {rows}",
+            self.plan.target.shown()
+        ))?)
     }
 }
 

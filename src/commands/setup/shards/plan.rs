@@ -1,37 +1,36 @@
-//! The state of both sets, and whether rows may move between them.
+//! Plans the move: looks at both sets, and decides whether rows may move between them.
 //!
-//! In: names, how many shards there are to be. Out: a [`Plan`], or why there is none. Reads only.
+//! In: names, and the number of shards. Out: a [`Plan`], or why there is none. Reads only.
 
 use super::Shards;
 use crate::commands::error::CommandError;
-use crate::commands::output::{setup_shards, teardown_shards};
+use crate::commands::output::setup_shards;
 use crate::commands::setup::SetupRequest;
 use crate::commands::setup::plan::Step;
-use crate::commands::shards::{Member, NamedTable, Set, named_tables, sets, unfinished};
+use crate::commands::shards::{Member, Set, sets, unfinished};
 use crate::outbox::{Role, TableName};
 use crate::pg::backfill_progress;
-use crate::pg::marker::{self, MoveState};
+use crate::pg::marker;
 use crate::pg::shape::{Shape, shape};
 use crate::pg::shard::{self, Hashed, Shard};
-use crate::pg::{Connection, catalog, identifier, literal, server};
+use crate::pg::{self, Connection, Row, catalog, identifier, literal};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_owner};
 
 /// The move of rows from a set to another one.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// How many shards there are to be.
-    pub(super) count: u8,
     pub(super) database: String,
     pub(super) user: String,
-    /// Where the rows are now; `None`: nowhere.
+    /// The set that has the rows now. `None`: there is none.
     pub(super) source: Option<Set>,
-    /// The part of the new set that exists.
+    /// The new set. Not all of it needs to exist.
     pub(super) target: Set,
+    /// The tables whose rows move at the cut. After the cut there are none.
     pub(super) tables: Vec<Table>,
-    /// Standbys keep the new slots, as they keep the old ones.
+    /// Whether standbys keep the new slots, as they keep the old ones.
     pub(super) failover: bool,
-    /// The rows have gone over.
+    /// Whether the cut is done.
     pub(super) is_cut: bool,
 }
 
@@ -42,14 +41,18 @@ pub(super) struct Table {
     pub(super) hashed: Hashed,
 }
 
-impl Plan {
-    /// Nothing is left to do.
-    pub(super) fn is_done(&self) -> bool {
-        self.target.is_done()
-    }
+/// A table that a publication names.
+#[derive(Debug)]
+struct NamedTable {
+    name: TableName,
+    partitioned: bool,
+    /// The publication leaves out rows or columns of it.
+    restricted: bool,
+}
 
-    pub(super) fn missing_publications(&self) -> impl Iterator<Item = Shard> + '_ {
-        Shard::all(self.count).filter(|shard| !self.target.members.iter().any(|member| member.shard == Some(*shard)))
+impl Plan {
+    pub(super) fn missing_publications(&self) -> impl Iterator<Item = (Shard, &Member)> {
+        self.target.shards().filter(|(_, member)| !member.exists)
     }
 
     /// The publications and slots that have the rows now.
@@ -57,17 +60,11 @@ impl Plan {
         self.source.as_ref().map_or(&[], |source| &source.members)
     }
 
-    /// Creates the slot of a shard: the request for it, and the step.
-    pub(super) fn slot_step(&self, request: &SetupRequest, shard: Shard) -> (SetupRequest, Step) {
-        let slot = shard.name(&request.slot);
-        let of_shard = SetupRequest { slot, failover: self.failover, ..request.clone() };
-        let step = Step::new_slot(&of_shard, &self.user);
-        (of_shard, step)
-    }
-
-    /// For people: `3 shards`.
-    pub(super) fn shown(&self) -> String {
-        self.target.shown()
+    /// The request for one slot of the new set, and the step that creates it.
+    pub(super) fn slot_step(&self, request: &SetupRequest, slot: &str) -> (SetupRequest, Step) {
+        let request = SetupRequest { slot: slot.to_owned(), failover: self.failover, ..request.clone() };
+        let step = Step::new_slot(&request, &self.user);
+        (request, step)
     }
 }
 
@@ -80,97 +77,60 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
     if server.version < shard::SINCE {
         return Err(CommandError::no_row_filters(&server.version_text));
     }
-    let (mut target, mut others) = (Set { count: Some(shards.count), members: Vec::new() }, Vec::new());
-    let found = sets(connection, &request.publication, &request.slot)?;
+    let (count, whole) = (Some(shards.count), (request.publication.as_str(), request.slot.as_str()));
+    let mut others = sets(connection, whole)?;
     // A copy of a database has its publications with their comments, and none of its slots.
-    for member in found.iter().flat_map(|set| &set.members) {
+    for member in others.iter().flat_map(|set| &set.members) {
         member.found.as_ref().map_or(Ok(()), |slot| check_owner(&member.slot, &server.database, slot))?;
     }
-    is_finished(request, shards, &found)?;
-    for set in found {
-        if set.count == target.count {
-            target = set;
-        } else {
-            others.push(set);
-        }
+    // Rows may be under way to another set.
+    if let Some((set, resume)) = unfinished(&others).filter(|(set, _)| set.count != count) {
+        return Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)));
     }
-    let is_cut = match target.members.first() {
-        Some(first) => !named_tables(connection, &first.publication)?.is_empty(),
-        None => false,
-    };
-    if is_cut || target.is_done() {
-        target.is_whole(&request.publication)?;
+    let at = others.iter().position(|set| set.count == count);
+    let target = at.map_or_else(|| Set::of(count, &[], whole), |at| others.remove(at));
+    let (database, user, failover) = (server.database, server.user, request.failover);
+    let mut plan = Plan { database, user, failover, source: None, target, tables: Vec::new(), is_cut: false };
+    if plan.target.is_done() {
+        plan.target.is_whole()?;
+        has_tables(connection, request, &plan.target)?;
+        return Ok(plan);
     }
-    let on_standbys = |member: &Member| member.found.as_ref().is_some_and(|slot| slot.row.failover);
-    let plan = |source: Option<Set>, target, tables| Plan {
-        failover: request.failover || source.iter().flat_map(|set| &set.members).any(on_standbys),
-        count: shards.count,
-        database: server.database.clone(),
-        user: server.user.clone(),
-        source,
-        target,
-        tables,
-        is_cut,
-    };
-    if target.is_done() {
-        is_as_asked(connection, request, &target)?;
-        return Ok(plan(None, target, Vec::new()));
+    plan.source = source(request, shards, others)?;
+    plan.failover |= plan.old().iter().filter_map(|member| member.found.as_ref()).any(|slot| slot.row.failover);
+    plan.old().iter().chain(&plan.target.members).try_for_each(is_ours)?;
+    plan.source.iter().try_for_each(Set::has_publications)?;
+    for member in &plan.target.members {
+        plan.is_cut |= !named_tables(connection, &member.publication)?.is_empty();
     }
-    let source = source(request, shards, others)?;
-    let named = if let Some(source) = &source {
-        source.is_whole(&request.publication)?;
-        source.members.iter().chain(&target.members).try_for_each(is_ours)?;
-        source_tables(connection, source, is_cut)?
-    } else {
-        target.members.iter().try_for_each(is_ours)?;
-        if request.tables.is_empty() && !is_cut {
+    if plan.is_cut {
+        plan.target.has_publications()?;
+        return Ok(plan);
+    }
+    let names = match plan.old().first() {
+        Some(first) => source_tables(connection, first)?,
+        None if request.tables.is_empty() => {
             let example = request.told().add_to(Command::new("setup").set("--shards", shards.count));
             let why = "which tables the shards are for has to be said";
             return Err(CommandError::flag_needed("--table", why, example.set("--table", "public.outbox")));
         }
-        request.tables.clone()
+        None => request.tables.clone(),
     };
-    let tables = named.into_iter().map(|name| table(connection, shards, name, &server.database));
-    let tables = tables.collect::<Result<_, _>>()?;
-    Ok(plan(source, target, tables))
+    let tables = names.into_iter().map(|name| table(connection, shards, name, &plan.database));
+    plan.tables = tables.collect::<Result<_, _>>()?;
+    Ok(plan)
 }
 
-/// Sees that no other set is half made: rows may be under way to it. The set that they come from has publications, slots and relays, and
-/// publishes none of the rows from behind the cut.
-fn is_finished(request: &SetupRequest, shards: &Shards, sets: &[Set]) -> Result<(), CommandError> {
-    if let Some((set, resume)) = unfinished(sets).filter(|(set, _)| set.count != Some(shards.count)) {
-        return Err(CommandError::unfinished(&set.shown(), request.told().add_to(resume)));
-    }
-    let is_left = |set: &&Set| set.is(MoveState::Drains) || set.is(MoveState::Drained);
-    match sets.iter().find(|set| set.count == Some(shards.count)).filter(is_left) {
-        Some(set) => {
-            let publication = set.members.first().map_or("", |member| &member.publication);
-            let again = request.told().add_to(setup_shards("--shards", shards.count));
-            let fix = Remedy::from("once its relays have published what waits in its slots, stop them: ")
-                .and(teardown_shards(shards.count))
-                .and(", then ")
-                .and(again.set("--table", "SCHEMA.TABLE"))
-                .and("; compare the table with the topics");
-            Err(CommandError::unfit(publication, "its rows were moved to a set that is gone", fix))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Sees that a set that is there has its slots, and in each publication the same tables, with those that are asked for.
-fn is_as_asked(connection: &mut Connection, request: &SetupRequest, target: &Set) -> Result<(), CommandError> {
-    let mut found: Vec<(&Member, Vec<TableName>)> = Vec::new();
-    for member in &target.members {
-        if let Some(shard) = member.shard.filter(|_| member.found.is_none()) {
-            return Err(CommandError::shard_lacks(shard, "replication slot", &member.slot));
-        }
+/// Checks that each publication of a set that exists has the same tables, among them those that are asked for.
+fn has_tables(connection: &mut Connection, request: &SetupRequest, target: &Set) -> Result<(), CommandError> {
+    let mut found: Vec<(Shard, &Member, Vec<TableName>)> = Vec::new();
+    for (shard, member) in target.shards() {
         let named = named_tables(connection, &member.publication)?;
-        found.push((member, named.into_iter().map(|table| table.name).collect()));
+        found.push((shard, member, named.into_iter().map(|table| table.name).collect()));
     }
-    for table in request.tables.iter().chain(found.iter().flat_map(|(_, named)| named)) {
-        if let Some((member, _)) = found.iter().find(|(_, named)| !named.contains(table)) {
-            let count = target.count.unwrap_or_default();
-            return Err(CommandError::table_not_shared(table, &member.publication, count));
+    for table in request.tables.iter().chain(found.iter().flat_map(|(_, _, named)| named)) {
+        if let Some((shard, member, _)) = found.iter().find(|(_, _, named)| !named.contains(table)) {
+            return Err(CommandError::table_not_shared(table, &member.publication, shard.count()));
         }
     }
     Ok(())
@@ -203,11 +163,10 @@ fn is_ours(member: &Member) -> Result<(), CommandError> {
     Err(CommandError::unfit(&member.publication, "it belongs to another role", fix))
 }
 
-/// The tables that go over. Each publication of a set has the same.
-fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Result<Vec<TableName>, CommandError> {
-    let Some(first) = source.members.first() else { return Ok(Vec::new()) };
+/// The tables whose rows move. Each publication of a set has the same ones, so the `first` is asked.
+fn source_tables(connection: &mut Connection, first: &Member) -> Result<Vec<TableName>, CommandError> {
     let tables = named_tables(connection, &first.publication)?;
-    if first.shard.is_none() && !is_cut {
+    if first.shard.is_none() {
         is_plain(connection, first, &tables)?;
     }
     if tables.is_empty() {
@@ -216,9 +175,8 @@ fn source_tables(connection: &mut Connection, source: &Set, is_cut: bool) -> Res
     Ok(tables.into_iter().map(|table| table.name).collect())
 }
 
-/// Sees that a publication without shards is one whose tables can be given a filter, and nobody else's.
+/// Checks that the tables of a publication without shards can get a row filter, and that no other slot is read with it.
 fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable]) -> Result<(), CommandError> {
-    let name = identifier(&member.publication);
     let unfit = |why: &str, fix: Remedy| Err(CommandError::unfit(&member.publication, why, fix));
     let other = marker::slots(member.comment.as_deref()).find(|slot| *slot != member.slot);
     if let Some(other) = other {
@@ -226,17 +184,23 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
             .and(Command::new("teardown").set("--slot", other));
         return unfit(&format!("slot \"{other}\" is read with it, too"), fix);
     }
-    let taken = marker::snapshot(member.comment.as_deref(), &member.slot);
-    let unfinished =
-        taken.map(|taken| backfill_progress::unfinished(connection, &member.slot, &taken.snapshot)).transpose()?;
-    if let Some(place) = unfinished.flatten() {
+    if let Some(taken) = marker::snapshot(member.comment.as_deref(), &member.slot)
+        && let Some(place) = backfill_progress::unfinished(connection, &member.slot, &taken.snapshot)?
+    {
         let why = "its existing rows are not all published, and no backfill can resume once they are shared out";
         let fix = Remedy::from(Command::new("backfill")).and(format!(
             ", to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
         ));
         return unfit(why, fix);
     }
-    if member.all_tables || has_schemas(connection, &member.publication)? {
+    let rows = connection.query(&format!(
+        "SELECT puballtables OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace WHERE pnpubid = p.oid), pubviaroot
+           FROM pg_catalog.pg_publication AS p WHERE pubname = {}",
+        literal(&member.publication)
+    ))?;
+    let is = |at| rows.first().is_some_and(|row| row.is_true(at));
+    let (all_of_something, via_root) = (is(0), is(1));
+    if all_of_something {
         let why = "it names no tables, but all, or all of a schema";
         return unfit(why, "a publication FOR TABLE …, and a slot for it; then move its rows".into());
     }
@@ -244,26 +208,33 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
         let why = format!("it has a row filter or a column list on {}, which shards would not have", table.name);
         return unfit(&why, "leave rows out by another table, or take the filter off".into());
     }
-    let via_root = server::publication(connection, &member.publication)?.is_some_and(|found| found.pubviaroot);
-    match tables.iter().find(|table| table.partitioned && !via_root) {
-        Some(table) => unfit(
-            &format!(
-                "{} is partitioned, and its rows come as those of its partitions; a row filter needs them as its own",
-                table.name
-            ),
-            Remedy::sql(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
-        ),
-        None => Ok(()),
+    if let Some(table) = tables.iter().find(|table| table.partitioned && !via_root) {
+        let why = format!(
+            "{} is partitioned, and its rows come as those of its partitions; a row filter needs them as its own",
+            table.name
+        );
+        let name = identifier(&member.publication);
+        let fix = format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);");
+        return unfit(&why, Remedy::sql(fix));
     }
+    Ok(())
 }
 
-fn has_schemas(connection: &mut Connection, publication: &str) -> Result<bool, CommandError> {
+/// Names the tables of a publication, partitioned tables by their own name.
+fn named_tables(connection: &mut Connection, publication: &str) -> Result<Vec<NamedTable>, pg::Error> {
     let rows = connection.query(&format!(
-        "SELECT FROM pg_catalog.pg_publication_namespace AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.pnpubid
-          WHERE p.pubname = {}",
-        literal(publication)
+        "SELECT n.nspname, c.relname, c.relkind = 'p', m.prqual IS NOT NULL OR m.prattrs IS NOT NULL
+           FROM pg_catalog.pg_publication_rel AS m JOIN pg_catalog.pg_publication AS p ON p.oid = m.prpubid
+           JOIN pg_catalog.pg_class AS c ON c.oid = m.prrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE p.pubname = {} AND {} ORDER BY 1, 2",
+        literal(publication),
+        catalog::NOT_LEFT_OUT
     ))?;
-    Ok(!rows.is_empty())
+    let table = |row: &Row| {
+        let name = TableName { schema: row.text(0)?.to_owned(), name: row.text(1)?.to_owned() };
+        Some(NamedTable { name, partitioned: row.is_true(2), restricted: row.is_true(3) })
+    };
+    Ok(rows.iter().filter_map(table).collect())
 }
 
 fn table(connection: &mut Connection, shards: &Shards, name: TableName, database: &str) -> Result<Table, CommandError> {

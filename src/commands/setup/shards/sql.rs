@@ -16,9 +16,9 @@ use crate::remedy::Command;
 
 /// Makes a shard's publication, without tables, and says that its relay must wait. Row filters of partitioned tables count only where their
 /// rows come as their own.
-pub(super) fn publication(request: &SetupRequest, shard: Shard) -> [String; 2] {
-    let name = identifier(&shard.name(&request.publication));
-    let comment = marker::new_shard(shard, &shard.name(&request.slot));
+pub(super) fn publication(shard: Shard, member: &Member) -> [String; 2] {
+    let name = identifier(&member.publication);
+    let comment = marker::new_shard(shard, &member.slot);
     [
         format!("CREATE PUBLICATION {name} WITH (publish = 'insert', publish_via_partition_root = true)"),
         format!("COMMENT ON PUBLICATION {name} IS {}", literal(&comment)),
@@ -38,7 +38,7 @@ pub(super) fn lock(plan: &Plan) -> String {
 }
 
 /// Takes the rows away from the old set and gives them to the new one.
-pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
+pub(super) fn cut(plan: &Plan) -> Vec<String> {
     let with = |filter: &dyn Fn(&super::plan::Table) -> String| -> String {
         let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", of.name.sql(), filter(of)));
         tables.collect::<Vec<_>>().join(", ")
@@ -48,8 +48,8 @@ pub(super) fn cut(request: &SetupRequest, plan: &Plan) -> Vec<String> {
         let set = format!("ALTER PUBLICATION {} SET TABLE {none}", identifier(&member.publication));
         [set, comment(member, MoveState::Drains)]
     });
-    let new = Shard::all(plan.count).map(|shard| {
-        let name = identifier(&shard.name(&request.publication));
+    let new = plan.target.shards().map(|(shard, member)| {
+        let name = identifier(&member.publication);
         format!("ALTER PUBLICATION {name} ADD TABLE {}", with(&|of| shard.filter(&of.hashed)))
     });
     old.chain(new).collect()
@@ -61,12 +61,11 @@ pub(super) fn drop_slot(name: &str) -> String {
 }
 
 /// Drops the old publications, and marks the new slots: their relays need no longer wait.
-pub(super) fn open(request: &SetupRequest, plan: &Plan) -> Vec<String> {
+pub(super) fn open(plan: &Plan) -> Vec<String> {
     let gone = plan.old().iter().map(|member| format!("DROP PUBLICATION {}", identifier(&member.publication)));
-    let opened = Shard::all(plan.count).map(|shard| {
-        let (publication, slot) = (shard.name(&request.publication), shard.name(&request.slot));
-        let line = marker::moving_to(Some(&marker::new_shard(shard, &slot)), None);
-        mark_now_sql(&publication, &slot, &marker::set(line.as_deref(), &slot), &marker::since_format(&slot, true))
+    let opened = plan.target.shards().map(|(shard, Member { publication, slot, .. })| {
+        let line = marker::moving_to(Some(&marker::new_shard(shard, slot)), None);
+        mark_now_sql(publication, slot, &marker::set(line.as_deref(), slot), &marker::since_format(slot, true))
     });
     gone.chain(opened).collect()
 }
@@ -80,9 +79,9 @@ pub(super) fn run_command(request: &SetupRequest, shard: Shard) -> Command {
 pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
     let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
-    let apply = Told { tables, ..request.told() }.add_to(setup_shards(verb, plan.count));
-    if plan.is_done() {
-        return comment_lines(&format!("nothing to do: {} are there", plan.shown()));
+    let apply = Told { tables, ..request.told() }.add_to(setup_shards(verb, shards.count));
+    if plan.target.is_done() {
+        return comment_lines(&format!("nothing to do: {} are there", plan.target.shown()));
     }
     let in_transaction = |statements: Vec<String>| {
         if statements.is_empty() {
@@ -93,27 +92,29 @@ pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> St
     };
     let head = format!(
         "{} in database \"{}\". {apply} does all of it, and waits where that is needed.",
-        plan.shown(),
+        plan.target.shown(),
         plan.database
     );
-    let publications = plan.missing_publications().flat_map(|shard| publication(request, shard)).collect();
+    let publications = plan.missing_publications().flat_map(|(shard, member)| publication(shard, member)).collect();
     let mut parts = vec![(head.as_str(), in_transaction(publications))];
     if !plan.is_cut {
-        let slots = Shard::all(plan.count).map(|shard| plan.slot_step(request, shard).1.sql).collect();
+        let slots = plan.target.members.iter().map(|member| plan.slot_step(request, &member.slot).1.sql).collect();
         parts.push(("Slots, unless they are there. They have no rows yet.", slots));
-        let cut = in_transaction([vec![lock(plan)], cut(request, plan)].concat());
+        let cut = in_transaction([vec![lock(plan)], cut(plan)].concat());
         parts.push(("The cut. Transactions that write to the tables end before it, or begin to write after it.", cut));
     }
     parts.push((
         "Only once the old slots have confirmed a position after the cut (SELECT slot_name, confirmed_flush_lsn FROM pg_replication_slots),\nand their relays are stopped.",
         plan.old().iter().map(|member| drop_slot(&member.slot)).collect(),
     ));
-    parts.push(("From here on the relays of the new set read.", in_transaction(open(request, plan))));
+    parts.push(("From here on the relays of the new set read.", in_transaction(open(plan))));
     let mut text = STOP_ON_ERROR.to_owned();
     for (comment, statements) in parts.into_iter().filter(|(_, statements)| !statements.is_empty()) {
         text.extend(["\n", &comment_lines(comment)]);
         text.extend(statements.iter().flat_map(|statement| [statement.as_str(), ";\n"]));
     }
-    text.extend(Shard::all(plan.count).map(|shard| comment_lines(&format!("next: {}", run_command(request, shard)))));
+    text.extend(
+        plan.target.shards().map(|(shard, _)| comment_lines(&format!("next: {}", run_command(request, shard)))),
+    );
     text
 }
