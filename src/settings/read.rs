@@ -1,7 +1,7 @@
-//! From texts to values, setting by setting.
+//! Reads the settings of each command: turns their texts into values.
 //!
-//! In: one command's switches, and the [`Layers`], of which its other flags are the first. Out: that command's configuration. Each value
-//! is judged by the one function that knows its kind, and an error names the setting where it was given.
+//! In: the switches of one command, and the [`Layers`] of all other settings, whose first layer is the command's other flags. Out: that
+//! command's request. One function checks all values of a kind. An error names the setting, and where it was given.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::sink::destination::Delivery;
 /// The name of slot and publication where none is given.
 const DEFAULT_NAME: &str = "walrelay";
 
-/// Pause between two looks of `status --watch`.
+/// The time between two reports of `status --watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -37,7 +37,7 @@ const DELIVERIES: [(&str, Delivery); 2] =
 
 const ON_STOP: [(&str, OnStop); 2] = [("exit", OnStop::Exit), ("hold", OnStop::Hold)];
 
-/// librdkafka's queue is bounded in KiB, in 31 bits.
+/// The largest limit of librdkafka's queue, which takes KiB in 31 bits.
 const LARGEST_IN_FLIGHT: usize = 0x7FFF_FFFF << 10;
 
 /// Reads one command's settings.
@@ -53,7 +53,7 @@ pub(super) struct SlotSettings {
     pub(super) slot: String,
 }
 
-/// The error about the source, whose connection string was given at `text`.
+/// Names the setting that an error about the source is in. `text`: where the connection string was given.
 fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
     let origin = match (&error.place, text) {
         (SourcePlace::Text, Some(origin)) => origin.to_string(),
@@ -80,7 +80,7 @@ impl SettingsReader<'_> {
         let delivery = self.delivery()?;
         self.asks_what_it_can(destination.kind(), delivery)?;
         let registry = self.registry()?;
-        // Dead-letter records have one place, whatever the number of shards.
+        // Dead-letter records of all shards have one place, so bad rows were read with the common name.
         let name = |whole: String| shard.map(|shard| shard.name(&whole)).unwrap_or(whole);
         Ok(run::RunRequest {
             source,
@@ -111,7 +111,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// Sees that the files of `--from-debezium` may be run as they are.
+    /// Checks that walrelay can run the files of `--from-debezium`.
     fn debezium_configuration(&mut self) -> Result<(), SettingError> {
         let accept = self.layers.is_on("accept-differences")?;
         let Some(translation) = self.layers.translation() else { return Ok(()) };
@@ -120,7 +120,7 @@ impl SettingsReader<'_> {
         Ok(())
     }
 
-    /// Reads `walrelay check --from-debezium`: the report to print, and whether `run` would take it; else the settings of `run`.
+    /// The settings of `run`, which `check` checks. With `--from-debezium`: the report about its files, and whether `run` would accept them.
     pub(super) fn check(&mut self, json: bool) -> Result<Task, SettingError> {
         let Some(translation) = self.layers.translation() else {
             return Ok(Task::Check(Box::new(check::CheckRequest { config: self.run()?, json })));
@@ -129,12 +129,12 @@ impl SettingsReader<'_> {
         let report = translation.report(&self.layers.debezium_files(), accept);
         let told = self.warnings.len();
         let verdict = self.run().map(drop);
-        // The report has them.
+        // The report has the warnings about the files.
         self.warnings.truncate(told);
         Ok(Task::CheckDebezium(Box::new(Review { report, verdict })))
     }
 
-    /// Tables that are named one by one count instead.
+    /// The expressions of Debezium's settings that choose tables. Tables that are named one by one replace them.
     fn table_patterns(&self, tables: &[TableName]) -> TablePatterns {
         let patterns = self.layers.translation().filter(|_| tables.is_empty()).map(|old| old.tables().clone());
         patterns.unwrap_or_default()
@@ -160,13 +160,13 @@ impl SettingsReader<'_> {
         Ok(Task::Setup(request.into(), backfill.map(Box::new)))
     }
 
-    /// Takes the settings of `run`, but not those of shards.
+    /// The backfill of `setup --backfill`. It reads the settings of `run`, except for the columns of shards.
     fn backfill_after_setup(&mut self) -> Result<backfill::BackfillRequest, SettingError> {
         for flag in ["key-column", "id-column"] {
             self.layers.flags.forget(flag);
         }
         let request = self.backfill(&BackfillArgs::default())?;
-        // What was warned of is read twice.
+        // Each setting is read twice, and so is each warning.
         self.warnings.dedup();
         Ok(request)
     }
@@ -199,7 +199,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// Where to ask whether the relay is ready; needs no source.
+    /// The HTTP address at which the relay says whether it is ready. No source is needed.
     pub(super) fn ready(&self) -> Result<String, SettingError> {
         let address = self.http()?;
         address.as_ref().map(HttpAddress::of_this_machine).ok_or_else(|| {
@@ -253,12 +253,12 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// The connection string that was typed, for commands to repeat; no secret in it.
+    /// The connection string that was typed, without secrets. Hints repeat it in commands.
     fn typed_source(&self) -> Option<String> {
         self.layers.flags.last("source").map(shown_source)
     }
 
-    /// A connection string never begins with an `@`: that is a file which holds one.
+    /// The source. A text that begins with `@` names a file with the connection string.
     pub(super) fn source(&mut self) -> Result<Source, SettingError> {
         let database_url = || {
             let text = self.layers.environment.variable("DATABASE_URL")?.to_owned();
@@ -302,12 +302,12 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// The name of a column, a publication or a role, taken exactly.
+    /// The name of a column, a publication or a role, as it was typed.
     pub(super) fn name(&self, setting: &str) -> Result<Option<String>, SettingError> {
         self.layers.one(setting)?.map(name).transpose()
     }
 
-    /// The value that stands on the command line, as it was typed.
+    /// The value of a flag as it was typed.
     fn text(&self, flag: &str) -> Option<String> {
         self.layers.flags.last(flag).map(str::to_owned)
     }
@@ -384,13 +384,13 @@ impl SettingsReader<'_> {
             return Ok(Some(*value));
         }
         let names = values.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        // With one valid value, that is the nearest.
+        // If there is only one valid value, it is the nearest.
         let only = if let [only] = names.as_slice() { Some(*only) } else { None };
         let nearest = nearest(&text, names.iter().copied()).or(only);
         Err(given.invalid(names.join(", "), nearest.map(str::to_owned)))
     }
 
-    /// A misspelt level is a target's name to `tracing`, and would silence everything.
+    /// The log filter. A misspelt level is refused: `tracing` would take it for the name of a target, and log nothing.
     fn filter(&self) -> Result<String, SettingError> {
         let Some(given) = self.layers.one("log-level")? else { return Ok(LogConfig::default().filter) };
         let expected = "error, warn, info, debug, trace, off, or a filter such as info,walrelay::relay=debug";
@@ -420,7 +420,7 @@ impl SettingsReader<'_> {
 const VISIBLE_PASSWORD: &str =
     "--source: its password shows in ps: use PGPASSWORD, ~/.pgpass or the variable WALRELAY_SOURCE";
 
-/// A setting's default and range, both ends included; `range` says it after what is expected.
+/// A setting's default and range, with both ends. `range` is the end of the sentence that says what is expected.
 pub(super) struct Bounds<T> {
     pub(super) default: T,
     least: T,
@@ -438,10 +438,10 @@ impl<T: Ord> Bounds<T> {
     }
 }
 
-/// How many rows a transaction takes where nothing is said.
+/// The default number of rows in a transaction.
 const DEFAULT_CHUNK: u32 = 2000;
 
-/// More places than this make one statement too long.
+/// The largest number of rows in a transaction. With more, the statement that lists them becomes too long.
 const LARGEST_CHUNK: u32 = 100_000;
 
 fn rate(given: &Given) -> Result<NonZeroU32, SettingError> {
@@ -454,19 +454,19 @@ fn table(given: &Given) -> Result<TableName, SettingError> {
     TableName::parse(&given.text).ok_or_else(|| given.invalid(names::TABLE, None))
 }
 
-/// A name, taken exactly.
+/// A name, as it was typed.
 pub(super) fn name(given: Given) -> Result<String, SettingError> {
     if is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 
-/// A user who types capitals without quotes may mean capitals.
+/// Warns of capitals without quotes, which the user may mean exactly.
 fn folded(given: &Given, table: &TableName) -> Option<String> {
     let has_capitals = !given.text.contains('"') && given.text.bytes().any(|byte| byte.is_ascii_uppercase());
     has_capitals
         .then(|| format!("{}: {} is read as {table}, as in SQL; double quotes keep capitals", given.origin, given.text))
 }
 
-/// The level that a lone word was probably meant as.
+/// The level that the user probably meant by a word that is none.
 fn misspelt_level(directive: &str) -> Option<&'static str> {
     let is_word = !directive.is_empty() && directive.bytes().all(|byte| byte.is_ascii_alphabetic());
     let known = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(directive));

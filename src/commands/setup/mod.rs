@@ -1,14 +1,14 @@
-//! `setup`: what a database still needs, as SQL or done.
+//! `setup`: creates what a database still needs, or prints the SQL for it.
 //!
 //! ```text
 //!  table ──► publication ──► role │ slot │ mark on the publication
 //!  └──── one transaction ───────┘   its own: a transaction that has written cannot make one
 //! ```
 //!
-//! In: names. Out: SQL on `out`, or with `--apply` what was done. It looks before it changes, so a second run finds nothing to
-//! do. The order is the point: pgoutput looks the publication up as of each change, so the slot comes after it; what is
-//! committed from the slot on is published, whenever the relay first runs; the mark comes last, so that it never stands
-//! without a slot that was there.
+//! In: names. Out: SQL on `out`, or with `--apply` what was done. `setup` looks before it changes anything, so a second run finds nothing
+//! to do. The order matters: `pgoutput` looks the publication up as of each change, so the slot is created after it. Rows that are
+//! committed after the slot are published, whenever the relay first runs. The marker is written last, so a marker always means that there
+//! was a slot.
 
 mod plan;
 mod shards;

@@ -22,7 +22,7 @@ pub(super) const CODES: [(u8, &str); 4] = [
     (64, ""),
 ];
 
-/// What `dead-letters` takes.
+/// The flags of `dead-letters`.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag")]
 #[derive(Args)]
 pub(crate) struct DeadLettersArgs {

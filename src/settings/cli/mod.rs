@@ -1,9 +1,9 @@
-//! What may be typed. The doc comment of a field is its help text.
+//! Defines the command line. The doc comment of a field is its help text.
 //!
-//! In: the arguments of the process. Out: `Typed`, with the switches of the command, and `FlagValues`, every value still as text and
-//! asked for by its flag's name as in the other layers; or what to print instead ([`Exit`](super::Exit)).
-//! Nothing here is validated but that a flag exists and has its value; what values mean, and where else they may come
-//! from, is [`settings`](crate::settings)'s. So that it can tell "not given" from a default, no flag has a default here.
+//! In: the arguments of the process. Out: `Typed`, with the switches of the command, and `FlagValues`, with every other value as text under
+//! its flag's name, as in the other layers. Or the text to print instead ([`Exit`](super::Exit)).
+//! This module only checks that a flag exists and has a value. [`settings`](crate::settings) knows what values mean, and where else they
+//! may come from. It has to distinguish a default from a value that was given, so no flag has a default here.
 //!
 //! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
 

@@ -3,7 +3,7 @@
 use super::{CommonArgs, OfRunArgs, PasswordArgs, RunArgs, SetupShardsArgs, SourceArgs};
 use clap::Args;
 
-/// What `check` takes: what `run` takes, since that is what it looks after.
+/// The flags of `check`. It takes those of `run`, since it checks what `run` needs.
 #[derive(Args)]
 pub(crate) struct CheckArgs {
     /// Print JSON: `verdict`, `findings` (side, check, level, finding, why, fix), `tables`
@@ -14,7 +14,7 @@ pub(crate) struct CheckArgs {
     run: Box<RunArgs>,
 }
 
-/// What `setup` takes.
+/// The flags of `setup`.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 pub(crate) struct SetupArgs {
@@ -53,7 +53,7 @@ pub(crate) struct SetupArgs {
     common: CommonArgs,
 }
 
-/// What `status` takes.
+/// The flags of `status`.
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Args)]
 pub(crate) struct StatusArgs {
@@ -84,7 +84,7 @@ pub(crate) struct StatusArgs {
     common: CommonArgs,
 }
 
-/// What `teardown` takes.
+/// The flags of `teardown`.
 #[derive(Args)]
 pub(crate) struct TeardownArgs {
     /// Also drop the publication
@@ -106,7 +106,7 @@ pub(crate) struct TeardownArgs {
     common: CommonArgs,
 }
 
-/// What `bench` takes.
+/// The flags of `bench`.
 #[derive(Args)]
 pub(crate) struct BenchArgs {
     /// Rows in the backlog [default: 200000]
@@ -167,7 +167,7 @@ pub(crate) struct BenchArgs {
     common: CommonArgs,
 }
 
-/// What `backfill` takes: what `run` takes, since its records are the run's.
+/// The flags of `backfill`. It takes those of `run`, since it publishes the same records.
 #[derive(Args, Default)]
 pub(crate) struct BackfillArgs {
     /// Which rows, as SQL: "status = 'PENDING'" [default: all]
@@ -202,7 +202,7 @@ pub(crate) struct BackfillArgs {
     run: Box<RunArgs>,
 }
 
-/// What `prune` takes.
+/// The flags of `prune`.
 #[derive(Args)]
 pub(crate) struct PruneArgs {
     /// How old a row has to be, at least a minute: 7d, 12h (units us, ms, s, min, h, d)

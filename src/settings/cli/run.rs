@@ -3,7 +3,7 @@
 use super::{CommonArgs, SourceArgs};
 use clap::Args;
 
-/// What `run` takes.
+/// The flags of `run`.
 #[derive(Args, Default)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
@@ -180,7 +180,7 @@ pub(crate) struct RowArgs {
     message_prefix: Vec<String>,
 }
 
-/// What is done with rows that cannot be published.
+/// The flags that decide what happens to rows that cannot be published.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Bad rows")]
 pub(crate) struct BadRowArgs {
@@ -197,7 +197,7 @@ pub(crate) struct BadRowArgs {
     dead_letter_topic: Option<String>,
 }
 
-/// What a record is made of.
+/// The flags that decide how a row becomes a record.
 #[derive(Args, Default)]
 #[command(next_help_heading = "Records")]
 pub(crate) struct RecordArgs {

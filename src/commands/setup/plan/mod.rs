@@ -1,7 +1,7 @@
-//! The missing objects, as SQL in the order in which they have to be created.
+//! Plans what `setup` has to create, as SQL in the order in which it has to run.
 //!
-//! In: what is wanted, and what there is. Out: steps, warnings, a script for `psql`. Pure. Invariant: what is there is never
-//! taken away or replaced; an empty plan means that there is nothing to do.
+//! In: the request, and the state of the database. Out: steps, warnings, and a script for `psql`. Pure. Invariants: no step drops or
+//! replaces an object that exists. An empty plan means that there is nothing to do.
 
 use super::SetupRequest;
 use crate::commands::error::CommandError;
@@ -15,19 +15,19 @@ use crate::pg::{self, catalog, identifier, literal};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_slot};
 
-/// The outbox table as its own file shows it to people.
+/// The file with the outbox table, which users read as well.
 const TABLE: &str = include_str!("../../../../sql/outbox.sql");
 
-/// The name that the file gives it.
+/// The table's name in that file.
 const TABLE_NAME: &str = "public.outbox";
 
-/// So that `psql` runs no statement after one that failed.
+/// Makes `psql` stop at the first statement that fails.
 pub(super) const STOP_ON_ERROR: &str = "\\set ON_ERROR_STOP on\n";
 
 /// The first version whose slots standbys can keep.
 const FAILOVER_SLOTS: u32 = 170_000;
 
-/// The first version that skips changes from before the publication.
+/// The first version that skips changes that are older than the publication, instead of ending the stream.
 const MISSING_PUBLICATION_PASSES: u32 = 180_000;
 
 /// The state of the database.
@@ -35,14 +35,14 @@ const MISSING_PUBLICATION_PASSES: u32 = 180_000;
 pub(super) struct SetupFacts {
     pub(super) server: ServerRow,
     pub(super) publication: Option<PublicationFacts>,
-    /// In the order of the request.
+    /// The tables that are asked for, in the order of the request.
     pub(super) tables: Vec<TableFacts>,
     pub(super) slot: Option<Slot>,
-    /// The slot beside the server's state at that moment.
+    /// The slot, together with the server's state at that moment.
     pub(super) sighting: Option<Sighting>,
-    /// The role that is asked for, if it is there.
+    /// The role that is asked for. `None`: it does not exist.
     pub(super) role: Option<RoleRow>,
-    /// The server gives REPLICATION by membership in `rds_replication`.
+    /// Whether the server gives the right of replication by membership in `rds_replication`.
     pub(super) grants_by_role: bool,
 }
 
@@ -50,9 +50,9 @@ pub(super) struct SetupFacts {
 pub(super) struct PublicationFacts {
     pub(super) row: Publication,
     pub(super) mark: PublicationMark,
-    /// Its tables now ([`crate::pg::catalog::membership`]).
+    /// The tables that it has now, as a hash ([`crate::pg::catalog::membership`]).
     pub(super) members: Option<String>,
-    /// The tables that it leaves out though it is one of all tables.
+    /// The tables that it leaves out, although it is FOR ALL TABLES.
     pub(super) left_out: Vec<(String, String)>,
 }
 
@@ -61,18 +61,18 @@ pub(super) struct TableFacts {
     pub(super) filter: TableName,
     /// `None`: there is no such table.
     pub(super) row: Option<TableRow>,
-    /// It is in the publication, in whatever way.
+    /// Whether the publication has it: by its name, by its schema, or since it is FOR ALL TABLES.
     pub(super) covered: bool,
 }
 
-/// The objects of steps, in the order of the steps.
+/// The kinds of steps, in the order in which they run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepKind {
-    /// `wal_level`, which takes a restart.
+    /// Sets `wal_level`, which needs a restart of the server.
     WalLevel,
     Table,
     Publication,
-    /// One more table in the publication.
+    /// Adds a table to the publication.
     Member,
     Role,
     Slot,
@@ -80,12 +80,12 @@ pub(super) enum StepKind {
 }
 
 impl StepKind {
-    /// Done in one transaction with the others that are.
+    /// Whether it runs in the one transaction of all such steps.
     pub(super) const fn is_transactional(self) -> bool {
         matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role)
     }
 
-    /// The verb for a step to do, and for one that is done.
+    /// The verb before the step is done, and after.
     const fn verbs(self) -> (&'static str, &'static str) {
         match self {
             Self::WalLevel => ("set", "set"),
@@ -97,25 +97,25 @@ impl StepKind {
     }
 }
 
-/// One thing to do.
+/// A step of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) kind: StepKind,
-    /// The verb's object.
+    /// The object of the verb: `slot "walrelay"`.
     what: String,
     /// One statement, or several, without the last semicolon.
     pub(super) sql: String,
-    /// Lines for the reader of the script.
+    /// The comment in the script.
     comment: String,
-    /// The remedy for a missing right; `None`: none is known.
+    /// The remedy if the role lacks a right. `None`: none is known.
     fix: Option<Remedy>,
 }
 
 impl Step {
-    /// Makes the slot of a request, as `user`.
+    /// The step that creates the slot of the request. `user` runs it.
     pub(super) fn new_slot(request: &SetupRequest, user: &str) -> Self {
         let failover = if request.failover { ", failover => true" } else { "" };
-        // `--apply` has the same done by a replication command, which gives a snapshot: see `slot`.
+        // `--apply` uses a replication command instead of this SQL, since that returns a snapshot: see `slot`.
         Self {
             kind: StepKind::Slot,
             what: format!("slot \"{}\"", request.slot),
@@ -131,17 +131,17 @@ impl Step {
         }
     }
 
-    /// That it is to be done.
+    /// Says what is to be done: `create slot "walrelay"`.
     pub(super) fn to_do(&self) -> String {
         format!("{} {}", self.kind.verbs().0, self.what)
     }
 
-    /// That it has been done.
+    /// Says what has been done: `created slot "walrelay"`.
     pub(super) fn done(&self) -> String {
         format!("{} {}", self.kind.verbs().1, self.what)
     }
 
-    /// That the server refuses it.
+    /// The error if the server refuses the step.
     pub(super) fn refused(&self, source: pg::Error) -> CommandError {
         if !matches!(source, pg::Error::Server { .. }) {
             return source.into();
@@ -150,7 +150,7 @@ impl Step {
     }
 }
 
-/// Steps, and warnings.
+/// The steps that are left, with warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
@@ -158,13 +158,13 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The first step of that kind.
+    /// The first step of a kind.
     pub(super) fn step(&self, kind: StepKind) -> Option<&Step> {
         self.steps.iter().find(|step| step.kind == kind)
     }
 }
 
-/// Compares what is wanted with what there is.
+/// Compares the request with the state of the database.
 pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, CommandError> {
     refuse(request, facts)?;
     let steps = [wal_level(facts), new_table(request, facts), publication(request, facts)]
@@ -178,7 +178,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, C
     Ok(Plan { steps, warnings: warnings(request, facts) })
 }
 
-/// Refuses what no step can fix.
+/// Refuses a request that no step can fulfil.
 fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError> {
     if request.failover && facts.server.version < FAILOVER_SLOTS {
         return Err(CommandError::no_failover_slots(&facts.server.version_text));
@@ -269,7 +269,7 @@ fn publication(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     })
 }
 
-/// Tables that a publication which is there does not have. One of all tables lacks what it leaves out, and what is not there yet.
+/// The tables that an existing publication lacks. A publication FOR ALL TABLES lacks only the tables that it leaves out.
 pub(super) fn lacking(facts: &SetupFacts) -> impl Iterator<Item = &TableFacts> {
     let publication = facts.publication.as_ref();
     let is_left_out = move |table: &TableFacts| {
@@ -344,12 +344,13 @@ fn slot(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
 }
 
-/// Writes down that the slot was created.
+/// SQL that marks the publication: its slot was created.
 pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> String {
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
 }
 
-/// The marking statement with the server's time and transaction, which it asks for as it writes them.
+/// SQL that marks the publication as [`mark_sql`] does, and adds the server's time, position and next transaction at that moment. `since` is
+/// the format of these lines.
 pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
     let body = format!(
         "BEGIN
@@ -370,7 +371,7 @@ pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &st
     format!("DO {}", literal(&body))
 }
 
-/// Marks the slot; `taken`: the snapshot that meets it, where it was made just now.
+/// The step that marks the slot. `taken`: the snapshot that the slot begins at, if this command has created the slot.
 pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&SlotSnapshot>) -> Option<Step> {
     let comment = comment(facts);
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
@@ -379,7 +380,7 @@ pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&Sl
         return None;
     }
     let SetupRequest { publication, slot, .. } = request;
-    // Since when an earlier slot was there means nothing for this one.
+    // The lines about an earlier slot of this name are not true of this one.
     let kept = if made { marker::removed(comment, slot) } else { marker::without_complete_since(comment, slot) };
     let since =
         marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
@@ -393,14 +394,14 @@ pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&Sl
     })
 }
 
-/// Whether the slot that is there is the one that is marked, as far as can be determined.
+/// Whether the slot that exists is proven to be the marked one.
 fn is_marked(request: &SetupRequest, facts: &SetupFacts) -> bool {
     let anchor =
         marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));
     anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, slot)| anchor.agrees(slot) == Agreement::Fits)
 }
 
-/// Whether the mark tells since when the slot has carried what the publication will have.
+/// Whether the marker says since when the slot has carried all tables that the publication will have.
 fn is_whole(request: &SetupRequest, facts: &SetupFacts) -> bool {
     let whole = marker::complete_since(comment(facts), &request.slot);
     let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
@@ -426,7 +427,7 @@ fn warnings(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
     .collect()
 }
 
-/// pgoutput looks the publication up as of each change.
+/// Warns of a slot that is older than its publication: `pgoutput` looks the publication up as of each change.
 fn older_than_publication(request: &SetupRequest, facts: &SetupFacts, slot: &Slot) -> Option<String> {
     if facts.publication.is_some() {
         return None;
@@ -454,7 +455,7 @@ fn no_failover(request: &SetupRequest, slot: &Slot) -> Option<String> {
     })
 }
 
-/// A role that is made has none, and most servers ask for one.
+/// Says that the new role has no password, which most servers ask for.
 fn no_password(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     let role = request.role.as_ref().filter(|_| facts.role.is_none())?;
     Some(format!("role \"{role}\" has no password yet: in psql, \\password {}", identifier(role)))
@@ -494,7 +495,7 @@ fn cannot_mark(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     })
 }
 
-/// The plan for `psql`, with what else is to be known as comments.
+/// The plan as a script for `psql`. Warnings, and the counts in `rows`, are comments.
 pub(super) fn script(request: &SetupRequest, facts: &SetupFacts, plan: &Plan, rows: &[String]) -> String {
     let mut text = if plan.steps.is_empty() { String::new() } else { STOP_ON_ERROR.to_owned() };
     if plan.steps.is_empty() {
@@ -529,7 +530,7 @@ fn with_own_flags(command: Command, request: &SetupRequest) -> Command {
     request.role.iter().fold(command, |command, role| command.set("--role", role))
 }
 
-/// As comments for `psql`, which ends one at a carriage return as well.
+/// The text as comments for `psql`, where a carriage return ends a comment as well.
 pub(super) fn comment_lines(text: &str) -> String {
     text.trim_end_matches(['\r', '\n']).split(['\r', '\n']).flat_map(|line| ["-- ", line, "\n"]).collect()
 }

@@ -14,14 +14,14 @@ use crate::commands::shards::Member;
 use crate::pg::{self, catalog, literal, server, sqlstate};
 use std::time::Duration;
 
-/// The first bound.
+/// The limit of the first try.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// The last one, where there is one table: so long writers may have to wait.
+/// The largest limit for one table. Writers may have to wait for this time.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The last one, where there are several. Writers lock them in any order, and after a second (`deadlock_timeout`) the server would end one
-/// of them to resolve a deadlock.
+/// The largest limit for several tables. Writers lock them in any order, and after a second (`deadlock_timeout`) the server would end one of
+/// the writers to resolve a deadlock.
 const LONGEST_OF_SEVERAL: Duration = Duration::from_millis(500);
 
 impl Move<'_, '_> {
@@ -40,7 +40,7 @@ impl Move<'_, '_> {
         Ok((self.voice.say)(&format!("cut: rows that commit from now on are rows of {}", self.plan.target.shown()))?)
     }
 
-    /// Makes the cut. `false`: the lock was not had in time, and nothing is changed.
+    /// Makes the cut. `false`: the lock was not granted in time, and nothing is changed.
     fn try_cut(&mut self, bound: Duration) -> Result<bool, CommandError> {
         self.connection.query("BEGIN")?;
         // The cut survives a crash of the server from its commit on, whatever the role's default is.
@@ -55,7 +55,7 @@ impl Move<'_, '_> {
             Err(error) => return Err(refused(error)),
         }
         self.connection.query("SET LOCAL lock_timeout = 0")?;
-        // The waits before have no bound, and nobody reads these slots. From the cut on a lost one would have lost rows.
+        // Nobody has read these slots, and the waits before have no limit. If a slot is lost after the cut, its rows are lost.
         for Member { slot: name, .. } in &self.plan.target.members {
             readable(name, &self.plan.database, server::slot(self.connection, name)?, false)?;
         }

@@ -1,39 +1,39 @@
-//! `setup --shards` and `setup --reshard`: makes a set of shards, and moves the rows of another set, or of one slot, over to it.
+//! `setup --shards` and `setup --reshard`: creates a set of shards, and moves the rows of another set, or of one slot, to it.
 //!
 //! ```text
 //!  1 prepare   publications of the new set, without tables; each says that its relay must wait
 //!  2 slots     of the new set: from here on they keep the WAL, and have no rows, since their publications have no tables
 //!  3 cut       one transaction, with the tables locked against writers:   old publications … WHERE (false)
 //!                                                                         new publications + tables WHERE (hash of the key)
-//!  4 drain     wait until each old slot has confirmed a position behind the cut
+//!  4 drain     wait until each old slot has confirmed a position after the cut
 //!  5 drop      the old slots
 //!  6 open      one transaction: drop the old publications; the new ones no longer say that their relays must wait
 //! ```
 //!
-//! In: names, how many shards. Out: SQL, or what was done. A new set alone takes the same way, without an old one.
+//! In: names, and the number of shards. Out: SQL, or what was done. A new set without an old one takes the same steps.
 //!
 //! # Why no row is lost, repeated or swapped
 //!
-//! *Each row is in exactly one slot.* `pgoutput` looks a publication up as of each change. The cut locks the tables in a mode that writers'
-//! locks conflict with, and writers keep theirs until they end: so each transaction with rows of these tables ends before the cut
-//! commits, or takes its first row after that. No transaction is on both sides, whether or not its rows are in subtransactions. Rows from
-//! before the cut pass the filters of the old set, and the new publications have no tables for them. Rows from behind it pass
-//! the filters of the new set, and no old one. In each set a row passes exactly one filter ([`crate::pg::shard`]).
+//! *Each row is in exactly one slot.* `pgoutput` looks a publication up as of each change. The cut locks the tables in a mode that conflicts
+//! with the locks of writers, and writers keep their locks until their transactions end. So a transaction with rows of these tables ends
+//! before the cut commits, or writes its first row after that. No transaction is on both sides, whether or not its rows are in
+//! subtransactions. Rows from before the cut pass the filters of the old set, and the new publications have no tables for them. Rows from
+//! after the cut pass the filters of the new set, and no old one. In each set a row passes exactly one filter ([`crate::pg::shard`]).
 //!
-//! *No row is lost.* The new slots are there before the cut, and each relay reads its slot from its beginning. The old slots stay until each
-//! has confirmed a position behind the cut, which means that every record before it is acknowledged.
+//! *No row is lost.* The new slots exist before the cut, and each relay reads its slot from its beginning. An old slot is dropped only after
+//! it has confirmed a position after the cut, which means that every record before the cut is acknowledged.
 //!
-//! *No two rows of a key are swapped.* Two rows of a key in one set are in one slot, in the order of their commits. If a row is before the cut
-//! and one behind it, the second is published by a relay of the new set. That one waits until step 6, and by then step 4 has seen the
-//! first acknowledged.
+//! *No two rows of a key are swapped.* Two rows of a key in one set are in one slot, in the order of their commits. If one row is from
+//! before the cut and one from after it, a relay of the new set publishes the second one. That relay waits until step 6, and in step 4 the
+//! first one was acknowledged.
 //!
-//! *None is repeated,* but by a relay that is killed before it has confirmed, as at any time: the sets have no row in common.
+//! *None is repeated,* except by a relay that is killed before it has confirmed, as at any time: the sets have no row in common.
 //!
-//! *It may be killed at any place.* Steps 1, 3 and 6 are one transaction each, and the others can be done again. Its progress is recorded in the
-//! publications: the new ones have tables once the cut is done; the old ones say that they drain, and later that they are
-//! drained. Only what is drained may lack its slot. A slot that is gone or invalidated before that was lost, and ends the command, as
-//! does one of the new set: the hint says how to create it again. The same command resumes. Meanwhile no relay of the new set publishes;
-//! the rows wait in its slots.
+//! *The command may be killed at any step.* Steps 1, 3 and 6 are one transaction each, and the others can be repeated. The publications
+//! record the progress: the new ones have tables once the cut is done, and the old ones say that they drain, and later that they are
+//! drained. Only an old set that is drained may lack its slots. If another slot of either set is missing or invalidated, it was lost, and
+//! the command ends: the hint says how to create the slot again. The same command resumes. Until then no relay of the new set publishes,
+//! and the rows wait in its slots.
 
 mod cut;
 mod plan;
@@ -52,26 +52,26 @@ use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
 use std::time::{Duration, Instant};
 
-/// The largest lag of an old slot at the cut: its relay publishes that before the new relays begin.
+/// The largest lag of an old slot at the cut. Its relay publishes that much before the new relays begin.
 const NEAR_BYTES: u64 = 16 << 20;
 
-/// How long an old slot may have no relay before the cut: one that restarts is back by then.
+/// The time that an old slot may have no relay before the cut. A relay that restarts is back by then.
 const RELAY_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How many shards there are to be.
+/// The set of shards that is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shards {
-    /// 1 to [`MOST`](crate::pg::shard::MOST).
+    /// The number of shards, from 1 to [`MOST`](crate::pg::shard::MOST).
     pub count: u8,
-    /// Rows of another set are moved over.
+    /// Whether rows of another set, or of one slot, move to it.
     pub moves: bool,
-    /// `--key-column`: empty for no key; `None`: found by its name.
+    /// The column of `--key-column`. Empty: records have no key. `None`: it is found by its name.
     pub key_column: Option<String>,
-    /// `--id-column`; `None`: found by its name.
+    /// The column of `--id-column`. `None`: it is found by its name.
     pub id_column: Option<String>,
 }
 
-/// The SQL of it, as a script for `psql`.
+/// Returns the steps as a script for `psql`.
 ///
 /// # Errors
 /// The rows cannot be moved.
@@ -83,7 +83,7 @@ pub(super) fn script(
     Ok(sql::script(request, shards, &plan::look(connection, request, shards)?))
 }
 
-/// Does it. The connection has the lock of setups.
+/// Carries the steps out. The connection has the lock of setups.
 ///
 /// # Errors
 /// As [`super::setup`]; and the rows cannot be moved.
@@ -190,7 +190,7 @@ impl Move<'_, '_> {
         Ok(())
     }
 
-    /// Step 4. Whatever was committed before the cut lies below the position that is asked for here.
+    /// Step 4. Every row from before the cut is below the position that is queried here.
     fn drain(&mut self) -> Result<(), CommandError> {
         let Some(source) = self.plan.source.as_ref().filter(|source| !source.is(MoveState::Drained)) else {
             return Ok(());
@@ -230,7 +230,7 @@ impl Move<'_, '_> {
         readable(name, &self.plan.database, server::slot(self.connection, name)?, true)
     }
 
-    /// Step 5. Ends the connection of whoever reads a slot: all that he had is acknowledged and confirmed.
+    /// Step 5. Ends the connections of the old relays, whose records are all acknowledged and confirmed.
     fn drop_slots(&mut self) -> Result<(), CommandError> {
         let mut wait = Wait::begin();
         for member in self.plan.old() {
@@ -246,7 +246,7 @@ impl Move<'_, '_> {
                 }
                 match self.connection.query(&sql::drop_slot(name)) {
                     Ok(_) => (self.voice.say)(&format!("dropped slot \"{name}\""))?,
-                    // The relay was faster.
+                    // The relay has connected again.
                     Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => wait.turn(self.voice, || {
                         format!("waiting: a relay takes slot \"{name}\" again and again; stop it")
                     })?,

@@ -34,7 +34,7 @@ pub(super) struct Plan {
     pub(super) is_cut: bool,
 }
 
-/// A table, and what of its rows is hashed.
+/// A table, and the value of its rows that is hashed.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: TableName,
@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-/// Looks at both sets.
+/// Looks at all sets, and plans the move.
 pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: &Shards) -> Result<Plan, CommandError> {
     let server = catalog::server(connection)?;
     if !server.decodes() {
@@ -136,7 +136,7 @@ fn has_tables(connection: &mut Connection, request: &SetupRequest, target: &Set)
     Ok(())
 }
 
-/// The set that has the rows, of those that are not to be made.
+/// Finds the set whose rows move. `others`: the sets that exist, except for the new one.
 fn source(request: &SetupRequest, shards: &Shards, others: Vec<Set>) -> Result<Option<Set>, CommandError> {
     let command = |verb| request.told().add_to(setup_shards(verb, shards.count));
     let found = others.iter().map(Set::shown).collect::<Vec<_>>();
@@ -252,7 +252,7 @@ fn table(connection: &mut Connection, shards: &Shards, name: TableName, database
     Err(CommandError::no_hash(&name, column, type_name))
 }
 
-/// The column that a record's part comes from, as `run` finds it.
+/// Finds the column that a record's key or id comes from, as `run` does.
 fn column<'a>(
     shape: &'a Shape,
     table: &TableName,

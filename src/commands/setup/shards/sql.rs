@@ -1,6 +1,6 @@
-//! The statements that set shards up.
+//! Writes the SQL that sets shards up.
 //!
-//! In: a plan. Out: SQL, and the whole as a script for `psql`. Pure.
+//! In: a plan. Out: the statements of each step, and all steps as a script for `psql`. Pure.
 
 use super::Shards;
 use super::plan::Plan;
@@ -14,8 +14,8 @@ use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
 use crate::remedy::Command;
 
-/// Makes a shard's publication, without tables, and says that its relay must wait. Row filters of partitioned tables count only where their
-/// rows come as their own.
+/// Creates a shard's publication without tables, and marks it: its relay must wait. Postgres uses the row filter of a partitioned table only
+/// if the publication has `publish_via_partition_root`.
 pub(super) fn publication(shard: Shard, member: &Member) -> [String; 2] {
     let name = identifier(&member.publication);
     let comment = marker::new_shard(shard, &member.slot);
@@ -25,7 +25,7 @@ pub(super) fn publication(shard: Shard, member: &Member) -> [String; 2] {
     ]
 }
 
-/// Writes down how far a publication is in the move.
+/// Records a publication's stage in the move.
 pub(super) fn comment(member: &Member, moving: MoveState) -> String {
     let text = marker::moving_to(member.comment.as_deref(), Some(moving)).unwrap_or_default();
     format!("COMMENT ON PUBLICATION {} IS {}", identifier(&member.publication), literal(&text))
@@ -37,7 +37,7 @@ pub(super) fn lock(plan: &Plan) -> String {
     format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", tables.join(", "))
 }
 
-/// Takes the rows away from the old set and gives them to the new one.
+/// Makes the cut: from then on rows pass the filters of the new set, and no old one.
 pub(super) fn cut(plan: &Plan) -> Vec<String> {
     let with = |filter: &dyn Fn(&super::plan::Table) -> String| -> String {
         let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", of.name.sql(), filter(of)));
@@ -75,7 +75,7 @@ pub(super) fn run_command(request: &SetupRequest, shard: Shard) -> Command {
     request.told().add_to(Command::new("run").set("--shard", shard))
 }
 
-/// The whole for `psql`. What a move waits for cannot be written in SQL: it says where to wait.
+/// Returns all steps as a script for `psql`. Waiting cannot be written in SQL, so comments say where to wait.
 pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
     let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
