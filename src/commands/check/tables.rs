@@ -305,7 +305,7 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
     found
 }
 
-/// What is in it.
+/// Findings about the table's rows.
 fn rows(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> Vec<Finding> {
     let mut found: Vec<Finding> = pruned_without_index(table).into_iter().collect();
     match &table.rows {

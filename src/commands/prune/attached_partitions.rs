@@ -1,27 +1,28 @@
-//! Rows that a table had before the publication had the table: those of a partition that was attached later, of a table that was moved
-//! into a published schema later, and of one that was `UNLOGGED` for a while.
+//! Finds rows that were in a table before the publication published that table. No slot has such rows, so `prune` must not delete them.
 //!
-//! In: a table that is pruned, its publication. Out: which of its partitions came in that way since the mark, and as SQL, which rows may be
-//! from before. None of that changes the publication, so that its mark does not tell.
+//! In: a table that is pruned, and its publications. Out: the tables that were added since the setup marker was written, and as SQL, which
+//! of their rows may be older than that. A table is added when it becomes a partition, when it moves into a published schema, and when it
+//! stops being `UNLOGGED`. None of these changes the publication, so the marker does not show them.
 //!
-//! | came in by | what tells since when | what tells that it was so from the beginning |
+//! | the table was added by | the transaction that added it | the table was published from the beginning if |
 //! |---|---|---|
-//! | `ATTACH PARTITION` | the row in `pg_inherits` | a column whose row in `pg_attribute` is as old as those of the system columns: attaching rewrites that of each column |
-//! | `SET SCHEMA` | the row in `pg_depend` that ties it to its schema | that row is as old as those of the system columns |
-//! | `SET LOGGED` | that writes the table anew ([`REWRITTEN`]) | it was not written anew, or a publication names it: then it cannot be `UNLOGGED` |
+//! | `ATTACH PARTITION` | `xmin` of its row in `pg_inherits` | a column's row in `pg_attribute` is as old as the rows of the system columns, since attaching rewrites the row of each column |
+//! | `SET SCHEMA` | `xmin` of the row in `pg_depend` that ties it to its schema | that row is as old as the rows of the system columns |
+//! | `SET LOGGED` | the one that rewrote the table ([`REWRITTEN`]) | the table was not rewritten, or a publication names it, since then it cannot be `UNLOGGED` |
 //!
-//! "As old" is the same transaction and the same command. A partition of which nothing tells that it was one from the beginning counts as
-//! attached when `pg_inherits` says so: then the rows of older transactions stay for nothing. So do those of a table that was written anew by
-//! another statement than `SET LOGGED`, which nothing distinguishes from it.
+//! Two rows are equally old if the same command of the same transaction wrote them. If nothing shows that a partition was one from the
+//! beginning, it counts as attached by the transaction in `pg_inherits`. Then rows of older transactions stay without need. The same is
+//! true of a table that another statement than `SET LOGGED` rewrote, since the catalog does not show which one it was.
 //!
-//! Invariant: with such a transaction known, only rows of younger transactions are proven. Those of the transaction itself are not, nor those of
-//! an older one that inserted them after it. Before version 15 none are of a table that had been there before: once a walsender has decoded a
-//! row of it that was not published, it takes the table for one that is not, until the connection ends.
+//! Invariant: if a transaction has added a table, only rows of younger transactions are proven to be in a slot. Rows of that transaction
+//! are not proven, and rows that an older transaction inserted after it are not proven either. Before version 15, no row is proven of a
+//! table that existed before it was added: if a walsender has decoded a row of the table before that, it does not publish the table until
+//! its connection ends.
 //!
 //! # Limit
 //!
-//! A transaction has its number from its first write. One that attaches a table long after that may be older than rows that others have
-//! inserted into the table meanwhile, before it was attached. These look as if they had come later.
+//! A transaction gets its number at its first write. If it attaches a table long after that, other transactions with higher numbers may
+//! have inserted rows into the table before. These rows look as if they had been inserted after the table was attached.
 //!
 //! Specification: PostgreSQL manual, chapter 53 "System Catalogs".
 
@@ -29,10 +30,10 @@ use crate::pg::catalog::REWRITTEN;
 use crate::pg::{self, Connection, Row, catalog, literal};
 use std::collections::BTreeMap;
 
-/// The first version that publishes whole schemas, and that asks again whether a table is published once that is attached.
+/// The first version that publishes whole schemas. It also checks again whether a table is published when the table is attached.
 const FIFTEEN: u32 = 150_000;
 
-/// Whether a catalogue's row (`of`) of the table `oid` is as old as the table itself, as SQL.
+/// SQL that tells whether a row of a catalog (`of`) about the table `oid` is as old as the table itself.
 fn is_as_old(of: &str, oid: &str) -> String {
     format!(
         "EXISTS (SELECT FROM pg_catalog.pg_attribute AS s
@@ -40,22 +41,22 @@ fn is_as_old(of: &str, oid: &str) -> String {
     )
 }
 
-/// The tables with rows that came in later, by `pg_class.oid`.
+/// The tables that were added later, by `pg_class.oid`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct AttachedPartitions(BTreeMap<u32, Proven>);
 
-/// Which rows of such a table are proven.
+/// The rows of an added table that are proven to be in a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Proven {
-    /// Rows of transactions younger than the one by which the table came in (the lower 32 bits).
+    /// Rows of transactions that are younger than this one, which added the table (the lower 32 bits).
     After(String),
-    /// None.
+    /// No rows.
     Never,
 }
 
 impl AttachedPartitions {
-    /// Looks for the partitions of `table` that came in since the transaction `since` (64 bits: with its epoch); `None`: that is too long ago
-    /// to be told. `publications`: those whose slots carry the rows.
+    /// Looks for the partitions of `table` that were added since the transaction `since` (64 bits: with its epoch). `None`: that transaction
+    /// is too old to be compared. `publications`: the ones whose slots carry the rows.
     pub(super) fn look<'a>(
         connection: &mut Connection,
         publications: impl Iterator<Item = &'a str>,
@@ -70,11 +71,11 @@ impl AttachedPartitions {
             let proven = if is_proven { Proven::After(row.text(1)?.to_owned()) } else { Proven::Never };
             Some((row.parse(0)?, proven))
         };
-        // The youngest comes last, and counts.
+        // The youngest transaction comes last, and replaces the others.
         Ok(Self(rows.iter().filter_map(one).collect()))
     }
 
-    /// As SQL, whether a row may be from before; `None`: there is none of that kind.
+    /// SQL that tells whether a row may be older than its table in the publication. `None`: no table was added.
     pub(super) fn before(&self) -> Option<String> {
         let (mut after, mut never) = (Vec::new(), Vec::new());
         for (oid, proven) in &self.0 {
@@ -92,12 +93,12 @@ impl AttachedPartitions {
         (!parts.is_empty()).then(|| format!("({})", parts.join(" OR ")))
     }
 
-    /// Whether everything that came later is known here.
+    /// Whether each table of `later` is here, with the same transaction.
     pub(super) fn has_all_of(&self, later: &Self) -> bool {
         later.0.iter().all(|(oid, proven)| self.0.get(oid) == Some(proven))
     }
 
-    /// As [`AttachedPartitions::before`], of one table alone.
+    /// SQL as that of [`AttachedPartitions::before`], for one table.
     pub(super) fn before_of(&self, oid: u32) -> Option<String> {
         Some(match self.0.get(&oid)? {
             Proven::After(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),
@@ -106,7 +107,8 @@ impl AttachedPartitions {
     }
 }
 
-/// Walks from each leaf up to where it is clear that the publication has its rows: behind `table` itself, and a member of the publication.
+/// SQL that walks from each leaf up to a member of the publication that is `table` itself or above it. From there on it is clear that the
+/// publication has the rows.
 fn sql(publications: &str, table: u32, since: Option<u64>, schemas: bool) -> String {
     let in_schema = if schemas {
         "EXISTS (SELECT FROM pg_catalog.pg_publication_namespace AS n JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.pnnspid
