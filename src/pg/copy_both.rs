@@ -45,7 +45,7 @@ pub trait Upstream {
     /// The bytes that were received and not yet consumed.
     fn buffer(&self) -> &ReadBuffer;
 
-    /// The same buffer. The loop removes handled frames from it.
+    /// The buffer itself. The loop removes handled frames from it.
     fn buffer_mut(&mut self) -> &mut ReadBuffer;
 
     /// The frame at the front. `None`: it was not received whole yet.

@@ -7,7 +7,7 @@ use super::connection::{Connection, Row};
 use super::error::Error;
 use super::quoting::{identifier, literal};
 
-/// What a table is made of.
+/// The columns and properties of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shape {
     /// `pg_class.oid`.

@@ -85,7 +85,7 @@ pub enum SlotProof {
     NotMoved,
     /// Its `restart_lsn` is older than the sighting.
     Older,
-    /// The same walsender held it at both sightings.
+    /// One walsender held it at both sightings.
     HeldThroughout,
     /// Slot synchronization copied it before a promotion.
     Synced,
@@ -95,7 +95,7 @@ pub enum SlotProof {
     TakenOver,
 }
 
-/// What the relay itself knows about the slot's past.
+/// The relay's own knowledge of the slot's past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Witness {
     /// Every record of a transaction that commits before this is delivered.

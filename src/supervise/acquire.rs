@@ -1,7 +1,7 @@
-//! Connects, checks the cluster, publication, tables and slot, and takes the slot.
+//! Takes the slot: connects, checks the cluster, the publication, its tables and the slot, and starts the stream.
 //!
-//! In: settings, and the relay's positions. Out: a stream from the right position, or why there is none. *Each* acquisition reads the
-//! cluster and its timeline, the publication, the tables, and the slot's state and position, since each of them may have changed.
+//! In: settings, and the relay's positions. Out: a stream from the right position, or the reason why there is none. Each attempt reads the
+//! cluster and its timeline, the publication, the tables, and the slot's state and position again, since each of them may have changed.
 
 use super::StreamTarget;
 use super::error::{RunCause, RunError};
@@ -25,14 +25,14 @@ use std::time::Duration;
 /// The time between two attempts at a slot that another process reads. A standby takes over within this time.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a waiting relay asks its destination whether it is reachable.
+/// The time that the destination has to answer a waiting relay that asks whether it is reachable.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The time between two queries whether a shard may be read yet. Each query opens two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 
-/// After so many attempts, the reader of a slot in use counts as another relay. Before that, it may be a walsender of this relay's
-/// earlier connection.
+/// The number of attempts after which the reader of the slot counts as another relay. Before that, the reader may be the walsender of
+/// this relay's earlier connection.
 const OTHERS_AFTER: u32 = 10;
 
 /// A stream, with its slot.
@@ -63,22 +63,22 @@ impl<E: Into<RunError>> From<E> for NotAcquired {
     }
 }
 
-/// What is known of the server. It is kept across connections.
+/// Facts about the server that the relay keeps across connections.
 #[derive(Debug, Default)]
 pub(super) struct KnownServer {
-    /// The cluster of this process's first connection.
+    /// The cluster and its timeline at the last connection. `None`: there was no connection yet.
     pub(super) system: Option<SystemIdentity>,
     /// The running server that the replication connection reaches: see [`server::started_at`].
     started_at: String,
     /// Whether it was a standby when the last attempt began.
     was_standby: bool,
-    /// How long a slot may be unused before the server invalidates it.
+    /// The time after which the server invalidates an unused slot. `None`: without limit.
     pub(super) idle_slot_timeout: Option<Duration>,
-    /// Whether the slot was found once.
+    /// Whether this process has ever found the slot.
     slot_seen: bool,
     /// The slot when it was last seen.
     slot_identity: SlotIdentity,
-    /// The roles of the tables' columns that were logged last.
+    /// The roles of the tables' columns, as they were last logged.
     readings: Vec<TableReading>,
     /// The publication's tables when they were last read. They are used if a lock keeps the server from listing them again.
     listed: Option<Vec<PublishedTable>>,
@@ -139,9 +139,9 @@ pub(super) fn acquire(
     }
 }
 
-/// Whether a slot that was read before is missing because a standby answers. Before its promotion, a standby has no such slot, or has
-/// it as a copy that is not complete, or cannot decode at all. `was_standby`: the server was a standby when it refused. It may have
-/// been promoted since, and then the next attempt succeeds.
+/// Whether the slot is missing or refused because a standby answers. Before its promotion, a standby has no such slot, or has an
+/// incomplete copy of it, or cannot decode at all. `was_standby`: the server was a standby when it refused. It may have been promoted
+/// since, and then the next attempt succeeds.
 fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -> bool {
     let refused = error.postgres().is_some_and(|error| {
         error.code().is_some() && error.recovery() == Recovery::Stop && !error.is_of_credentials()
@@ -213,7 +213,7 @@ fn take(
     Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
 }
 
-/// What the relay knows of the slot. `watching`: the relay has looked at the slot all the time.
+/// The relay's own knowledge of the slot. `watching`: the relay has looked at the slot all the time.
 fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
     Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
 }
@@ -244,8 +244,9 @@ fn identify(
     Ok(flushed)
 }
 
-/// Ends the run because of a table that cannot be mapped. If no earlier row can come, the run ends at once: the WAL ends at `flushed`,
-/// and all of it up to `from` is handled. Earlier rows may come with other columns of the table, so they are published first.
+/// Ends the run because of a table that cannot be mapped. The WAL ends at `flushed`, and the relay has handled it up to `from`. If no WAL
+/// is left between them, the run ends at once. Otherwise rows may be left that have other columns of the table, so these rows are
+/// published first.
 fn end_at_unmappable(
     unmappable: Option<PlanError>,
     flushed: Lsn,
@@ -262,8 +263,8 @@ fn end_at_unmappable(
     }
 }
 
-/// Gives the relay the slot's identity, if progress is stored beside the records. This is queried after the slot was taken, since a
-/// standby may have waited for long.
+/// Gives the relay the slot's identity, if the destination stores the progress. The identity is queried after the slot was taken, since
+/// a waiting relay may have waited for long.
 fn set_identity(
     target: &StreamTarget,
     known: &KnownServer,
@@ -291,9 +292,9 @@ fn set_identity(
     Ok(())
 }
 
-/// Checks that the WAL does not end before the position that the server has sent already. In an older copy of the cluster it does. If a
-/// server is asked to start from a later position than its own, it silently skips everything up to there. A standby may have to replay
-/// WAL again after a restart.
+/// Checks that the WAL does not end before a position that the server has already sent. It does in an older copy of the cluster. If the
+/// relay asked such a server to start from that position, the server would silently skip everything up to there. A standby is not
+/// refused, since after a restart it may have to replay WAL that it has sent.
 fn check_not_older(connection: &mut Connection, flushed: Lsn, seen: Lsn) -> Result<(), RunError> {
     if flushed >= seen || server::is_in_recovery(connection)? {
         return Ok(());
@@ -335,7 +336,7 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Checks that the slot can be read, and compares it with the last sighting. This comes before the relay waits for the slot.
+/// Checks that the slot exists and can be read, before the relay waits for it.
 fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
     let name = &target.slot;
     let Some(slot) = server::slot(connection, name)? else {
@@ -348,7 +349,7 @@ fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut 
     Ok(())
 }
 
-/// Checks that walrelay may have created the slot for `database`. All databases of a cluster share their slots.
+/// Checks that the slot belongs to `database` and is read by `pgoutput`. All databases of a cluster share the names of slots.
 pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
         (Some(_), Some(found)) if found != database => Err(RunError::slot_of_other_database(name, found, database)),
@@ -374,8 +375,8 @@ pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), 
     Ok(())
 }
 
-/// Why the slot cannot be read any more, by the newest column that the version has. Version 16 sets `conflicting` for every invalidated
-/// slot. If its WAL was removed, it has no `restart_lsn` either.
+/// The reason why the slot cannot be read any more, from the newest column that the server's version has. Version 16 sets `conflicting` for
+/// every invalidated slot. A slot whose WAL was removed has no `restart_lsn` either.
 fn invalidation(slot: &Slot) -> Option<String> {
     let row = &slot.row;
     let in_conflict = row.conflicting.unwrap_or(false) && slot.restart_lsn.is_some();
@@ -444,7 +445,7 @@ fn start(
     }
 }
 
-/// The relay will read the slot from `position`. `reader` reads the slot now.
+/// Tells the relay that it will read the slot from `position`. `reader`: the walsender that reads the slot now.
 fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, position: Lsn, reader: Option<u32>) -> Result<(), RunError> {
     if relay.is_held_by_another(reader) {
         restart_after_takeover(relay, "another relay holds the slot", None::<()>)?;
@@ -453,27 +454,27 @@ fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, position: Lsn, reader: O
     Ok(())
 }
 
-/// What is known of a slot that was just taken. [`HeldSlot`] is made of it.
+/// The times and the position of a slot that was just taken, for [`HeldSlot`].
 struct TakenSlot {
     released: Option<Duration>,
     sends_from: Duration,
     log_end: Option<Lsn>,
 }
 
-/// A slot that nobody reads.
+/// The times and the position of a slot that nobody reads.
 #[derive(Default)]
 struct FreedSlot {
     /// When the slot was last released, if the server reports it.
     released: Option<Duration>,
-    /// The relay has to wait until then if it takes the slot: for a second after the release, or if the server does not report that,
-    /// after another relay was last seen to read the slot. `None`: it need not wait, since it held the slot itself until now, or the
-    /// destination itself keeps an earlier relay out, or no other relay is known.
+    /// The time before which a relay that takes the slot must not send: a second after the slot was released. If the server does not
+    /// report the release, it is a second after another relay was last seen to read the slot. `None`: the relay need not wait, since it
+    /// held the slot itself until now, or the destination keeps an earlier relay out, or no other relay is known.
     waits_until: Option<Duration>,
     /// The end of the server's WAL at the time of the query.
     log_end: Option<Lsn>,
 }
 
-/// What is known of a slot that nobody reads. `held`: when another relay was last seen to read it.
+/// Reads the times and the position of a slot that nobody reads. `held`: when another relay was last seen to read it.
 fn released(
     connection: &mut Connection,
     slot: &str,
@@ -507,8 +508,8 @@ fn confirmed_position(
     Ok((confirmed, reader))
 }
 
-/// Explains the error of a walsender that does not find the publication: it was dropped, or it did not exist at the slot's position in
-/// the WAL. `None`: it is neither, or the server cannot be queried.
+/// Explains the error of a walsender that does not find the publication: the publication was dropped, or it did not exist at the slot's
+/// position in the WAL. `None`: the error is another one, or the server cannot be queried.
 pub(super) fn explain_missing_publication(
     target: &StreamTarget,
     known: &KnownServer,
@@ -527,7 +528,7 @@ pub(super) fn explain_missing_publication(
     })
 }
 
-/// Takes the slot only so that the server counts it as used. Nothing that it sends is read or confirmed.
+/// Takes the slot only so that the server counts it as used. The relay reads and confirms nothing of this stream.
 ///
 /// # Errors
 /// It cannot be taken.

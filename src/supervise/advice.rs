@@ -258,7 +258,7 @@ fn allow_connections(refusal: &pg::ServerError, target: &StreamTarget) -> Option
 }
 
 enum Advice {
-    /// What the database has.
+    /// The names that the database has.
     Around(Box<Surroundings>),
     /// A remedy that fits better.
     Remedy(Remedy),

@@ -40,16 +40,16 @@ impl fmt::Display for SourcePlace {
 pub struct SourceError {
     /// The origin of the setting.
     pub place: SourcePlace,
-    /// What is wrong with it.
+    /// The problem with that setting.
     pub problem: SourceProblem,
 }
 
-/// What is wrong with a source's setting.
+/// The problem with a setting of the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceProblem {
     /// The problem, for people.
     pub text: String,
-    /// What to type instead. `None`: the text is enough.
+    /// The text to type instead. `None`: the error says enough.
     pub hint: Option<String>,
 }
 

@@ -25,7 +25,7 @@ impl Pair {
     }
 }
 
-/// What walrelay does with a keyword.
+/// The action of walrelay for a keyword.
 #[derive(Clone, Copy)]
 enum KeywordUse {
     /// It uses the value.
