@@ -17,7 +17,7 @@ pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
-pub use error::{ExitKind, REPUBLISH_PAGE, RunCause, RunError};
+pub use error::{ExitError, ExitKind, REPUBLISH_PAGE, RunCause, RunError};
 pub(crate) use publication::{details_now, read_tables, unpublished};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;

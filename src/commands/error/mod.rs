@@ -1,4 +1,4 @@
-//! Why a command ended without having done its work: the cause, the exit code, and the remedy.
+//! Says why a command ended without having done its work: the cause, the exit code, and the remedy.
 //!
 //! In: what a command met. Out: a [`CommandError`]. The errors with words of their own are all in `cases`. The others are those of a run
 //! ([`RunError`]), of settings, and of the output.
@@ -10,19 +10,11 @@ use crate::pg::{self, sqlstate};
 use crate::remedy::Remedy;
 use crate::route::TopicError;
 use crate::setting_text::SettingError;
-use crate::supervise::{ExitKind, Explained, RunCause, RunError};
-use std::{error, fmt, io};
+use crate::supervise::{ExitError, ExitKind, Explained, RunCause, RunError};
+use std::{error, io};
 
-/// Why a command ended.
-#[derive(Debug)]
-pub struct CommandError {
-    /// The kind of end, which has the exit code.
-    pub kind: ExitKind,
-    /// The event that ended the command.
-    pub cause: CommandCause,
-    /// A command, SQL or a short text that fixes it.
-    pub remedy: Option<Remedy>,
-}
+/// The reason why a command ended.
+pub type CommandError = ExitError<CommandCause>;
 
 /// The event that ended a command. Callers decide by all of its cases but the last one.
 #[derive(Debug, thiserror::Error)]
@@ -54,18 +46,6 @@ pub enum CommandCause {
     /// Any other error, which people read.
     #[error(transparent)]
     Other(Box<dyn error::Error + Send + Sync>),
-}
-
-impl fmt::Display for CommandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.cause.fmt(f)
-    }
-}
-
-impl error::Error for CommandError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.cause.source()
-    }
 }
 
 impl CommandError {

@@ -1,4 +1,4 @@
-//! Why a run ended other than on request: the cause, the exit code, and the remedy.
+//! Says why a run ended other than on request: the cause, the exit code, and the remedy. Commands use the same type.
 //!
 //! In: what a relay met. Out: a [`RunError`]. The errors with a text of their own are all in `cases`. The others are those of Postgres, of the
 //! stream and of the destination.
@@ -42,16 +42,19 @@ impl ExitKind {
     }
 }
 
-/// Why a run ended.
+/// The reason why a run or a command ended without having done its work.
 #[derive(Debug)]
-pub struct RunError {
+pub struct ExitError<Cause> {
     /// The kind of end, which has the exit code.
     pub kind: ExitKind,
-    /// The event that ended the run.
-    pub cause: RunCause,
+    /// The event that ended it.
+    pub cause: Cause,
     /// A command, SQL or a short text that fixes it.
     pub remedy: Option<Remedy>,
 }
+
+/// The reason why a run ended.
+pub type RunError = ExitError<RunCause>;
 
 /// The event that ended a run. Callers decide by all of its cases but the last one.
 #[derive(Debug, thiserror::Error)]
@@ -134,13 +137,13 @@ pub enum RunCause {
     Other(Box<dyn error::Error + Send + Sync>),
 }
 
-impl fmt::Display for RunError {
+impl<Cause: fmt::Display> fmt::Display for ExitError<Cause> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause.fmt(f)
     }
 }
 
-impl error::Error for RunError {
+impl<Cause: error::Error> error::Error for ExitError<Cause> {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         self.cause.source()
     }
