@@ -4,10 +4,9 @@
 //! all shards up. Reads only.
 
 use crate::check_finding::{Finding, Level, Side};
-use crate::commands::output::{setup_shards, teardown_shards};
+use crate::commands::output::setup_shards;
 use crate::commands::run;
-use crate::commands::shards::{Member, Set, sets};
-use crate::pg::marker::MoveState;
+use crate::commands::shards::{Member, Set, sets, unfinished};
 use crate::pg::shard::Shard;
 use crate::pg::{self, Connection, Purpose};
 use crate::remedy::{Command, Remedy};
@@ -24,58 +23,43 @@ pub(super) fn add(config: &run::RunRequest, findings: &mut Vec<Finding>) {
             finding.fix = Some(set_up.clone().into());
         }
     }
-    let found = look(config, shard);
-    findings.extend(found.map_or_else(
-        |error| vec![Side::Postgres.warn(CHECK, format!("the other shards cannot be checked: {error}"))],
-        |set| judge(shard, set.as_ref(), &set_up),
+    findings.push(look(config, shard).map_or_else(
+        |error| Side::Postgres.warn(CHECK, format!("the other shards cannot be checked: {error}")),
+        |sets| judge(shard, &sets, set_up),
     ));
 }
 
-fn look(config: &run::RunRequest, shard: Shard) -> Result<Option<Set>, pg::Error> {
+fn look(config: &run::RunRequest, shard: Shard) -> Result<Vec<Set>, pg::Error> {
     let mut connection = Connection::open(&config.source, Purpose::Control)?;
     let whole = |name| shard.whole(name).unwrap_or(name);
-    let sets = sets(&mut connection, (whole(&config.publication), whole(&config.slot)))?;
-    Ok(sets.into_iter().find(|set| set.count == Some(shard.count())))
+    sets(&mut connection, (whole(&config.publication), whole(&config.slot)))
 }
 
-fn judge(shard: Shard, set: Option<&Set>, set_up: &Command) -> Vec<Finding> {
+fn judge(shard: Shard, sets: &[Set], set_up: Command) -> Finding {
     let count = shard.count();
-    let Some(set) = set else {
+    let Some(set) = sets.iter().find(|set| set.count == Some(count)) else {
         let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
-        return vec![finding.why("rows of a shard that is not there are published by nobody").fix(set_up.clone())];
+        return finding.why("rows of a shard that does not exist are published by nobody").fix(set_up);
     };
-    if set.is(MoveState::Waits) {
-        let finding = Side::Postgres.warn(CHECK, format!("the setup of {count} shards is not finished"));
-        let fix = Remedy::from(setup_shards("--reshard", count))
-            .and(format!(", or --shards {count} where rows were moved from nowhere"));
-        return vec![finding.why("until then their relays wait, and rows stay in their slots").fix(fix)];
+    if let Some((new, resume)) = unfinished(sets) {
+        let finding = Side::Postgres.warn(CHECK, format!("the setup of {} is not finished", new.shown()));
+        return finding.why("until then their relays wait, and rows stay in their slots").fix(resume);
     }
-    let named = |is_one: &dyn Fn(&Member) -> bool| -> Vec<String> {
-        set.shards().filter(|(_, member)| is_one(member)).map(|(shard, _)| shard.to_string()).collect()
-    };
-    let missing = named(&|member| !member.exists || member.found.is_none());
-    if !missing.is_empty() {
-        let finding = Side::Postgres.fail(CHECK, format!("publication or slot is missing of {}", missing.join(", ")));
-        return vec![
-            finding
-                .why("their rows are published by nobody, and those committed since are in no slot; before you drop the others, let their relays publish what waits there, and stop them")
-                .fix(
-                    Remedy::from(teardown_shards(count))
-                        .and(" && ")
-                        .and(set_up.clone())
-                        .and("; then compare the table with the topics"),
-                ),
-        ];
+    if let Err(error) = set.is_whole() {
+        let finding = Side::Postgres.fail(CHECK, error.to_string()).why("its rows are published by nobody");
+        return Finding { fix: error.remedy, ..finding };
     }
-    let is_read = |member: &Member| member.found.as_ref().is_some_and(|slot| slot.row.active);
-    let unread = named(&|member| member.shard != Some(shard) && !is_read(member));
+    let is_unread = |member: &&Member| member.found.as_ref().is_some_and(|slot| !slot.row.active);
+    let others = set.members.iter().filter(|member| member.shard != Some(shard));
+    let unread: Vec<&Member> = others.filter(is_unread).collect();
     if unread.is_empty() {
-        return vec![Side::Postgres.ok(CHECK, format!("all {count} are there, and the others are read"))];
+        return Side::Postgres.ok(CHECK, format!("all {count} exist, and the others are read"));
     }
-    let finding = Side::Postgres.warn(CHECK, format!("no relay reads {}", unread.join(", ")));
-    let run = unread.iter().map(|shard| Remedy::from(Command::new("run").set("--shard", shard)));
-    let run = run.reduce(|first, next| first.and("; ").and(next));
-    vec![Finding { fix: run, ..finding.why("their rows wait in their slots, which keep WAL") }]
+    let slots: Vec<String> = unread.iter().map(|member| format!("\"{}\"", member.slot)).collect();
+    let finding = Side::Postgres.warn(CHECK, format!("no relay reads slot {}", slots.join(", ")));
+    let commands = unread.iter().map(|member| Remedy::from(member.command()));
+    let fix = commands.reduce(|first, next| first.and("; ").and(next));
+    Finding { fix, ..finding.why("their rows wait in their slots, which keep WAL") }
 }
 
 #[cfg(test)]
@@ -104,22 +88,28 @@ mod tests {
         Set { count: Some(2), members: Shard::all(2).zip(slots).map(member).collect() }
     }
 
-    fn found(set: Option<&Set>) -> (Level, String) {
-        let mut found = judge(Shard::new(0, 2).unwrap(), set, &Command::new("setup"));
-        assert_eq!(found.len(), 1);
-        let finding = found.remove(0);
+    fn found(sets: &[Set]) -> (Level, String) {
+        let finding = judge(Shard::new(0, 2).unwrap(), sets, Command::new("setup"));
         (finding.level, finding.finding)
     }
 
     #[test]
     fn a_shard_that_nobody_reads_and_one_that_is_gone_are_reported() {
         let all = set([Some(false), Some(true)], None);
-        assert_eq!(found(Some(&all)).0, Level::Ok, "its own relay need not run when it is checked");
-        assert_eq!(found(Some(&set([Some(true), Some(false)], None))), (Level::Warn, "no relay reads 1/2".to_owned()));
-        let gone = "publication or slot is missing of 1/2".to_owned();
-        assert_eq!(found(Some(&set([Some(true), None], None))), (Level::Fail, gone));
-        assert_eq!(found(None).0, Level::Fail);
+        assert_eq!(found(&[all]).0, Level::Ok, "its own relay need not run when it is checked");
+        let unread = set([Some(true), Some(false)], None);
+        assert_eq!(found(&[unread]), (Level::Warn, "no relay reads slot \"s_1_of_2\"".to_owned()));
+        let gone = "shard 1/2 is incomplete: replication slot \"s_1_of_2\" does not exist".to_owned();
+        assert_eq!(found(&[set([Some(true), None], None)]), (Level::Fail, gone));
+        assert_eq!(found(&[]).0, Level::Fail);
         let comment = marker::new_shard(Shard::new(0, 2).unwrap(), "s_0_of_2");
-        assert_eq!(found(Some(&set([Some(false), Some(false)], Some(&comment)))).0, Level::Warn);
+        let mut new = set([Some(false), Some(false)], Some(&comment));
+        assert_eq!(
+            found(std::slice::from_ref(&new)),
+            (Level::Warn, "the setup of 2 shards is not finished".to_owned())
+        );
+        new.count = Some(3);
+        let old = set([Some(true), Some(true)], Some("walrelay move: drains"));
+        assert_eq!(found(&[old, new]), (Level::Warn, "the setup of 3 shards is not finished".to_owned()));
     }
 }

@@ -367,7 +367,7 @@ impl CommandError {
             remedy
                 .and(teardown_shards(count))
                 .and(" && ")
-                .and(setup_shards("--shards", count))
+                .and(setup_shards("--shards", count).set("--table", "SCHEMA.TABLE"))
                 .and(", then compare the table with the topics"),
         )
     }

@@ -98,7 +98,10 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
     }
     plan.source = source(request, shards, others)?;
     plan.failover |= plan.old().iter().filter_map(|member| member.found.as_ref()).any(|slot| slot.row.failover);
-    plan.old().iter().chain(&plan.target.members).try_for_each(is_ours)?;
+    if let Some(member) = plan.old().iter().chain(&plan.target.members).find(|member| !member.owned) {
+        let fix = "run it as the owner of the publications and their tables";
+        return Err(CommandError::unfit(&member.publication, "it belongs to another role", fix));
+    }
     plan.source.iter().try_for_each(Set::has_publications)?;
     for member in &plan.target.members {
         plan.is_cut |= !named_tables(connection, &member.publication)?.is_empty();
@@ -153,14 +156,6 @@ fn source(request: &SetupRequest, shards: &Shards, others: Vec<Set>) -> Result<O
         (1, true) => Ok(others.into_iter().next()),
         (_, true) => Err(CommandError::several_sets(&found)),
     }
-}
-
-fn is_ours(member: &Member) -> Result<(), CommandError> {
-    if member.owned {
-        return Ok(());
-    }
-    let fix = "run it as the owner of the publications and their tables";
-    Err(CommandError::unfit(&member.publication, "it belongs to another role", fix))
 }
 
 /// The tables whose rows move. Each publication of a set has the same ones, so the `first` is asked.

@@ -8,7 +8,6 @@ use crate::commands::output::{Told, setup_shards};
 use crate::commands::setup::SetupRequest;
 use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Member;
-use crate::outbox::TableName;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
@@ -78,8 +77,7 @@ pub(super) fn run_command(request: &SetupRequest, shard: Shard) -> Command {
 /// Returns all steps as a script for `psql`. Waiting cannot be written in SQL, so comments say where to wait.
 pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> String {
     let verb = if shards.moves { "--reshard" } else { "--shards" };
-    let tables: &[TableName] = if shards.moves { &[] } else { &request.tables };
-    let apply = Told { tables, ..request.told() }.add_to(setup_shards(verb, shards.count));
+    let apply = Told { tables: &request.tables, ..request.told() }.add_to(setup_shards(verb, shards.count));
     if plan.target.is_done() {
         return comment_lines(&format!("nothing to do: {} are there", plan.target.shown()));
     }
