@@ -431,7 +431,9 @@ fn a_slot_that_is_lost_before_it_is_drained_ends_the_move() {
     shards.lane.drop_slot(&shards.slot(0, 2));
     let (code, said) = shards.refused(&["setup", "--reshard", "1", "--apply"]);
     assert_eq!(code, 2, "{said}");
-    assert!(said.contains(&shards.slot(0, 2)) && said.contains("does not exist"), "{said}");
+    assert!(said.contains(&shards.slot(0, 2)) && said.contains("does not exist while rows are moved"), "{said}");
+    let create = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput');", shards.slot(0, 2));
+    assert!(hint(&said).starts_with(&create), "{said}");
 }
 
 #[test]
