@@ -1,6 +1,7 @@
-//! Outbox tables that `prune` changes rows of.
+//! Looks at the outbox tables whose rows `prune` deletes.
 //!
-//! In: names, and what the publication holds. Out: what has to be known before a row is touched, or why none may be. Reads only.
+//! In: names, and the tables of the publication. Out: the facts that decide which rows may be deleted, or the reason why none may be. Reads
+//! only.
 
 use super::AGE_COLUMNS;
 use super::error::CommandError;
@@ -17,23 +18,23 @@ use crate::pgoutput::PublishedTable;
 use crate::remedy::Command;
 use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
 
-/// Where the tables are.
+/// The database, the publication and the slot of the tables.
 #[derive(Debug, Clone)]
 pub struct OutboxPlace {
     /// The database.
     pub source: Source,
     /// The publication that carries their rows.
     pub publication: String,
-    /// The slot that does.
+    /// The slot that carries their rows.
     pub slot: String,
-    /// Which shard these are of; `None`: of the whole, or there are no shards.
+    /// The shard that publication and slot are of. `None`: they are the common names of all shards, or there are no shards.
     pub shard: Option<Shard>,
-    /// The id's column; `None`: found by name.
+    /// The column of the id. `None`: it is found by its name.
     pub id_column: Option<String>,
 }
 
 impl OutboxPlace {
-    /// Where the rows go: to this slot, or to those of a set of shards, all of which are there.
+    /// The slots that carry the rows: this slot, or those of a complete set of shards.
     pub(super) fn slot_places(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
         let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
             return Ok(vec![self.clone()]);
@@ -136,7 +137,7 @@ pub(super) fn targets(
     names.into_iter().map(|name| target(connection, place, &published, name)).collect()
 }
 
-/// Sees that every table of the publication is an outbox, as a run without `--table` does.
+/// Checks that every table of the publication is an outbox, as a run without `--table` does.
 pub(super) fn only_outboxes(connection: &mut Connection, place: &OutboxPlace) -> Result<(), CommandError> {
     let published = server::published_tables(connection, &place.publication)?;
     let mapping = Mapping { id_column: place.id_column.clone(), ..Mapping::default() };

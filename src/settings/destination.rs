@@ -69,7 +69,7 @@ impl SettingsReader<'_> {
         given.into_iter().map(known).collect()
     }
 
-    /// Sees that the kind can do what the other settings ask of it.
+    /// Checks that the kind of destination can do what the other settings ask of it.
     pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), SettingError> {
         let tombstones = self.layers.is_on("tombstone-on-empty-payload")?;
         let exactly_once = delivery != Delivery::AtLeastOnce;

@@ -101,7 +101,7 @@ impl SettingsReader<'_> {
         Ok(Some(SchemaId::Column(read::name(given)?)))
     }
 
-    /// Sees that only one setting shapes the value.
+    /// Checks that only one setting decides the shape of the value.
     fn alone(&self, given: &Given, others: &[&str]) -> Result<(), SettingError> {
         let envelope = self.layers.many_or_one("envelope");
         let others = others.iter().filter_map(|name| self.layers.many_or_one(name));

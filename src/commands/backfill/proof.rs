@@ -62,7 +62,7 @@ impl Proof {
         self.snapshot.sees()
     }
 
-    /// Sees that the publication has had each of these tables, in the same way, since the slot was made.
+    /// Checks that the publication has had each of these tables, in the same way, since the slot was created.
     pub(super) fn covers(
         &self,
         connection: &mut Connection,
@@ -106,7 +106,7 @@ impl Proof {
         )
     }
 
-    /// Sees that none of these tables, nor a partition of one, has rows that were written anew since the slot was made.
+    /// Checks that none of these tables, and no partition of one, has rows that were rewritten since the slot was created.
     pub(super) fn not_rewritten(
         &self,
         connection: &mut Connection,

@@ -80,7 +80,7 @@ impl RowReader {
         (!self.is_held).then_some(wait)
     }
 
-    /// Sees that what was read of these was all that there was from before the slot.
+    /// Checks that all rows of these parts from before the slot were read.
     pub(super) fn look_again<'a>(&self, parts: impl Iterator<Item = &'a Part> + Clone) -> Result<(), CommandError> {
         self.refuse_changed(&mut Connection::open(&self.place.source, Purpose::Control)?, parts)
     }
@@ -125,7 +125,7 @@ impl RowReader {
         Ok(rows.next(patience, take)?)
     }
 
-    /// Sees that the rows of a table that is read by place have not moved.
+    /// Checks that the rows of a table that is read by place have not moved.
     pub(super) fn check_file(&mut self, part: &Part) -> Result<(), CommandError> {
         let (Paging::Places { file, .. }, Some(rows)) = (&part.paging, &mut self.rows) else { return Ok(()) };
         rows.begin(&format!("SELECT pg_catalog.pg_relation_filenode({})", part.oid))?;

@@ -368,7 +368,7 @@ impl Round<'_> {
         }
     }
 
-    /// Sees that nothing came to the table between the look at it and the list, which may have its rows.
+    /// Checks that no partition was added to the table after it was looked at: the list may have that partition's rows.
     fn nothing_attached(&mut self, table: &Table) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         let now = self.slots.attached(&mut self.connection, table.target.shape.oid, proof)?;

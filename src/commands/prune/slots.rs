@@ -1,10 +1,11 @@
-//! The slots that carry the rows: one, or one for each shard.
+//! Watches the slots that carry the rows of an outbox: one slot, or one for each shard.
 //!
-//! In: the names of the whole. Out: whether all have confirmed a position, and whether they still carry what they carried. Reads only.
+//! In: the common names of publication and slot. Out: whether all slots have confirmed a position, and whether they still carry the rows
+//! that they carried. Reads only.
 //!
-//! Invariant: what was proven of a publication before rows were listed still holds once its slot has confirmed. A move to another set of
-//! shards changes the publications in the transaction from which on their slots carry no new row ([`crate::commands::setup`]): whoever
-//! finds them unchanged has listed no row that another slot carries.
+//! Invariant: a proof about a publication that was made before rows were listed still holds once its slot has confirmed. A move to another
+//! set of shards changes the publications in one transaction, and from then on their slots carry no new row ([`crate::commands::setup`]).
+//! So if the publications are unchanged, another slot carries none of the listed rows.
 
 use super::attached_partitions::AttachedPartitions;
 use super::proof::{self, Proof};
@@ -19,24 +20,24 @@ use crate::supervise::RunError;
 #[derive(Debug)]
 struct OutboxSlot {
     place: OutboxPlace,
-    /// The slot when it was looked at last.
+    /// The slot at the last sighting.
     slot: Sighting,
-    /// Since which transaction it is there, where that was written down.
+    /// The first transaction that the slot carries, from the setup marker. `None`: the marker does not say.
     since: Option<u64>,
-    /// The tables of its publication.
+    /// The tables of its publication, as a hash ([`catalog::membership`]).
     members: Option<String>,
 }
 
 /// The slots that carry the rows of an outbox.
 #[derive(Debug)]
 pub(super) struct OutboxSlots {
-    /// The names of the whole.
+    /// The common names of publication and slot.
     whole: OutboxPlace,
     of: Vec<OutboxSlot>,
 }
 
 impl OutboxSlots {
-    /// Looks at them.
+    /// Finds the slots, and sights each of them.
     pub(super) fn look(connection: &mut Connection, whole: &OutboxPlace) -> Result<Self, CommandError> {
         let places = whole.slot_places(connection)?;
         let look = |place: &OutboxPlace| OutboxSlot::look(connection, place.clone());
@@ -54,7 +55,7 @@ impl OutboxSlots {
         self.of.first().map_or(&self.whole, |carrier| &carrier.place)
     }
 
-    /// Where they are.
+    /// The publications with their slots.
     pub(super) fn places(&self) -> impl Iterator<Item = &OutboxPlace> {
         self.of.iter().map(|carrier| &carrier.place)
     }
@@ -99,7 +100,7 @@ impl OutboxSlots {
         Ok((!filters.is_empty()).then(|| filters.join(" OR ")))
     }
 
-    /// One that has not confirmed `position`; `None`: all have.
+    /// A slot that has not confirmed `position`. `None`: all slots have.
     pub(super) fn behind(
         &mut self,
         connection: &mut Connection,
@@ -116,11 +117,11 @@ impl OutboxSlots {
         Ok(None)
     }
 
-    /// Sees that they carry what they carried.
+    /// Checks that the slots still carry the rows that they carried at the first look.
     pub(super) fn are_unchanged(&self, connection: &mut Connection) -> Result<(), CommandError> {
         for carrier in &self.of {
             carrier.has_members(connection)?;
-            // Who drops the slot with `teardown` takes the mark away.
+            // `teardown` drops the slot, and removes its marker.
             if since(connection, &carrier.place)? != carrier.since {
                 return Err(RunError::no_slot(&carrier.place.slot, true).into());
             }
@@ -138,7 +139,7 @@ impl OutboxSlot {
         Ok(Self { place, slot, since, members })
     }
 
-    /// Sees that its publication is as it was.
+    /// Checks that the publication has the same tables as before.
     fn has_members(&self, connection: &mut Connection) -> Result<(), CommandError> {
         let publication = &self.place.publication;
         if catalog::membership(connection, publication)? == self.members {
@@ -147,7 +148,8 @@ impl OutboxSlot {
         Err(CommandError::publication_changed(publication))
     }
 
-    /// The slot's position, if it is the slot that was there before: one that was created meanwhile has confirmed what it never carried.
+    /// The slot's position, if it is proven to be the same slot as before. A slot that was created meanwhile has confirmed rows that it never
+    /// carried.
     fn confirmed(&mut self, connection: &mut Connection) -> Result<Lsn, CommandError> {
         let place = &self.place;
         target::confirmed(connection, place)?;
@@ -160,7 +162,7 @@ impl OutboxSlot {
     }
 }
 
-/// The slot as it is now.
+/// Sights the slot.
 fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
     let lost = || RunError::no_slot(&place.slot, true);
     Ok(slot_sighting::sight(connection, &place.slot)?.ok_or_else(lost)?)
@@ -171,7 +173,7 @@ fn since(connection: &mut Connection, place: &OutboxPlace) -> Result<Option<u64>
     Ok(marker::since(mark.comment.as_deref(), &place.slot))
 }
 
-/// The row filter that a publication has on a table; `None`: it has none, or not the table.
+/// The row filter that a publication has on a table. `None`: it has no filter, or does not have the table.
 fn filter(connection: &mut Connection, publication: &str, table: u32) -> Result<Option<String>, pg::Error> {
     let rows = connection.query(&format!(
         "SELECT pg_catalog.pg_get_expr(m.prqual, m.prrelid) FROM pg_catalog.pg_publication_rel AS m

@@ -133,8 +133,7 @@ pub fn setup(
     Ok(held)
 }
 
-/// Sees that the rows are not shared out, nor about to be: where a set of shards waits for them, the one slot has no rows from behind
-/// the cut.
+/// Checks that there are no shards, and that no move to shards is under way: after its cut, the one slot has no new rows.
 fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Result<(), CommandError> {
     let (publication, slot) = (&request.publication, &request.slot);
     let sets = has_no_shards(connection, (publication, slot))?;

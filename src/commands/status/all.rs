@@ -1,7 +1,7 @@
-//! `status --all`: every shard, and the slot without shards if it is there.
+//! `status --all`: reports every shard, and the slot without shards if it exists.
 //!
-//! In: the names of the whole. Out: one report for each slot, those that are missing of a set too. The relays are not asked: each has an
-//! address of its own.
+//! In: the common names of publication and slot. Out: one report for each slot, also for the slots that a set lacks. The relays are not
+//! asked, since each has an HTTP address of its own.
 
 use super::report::StatusReport;
 use super::{StatusRequest, judge, look};
