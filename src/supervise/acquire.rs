@@ -115,13 +115,14 @@ pub(super) fn acquire(
     relay: &mut Relay<impl Sink, impl Clock>,
     metrics: &Metrics,
 ) -> Result<Acquired<ReplicationStream>, NotAcquired> {
+    let mut acquisition = Acquisition { target, known, relay, metrics };
     let mut has_waited = false;
     loop {
-        match take(target, known, relay, metrics) {
+        match acquisition.take() {
             Ok(Some(acquired)) => return Ok(acquired),
             Ok(None) => {}
             Err(NotAcquired::Failed(error))
-                if known.slot_seen && is_failing_over(target, known.was_standby, &error) =>
+                if acquisition.known.slot_seen && is_failing_over(target, acquisition.known.was_standby, &error) =>
             {
                 return Err(Error::NotPromoted { refusal: error.to_string() }.into());
             }
@@ -132,10 +133,237 @@ pub(super) fn acquire(
             tracing::info!(publication, "waiting until walrelay setup has moved the rows to this set of shards");
             metrics.set_state(State::WaitingForSlot);
         }
-        idle(relay, SHARD_RETRY)?;
-        if relay.may_stop() {
+        idle(acquisition.relay, SHARD_RETRY)?;
+        if acquisition.relay.may_stop() {
             return Err(NotAcquired::Stopped);
         }
+    }
+}
+
+/// The acquisition of the slot, with everything that it reads and changes.
+struct Acquisition<'a, S, C> {
+    target: &'a StreamTarget,
+    known: &'a mut KnownServer,
+    relay: &'a mut Relay<S, C>,
+    metrics: &'a Metrics,
+}
+
+impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
+    /// Tries once to take the slot. `None`: relays of another set of shards may still publish earlier rows, so this shard must not be read
+    /// yet.
+    fn take(&mut self) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
+        let target = self.target;
+        self.known.was_standby = false;
+        let mut connection = Connection::open(&target.source, Purpose::Replication)?;
+        self.known.was_standby = server::is_in_recovery(&mut connection)?;
+        let flushed = self.identify(&mut connection)?;
+        let started_at = server::started_at(&mut connection)?;
+        if started_at != self.known.started_at {
+            self.relay.server_started();
+        }
+        self.known.started_at = started_at;
+        self.metrics.set_server(Some(self.known.started_at.clone()));
+        // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
+        // earlier rows with the tables' present columns, or leave these rows out.
+        let mut control = self.known.open_query_connection(target, Purpose::Control)?;
+        check_wal_level(&mut control)?;
+        let mark = catalog::publication_mark(&mut control, &target.publication)?;
+        if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
+            return Ok(None);
+        }
+        let (binary, unmappable) =
+            read_publication_again(&mut control, target, (flushed, &mut self.known.listed), self.relay.outbox_mut())?;
+        self.known.log_readings(self.relay.outbox_mut().readings());
+        let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
+        self.known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
+        let patience = wal_sender_timeout.into_iter().chain(server::tcp_user_timeout(&mut control)?).min();
+        let temporary = target.temporary_slot.as_deref();
+        let slot = temporary.unwrap_or(&target.slot);
+        let mut confirmed = None;
+        if temporary.is_none() {
+            self.inspect_slot(&mut control)?;
+            let (position, reader) =
+                self.known.slot_identity.check(&mut control, target, (self.witness(false), None))?;
+            self.reads_from(position, reader)?;
+            end_at_unmappable(unmappable, flushed, position.max(self.relay.flush_lsn()), self.relay.outbox_mut())?;
+        } else {
+            end_at_unmappable(unmappable, flushed, flushed, self.relay.outbox_mut())?;
+            confirmed = create_temporary_slot(&mut connection, slot)?;
+        }
+        drop(control);
+        let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
+        let (stream, since, TakenSlot { released, sends_from, log_end }) = self.start(connection, slot, &options)?;
+        self.set_identity(mark.comment.as_deref())?;
+        let own = stream.backend_pid();
+        let (confirmed, slot) = if let Some(lsn) = confirmed {
+            (lsn, None)
+        } else {
+            let (confirmed, reader) = self.confirmed_position(own)?;
+            let asks = Box::new(SlotHolder::start(target, &self.known.started_at)?);
+            // Behind a pooler, this connection's process id is not the server's.
+            let walsender = reader.unwrap_or(own);
+            (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
+        };
+        Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
+    }
+
+    /// The relay's own knowledge of the slot. `watching`: the relay has looked at the slot all the time.
+    fn witness(&self, watching: bool) -> Witness {
+        Witness { read: self.relay.flush_lsn(), seen: self.relay.seen(), watching }
+    }
+
+    /// Checks that the server belongs to the same cluster as before. Returns the end of its WAL.
+    fn identify(&mut self, connection: &mut Connection) -> Result<Lsn, RunError> {
+        let found = server::identify_system(connection)?;
+        if let Some(before) = &self.known.system {
+            if before.system_identifier != found.system_identifier {
+                return Err(RunError::other_cluster(&before.system_identifier, &found.system_identifier));
+            }
+            if found.timeline < before.timeline {
+                return Err(RunError::earlier_timeline(before.timeline, found.timeline));
+            }
+            if before.timeline != found.timeline {
+                let has_read = self.relay.flush_lsn() > Lsn::ZERO;
+                let switch_point = follow_timeline(connection, before.timeline, found.timeline, self.relay)?;
+                self.known.slot_identity.timeline_left_at(switch_point, has_read);
+            }
+        }
+        check_not_older(connection, found.flushed, self.relay.seen())?;
+        let flushed = found.flushed;
+        self.known.system = Some(found);
+        Ok(flushed)
+    }
+
+    /// Checks that the slot exists and can be read, before the relay waits for it.
+    fn inspect_slot(&mut self, connection: &mut Connection) -> Result<(), RunError> {
+        let name = &self.target.slot;
+        let Some(slot) = server::slot(connection, name)? else {
+            let mark = catalog::publication_mark(connection, &self.target.publication)?;
+            let was_there = self.known.slot_seen || marker::is_set(mark.comment.as_deref(), name);
+            return Err(RunError::no_slot(name, was_there));
+        };
+        check_slot(name, &self.target.source.dbname, &slot)?;
+        self.known.slot_seen = true;
+        Ok(())
+    }
+
+    /// Starts the stream. If another process reads the slot, waits for it.
+    fn start(
+        &mut self,
+        mut connection: Connection,
+        slot: &str,
+        options: &PluginOptions<'_>,
+    ) -> Result<(ReplicationStream, Duration, TakenSlot), NotAcquired> {
+        let (mut waits, mut held) = (0_u32, None);
+        loop {
+            let free = match self.target.temporary_slot {
+                Some(_) => FreedSlot::default(),
+                None => self.released(&mut connection, slot, held)?,
+            };
+            let since = self.relay.clock().since_boot();
+            let (back, error) =
+                match connection.start_replication(slot, self.relay.flush_lsn(), options, self.target.max_row) {
+                    Ok(stream) => {
+                        let FreedSlot { released, waits_until, log_end } = free;
+                        let taken = self.relay.clock().since_boot();
+                        let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
+                        return Ok((stream, since, TakenSlot { released, sends_from, log_end }));
+                    }
+                    Err((back, error)) => (back, error),
+                };
+            if error.code() != Some(sqlstate::OBJECT_IN_USE) {
+                return Err(error.into());
+            }
+            // Another relay publishes the earlier rows. But the table's problem is reported now, and not only when that relay has ended.
+            if let Some(error) =
+                self.relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= OTHERS_AFTER)
+            {
+                return Err(Box::new(error.clone()).into());
+            }
+            if waits == 0 {
+                tracing::info!(slot, %error, "slot in use; waiting as standby");
+                self.metrics.set_state(State::WaitingForSlot);
+            }
+            waits += 1;
+            held = Some(self.relay.clock().since_boot());
+            idle(self.relay, SLOT_RETRY)?;
+            while waits > OTHERS_AFTER
+                && !self.relay.may_stop()
+                && !matches!(self.relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
+            {
+                // A relay that cannot publish leaves the slot to others.
+                idle(self.relay, SLOT_RETRY)?;
+            }
+            if self.relay.may_stop() {
+                return Err(NotAcquired::Stopped);
+            }
+            connection = *back;
+            // This comes right before the next attempt, so that little can happen between. It queries only system views: see `take`.
+            if self.target.temporary_slot.is_none() {
+                let (position, reader) =
+                    self.known.slot_identity.check(&mut connection, self.target, (self.witness(true), None))?;
+                self.reads_from(position, reader)?;
+            }
+        }
+    }
+
+    /// Tells the relay that it will read the slot from `position`. `reader`: the walsender that reads the slot now.
+    fn reads_from(&mut self, position: Lsn, reader: Option<u32>) -> Result<(), RunError> {
+        if self.relay.is_held_by_another(reader) {
+            restart_after_takeover(self.relay, "another relay holds the slot", None::<()>)?;
+        }
+        self.relay.reads_from(position);
+        Ok(())
+    }
+
+    /// Reads the times and the position of a slot that nobody reads. `held`: when another relay was last seen to read it.
+    fn released(&self, connection: &mut Connection, slot: &str, held: Option<Duration>) -> Result<FreedSlot, Error> {
+        if self.relay.is_exactly_once() {
+            return Ok(FreedSlot::default());
+        }
+        let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
+        // The clock is read after the answer, so the slot was released at this time or before.
+        let now = self.relay.clock().since_boot();
+        let released = released_ago.map(|ago| now.saturating_sub(ago));
+        let is_ours = held.is_none() && self.relay.held_just_now(now, released);
+        let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
+        Ok(FreedSlot { released, waits_until, log_end })
+    }
+
+    /// Gives the relay the slot's identity, if the destination stores the progress. The identity is queried after the slot was taken, since
+    /// a waiting relay may have waited for long.
+    fn set_identity(&mut self, comment: Option<&str>) -> Result<(), RunError> {
+        if !self.relay.is_exactly_once() {
+            return Ok(());
+        }
+        let connection = &mut self.known.open_query_connection(self.target, Purpose::Replication)?;
+        let system = server::identify_system(connection)?;
+        // The first timeline has no history.
+        let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
+        let is_standby = server::is_in_recovery(connection)?;
+        self.relay.identified(Identity {
+            system_identifier: system.system_identifier,
+            slot: self.target.slot.clone(),
+            timeline: system.timeline,
+            history,
+            flushed: system.flushed,
+            is_standby,
+            source: self.target.source.place(),
+            was_read: self.known.slot_identity.was_read(comment, &self.target.slot),
+        });
+        Ok(())
+    }
+
+    /// The slot's position and its reader. They are read when no other relay can move or drop the slot. `own`: this relay's walsender.
+    fn confirmed_position(&mut self, own: u32) -> Result<(Lsn, Option<u32>), RunError> {
+        let mut control = self.known.open_query_connection(self.target, Purpose::Control)?;
+        let (confirmed, reader) =
+            self.known.slot_identity.check(&mut control, self.target, (self.witness(true), Some(own)))?;
+        // In Postgres, 0/0 means that there is no position.
+        if confirmed == Lsn::ZERO {
+            return Err(RunError::no_slot(&self.target.slot, self.known.slot_seen));
+        }
+        Ok((confirmed, reader))
     }
 }
 
@@ -149,99 +377,6 @@ fn is_failing_over(target: &StreamTarget, was_standby: bool, error: &RunError) -
     let by_standby = refused || matches!(error.cause, RunCause::NoSlot { .. });
     let in_recovery = || server::is_in_recovery(&mut Connection::open(&target.source, Purpose::Control)?);
     by_standby && (was_standby || in_recovery().unwrap_or(false))
-}
-
-/// Tries once to take the slot. `None`: relays of another set of shards may still publish earlier rows, so this shard must not be read
-/// yet.
-fn take(
-    target: &StreamTarget,
-    known: &mut KnownServer,
-    relay: &mut Relay<impl Sink, impl Clock>,
-    metrics: &Metrics,
-) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
-    known.was_standby = false;
-    let mut connection = Connection::open(&target.source, Purpose::Replication)?;
-    known.was_standby = server::is_in_recovery(&mut connection)?;
-    let flushed = identify(&mut connection, known, relay)?;
-    let started_at = server::started_at(&mut connection)?;
-    if started_at != known.started_at {
-        relay.server_started();
-    }
-    known.started_at = started_at;
-    metrics.set_server(Some(known.started_at.clone()));
-    // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
-    // earlier rows with the tables' present columns, or leave these rows out.
-    let mut control = known.open_query_connection(target, Purpose::Control)?;
-    check_wal_level(&mut control)?;
-    let mark = catalog::publication_mark(&mut control, &target.publication)?;
-    if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
-        return Ok(None);
-    }
-    let (binary, unmappable) =
-        read_publication_again(&mut control, target, (flushed, &mut known.listed), relay.outbox_mut())?;
-    known.log_readings(relay.outbox_mut().readings());
-    let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
-    known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
-    let patience = wal_sender_timeout.into_iter().chain(server::tcp_user_timeout(&mut control)?).min();
-    let temporary = target.temporary_slot.as_deref();
-    let slot = temporary.unwrap_or(&target.slot);
-    let mut confirmed = None;
-    if temporary.is_none() {
-        inspect_slot(&mut control, target, known)?;
-        let (position, reader) = known.slot_identity.check(&mut control, target, (witness(relay, false), None))?;
-        reads_from(relay, position, reader)?;
-        end_at_unmappable(unmappable, flushed, position.max(relay.flush_lsn()), relay.outbox_mut())?;
-    } else {
-        end_at_unmappable(unmappable, flushed, flushed, relay.outbox_mut())?;
-        confirmed = create_temporary_slot(&mut connection, slot)?;
-    }
-    drop(control);
-    let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-    let (stream, since, TakenSlot { released, sends_from, log_end }) =
-        start(connection, slot, &options, target, (&mut *known, &mut *relay), metrics)?;
-    set_identity(target, known, mark.comment.as_deref(), relay)?;
-    let own = stream.backend_pid();
-    let (confirmed, slot) = if let Some(lsn) = confirmed {
-        (lsn, None)
-    } else {
-        let (confirmed, reader) = confirmed_position(target, known, (witness(relay, true), Some(own)))?;
-        let asks = Box::new(SlotHolder::start(target, &known.started_at)?);
-        // Behind a pooler, this connection's process id is not the server's.
-        let walsender = reader.unwrap_or(own);
-        (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
-    };
-    Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
-}
-
-/// The relay's own knowledge of the slot. `watching`: the relay has looked at the slot all the time.
-fn witness(relay: &Relay<impl Sink, impl Clock>, watching: bool) -> Witness {
-    Witness { read: relay.flush_lsn(), seen: relay.seen(), watching }
-}
-
-/// Checks that the server belongs to the same cluster as before. Returns the end of its WAL.
-fn identify(
-    connection: &mut Connection,
-    known: &mut KnownServer,
-    relay: &mut Relay<impl Sink, impl Clock>,
-) -> Result<Lsn, RunError> {
-    let found = server::identify_system(connection)?;
-    if let Some(before) = &known.system {
-        if before.system_identifier != found.system_identifier {
-            return Err(RunError::other_cluster(&before.system_identifier, &found.system_identifier));
-        }
-        if found.timeline < before.timeline {
-            return Err(RunError::earlier_timeline(before.timeline, found.timeline));
-        }
-        if before.timeline != found.timeline {
-            let has_read = relay.flush_lsn() > Lsn::ZERO;
-            let switch_point = follow_timeline(connection, before.timeline, found.timeline, relay)?;
-            known.slot_identity.timeline_left_at(switch_point, has_read);
-        }
-    }
-    check_not_older(connection, found.flushed, relay.seen())?;
-    let flushed = found.flushed;
-    known.system = Some(found);
-    Ok(flushed)
 }
 
 /// Ends the run because of a table that cannot be mapped. The WAL ends at `flushed`, and the relay has handled it up to `from`. If no WAL
@@ -261,35 +396,6 @@ fn end_at_unmappable(
         }
         None => Ok(()),
     }
-}
-
-/// Gives the relay the slot's identity, if the destination stores the progress. The identity is queried after the slot was taken, since
-/// a waiting relay may have waited for long.
-fn set_identity(
-    target: &StreamTarget,
-    known: &KnownServer,
-    comment: Option<&str>,
-    relay: &mut Relay<impl Sink, impl Clock>,
-) -> Result<(), RunError> {
-    if !relay.is_exactly_once() {
-        return Ok(());
-    }
-    let connection = &mut known.open_query_connection(target, Purpose::Replication)?;
-    let system = server::identify_system(connection)?;
-    // The first timeline has no history.
-    let history = if system.timeline > 1 { server::history(connection, system.timeline)? } else { Vec::new() };
-    let is_standby = server::is_in_recovery(connection)?;
-    relay.identified(Identity {
-        system_identifier: system.system_identifier,
-        slot: target.slot.clone(),
-        timeline: system.timeline,
-        history,
-        flushed: system.flushed,
-        is_standby,
-        source: target.source.place(),
-        was_read: known.slot_identity.was_read(comment, &target.slot),
-    });
-    Ok(())
 }
 
 /// Checks that the WAL does not end before a position that the server has already sent. It does in an older copy of the cluster. If the
@@ -336,19 +442,6 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
     Ok(rows.first().and_then(|row| row.parse(1)))
 }
 
-/// Checks that the slot exists and can be read, before the relay waits for it.
-fn inspect_slot(connection: &mut Connection, target: &StreamTarget, known: &mut KnownServer) -> Result<(), RunError> {
-    let name = &target.slot;
-    let Some(slot) = server::slot(connection, name)? else {
-        let mark = catalog::publication_mark(connection, &target.publication)?;
-        let was_there = known.slot_seen || marker::is_set(mark.comment.as_deref(), name);
-        return Err(RunError::no_slot(name, was_there));
-    };
-    check_slot(name, &target.source.dbname, &slot)?;
-    known.slot_seen = true;
-    Ok(())
-}
-
 /// Checks that the slot belongs to `database` and is read by `pgoutput`. All databases of a cluster share the names of slots.
 pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
@@ -386,74 +479,6 @@ fn invalidation(slot: &Slot) -> Option<String> {
         .or_else(|| (row.wal_status.as_deref() == Some("lost")).then(|| "wal_status = lost".to_owned()))
 }
 
-/// Starts the stream. If another process reads the slot, waits for it.
-fn start(
-    mut connection: Connection,
-    slot: &str,
-    options: &PluginOptions<'_>,
-    target: &StreamTarget,
-    (known, relay): (&mut KnownServer, &mut Relay<impl Sink, impl Clock>),
-    metrics: &Metrics,
-) -> Result<(ReplicationStream, Duration, TakenSlot), NotAcquired> {
-    let (mut waits, mut held) = (0_u32, None);
-    loop {
-        let free = match target.temporary_slot {
-            Some(_) => FreedSlot::default(),
-            None => released(&mut connection, slot, relay, held)?,
-        };
-        let since = relay.clock().since_boot();
-        let (back, error) = match connection.start_replication(slot, relay.flush_lsn(), options, target.max_row) {
-            Ok(stream) => {
-                let FreedSlot { released, waits_until, log_end } = free;
-                let taken = relay.clock().since_boot();
-                let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
-                return Ok((stream, since, TakenSlot { released, sends_from, log_end }));
-            }
-            Err((back, error)) => (back, error),
-        };
-        if error.code() != Some(sqlstate::OBJECT_IN_USE) {
-            return Err(error.into());
-        }
-        // Another relay publishes the earlier rows. But the table's problem is reported now, and not only when that relay has ended.
-        if let Some(error) = relay.outbox_mut().unmappable_at(Lsn::new(u64::MAX)).filter(|_| waits >= OTHERS_AFTER) {
-            return Err(Box::new(error.clone()).into());
-        }
-        if waits == 0 {
-            tracing::info!(slot, %error, "slot in use; waiting as standby");
-            metrics.set_state(State::WaitingForSlot);
-        }
-        waits += 1;
-        held = Some(relay.clock().since_boot());
-        idle(relay, SLOT_RETRY)?;
-        while waits > OTHERS_AFTER
-            && !relay.may_stop()
-            && !matches!(relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
-        {
-            // A relay that cannot publish leaves the slot to others.
-            idle(relay, SLOT_RETRY)?;
-        }
-        if relay.may_stop() {
-            return Err(NotAcquired::Stopped);
-        }
-        connection = *back;
-        // This comes right before the next attempt, so that little can happen between. It queries only system views: see `take`.
-        if target.temporary_slot.is_none() {
-            let (position, reader) =
-                known.slot_identity.check(&mut connection, target, (witness(relay, true), None))?;
-            reads_from(relay, position, reader)?;
-        }
-    }
-}
-
-/// Tells the relay that it will read the slot from `position`. `reader`: the walsender that reads the slot now.
-fn reads_from(relay: &mut Relay<impl Sink, impl Clock>, position: Lsn, reader: Option<u32>) -> Result<(), RunError> {
-    if relay.is_held_by_another(reader) {
-        restart_after_takeover(relay, "another relay holds the slot", None::<()>)?;
-    }
-    relay.reads_from(position);
-    Ok(())
-}
-
 /// The times and the position of a slot that was just taken, for [`HeldSlot`].
 struct TakenSlot {
     released: Option<Duration>,
@@ -472,40 +497,6 @@ struct FreedSlot {
     waits_until: Option<Duration>,
     /// The end of the server's WAL at the time of the query.
     log_end: Option<Lsn>,
-}
-
-/// Reads the times and the position of a slot that nobody reads. `held`: when another relay was last seen to read it.
-fn released(
-    connection: &mut Connection,
-    slot: &str,
-    relay: &mut Relay<impl Sink, impl Clock>,
-    held: Option<Duration>,
-) -> Result<FreedSlot, Error> {
-    if relay.is_exactly_once() {
-        return Ok(FreedSlot::default());
-    }
-    let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
-    // The clock is read after the answer, so the slot was released at this time or before.
-    let now = relay.clock().since_boot();
-    let released = released_ago.map(|ago| now.saturating_sub(ago));
-    let is_ours = held.is_none() && relay.held_just_now(now, released);
-    let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
-    Ok(FreedSlot { released, waits_until, log_end })
-}
-
-/// The slot's position. It is read when no other relay can move or drop the slot.
-fn confirmed_position(
-    target: &StreamTarget,
-    known: &mut KnownServer,
-    witness: (Witness, Option<u32>),
-) -> Result<(Lsn, Option<u32>), RunError> {
-    let mut control = known.open_query_connection(target, Purpose::Control)?;
-    let (confirmed, reader) = known.slot_identity.check(&mut control, target, witness)?;
-    // In Postgres, 0/0 means that there is no position.
-    if confirmed == Lsn::ZERO {
-        return Err(RunError::no_slot(&target.slot, known.slot_seen));
-    }
-    Ok((confirmed, reader))
 }
 
 /// Explains the error of a walsender that does not find the publication: the publication was dropped, or it did not exist at the slot's
