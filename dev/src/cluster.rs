@@ -58,8 +58,8 @@ impl Cluster {
         }
         brokers.iter_mut().try_for_each(Kafka::wait_until_ready)?;
         for (broker, (tap, second)) in brokers.iter().zip(taps.iter().zip(&second_taps)) {
-            tap.set_target(broker.tap_target()?);
-            second.set_target(broker.second_tap_target()?);
+            tap.set_target(broker.tap_target());
+            second.set_target(broker.second_tap_target());
         }
         Ok(Self { brokers, taps, second_taps })
     }
@@ -133,9 +133,9 @@ impl Cluster {
         let plan = run_dir::make(&provision::dev_dir().join("run"), "leaders")?;
         let file = plan.join("plan.json");
         std::fs::write(&file, json!({"version": 1, "partitions": partitions}).to_string())?;
-        let mut reassign = broker.tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand")?;
+        let mut reassign = broker.tool("org.apache.kafka.tools.reassign.ReassignPartitionsCommand");
         reassign.args(["--execute", "--reassignment-json-file"]).arg(&file);
-        let mut elect = broker.tool("org.apache.kafka.tools.LeaderElectionCommand")?;
+        let mut elect = broker.tool("org.apache.kafka.tools.LeaderElectionCommand");
         elect.args(["--election-type", "preferred", "--all-topic-partitions"]);
         for mut command in [reassign, elect] {
             let output = command.args(["--bootstrap-server", &self.plain_brokers()]).output()?;

@@ -20,7 +20,6 @@ pub mod conformance;
 pub mod consume;
 pub mod debezium;
 pub mod gate;
-mod given;
 pub mod http;
 pub mod kafka;
 mod listener;

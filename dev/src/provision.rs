@@ -223,7 +223,7 @@ fn platform() -> Result<&'static str> {
     match (std::env::consts::OS, std::env::consts::ARCH) {
         ("linux", "x86_64") => Ok("linux-amd64"),
         ("linux", "aarch64") => Ok("linux-arm64v8"),
-        (os, arch) => bail!("no Postgres can be brought for {os} on {arch}: set WALRELAY_TEST_SOURCE to one you have"),
+        (os, arch) => bail!("no Postgres can be brought for {os} on {arch}"),
     }
 }
 
@@ -319,10 +319,7 @@ pub(crate) fn parse_java_version(text: &str) -> Option<u32> {
 }
 
 fn missing(what: &str, why: &str, debian: &str, fedora: &str) -> anyhow::Error {
-    anyhow!(
-        "{what} is needed: {why}. Install it (Debian, Ubuntu: apt install {debian}; Fedora: dnf install {fedora}), \
-         or set WALRELAY_TEST_SOURCE and WALRELAY_TEST_BROKERS to a Postgres and a Kafka that you have"
-    )
+    anyhow!("{what} is needed: {why}. Install it (Debian, Ubuntu: apt install {debian}; Fedora: dnf install {fedora})")
 }
 
 fn remove_if_there(folder: &Path) -> Result<()> {
@@ -371,7 +368,7 @@ mod tests {
     #[test]
     fn a_missing_prerequisite_says_what_to_install() {
         let error = missing("Maven (mvn)", "not found", "maven", "maven").to_string();
-        assert!(error.contains("apt install maven") && error.contains("WALRELAY_TEST_SOURCE"), "{error}");
+        assert!(error.contains("apt install maven"), "{error}");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl SecureKafka {
     }
 
     fn acls(&self, arguments: &[&str]) -> Result<()> {
-        let mut command = self.kafka.tool("org.apache.kafka.tools.AclCommand")?;
+        let mut command = self.kafka.tool("org.apache.kafka.tools.AclCommand");
         let output = command.args(["--bootstrap-server", &self.kafka.brokers()]).args(arguments).output()?;
         if !output.status.success() {
             let text = [output.stdout, output.stderr].concat();

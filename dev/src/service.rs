@@ -6,10 +6,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use rustix::process::Signal;
 
 use crate::process::{self, Guarded, LastWill};
@@ -129,4 +130,13 @@ impl Drop for Service {
         self.process = None;
         drop(fs::remove_dir_all(&self.folder));
     }
+}
+
+/// What all tests of a process share: started by the first that asks; the same error for everybody who asks.
+pub(crate) fn shared<T>(
+    place: &'static OnceLock<Result<T, String>>,
+    start: impl FnOnce() -> Result<T>,
+) -> Result<&'static T> {
+    let shared = place.get_or_init(|| start().map_err(|error| format!("{error:#}")));
+    shared.as_ref().map_err(|error| anyhow!("{error}"))
 }

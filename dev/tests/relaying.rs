@@ -94,7 +94,7 @@ fn a_client_of_the_tapped_listener_stays_behind_the_tap() {
     let tap = Tap::listen().unwrap();
     let kafka =
         Kafka::start(&kafka::Options { advertise_through: Some(tap.port()), ..kafka::Options::default() }).unwrap();
-    tap.set_target(kafka.tap_target().unwrap());
+    tap.set_target(kafka.tap_target());
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", tap.address())

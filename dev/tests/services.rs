@@ -17,12 +17,12 @@ fn count(server: &Postgres) -> i64 {
 #[test]
 fn postgres_keeps_committed_rows_through_a_crash_and_comes_back_on_the_same_port() {
     let mut server = Postgres::start(&postgres::Options::default()).unwrap();
-    let port = server.port().unwrap();
+    let port = server.port();
     server.connect(None).unwrap().batch_execute("CREATE TABLE kept AS SELECT generate_series(1, 10)").unwrap();
     server.kill().unwrap();
     assert!(server.connect(None).is_err());
     server.start_again().unwrap();
-    assert_eq!((server.port().unwrap(), count(&server)), (port, 10));
+    assert_eq!((server.port(), count(&server)), (port, 10));
     server.restart(Mode::Immediate).unwrap();
     server.restart(Mode::Fast).unwrap();
     assert_eq!(count(&server), 10);
@@ -44,9 +44,9 @@ fn postgres_takes_settings_and_rules_and_every_process_is_gone_after_drop() {
     assert!(::postgres::Client::connect(&url, ::postgres::NoTls).is_err());
     let with_password = url.replace("postgres@", "app:secret@");
     drop(::postgres::Client::connect(&with_password, ::postgres::NoTls).unwrap());
-    drop(::postgres::Client::connect(&server.socket_url("postgres").unwrap(), ::postgres::NoTls).unwrap());
-    let pid = server.pid().unwrap().unwrap();
-    let folder = server.log().unwrap();
+    drop(::postgres::Client::connect(&server.socket_url("postgres"), ::postgres::NoTls).unwrap());
+    let pid = server.pid().unwrap();
+    let folder = server.log();
     let all: Vec<u32> = process::children_of(pid).into_iter().chain([pid]).collect();
     drop(server);
     process::wait_until(Duration::from_secs(5), "all processes to end", || {
@@ -123,8 +123,8 @@ fn nothing_outlives_a_process_that_is_killed() {
 fn hold_services_until_killed() {
     let server = postgres::shared_postgres().unwrap();
     let kafka = kafka::shared_kafka().unwrap();
-    let pid = server.pid().unwrap().unwrap();
-    let all = process::children_of(pid).into_iter().chain([pid, kafka.pid().unwrap().unwrap()]);
+    let pid = server.pid().unwrap();
+    let all = process::children_of(pid).into_iter().chain([pid, kafka.pid().unwrap()]);
     // Postgres' children, then the two servers.
     println!("holding {}", all.map(|pid| pid.to_string()).collect::<Vec<_>>().join(" "));
     std::thread::sleep(Duration::from_mins(1));

@@ -227,7 +227,7 @@ fn a_slow_line_to_the_broker_loses_and_repeats_nothing() {
     let tap = Tap::listen().unwrap();
     let options = kafka::Options { advertise_through: Some(tap.port()), ..kafka::Options::default() };
     let kafka = Kafka::start(&options).unwrap();
-    tap.set_target(kafka.tap_target().unwrap());
+    tap.set_target(kafka.tap_target());
     let mut load = Load::on(shared_postgres().unwrap(), &kafka);
     load.lane.brokers = tap.address();
     let mut relay = load.lane.streaming(&["--max-in-flight=256KiB"]);
@@ -254,7 +254,7 @@ fn a_slow_line_to_the_broker_loses_and_repeats_nothing() {
 fn a_client_that_the_broker_throttles_gets_everything_through() {
     let (kafka, load) = (shared_kafka().unwrap(), Load::shared());
     let client_id = format!("walrelay/{}", load.lane.name);
-    let mut command = kafka.tool("kafka.admin.ConfigCommand").unwrap();
+    let mut command = kafka.tool("kafka.admin.ConfigCommand");
     command.args(["--bootstrap-server", &kafka.brokers(), "--alter", "--add-config", "producer_byte_rate=60000"]);
     let output = command.args(["--entity-type", "clients", "--entity-name", &client_id]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

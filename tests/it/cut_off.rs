@@ -96,10 +96,10 @@ fn stage(postgres: &Postgres, whole: bool, more: &[&str]) -> Stage {
     let properties = properties.map(|(key, value)| (key.to_owned(), value)).to_vec();
     let kafka = Kafka::start(&kafka::Options { properties, ..kafka::Options::default() }).unwrap();
     let mut lane = Lane::on(postgres, &kafka).furnish(OUTBOX, "outbox");
-    lane.brokers = format!("{}:{}", apart.address(), kafka.port().unwrap());
+    lane.brokers = format!("{}:{}", apart.address(), kafka.port());
     kafka.create_topic(&lane.topic("order"), PARTITIONS, &[]).unwrap();
-    let by_socket = postgres.socket_url(&lane.name).unwrap();
-    let by_way = format!("postgres://postgres@{}:{}/{}", apart.address(), postgres.port().unwrap(), lane.name);
+    let by_socket = postgres.socket_url(&lane.name);
+    let by_way = format!("postgres://postgres@{}:{}/{}", apart.address(), postgres.port(), lane.name);
     let source = ["--source", if whole { &by_way } else { &by_socket }];
     let (program, inside) = apart.inside(&binary());
     let arguments = lane.arguments(&[&source, more].concat()).into_iter().map(Into::into);

@@ -128,7 +128,7 @@ impl Door {
         let name = guarded.server.create_unique_database(prefix).unwrap();
         // Over the socket, where the superuser is trusted.
         let lane = Lane {
-            source: guarded.server.socket_url(&name).unwrap(),
+            source: guarded.server.socket_url(&name),
             name,
             brokers: kafka.brokers(),
             client: kafka.client_config(),
@@ -144,7 +144,7 @@ impl Door {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.guarded.server.port().unwrap()
+        self.guarded.server.port()
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
@@ -342,7 +342,7 @@ fn statements_of_any_length_go_through_tls() {
 #[test]
 fn a_connection_is_closed_so_that_postgres_has_nothing_to_say_about_it() {
     let door = Door::open();
-    let log = || fs::read_to_string(door.guarded.server.log().unwrap()).unwrap();
+    let log = || fs::read_to_string(door.guarded.server.log()).unwrap();
     let abandoned = |door: &Door| {
         let sql = "SELECT sessions_abandoned, sessions FROM pg_stat_database WHERE datname = $1";
         let row = door.lane.connect().query_one(sql, &[&door.lane.name]).unwrap();
@@ -369,7 +369,7 @@ fn a_connection_is_closed_so_that_postgres_has_nothing_to_say_about_it() {
 #[test]
 fn a_server_without_tls_is_refused_where_tls_is_wanted_and_taken_where_it_is_preferred() {
     let lane = Lane::debezium();
-    let port = shared_postgres().unwrap().port().unwrap();
+    let port = shared_postgres().unwrap().port();
     for mode in ["require", "verify-full&sslrootcert=system"] {
         let source = format!("postgres://postgres@localhost:{port}/{}?sslmode={mode}", lane.name);
         let (code, log) = ended(&mut lane.relay(&["--source", &source]));
@@ -391,7 +391,7 @@ fn a_certificate_that_is_its_own_authority_and_names_its_host_in_the_subject_ope
     let server = Postgres::start(&postgres::Options { tls: Some(tls), ..postgres::Options::default() }).unwrap();
     let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
     let at = |host: &str, mode: &str, root: &str| {
-        let (port, root) = (server.port().unwrap(), file(root).display().to_string());
+        let (port, root) = (server.port(), file(root).display().to_string());
         format!("postgres://postgres@{host}:{port}/{}?sslmode={mode}&sslrootcert={root}", lane.name)
     };
     for (host, mode) in [("localhost", "verify-full"), ("127.0.0.1", "verify-ca")] {

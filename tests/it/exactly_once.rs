@@ -47,7 +47,7 @@ pub(crate) fn meter(lane: &Lane) -> Meter {
 /// A line to the lane's database on the shared server that takes so many bytes a second of what is read, and the source at
 /// its end. A row of [`insert`] has about 280.
 fn narrow(lane: &Lane, bytes_per_second: u32) -> (Tap, String) {
-    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
     tap.limit(Direction::ToClient, bytes_per_second);
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     (tap, source)
@@ -243,7 +243,7 @@ fn a_transaction_that_takes_longer_than_kafkas_may_is_said_to() {
 
 /// A line to the shared Postgres, and the lane's source over it.
 fn over_a_line(lane: &Lane) -> (Tap, String) {
-    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     (tap, source)
 }

@@ -74,7 +74,7 @@ impl Pair {
 }
 
 fn both(one: &Postgres, other: &Postgres, database: &str) -> String {
-    let (one, other) = (one.port().unwrap(), other.port().unwrap());
+    let (one, other) = (one.port(), other.port());
     format!("postgres://postgres@127.0.0.1:{one},127.0.0.1:{other}/{database}?target_session_attrs=read-write")
 }
 
@@ -253,13 +253,13 @@ fn the_old_primary_in_the_promoted_ones_place_is_a_loud_stop() {
         client: old.client.clone(),
     };
     new.make_slot();
-    let tap = Tap::start(format!("127.0.0.1:{}", standby.port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", standby.port())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), old.name);
     let mut relay = new.streaming(&["--source", &source]);
     new.sql(&insert("new"));
     assert_eq!(new.ids("order"), ["new"]);
     old.sql(&insert("old"));
-    tap.set_target(format!("127.0.0.1:{}", primary.port().unwrap()));
+    tap.set_target(format!("127.0.0.1:{}", primary.port()));
     tap.cut();
     let (code, log) = ended(&mut relay);
     assert_eq!(code, 2, "{log}");

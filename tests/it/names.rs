@@ -89,7 +89,7 @@ fn producers_that_are_looking_a_name_up_hold_nothing_up() {
     let mut kafka = own::kafka();
     let load = Load::on(shared_postgres().unwrap(), &kafka);
     let mut arguments = load.lane.arguments(&["--delivery=exactly-once", "-X", "transaction.timeout.ms=20000"]);
-    let port = kafka.port().unwrap().to_string();
+    let port = kafka.port().to_string();
     arguments.extend(["--brokers".to_owned(), format!("{NAME}:{port}")]);
     let mut relay = Relay::start(&binary(), &arguments, &resolver.environment()).unwrap();
     relay.wait_streaming(LONG).unwrap();

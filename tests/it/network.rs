@@ -24,7 +24,7 @@ fn behind(tap: &Tap, load: &Load, patience: u32) -> String {
 }
 
 fn tap() -> Tap {
-    Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap()
+    Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap()
 }
 
 #[track_caller]

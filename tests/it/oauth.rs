@@ -49,7 +49,7 @@ impl Issued {
         server.connect(None).unwrap().batch_execute("CREATE ROLE by_token LOGIN REPLICATION").unwrap();
         let kafka = shared_kafka().unwrap();
         let name = server.create_unique_database("oauth").unwrap();
-        let source = server.socket_url(&name).unwrap();
+        let source = server.socket_url(&name);
         let lane = Lane { source, name, brokers: kafka.brokers(), client: kafka.client_config() };
         lane.sql(OUTBOX);
         lane.publish("outbox");
@@ -64,7 +64,7 @@ impl Issued {
     /// A relay whose command prints what the file `token` holds.
     fn relay(&self, token: &str, parameters: &str) -> Relay {
         fs::write(self.path("token"), token).unwrap();
-        let (port, database) = (self.server.port().unwrap(), &self.lane.name);
+        let (port, database) = (self.server.port(), &self.lane.name);
         let command = format!("cat '{}'", self.path("token").display());
         let mut arguments = self.lane.arguments(&["--source-password-command", &command]);
         arguments[2] = format!("postgres://by_token@localhost:{port}/{database}?hostaddr=127.0.0.1&{parameters}");

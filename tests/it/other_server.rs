@@ -11,7 +11,7 @@ use crate::lane::{Lane, OUTBOX};
 #[test]
 fn what_another_server_says_of_the_slot_is_not_believed() {
     let servers = [(); 2].map(|()| Postgres::start(&postgres::Options::default()).unwrap());
-    let address = |server: &Postgres| format!("127.0.0.1:{}", server.port().unwrap());
+    let address = |server: &Postgres| format!("127.0.0.1:{}", server.port());
     let lane = Lane::on(&servers[0], shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
     let name = &lane.name;
     servers[1].create_database(name).unwrap();

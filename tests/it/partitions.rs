@@ -110,7 +110,7 @@ fn rows_of_a_partition_that_is_gone_may_be_passed_over_or_become_dead_letters_if
 #[track_caller]
 fn check_partitions_that_go(published: &str) {
     let lane = partitioned(published);
-    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let relay = lane.streaming(&["--source", &source, "--table=outbox"]);
     lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '1', 1)");

@@ -282,7 +282,7 @@ fn answering(answer: &'static [u8]) -> String {
 #[ignore = "slow"]
 fn a_server_without_processes_or_a_proxy_in_its_place_ends_nothing() {
     let load = Load::shared();
-    let server = format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap());
+    let server = format!("127.0.0.1:{}", shared_postgres().unwrap().port());
     let tap = Tap::start(server.as_str()).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), load.lane.name);
     let mut client = load.connect();

@@ -26,7 +26,7 @@ impl Three {
     /// Runs one of Kafka's tools; what it prints.
     #[track_caller]
     fn tool(&self, class: &str, arguments: &[&str]) -> String {
-        let mut tool = self.cluster.brokers()[0].tool(class).unwrap();
+        let mut tool = self.cluster.brokers()[0].tool(class);
         let output = tool.args(arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

@@ -149,7 +149,7 @@ fn records_that_a_broker_refuses_for_now_come_again_with_their_rows_times() {
     for route in routes.iter().map(String::as_str).chain(["plain"]) {
         kafka.create_topic(&lane.topic(route), 3, &[]).unwrap();
     }
-    let refuser = Refuser::start_with(kafka.tap_target().unwrap(), refusals).unwrap();
+    let refuser = Refuser::start_with(kafka.tap_target(), refusals).unwrap();
     tap.set_target(refuser.address());
     lane.brokers = tap.address();
     let relay = lane.streaming(&FLAGS);
@@ -176,7 +176,7 @@ fn records_whose_topic_is_deleted_and_created_again_come_again_with_their_rows_t
     wait_events(&relay, 3);
     let topic = lane.topic("order");
     // Until a partition's folder is renamed, the broker takes records for it, also when its metadata lacks the topic.
-    let folders = [0, 1, 2].map(|partition| kafka.partition(&topic, partition).unwrap());
+    let folders = [0, 1, 2].map(|partition| kafka.partition(&topic, partition));
     assert!(folders.iter().all(|folder| folder.exists()), "{folders:?}");
     kafka.delete_topics(&[&topic]).unwrap();
     wait_until(LONG, "the partitions to go", || Ok(!folders.iter().any(|folder| folder.exists()))).unwrap();

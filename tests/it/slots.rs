@@ -100,7 +100,7 @@ fn a_slot_that_is_invalidated_under_way_is_a_loud_stop_with_what_was_lost() {
 #[ignore = "slow"]
 fn a_relay_that_left_half_way_returns_behind_what_another_finished_and_the_slot_advances() {
     let load = Load::shared();
-    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
     let mut client = load.connect();
     Load::bulk(&mut client, "order-large", 0..30_000);
     // Seconds for the transaction, of some 130 bytes a row.
@@ -162,7 +162,7 @@ fn a_slot_that_was_created_again_while_the_relay_had_left_it_is_a_loud_stop() {
 #[test]
 fn a_slot_that_was_created_again_while_postgres_was_out_of_reach_is_a_loud_stop_for_the_standby_too() {
     let lane = Lane::debezium();
-    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let mut first = lane.streaming(&["--source", &source]);
     let mut second = lane.relay(&["--source", &source]);

@@ -89,7 +89,7 @@ impl Door {
 
     /// The password of SCRAM's user is another one from now on.
     fn change_password(&self, password: &str) {
-        let mut command = self.kafka.tool("kafka.admin.ConfigCommand").unwrap();
+        let mut command = self.kafka.tool("kafka.admin.ConfigCommand");
         let change = format!("SCRAM-SHA-256=[password={password}]");
         command.args(["--bootstrap-server", &self.kafka.brokers(), "--alter", "--add-config", &change]);
         let output = command.args(["--entity-type", "users", "--entity-name", USER]).output().unwrap();

@@ -96,7 +96,7 @@ fn an_open_transaction_on_the_progress_topic_is_named_with_the_command_that_ends
     assert_eq!(relay.log().matches("waiting for an open transaction").count(), 1, "{}", relay.log());
     let body = ready();
     let command = body.split_once("kafka-transactions.sh ").unwrap_or_else(|| panic!("{body}")).1;
-    let mut tool = kafka.tool("org.apache.kafka.tools.TransactionsCommand").unwrap();
+    let mut tool = kafka.tool("org.apache.kafka.tools.TransactionsCommand");
     let output = tool.args(command.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     each_once(&lane.records("order"), 300);
@@ -158,7 +158,7 @@ fn a_start_without_the_topic_of_progress_that_was_there_stops_and_says_what_it_m
     assert!(!kafka.topics().unwrap().contains(&"walrelay.progress".to_owned()), "it would forget what was committed");
     let hint = hint(&log);
     let command = hint.split_once("kafka-topics.sh ").unwrap_or_else(|| panic!("{hint}")).1;
-    let mut tool = kafka.tool("org.apache.kafka.tools.TopicCommand").unwrap();
+    let mut tool = kafka.tool("org.apache.kafka.tools.TopicCommand");
     let output = tool.args(command.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
     relay.start_again().unwrap();

@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::process::LastWill;
 use crate::service::Service;
-use crate::{given, provision, run_dir};
+use crate::{provision, run_dir, service};
 
 pub use amqp::{Connection as AmqpConnection, Message as AmqpMessage};
 pub use cluster::Cluster;
@@ -332,5 +332,5 @@ pub fn shared(kind: Kind) -> Result<&'static Broker> {
     static SHARED: [OnceLock<Result<Broker, String>>; 4] = [const { OnceLock::new() }; 4];
     let place = Kind::ALL.iter().position(|known| *known == kind).and_then(|place| SHARED.get(place));
     let place = place.context("a kind that is not listed")?;
-    given::shared(place, || Broker::start(kind, &[]))
+    service::shared(place, || Broker::start(kind, &[]))
 }

@@ -8,8 +8,8 @@ use anyhow::{Context as _, Result};
 use walrelay_dev::arrivals::{Arrivals, Follow};
 use walrelay_dev::brokers::{self, Broker};
 use walrelay_dev::consume::Record;
-use walrelay_dev::kafka::{BROKERS_VARIABLE, Kafka};
-use walrelay_dev::postgres::{Postgres, SOURCE_VARIABLE, unique_name};
+use walrelay_dev::kafka::{self, Kafka};
+use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::shop::{self, Shop, Tally};
 use walrelay_dev::stage::Stage;
@@ -72,11 +72,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if !clean {
         explain(&report, delivered.err(), exit.code, &relay);
     }
-    if let Server::Kafka(kafka) = &server
-        && (postgres.is_external() || kafka.is_external())
-    {
-        stage.strike(kafka)?;
-    }
     Ok(clean)
 }
 
@@ -88,24 +83,15 @@ enum Server {
 
 fn bring(to: Option<brokers::Kind>) -> Result<()> {
     let step = Step::begin(2, STEPS, "tools", &format!("Postgres and {}", title(to)));
-    let given = |variable| std::env::var(variable).is_ok_and(|value| !value.is_empty());
-    let postgres = if given(SOURCE_VARIABLE) {
-        format!("the Postgres of {SOURCE_VARIABLE}")
+    let postgres = provision::postgres(provision::DEFAULT_POSTGRES)?.version;
+    let server = if let Some(kind) = to {
+        kind.provision()?;
+        title(to).to_owned()
     } else {
-        format!("Postgres {} in {}", provision::postgres(provision::DEFAULT_POSTGRES)?.version, folder_name())
+        provision::kafka()?;
+        format!("Kafka {}", provision::KAFKA_VERSION)
     };
-    let server = match to {
-        Some(kind) => {
-            kind.provision()?;
-            format!("{} in {}", title(to), folder_name())
-        }
-        None if given(BROKERS_VARIABLE) => format!("the Kafka of {BROKERS_VARIABLE}"),
-        None => {
-            provision::kafka()?;
-            format!("Kafka {} in {}", provision::KAFKA_VERSION, folder_name())
-        }
-    };
-    step.done(&format!("{postgres}, {server}"));
+    step.done(&format!("Postgres {postgres} in {folder}, {server} in {folder}", folder = folder_name()));
     Ok(())
 }
 
@@ -128,26 +114,21 @@ fn folder_name() -> String {
 fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Server)> {
     let step = Step::begin(3, STEPS, "start", &format!("Postgres and {}", title(to)));
     let server = std::thread::spawn(move || match to {
-        None => Kafka::given_or_own().map(Server::Kafka),
+        None => Kafka::start(&kafka::Options::default()).map(Server::Kafka),
         Some(kind) => Broker::start(kind, &[]).map(Server::Other),
     });
-    let postgres = Postgres::given_or_own()?;
+    let postgres = Postgres::start(&postgres::Options::default())?;
     let server = server.join().map_err(|_| anyhow::anyhow!("starting {} panicked", title(to)))??;
-    let place = postgres.port().map_or_else(|_| "yours".to_owned(), |port| format!("127.0.0.1:{port}"));
     let address = match &server {
         Server::Kafka(kafka) => kafka.brokers(),
         Server::Other(broker) => format!("127.0.0.1:{}", broker.port()),
     };
-    step.done(&format!("Postgres {place}, {} {address}", title(to)));
+    step.done(&format!("Postgres 127.0.0.1:{}, {} {address}", postgres.port(), title(to)));
     Ok((postgres, server))
 }
 
-/// On a server of our own, records go to the relay's default topics; on a user's Kafka, to topics with a name of their own.
 fn raise(postgres: &Postgres, server: &Server, binary: &Path, options: &shop::Options) -> Result<Stage> {
     match server {
-        Server::Kafka(kafka) if kafka.is_external() => {
-            Stage::build(postgres, kafka, binary, &unique_name("walrelay-shop"), options)
-        }
         Server::Kafka(kafka) => Stage::build(postgres, kafka, binary, PREFIX, options),
         Server::Other(broker) => {
             let arrivals = Arrivals::prepare(broker, PREFIX, true)?;

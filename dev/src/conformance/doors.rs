@@ -33,7 +33,7 @@ pub enum Broker {
     /// With one listener.
     Open(Kafka),
     /// With an open listener, and with one over TLS that authenticates clients.
-    Guarded(Box<SecureKafka>),
+    Guarded(SecureKafka),
 }
 
 impl Broker {
@@ -55,7 +55,7 @@ impl Broker {
         for user in [&format!("User:{}", USER.0), "User:CN=client"] {
             kafka.allow(user, RIGHTS, prefix)?;
         }
-        Ok(Self::Guarded(Box::new(kafka)))
+        Ok(Self::Guarded(kafka))
     }
 
     /// The broker, through its open listener.

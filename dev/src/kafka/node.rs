@@ -33,9 +33,9 @@ const LOGGING: &str = r#"<Configuration status="warn">
 </Configuration>
 "#;
 
-/// A broker that is a controller, too; `process` is `None` while it is down.
+/// A broker that is a controller, too.
 #[derive(Debug)]
-pub(super) struct Node {
+pub struct Kafka {
     pub(super) tools: KafkaTools,
     pub(super) port: u16,
     pub(super) member: Member,
@@ -47,8 +47,13 @@ pub(super) struct Node {
     pub(super) service: Service,
 }
 
-impl Node {
-    pub(super) fn prepare(tools: KafkaTools, options: &Options) -> Result<Self> {
+impl Kafka {
+    /// Formats the storage of a broker that does not run yet: [`Kafka::launch`] and [`Kafka::wait_until_ready`].
+    ///
+    /// # Errors
+    /// It cannot be brought, or not be formatted.
+    pub fn prepare(options: &Options) -> Result<Self> {
+        let tools = provision::kafka()?;
         let service = Service::new("kafka", run_dir::make(&tools.run, "kafka")?);
         let alone = || Ok(Member { id: 1, controllers: vec![run_dir::free_port()?], cluster: cluster_id() });
         let node = Self {
@@ -140,7 +145,7 @@ impl Node {
     }
 
     fn format(&self, arguments: &[String]) -> Result<()> {
-        let mut command = self.java("kafka.tools.StorageTool");
+        let mut command = self.tool("kafka.tools.StorageTool");
         command.args(["format", "-t", &self.member.cluster, "-c"]).arg(self.settings()).args(arguments);
         let output = command.output().map_err(|error| no_java(&error))?;
         if !output.status.success() {
@@ -150,8 +155,8 @@ impl Node {
         Ok(())
     }
 
-    /// Java with Kafka's jars, about to run `class`.
-    pub(super) fn java(&self, class: &str) -> Command {
+    /// A Java tool of Kafka's by its class, such as `org.apache.kafka.tools.TopicCommand`.
+    pub fn tool(&self, class: &str) -> Command {
         let mut command = Command::new(&self.tools.java);
         let logging = format!("-Dlog4j2.configurationFile={}", self.logging().display());
         let heap = match (self.for_benchmarks, self.member.controllers.len()) {
@@ -169,13 +174,21 @@ impl Node {
         command
     }
 
-    pub(super) fn launch(&mut self) -> Result<()> {
-        let mut command = self.java("kafka.Kafka");
+    /// Starts its process and does not wait.
+    ///
+    /// # Errors
+    /// There is no Java.
+    pub fn launch(&mut self) -> Result<()> {
+        let mut command = self.tool("kafka.Kafka");
         command.arg(self.settings()).current_dir(self.service.folder());
         self.service.launch(&mut command, LastWill::default())
     }
 
-    pub(super) fn wait_until_ready(&mut self) -> Result<()> {
+    /// Waits until the broker itself names itself among those that serve.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let mut config = self.client_config();
         config.set("reconnect.backoff.ms", "20").set("reconnect.backoff.max.ms", "100");
         let (client, id): (BaseConsumer, _) = (config.create()?, i32::from(self.member.id));
@@ -185,20 +198,15 @@ impl Node {
         })
     }
 
-    pub(super) fn client_config(&self) -> ClientConfig {
-        let mut config = base_config(&format!("127.0.0.1:{}", self.port));
+    /// A client configuration that reaches it.
+    pub fn client_config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.brokers()).set("client.id", "walrelay-dev");
         for (key, value) in &self.client {
             config.set(key, value);
         }
         config
     }
-}
-
-/// What every client of ours says.
-pub(super) fn base_config(brokers: &str) -> ClientConfig {
-    let mut config = ClientConfig::new();
-    config.set("bootstrap.servers", brokers).set("client.id", "walrelay-dev");
-    config
 }
 
 /// 16 random bytes as Kafka writes them. A name that begins with a dash would be an option of its tools.
@@ -218,8 +226,8 @@ mod tests {
         properties.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
     }
 
-    fn node() -> Node {
-        Node {
+    fn node() -> Kafka {
+        Kafka {
             tools: KafkaTools { libs: PathBuf::new(), run: PathBuf::new(), java: PathBuf::new() },
             port: 1,
             member: Member { id: 1, controllers: vec![2], cluster: cluster_id() },

@@ -41,17 +41,18 @@ const TRUSTING: [&str; 4] = [
 /// How long a server may take to start (crash recovery included) or to stop.
 pub(super) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Our own server; `process` is `None` while it is down.
+/// A server.
 #[derive(Debug)]
-pub(super) struct Server {
+pub struct Postgres {
     pub(super) tools: PostgresTools,
     pub(super) sockets: PathBuf,
     pub(super) port: u16,
     pub(super) service: Service,
 }
 
-impl Server {
-    pub(super) fn prepare(tools: PostgresTools, options: &Options) -> Result<Self> {
+impl Postgres {
+    pub(super) fn prepare(options: &Options) -> Result<Self> {
+        let tools = provision::postgres(options.major)?;
         let folder = run_dir::make(&tools.run, "postgres")?;
         // A socket's path may have 107 bytes only: not below the repository.
         let sockets = run_dir::make(&std::env::temp_dir(), "walrelay-sockets")?;
@@ -129,7 +130,11 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn launch(&mut self) -> Result<()> {
+    /// Starts it on the same data and the same port after a stop or a kill; nothing happens when it is up.
+    ///
+    /// # Errors
+    /// It does not start; the message carries the end of its log.
+    pub fn start_again(&mut self) -> Result<()> {
         if self.service.pid().is_none() {
             self.remove_locks();
         }
@@ -148,10 +153,6 @@ impl Server {
         drop(fs::remove_file(self.sockets.join(format!(".s.PGSQL.{}.lock", self.port))));
     }
 
-    pub(super) fn connect(&self, database: &str) -> Result<Client> {
-        self.client(database).connect(NoTls).with_context(|| format!("cannot connect to database {database}"))
-    }
-
     pub(super) fn client(&self, database: &str) -> ::postgres::Config {
         let mut config = Client::configure();
         config.user("postgres").dbname(database).host_path(&self.sockets).port(self.port);
@@ -160,7 +161,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Postgres {
     fn drop(&mut self) {
         // A hanging server takes no other signal than these two.
         drop(self.service.signal(Signal::CONT));

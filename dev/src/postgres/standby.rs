@@ -7,7 +7,6 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::server::Server;
 use super::{Mode, Postgres};
 use crate::service::Service;
 use crate::{account, run_dir};
@@ -17,35 +16,34 @@ impl Postgres {
     /// setting names one (`primary_slot_name`), which may be made afterwards.
     ///
     /// # Errors
-    /// The server is the user's, or one of both does not start.
+    /// One of both does not stop or start.
     pub fn standby(&mut self, settings: &[(&str, &str)]) -> Result<Self> {
         self.stop(Mode::Fast)?;
-        let standby = self.0.own("copy")?.copied(settings);
+        let standby = self.copied(settings);
         self.start_again()?;
-        Self::launched(standby?)
+        let mut standby = standby?;
+        standby.start_again()?;
+        Ok(standby)
     }
 
     /// Has it come back as a standby that follows nobody.
     ///
     /// # Errors
-    /// The server is the user's, or does not stop and start.
+    /// It does not stop and start.
     pub fn demote(&mut self) -> Result<()> {
         self.stop(Mode::Fast)?;
-        self.0.own("demote")?.wait_for_promotion()?;
+        self.wait_for_promotion()?;
         self.start_again()
     }
 
     /// Promotes a standby, and waits until it takes writes.
     ///
     /// # Errors
-    /// It is the user's, or no standby.
+    /// It is no standby.
     pub fn promote(&self) -> Result<()> {
-        self.0.own("promote")?.connect("postgres")?.execute("SELECT pg_promote()", &[])?;
+        self.connect(None)?.execute("SELECT pg_promote()", &[])?;
         Ok(())
     }
-}
-
-impl Server {
     /// Its next start is that of a standby.
     fn wait_for_promotion(&self) -> Result<()> {
         let signal = self.data().join("standby.signal");

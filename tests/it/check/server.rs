@@ -136,7 +136,7 @@ fn pgbouncer(target: u16) -> u16 {
 #[test]
 fn a_pooler_in_between_is_reported_and_the_direct_port_fixes_it() {
     let lane = good();
-    let direct = shared_postgres().unwrap().port().unwrap();
+    let direct = shared_postgres().unwrap().port();
     let pooled = lane.source.replace(&format!(":{direct}/"), &format!(":{}/", pgbouncer(direct)));
     let found = check(&lane, &["--source", &format!("{pooled}?sslmode=disable")]);
     assert_eq!(found.code, 2);

@@ -332,7 +332,7 @@ impl Page {
 
     /// Kafka's own consumer, until it has shown what the page shows of this page's rows.
     fn consume(&mut self, arguments: &[&str], step: &Step) {
-        let mut command = self.kafka.tool("org.apache.kafka.tools.consumer.ConsoleConsumer").unwrap();
+        let mut command = self.kafka.tool("org.apache.kafka.tools.consumer.ConsoleConsumer");
         command.args(arguments).stdin(Stdio::null());
         if arguments.contains(&"--max-messages") {
             let output = command.output().unwrap();

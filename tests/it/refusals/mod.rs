@@ -224,13 +224,13 @@ fn another_cluster() -> Postgres {
 fn another_cluster_behind_the_same_address_is_a_loud_stop() {
     let (one, other) = (shared_postgres().unwrap(), another_cluster());
     let lane = Lane::debezium();
-    let tap = Tap::start(format!("127.0.0.1:{}", one.port().unwrap())).unwrap();
+    let tap = Tap::start(format!("127.0.0.1:{}", one.port())).unwrap();
     let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
     let mut relay = lane.streaming(&["--source", &source]);
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     lane.wait_confirmed();
     other.create_database(&lane.name).unwrap();
-    tap.set_target(format!("127.0.0.1:{}", other.port().unwrap()));
+    tap.set_target(format!("127.0.0.1:{}", other.port()));
     tap.cut();
     let hint = refused_by(&mut relay, &["another cluster", "system identifier"]);
     assert!(hint.contains("restart walrelay"), "{hint}");

@@ -73,7 +73,7 @@ fn settings(job: &Job<'_>, tuning: Tuning) -> Result<String> {
         ("{port_of_broker}", port.to_owned()),
         ("{address}", address.clone()),
         ("{compression}", job.reading.compression.clone()),
-        ("{port}", job.ground.postgres_port(job.reading)?.to_string()),
+        ("{port}", job.ground.postgres_port(job.reading).to_string()),
         ("{database}", job.loaded.database.clone()),
         ("{sslmode}", if job.reading.way == Way::Tls { "require" } else { "disable" }.to_owned()),
         ("{slot}", job.slot.to_owned()),

@@ -132,7 +132,7 @@ impl Ground {
         let tls_files = if tls { Some(certified(&folder)?) } else { None };
         let options = postgres::Options { major, settings, tls: tls_files, ..postgres::Options::default() };
         let postgres = Postgres::start(&options)?;
-        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()))?;
         Ok(Self { postgres, postgres_tap, servers, nodes, major, tls, folder })
     }
 
@@ -226,8 +226,8 @@ impl Ground {
     }
 
     /// Postgres' port for a subject.
-    pub(super) fn postgres_port(&self, reading: &Reading) -> Result<u16> {
-        if reading.postgres.is_none() { self.postgres.port() } else { Ok(self.postgres_tap.port()) }
+    pub(super) fn postgres_port(&self, reading: &Reading) -> u16 {
+        if reading.postgres.is_none() { self.postgres.port() } else { self.postgres_tap.port() }
     }
 
     /// Moves the services as far away as the reading says.
@@ -243,13 +243,13 @@ impl Ground {
 
     /// The URI of a database for a subject.
     pub(super) fn url(&self, database: &str, reading: &Reading) -> Result<String> {
-        let tcp = || Ok(format!("postgres://postgres@127.0.0.1:{}/{database}", self.postgres_port(reading)?));
+        let tcp = || Ok(format!("postgres://postgres@127.0.0.1:{}/{database}", self.postgres_port(reading)));
         match reading.way {
             // By default, a client would use TLS if the server has it.
             Way::Tcp if self.tls => tcp().map(|url| format!("{url}?sslmode=disable")),
             Way::Tcp => tcp(),
             Way::Tls => tcp().map(|url| format!("{url}?sslmode=require")),
-            Way::Socket => self.postgres.socket_url(database),
+            Way::Socket => Ok(self.postgres.socket_url(database)),
         }
     }
 

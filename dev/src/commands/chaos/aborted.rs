@@ -14,7 +14,7 @@ const ENTRY: u64 = 34;
 pub(super) fn count(cluster: &Cluster) -> Result<u64> {
     let mut partitions: HashMap<String, u64> = HashMap::new();
     for broker in cluster.brokers() {
-        let data = broker.log()?.with_file_name("data");
+        let data = broker.log().with_file_name("data");
         for partition in fs::read_dir(&data).with_context(|| format!("cannot look into {}", data.display()))?.flatten()
         {
             let Ok(files) = fs::read_dir(partition.path()) else { continue };

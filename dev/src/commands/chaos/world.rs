@@ -229,7 +229,7 @@ impl World {
         let postgres = start_postgres(settings.major)?;
         let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
         servers.taps().iter().for_each(|tap| tap.set_distance(its.distance()));
-        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+        let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()))?;
 
         let shop_options = settings.shop(brokers);
         let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
@@ -382,8 +382,8 @@ impl World {
             let text = answer.map_or_else(|error| format!("{error:#}"), |answer| answer.body);
             std::fs::write(folder.join(page), text)?;
         }
-        std::fs::copy(self.postgres.log()?, folder.join("postgres.log"))?;
-        for (name, log) in self.servers.logs()? {
+        std::fs::copy(self.postgres.log(), folder.join("postgres.log"))?;
+        for (name, log) in self.servers.logs() {
             std::fs::copy(log, folder.join(name))?;
         }
         Ok(())

@@ -45,7 +45,7 @@ fn refuse_once(world: &mut World, code: i16, delay: Duration, gap: Duration) -> 
     let refusal = Refusal { topic: topic.clone(), code, delay, count: 1 };
     let mut refusers = Vec::new();
     for (broker, tap) in world.servers.kafka()?.brokers().iter().zip(world.servers.taps()) {
-        let refuser = Refuser::start(broker.tap_target()?, refusal.clone())?;
+        let refuser = Refuser::start(broker.tap_target(), refusal.clone())?;
         tap.set_target(refuser.address());
         refusers.push(refuser);
     }
@@ -62,7 +62,7 @@ fn refuse_once(world: &mut World, code: i16, delay: Duration, gap: Duration) -> 
     let ended = relay.exited()?;
     let seen = super::look_at(&stage, &topic)?;
     for (broker, tap) in world.servers.kafka()?.brokers().iter().zip(world.servers.taps()) {
-        tap.set_target(broker.tap_target()?);
+        tap.set_target(broker.tap_target());
     }
     super::strike_down(world, &stage, relay)?;
     let mut broken = Vec::new();

@@ -93,7 +93,7 @@ pub(super) fn run(settings: &Settings, Rounds { count, at, only }: &Rounds, bina
     };
     servers.take_repeats()?;
     let postgres = Postgres::with(settings.major, &[("wal_sender_timeout", WAL_SENDER_TIMEOUT)])?;
-    let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()?))?;
+    let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()))?;
     let mut outcomes = Vec::new();
     for round in rounds {
         let outcome = play(settings, round, &postgres, (&servers, &postgres_tap), binary)
