@@ -63,15 +63,7 @@ impl Refuser {
     ///
     /// # Errors
     /// No port can be opened.
-    pub fn start(target: impl Into<String>, refusal: Refusal) -> Result<Self> {
-        Self::start_with(target, vec![refusal])
-    }
-
-    /// The same, with refusals for several topics.
-    ///
-    /// # Errors
-    /// No port can be opened.
-    pub fn start_with(target: impl Into<String>, refusals: Vec<Refusal>) -> Result<Self> {
+    pub fn start(target: impl Into<String>, refusals: Vec<Refusal>) -> Result<Self> {
         let shared = Arc::new(Shared {
             target: target.into(),
             refusals: refusals.into_iter().map(|refusal| (refusal, AtomicUsize::new(0))).collect(),
@@ -88,12 +80,7 @@ impl Refuser {
         self.listener.address()
     }
 
-    /// How many requests were refused until now.
-    pub fn refused(&self) -> usize {
-        self.shared.refusals.iter().map(|(_, refused)| refused.load(Ordering::SeqCst)).sum()
-    }
-
-    /// How many of them held records for this topic.
+    /// How many requests with records for this topic were refused until now.
     pub fn refused_of(&self, topic: &str) -> usize {
         let its = self.shared.refusals.iter().filter(|(refusal, _)| refusal.topic == topic);
         its.map(|(_, refused)| refused.load(Ordering::SeqCst)).sum()

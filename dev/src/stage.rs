@@ -163,17 +163,9 @@ impl Stage {
     /// # Errors
     /// As [`Stage::relay`].
     pub fn publisher(&self, command: &str, more: &[&str]) -> Result<Relay> {
-        Relay::start(&self.binary, &self.publishing(command, more), &[] as &[(&str, &str)])
-    }
-
-    /// The arguments of `walrelay run` on this stage.
-    pub fn run_arguments(&self, more: &[&str]) -> Vec<String> {
-        self.publishing("run", more)
-    }
-
-    fn publishing(&self, command: &str, more: &[&str]) -> Vec<String> {
         let topic = self.arrivals.address(&self.topic_prefix, "{route}");
-        self.arguments(command, &[&["--to", &self.to, "--topic", &topic], more].concat())
+        let arguments = self.arguments(command, &[&["--to", &self.to, "--topic", &topic], more].concat());
+        Relay::start(&self.binary, &arguments, &[] as &[(&str, &str)])
     }
 
     /// The arguments of one of the binary's commands for this stage's database, publication and slot.

@@ -121,6 +121,32 @@ fn a_row_above_what_may_be_in_flight_goes_through() {
 }
 
 #[test]
+fn headers_count_as_in_flight_while_the_broker_is_frozen() {
+    let (postgres, mut kafka) = servers(&[]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    lane.sql("ALTER TABLE outbox ADD COLUMN headers jsonb");
+    let relay = lane.streaming(&[]);
+    // The relay knows the topic, whose partitions it could not ask for.
+    lane.sql("INSERT INTO outbox VALUES (0, 'order', 'k', 't', 'p')");
+    lane.wait_confirmed();
+    kafka.suspend().unwrap();
+    let mut client = lane.connect();
+    let sql =
+        "INSERT INTO outbox SELECT n, 'order', 'k' || n % 50, 't', 'p', jsonb_build_object('trace', repeat('x', 10000))
+               FROM generate_series($1::int, $1::int + 99) AS n";
+    for first in (1..=30_000).step_by(100) {
+        client.execute(sql, &[&first]).unwrap();
+    }
+    let reached = || Ok(relay.status()?["in_flight_bytes"].as_u64() > Some(15 << 20));
+    wait_until(HOUR, "as much in flight as may be", reached).unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    kafka.resume().unwrap();
+    wait_all(&lane, &relay);
+    assert_eq!(lane.records("order").len(), 30_001, "{}", relay.log());
+    // librdkafka's requests hold the records once more.
+    assert_below("headers of 300 MB", peak_mib(&relay), 160);
+}
+
+#[test]
 fn ten_thousand_open_savepoints_publish_what_was_kept() {
     let (postgres, kafka) = servers(&[]);
     let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");

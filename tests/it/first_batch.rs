@@ -75,7 +75,7 @@ fn play(kafka: &Kafka, tap: &Tap, producers: u32) {
     for group in topics.chunks(100) {
         kafka.create_topics(&group.iter().map(String::as_str).collect::<Vec<_>>(), 1, &[]).unwrap();
     }
-    let refuser = Refuser::start_with(kafka.tap_target(), refusals(&lane, &rounds)).unwrap();
+    let refuser = Refuser::start(kafka.tap_target(), refusals(&lane, &rounds)).unwrap();
     tap.set_target(refuser.address());
     lane.brokers = tap.address();
     let property = format!("producers={producers}");

@@ -149,7 +149,7 @@ fn records_that_a_broker_refuses_for_now_come_again_with_their_rows_times() {
     for route in routes.iter().map(String::as_str).chain(["plain"]) {
         kafka.create_topic(&lane.topic(route), 3, &[]).unwrap();
     }
-    let refuser = Refuser::start_with(kafka.tap_target(), refusals).unwrap();
+    let refuser = Refuser::start(kafka.tap_target(), refusals).unwrap();
     tap.set_target(refuser.address());
     lane.brokers = tap.address();
     let relay = lane.streaming(&FLAGS);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use walrelay_dev::consume::Record;
-use walrelay_dev::kafka::{Kafka, shared_kafka};
+use walrelay_dev::kafka::{self, Kafka, shared_kafka};
 use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
 
@@ -145,6 +145,35 @@ fn a_topic_that_is_deleted_and_created_again_under_load_loses_and_swaps_nothing_
     let rows = &rows[&0];
     let whole: Vec<u32> = (rows[0]..=last).collect();
     assert!(*rows == whole, "from {} to {last}, and there are {rows:?}: {}", rows[0], relay.log());
+    let (rows, repeats) = first_appearances(&lane.records("order"));
+    assert_eq!((rows[&0].len(), repeats), (last as usize, 0), "{}", relay.log());
+    assert!(rows[&0].is_sorted(), "{}", relay.log());
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// librdkafka forgets a topic that is deleted, and does not ask for it while no broker answers.
+#[test]
+#[ignore = "slow"]
+fn a_broker_that_was_frozen_once_a_topic_was_created_again_comes_back_to_all_rows() {
+    let mut kafka = Kafka::start(&kafka::Options { auto_create_topics: false, ..kafka::Options::default() }).unwrap();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let deleted = lane.topic("invoice");
+    for topic in [&deleted, &lane.topic("order")] {
+        kafka.create_topic(topic, 1, &[]).unwrap();
+    }
+    let mut relay = lane.streaming(&[]);
+    let last = under_load(&lane, &["order", "invoice"], &AtomicU32::new(0), |_| {
+        wait_events(&relay, 1000);
+        kafka.delete_topics(&[&deleted]).unwrap();
+        wait_until(LONG, "the relay to notice", || Ok(relay.status()?["state"] != "streaming")).unwrap();
+        wait_until(LONG, "the topic to be there", || Ok(kafka.create_topic(&deleted, 1, &[]).is_ok())).unwrap();
+        kafka.suspend().unwrap();
+        // So long is the outage.
+        std::thread::sleep(Duration::from_secs(20));
+        kafka.resume().unwrap();
+        lane.wait_confirmed();
+    });
+    lane.wait_confirmed();
     let (rows, repeats) = first_appearances(&lane.records("order"));
     assert_eq!((rows[&0].len(), repeats), (last as usize, 0), "{}", relay.log());
     assert!(rows[&0].is_sorted(), "{}", relay.log());

@@ -13,7 +13,6 @@ use walrelay_dev::servers::Servers;
 use walrelay_dev::tap::{Direction, Tap};
 
 use super::plan::{Kind, Strike};
-use super::scenarios;
 use super::world::{PATIENCE, World};
 
 /// Rows of one large transaction, and of a backlog in transactions of so many.
@@ -27,14 +26,12 @@ pub(super) struct Struck {
     pub(super) hit: bool,
     /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
-    /// The promises that a scenario found broken.
-    pub(super) broken: Vec<String>,
     frozen: Option<u32>,
 }
 
 impl Struck {
-    const HIT: Self = Self { hit: true, code: None, broken: Vec::new(), frozen: None };
-    const MISSED: Self = Self { hit: false, code: None, broken: Vec::new(), frozen: None };
+    const HIT: Self = Self { hit: true, code: None, frozen: None };
+    const MISSED: Self = Self { hit: false, code: None, frozen: None };
 }
 
 /// Begins a fault. A fault that needs no end is over when this returns.
@@ -87,11 +84,6 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
             world.write_bulk(BULK_ROWS, BULK_BATCH)?;
             return Ok(Struck { code: Some(exit.code), ..Struck::HIT });
         }
-        Kind::FirstBatchRefused => return found(strike, scenarios::refused::play(world, strike.dice)),
-        Kind::TopicRecreated => return found(strike, scenarios::topic::play(world)),
-        Kind::SlotRecreated => return found(strike, scenarios::slot::play(world)),
-        Kind::CredentialsRotated => return found(strike, scenarios::credentials::play(world, strike.dice)),
-        Kind::LargeHeaders => return found(strike, scenarios::headers::play(world)),
     }
     Ok(Struck::HIT)
 }
@@ -133,12 +125,7 @@ pub(super) fn end(world: &mut World, strike: Strike, struck: &Struck) -> Result<
         | Kind::BrokerCut
         | Kind::BrokerLost
         | Kind::Ddl
-        | Kind::LeadersMoved
-        | Kind::FirstBatchRefused
-        | Kind::TopicRecreated
-        | Kind::SlotRecreated
-        | Kind::CredentialsRotated
-        | Kind::LargeHeaders => Ok(()),
+        | Kind::LeadersMoved => Ok(()),
     }
 }
 
@@ -194,13 +181,6 @@ fn slow(tap: &Tap, dice: u64) {
         tap.delay(direction, Duration::from_millis(rng.random_range(10..200)));
         tap.limit(direction, rng.random_range(50_000..1_000_000));
     }
-}
-
-/// The result of a scenario, which is over when it has been played.
-fn found(strike: Strike, played: Result<Vec<String>>) -> Result<Struck> {
-    let name = strike.kind.name();
-    let broken = played.with_context(|| name.clone())?;
-    Ok(Struck { broken: broken.into_iter().map(|what| format!("{name}: {what}")).collect(), ..Struck::HIT })
 }
 
 /// Commits one large transaction and waits until half of it has arrived.

@@ -7,8 +7,8 @@
 //!
 //! With `--standby` a second relay waits for the slot ([`standby`]), and what counts is what publishes behind it.
 //!
-//! [`plan`] chooses the faults, [`world`] has the services and the load, [`faults`] begins and ends each fault. [`scenarios`] are faults with a
-//! relay of their own beside the load. [`reader`] reads along, [`report`] judges.
+//! [`plan`] chooses the faults, [`world`] has the services and the load, [`faults`] begins and ends each fault.
+//! [`reader`] reads along, [`report`] judges.
 
 mod aborted;
 mod faults;
@@ -16,7 +16,6 @@ mod judge;
 mod plan;
 mod reader;
 mod report;
-mod scenarios;
 mod standby;
 mod world;
 
@@ -54,7 +53,7 @@ pub(crate) struct Arguments {
     /// Only this one of the rounds
     #[arg(long)]
     at: Option<usize>,
-    /// Only these kinds of faults and scenarios, and none on top [default: all faults]
+    /// Only these kinds of faults, and none on top [default: all that take no minutes]
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Kind>,
     /// With a relay that waits for the slot: only faults that make the active one lose it, or these of them
@@ -213,7 +212,6 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
     let first = faults::begin(world, round.first)?;
     let mut absent = Vec::new();
     let mut struck_second = None;
-    let scenario = first.broken.clone();
     if let Some((after, strike)) = round.second {
         std::thread::sleep(after);
         let second = faults::begin(world, strike)?;
@@ -248,7 +246,6 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         code: first.code,
         recovery,
         standstill,
-        scenario,
         repeats: world.reader.repeats(round.number),
         absent,
         moved_back: world.moved_back(crashed)?,

@@ -60,16 +60,6 @@ pub(crate) enum Kind {
     LeadersMoved,
     /// The broker's memory, disk or stream is full for a while; not Kafka's
     BrokerFull,
-    /// Beside the load: a partition's first batch is refused while later rows of its key come
-    FirstBatchRefused,
-    /// Beside the load: a topic deleted and created again under load, then the brokers frozen for 20 s
-    TopicRecreated,
-    /// Beside the load: the slot dropped and created again while the relay is disconnected; it has to stop with 2
-    SlotRecreated,
-    /// Beside the load: the role's password changed with the password file, the walsender terminated
-    CredentialsRotated,
-    /// Beside the load: rows with 10 kB of headers while the brokers are frozen; memory has a bound
-    LargeHeaders,
     /// Takes minutes: a broker killed when half of a large transaction is sent, Postgres restarted before it is back
     HalfTransaction,
     /// Takes minutes: a broker killed under load and back after a minute or two, two if there are three
@@ -84,14 +74,14 @@ impl Kind {
         name_of(&self)
     }
 
-    /// Whether it comes only when it is asked for: it takes minutes, or more than a fault's moment.
-    pub(super) fn is_scenario(self) -> bool {
-        self >= Self::FirstBatchRefused
+    /// Whether it comes only when it is asked for: it takes minutes.
+    fn takes_minutes(self) -> bool {
+        self >= Self::HalfTransaction
     }
 
     /// Whether it is a fault that the servers of this destination can have.
     fn fits(self, kafka: bool) -> bool {
-        !self.is_scenario() && if kafka { self != Self::BrokerFull } else { self != Self::LeadersMoved }
+        !self.takes_minutes() && if kafka { self != Self::BrokerFull } else { self != Self::LeadersMoved }
     }
 
     /// Whether what is under way to the broker is lost on the way there or back, so that the relay cannot know what has arrived.
@@ -131,11 +121,6 @@ impl Kind {
             | Self::BrokerCut
             | Self::BrokerLost
             | Self::LeadersMoved
-            | Self::FirstBatchRefused
-            | Self::TopicRecreated
-            | Self::SlotRecreated
-            | Self::CredentialsRotated
-            | Self::LargeHeaders
             | Self::Backlog => 0..=0,
             Self::HalfTransaction => 20_000..=40_000,
             Self::BrokerGone => 60_000..=120_000,
@@ -179,7 +164,7 @@ pub(crate) struct Round {
 pub(crate) struct Wishes {
     pub(crate) seed: u64,
     pub(crate) rounds: usize,
-    /// Only these kinds, and nothing on top; all but scenarios when empty.
+    /// Only these kinds, and nothing on top; all that take no minutes when empty.
     pub(crate) only: Vec<Kind>,
     pub(crate) brokers: Brokers,
     /// The destination is Kafka; others have one broker.

@@ -35,8 +35,6 @@ pub(super) struct Outcome {
     pub(super) recovery: Duration,
     /// The longest part of the recovery in which nothing moved.
     pub(super) standstill: Duration,
-    /// The promises that a scenario found broken.
-    pub(super) scenario: Vec<String>,
     /// Records that came again, and the first of them.
     pub(super) repeats: (usize, String),
     /// Rows below the confirmed position that had not arrived.
@@ -48,12 +46,11 @@ impl Outcome {
     /// The round in one line.
     pub(super) fn describe(&self, rounds: usize) -> String {
         let second = self.second.map(|kind| format!(" + {}", kind.name())).unwrap_or_default();
-        let found = if self.scenario.is_empty() { String::new() } else { format!("  BROKEN {}", self.scenario.len()) };
         let code = self.code.filter(|code| *code != 0).map(|code| format!("  EXIT {code}")).unwrap_or_default();
         let absent = if self.absent.is_empty() { String::new() } else { format!("  ABSENT {}", self.absent.len()) };
         let back = if self.moved_back { "  MOVED BACK" } else { "" };
         format!(
-            "{:>5}/{rounds}  {:<38} {:>6} in flight  {:>5} repeats  recovered in {:>5.1} s{code}{absent}{back}{found}",
+            "{:>5}/{rounds}  {:<38} {:>6} in flight  {:>5} repeats  recovered in {:>5.1} s{code}{absent}{back}",
             self.round.number,
             format!("{}{second}", self.round.first.kind.name()),
             self.in_flight,
@@ -74,7 +71,6 @@ impl Outcome {
         if let Some(first) = self.absent.first().filter(|_| settings.follows_what_counts()) {
             add(format!("{} rows below the confirmed position have not arrived, such as {first}", self.absent.len()));
         }
-        self.scenario.iter().for_each(|what| add(what.clone()));
         let silent = matches!(settings.to, Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq));
         if self.standstill > if silent { LONGEST_SILENCE } else { LONGEST_STANDSTILL } {
             add(format!("nothing moved for {:.1} s although all was up", self.standstill.as_secs_f64()));
@@ -252,7 +248,6 @@ mod tests {
             code: None,
             recovery: Duration::ZERO,
             standstill: Duration::ZERO,
-            scenario: Vec::new(),
             repeats: (repeats, "a record".to_owned()),
             absent: Vec::new(),
             moved_back: false,
@@ -311,11 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_standstill_too_much_memory_and_what_a_scenario_finds_break_a_promise() {
+    fn a_long_standstill_and_too_much_memory_break_a_promise() {
         let still = Outcome { standstill: Duration::from_secs(16), ..outcome(true, 0) };
         assert_eq!(still.broken(&settings(false)).len(), 1);
-        let found = Outcome { scenario: vec!["swapped".to_owned()], ..outcome(true, 0) };
-        assert!(found.broken(&settings(false)).concat().contains("swapped"));
         assert_eq!(Report { peak_kib: 300 << 10, ..Report::default() }.broken(&settings(false)).len(), 1);
     }
 

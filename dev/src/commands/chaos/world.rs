@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ::postgres::Client;
 use anyhow::{Result, anyhow};
 use walrelay_dev::cluster::Cluster;
-use walrelay_dev::postgres::{self, Postgres};
+use walrelay_dev::postgres::Postgres;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::servers::Servers;
 use walrelay_dev::shop::ddl::Builder;
@@ -54,9 +54,6 @@ const DISTANCE: Duration = Duration::from_millis(4);
 
 /// Keys among which bulk rows are dealt out.
 const BULK_KEYS: i64 = 50;
-
-/// A role with the rights of a relay that needs a password. No other role needs one.
-pub(super) const ROTATING_ROLE: &str = "rotating";
 
 /// The default distance if records are refused: then the relay has one record in flight for a while, and the load is a tenth.
 const DISTANCE_OF_REFUSALS: Duration = Duration::from_millis(1);
@@ -416,14 +413,11 @@ pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
 }
 
 fn start_postgres(major: u32) -> Result<Postgres> {
-    let settings = walrelay_dev::settings(&[
+    let settings = [
         // The keys' rows are updated all the time: without a vacuum each second the load would fade.
         ("autovacuum_naptime", "1s"),
         ("wal_sender_timeout", WAL_SENDER_TIMEOUT),
         ("max_wal_size", "4GB"),
-    ]);
-    let with_password = format!("host all {ROTATING_ROLE} 127.0.0.1/32 scram-sha-256");
-    let trusted = ["local all all trust", "host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"];
-    let hba = std::iter::once(with_password).chain(trusted.map(str::to_owned)).collect();
-    Postgres::start(&postgres::Options { major, settings, hba, ..postgres::Options::default() })
+    ];
+    Postgres::with(major, &settings)
 }

@@ -27,7 +27,6 @@ use walrelay_dev::tap::Tap;
 use walrelay_dev::{brokers, provision};
 
 use super::judge::{Found, Judge};
-use super::scenarios::insert;
 use super::world::{self, Settings};
 use crate::screen::line;
 pub(crate) use faults::Fault;
@@ -163,6 +162,9 @@ fn arguments(settings: &Settings) -> Vec<String> {
 
 /// Writes numbered rows until it is stopped; the last number.
 fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
+    const INSERT: &str = "INSERT INTO outbox (id, aggregatetype, aggregateid, type, payload)
+        SELECT gen_random_uuid(), 'order', 'key-' || n % $3::bigint, 'Numbered', jsonb_build_object('number', n)
+        FROM generate_series($1::bigint, $2::bigint) AS n";
     let mut client = stage.connect()?;
     // ElasticMQ and RabbitMQ take far fewer messages.
     let pause = match settings.to {
@@ -172,7 +174,7 @@ fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
     };
     let mut last = 0;
     while !stop.load(Ordering::SeqCst) {
-        insert(&mut client, "order", last + 1..=last + BATCH, KEYS)?;
+        client.execute(INSERT, &[&(last + 1), &(last + BATCH), &KEYS])?;
         last += BATCH;
         thread::sleep(pause);
     }
