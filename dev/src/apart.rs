@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::process;
+
 /// What the rules are in.
 const TABLE: &str = "walrelay_apart";
 
@@ -117,7 +119,7 @@ impl Apart {
         } else {
             Command::new("nft")
         };
-        well(command.arg(rules), "nft")
+        process::finish(command.arg(rules)).map(drop)
     }
 }
 
@@ -131,13 +133,5 @@ impl Drop for Apart {
 }
 
 fn ip(arguments: &[&str]) -> Result<()> {
-    well(Command::new("ip").args(arguments), "ip")
-}
-
-fn well(command: &mut Command, name: &str) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {name}"))?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    process::finish(Command::new("ip").args(arguments)).with_context(|| format!("ip {arguments:?}")).map(drop)
 }

@@ -13,7 +13,7 @@
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::metadata::MetadataTopic;
@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::kafka::{self, Kafka, Member, Options};
 use crate::tap::Tap;
-use crate::{provision, run_dir};
+use crate::{process, provision, run_dir};
 
 /// How long one request may take.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -138,9 +138,8 @@ impl Cluster {
         let mut elect = broker.tool("org.apache.kafka.tools.LeaderElectionCommand");
         elect.args(["--election-type", "preferred", "--all-topic-partitions"]);
         for mut command in [reassign, elect] {
-            let output = command.args(["--bootstrap-server", &self.plain_brokers()]).output()?;
-            let said = [output.stdout, output.stderr].concat();
-            anyhow::ensure!(output.status.success(), "cannot move leaders: {}", String::from_utf8_lossy(&said));
+            process::finish(command.args(["--bootstrap-server", &self.plain_brokers()]))
+                .context("cannot move leaders")?;
         }
         Ok(std::fs::remove_dir_all(plan)?)
     }

@@ -289,6 +289,18 @@ fn pid_of(child: &Child) -> Result<Pid> {
     raw.ok_or_else(|| anyhow!("process id {} is out of range", child.id()))
 }
 
+/// Runs a command to its end. Returns what it said, on both of its outputs.
+///
+/// # Errors
+/// It cannot be started, or fails; the message carries what it said.
+pub fn finish(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    anyhow::ensure!(output.status.success(), "{program} ended with {}: {}", code(output.status), said.trim());
+    Ok(said)
+}
+
 /// Checks a condition again and again until it holds.
 ///
 /// # Errors

@@ -263,12 +263,7 @@ pub(crate) fn maven(folder: &Path, pom: &str, goal: &str, defined: &[(&str, &str
 
 /// Runs a command whose output is shown only if it fails.
 pub(crate) fn run(command: &mut Command, name: &str, needed: &str) -> Result<()> {
-    let output = command.output().with_context(|| format!("cannot run {name}; needed: {needed}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = [output.stdout, output.stderr].concat();
-    bail!("{name} failed ({}):\n{}", output.status, String::from_utf8_lossy(&text).trim())
+    process::finish(command).with_context(|| format!("{name} is needed: {needed}")).map(drop)
 }
 
 /// A folder of tools, brought unless it is there.

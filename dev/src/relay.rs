@@ -65,13 +65,7 @@ pub fn run<A: AsRef<std::ffi::OsStr>>(binary: &Path, arguments: &[A]) -> Result<
 /// # Errors
 /// It cannot be started, or fails; the message carries what it said.
 pub fn run_well<A: AsRef<std::ffi::OsStr>>(binary: &Path, arguments: &[A]) -> Result<String> {
-    let output = run(binary, arguments)?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    if !output.status.success() {
-        bail!("{} ended with {}: {said}", binary.display(), process::code(output.status));
-    }
-    Ok(said)
+    process::finish(Command::new(binary).args(arguments).stdin(Stdio::null()))
 }
 
 /// A relay: running, or ended and ready to be started again with the same arguments.

@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::{account, process};
 
@@ -85,11 +85,7 @@ fn owner(name: &str, kind: &str) -> Option<u32> {
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     let mut copy = std::process::Command::new("cp");
     copy.args(["-a", "--reflink=auto", "--"]).arg(from).arg(to);
-    let output = copy.output().context("cannot run cp")?;
-    if !output.status.success() {
-        bail!("cannot copy {}: {}", from.display(), String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+    process::finish(&mut copy).with_context(|| format!("cannot copy {}", from.display())).map(drop)
 }
 
 #[cfg(test)]

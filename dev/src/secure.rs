@@ -10,11 +10,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 
 use crate::kafka::{self, Kafka};
-use crate::{provision, run_dir};
+use crate::{process, provision, run_dir};
 
 /// Signs certificates.
 pub struct Authority {
@@ -169,12 +169,8 @@ impl SecureKafka {
 
     fn acls(&self, arguments: &[&str]) -> Result<()> {
         let mut command = self.kafka.tool("org.apache.kafka.tools.AclCommand");
-        let output = command.args(["--bootstrap-server", &self.kafka.brokers()]).args(arguments).output()?;
-        if !output.status.success() {
-            let text = [output.stdout, output.stderr].concat();
-            bail!("kafka-acls.sh {}: {}", arguments.join(" "), String::from_utf8_lossy(&text).trim());
-        }
-        Ok(())
+        let command = command.args(["--bootstrap-server", &self.kafka.brokers()]).args(arguments);
+        process::finish(command).with_context(|| format!("kafka-acls.sh {}", arguments.join(" "))).map(drop)
     }
 }
 

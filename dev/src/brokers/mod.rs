@@ -26,7 +26,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::process::LastWill;
+use crate::process::{self, LastWill};
 use crate::service::Service;
 use crate::{provision, run_dir, service};
 
@@ -261,11 +261,7 @@ impl Broker {
     /// It has none, or that fails; the message carries what it says.
     pub fn control(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.program.control(self.folder()).context("nothing controls it")?;
-        let output = command.args(arguments).output()?;
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        anyhow::ensure!(output.status.success(), "{arguments:?}: {said}");
-        Ok(said)
+        process::finish(command.args(arguments)).with_context(|| format!("{arguments:?}"))
     }
 
     /// Starts it on the same data and the same port; nothing happens when it is up.

@@ -11,11 +11,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use super::data::Group;
 use crate::kafka::{Kafka, Options};
 use crate::postgres::TlsFiles;
+use crate::process;
 use crate::secure::{Authority, SecureKafka};
 
 /// The user that may write by SCRAM. Its password has characters that JAAS wants escaped.
@@ -140,10 +141,5 @@ fn place_stores(folder: &Path) -> Result<()> {
 }
 
 fn written(tool: &str, folder: &Path, arguments: &[&str]) -> Result<()> {
-    let output = Command::new(tool).args(arguments).current_dir(folder).output();
-    let output = output.with_context(|| format!("cannot run {tool}"))?;
-    if !output.status.success() {
-        bail!("{tool}: {}", String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).trim());
-    }
-    Ok(())
+    process::finish(Command::new(tool).args(arguments).current_dir(folder)).map(drop)
 }

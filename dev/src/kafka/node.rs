@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result};
 use data_encoding::BASE64URL_NOPAD;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::options::{Member, Options};
-use crate::process::LastWill;
+use crate::process::{self, LastWill};
 use crate::provision::{self, KafkaTools};
 use crate::run_dir;
 use crate::service::Service;
@@ -147,12 +147,7 @@ impl Kafka {
     fn format(&self, arguments: &[String]) -> Result<()> {
         let mut command = self.tool("kafka.tools.StorageTool");
         command.args(["format", "-t", &self.member.cluster, "-c"]).arg(self.settings()).args(arguments);
-        let output = command.output().map_err(|error| no_java(&error))?;
-        if !output.status.success() {
-            let text = [output.stdout, output.stderr].concat();
-            bail!("cannot format Kafka's storage: {}", String::from_utf8_lossy(&text).trim());
-        }
-        Ok(())
+        process::finish(&mut command).context("cannot format Kafka's storage").map(drop)
     }
 
     /// A Java tool of Kafka's by its class, such as `org.apache.kafka.tools.TopicCommand`.
@@ -212,10 +207,6 @@ impl Kafka {
 /// 16 random bytes as Kafka writes them. A name that begins with a dash would be an option of its tools.
 pub(crate) fn cluster_id() -> String {
     BASE64URL_NOPAD.encode(&rand::random::<[u8; 16]>()).replace('-', "A")
-}
-
-fn no_java(error: &std::io::Error) -> anyhow::Error {
-    provision::java_version().err().unwrap_or_else(|| anyhow!("cannot run java: {error}"))
 }
 
 #[cfg(test)]
