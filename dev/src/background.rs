@@ -1,10 +1,11 @@
 //! Runs work on other threads: one thread until its flag is set, or one thread for each of several items.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Result, anyhow};
+use parking_lot::Mutex;
 
 /// A thread that ends soon after its flag is set. If the value is dropped, the flag is set, and nobody waits for the thread.
 #[derive(Debug)]
@@ -55,18 +56,16 @@ pub fn each<I, R: Send>(
     act: impl Fn(I) -> R + Sync,
 ) -> Vec<R> {
     let (items, results) = (Mutex::new(items.into_iter()), Mutex::new(Vec::new()));
-    let next = || items.lock().ok().and_then(|mut items| items.next());
+    let next = || items.lock().next();
     thread::scope(|scope| {
         for _ in 0..at_once.max(1) {
             scope.spawn(|| {
                 while let Some(item) = next() {
                     let result = act(item);
-                    if let Ok(mut results) = results.lock() {
-                        results.push(result);
-                    }
+                    results.lock().push(result);
                 }
             });
         }
     });
-    results.into_inner().unwrap_or_default()
+    results.into_inner()
 }

@@ -76,6 +76,12 @@ impl Request {
     }
 }
 
+/// Answers a request, with these lines of the head.
+pub(crate) fn answer(mut stream: &TcpStream, status: u16, head: &str, body: &[u8]) -> Result<()> {
+    let head = format!("HTTP/1.1 {status} X\r\n{head}Content-Length: {}\r\n\r\n", body.len());
+    Ok(stream.write_all(&[head.as_bytes(), body].concat())?)
+}
+
 /// A request on a connection of its own, with these lines of its head: the answer's status and body.
 pub(crate) fn exchange(
     port: u16,

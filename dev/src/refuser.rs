@@ -10,12 +10,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
 
 use crate::listener::Listener;
 
@@ -90,7 +91,7 @@ impl Refuser {
 impl Drop for Refuser {
     fn drop(&mut self) {
         self.listener.close();
-        for connection in self.shared.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for connection in self.shared.connections.lock().drain(..) {
             drop(connection.shutdown(Shutdown::Both));
         }
     }
@@ -101,7 +102,7 @@ fn serve(client: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let kept = [client.try_clone()?, server.try_clone()?];
-    shared.connections.lock().unwrap_or_else(PoisonError::into_inner).extend(kept);
+    shared.connections.lock().extend(kept);
     // Answers of the broker's and of ours go over the same connection, each in one piece.
     let answers = Arc::new(Mutex::new(client.try_clone()?));
     let (requests, its_server, its_shared) = (client.try_clone()?, server.try_clone()?, Arc::clone(shared));
@@ -112,7 +113,7 @@ fn serve(client: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
     });
     thread::spawn(move || {
         drop(forward_answers(&server, &answers));
-        drop(answers.lock().unwrap_or_else(PoisonError::into_inner).shutdown(Shutdown::Both));
+        drop(answers.lock().shutdown(Shutdown::Both));
     });
     Ok(())
 }
@@ -120,7 +121,7 @@ fn serve(client: &TcpStream, shared: &Arc<Shared>) -> Result<()> {
 fn forward_answers(mut server: &TcpStream, answers: &Mutex<TcpStream>) -> Result<()> {
     loop {
         let frame = read_frame(&mut server)?;
-        write_frame(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner), &frame)?;
+        write_frame(&mut *answers.lock(), &frame)?;
     }
 }
 
@@ -136,7 +137,7 @@ fn forward_requests(
             None => write_frame(&mut server, &frame)?,
             Some((answer, delay)) => {
                 thread::sleep(delay);
-                write_frame(&mut *answers.lock().unwrap_or_else(PoisonError::into_inner), &answer)?;
+                write_frame(&mut *answers.lock(), &answer)?;
             }
         }
     }

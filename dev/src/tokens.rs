@@ -5,21 +5,21 @@
 //!
 //! Specification: RFC 6749, section 4.4; RFC 7517; RFC 7518, section 3.4; RFC 7519.
 
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, anyhow};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use parking_lot::Mutex;
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::json;
 
-use crate::http::Request;
+use crate::http::{self, Request};
 use crate::listener::Listener;
 
 /// How long a client may take to send its request.
@@ -35,16 +35,16 @@ pub const ISSUER: &str = "https://issuer.example";
 #[derive(Debug)]
 pub struct Issuer {
     listener: Listener,
-    shared: Arc<Shared>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    key: Mutex<Key>,
-    audience: Mutex<String>,
-    life_seconds: AtomicU64,
-    unavailable: AtomicBool,
-    issued: AtomicU64,
+struct State {
+    key: Key,
+    audience: String,
+    life_seconds: u64,
+    unavailable: bool,
+    issued: u64,
 }
 
 #[derive(Debug)]
@@ -59,20 +59,15 @@ impl Issuer {
     /// # Errors
     /// No port, no key.
     pub fn start(life_seconds: u64) -> Result<Self> {
-        let shared = Arc::new(Shared {
-            key: Mutex::new(Key::generate(1)?),
-            audience: Mutex::new(AUDIENCE.to_owned()),
-            life_seconds: AtomicU64::new(life_seconds),
-            unavailable: AtomicBool::new(false),
-            issued: AtomicU64::new(0),
-        });
-        let theirs = Arc::clone(&shared);
+        let (key, audience) = (Key::generate(1)?, AUDIENCE.to_owned());
+        let state = Arc::new(Mutex::new(State { key, audience, life_seconds, unavailable: false, issued: 0 }));
+        let theirs = Arc::clone(&state);
         let listener = Listener::start(move |stream| {
-            let shared = Arc::clone(&theirs);
+            let state = Arc::clone(&theirs);
             // An error of the connection is the client's to notice.
-            thread::spawn(move || drop(shared.answer(&stream)));
+            thread::spawn(move || drop(answer(&stream, &state)));
         })?;
-        Ok(Self { listener, shared })
+        Ok(Self { listener, state })
     }
 
     /// Where its keys are.
@@ -87,17 +82,17 @@ impl Issuer {
 
     /// How many tokens it has issued.
     pub fn issued(&self) -> u64 {
-        self.shared.issued.load(Ordering::SeqCst)
+        self.state.lock().issued
     }
 
     /// Whether it answers with an error from now on.
     pub fn set_unavailable(&self, unavailable: bool) {
-        self.shared.unavailable.store(unavailable, Ordering::SeqCst);
+        self.state.lock().unavailable = unavailable;
     }
 
     /// Sets the audience of its tokens from now on.
     pub fn set_audience(&self, audience: &str) {
-        audience.clone_into(&mut lock(&self.shared.audience));
+        audience.clone_into(&mut self.state.lock().audience);
     }
 
     /// Signs with another key from now on, and forgets the one before.
@@ -105,9 +100,9 @@ impl Issuer {
     /// # Errors
     /// No key.
     pub fn rotate_key(&self) -> Result<()> {
-        let mut key = lock(&self.shared.key);
-        let number: u64 = key.name.trim_start_matches("key-").parse()?;
-        *key = Key::generate(number + 1)?;
+        let mut state = self.state.lock();
+        let number: u64 = state.key.name.trim_start_matches("key-").parse()?;
+        state.key = Key::generate(number + 1)?;
         Ok(())
     }
 
@@ -116,7 +111,7 @@ impl Issuer {
     /// # Errors
     /// It cannot be signed.
     pub fn token(&self) -> Result<String> {
-        self.shared.token()
+        self.state.lock().token()
     }
 }
 
@@ -149,47 +144,36 @@ impl Key {
     }
 }
 
-impl Shared {
-    fn token(&self) -> Result<String> {
+impl State {
+    fn token(&mut self) -> Result<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let life = self.life_seconds.load(Ordering::SeqCst);
-        let audience = lock(&self.audience).clone();
-        let claims = json!({
-            "iss": ISSUER, "aud": audience, "sub": "relay", "scope": "produce", "iat": now, "exp": now + life
-        });
-        let token = lock(&self.key).sign(&claims)?;
-        self.issued.fetch_add(1, Ordering::SeqCst);
+        let (audience, end) = (&self.audience, now + self.life_seconds);
+        let claims =
+            json!({"iss": ISSUER, "aud": audience, "sub": "relay", "scope": "produce", "iat": now, "exp": end});
+        let token = self.key.sign(&claims)?;
+        self.issued += 1;
         Ok(token)
     }
 
-    fn answer(&self, stream: &TcpStream) -> Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let Some(request) = Request::read(&mut BufReader::new(stream))? else { return Ok(()) };
-        let (status, body) = if self.unavailable.load(Ordering::SeqCst) {
-            ("503 Service Unavailable", json!({"error": "temporarily_unavailable"}).to_string())
-        } else {
-            match request.path.as_str() {
-                "/jwks" => ("200 OK", lock(&self.key).set()?),
-                "/token" => {
-                    let life = self.life_seconds.load(Ordering::SeqCst);
-                    let token = self.token()?;
-                    ("200 OK", json!({"access_token": token, "token_type": "Bearer", "expires_in": life}).to_string())
-                }
-                _ => ("404 Not Found", "{}".to_owned()),
+    /// The answer's status and body.
+    fn page(&mut self, path: &str) -> Result<(u16, String)> {
+        Ok(match path {
+            _ if self.unavailable => (503, json!({"error": "temporarily_unavailable"}).to_string()),
+            "/jwks" => (200, self.key.set()?),
+            "/token" => {
+                let (token, life) = (self.token()?, self.life_seconds);
+                (200, json!({"access_token": token, "token_type": "Bearer", "expires_in": life}).to_string())
             }
-        };
-        let head = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-            body.len()
-        );
-        let mut stream = stream;
-        stream.write_all(head.as_bytes())?;
-        Ok(stream.write_all(body.as_bytes())?)
+            _ => (404, "{}".to_owned()),
+        })
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn answer(stream: &TcpStream, state: &Mutex<State>) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let Some(request) = Request::read(&mut BufReader::new(stream))? else { return Ok(()) };
+    let (status, body) = state.lock().page(&request.path)?;
+    http::answer(stream, status, "Content-Type: application/json\r\nConnection: close\r\n", body.as_bytes())
 }
 
 #[cfg(test)]

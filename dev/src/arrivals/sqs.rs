@@ -5,10 +5,11 @@
 //! their order. A message that is received again, since its deletion was lost, counts once.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 
 use super::{Ends, Source};
 use crate::brokers::{Queues, Received, SqsMessage};
@@ -55,13 +56,13 @@ impl Drained {
     /// # Errors
     /// As [`Drained::create`].
     pub fn delete(&self, queue: &str) -> Result<()> {
-        self.logs().remove(queue);
+        self.logs.lock().remove(queue);
         self.queues.delete(queue)
     }
 
     /// The records of a queue behind the first `known`. If there are none yet, it receives once more.
     fn behind(&self, queue: &str, known: usize) -> Result<Vec<Record>> {
-        let mut logs = self.logs();
+        let mut logs = self.logs.lock();
         let log = self.log(&mut logs, queue)?;
         if log.records.len() == known {
             self.draw(log, queue)?;
@@ -72,7 +73,7 @@ impl Drained {
     /// Receives all that a queue has, and says how many records it has taken since its creation.
     fn exhausted(&self, queue: &str) -> Result<usize> {
         loop {
-            let mut logs = self.logs();
+            let mut logs = self.logs.lock();
             let log = self.log(&mut logs, queue)?;
             if self.draw(log, queue)? == 0 && self.queues.left(&log.url)? == 0 {
                 return Ok(log.records.len());
@@ -82,13 +83,9 @@ impl Drained {
 
     /// About how many records a queue has taken since its creation.
     fn count(&self, queue: &str) -> Result<u64> {
-        let mut logs = self.logs();
+        let mut logs = self.logs.lock();
         let log = self.log(&mut logs, queue)?;
         Ok(self.queues.left(&log.url)? + log.records.len() as u64)
-    }
-
-    fn logs(&self) -> MutexGuard<'_, HashMap<String, Log>> {
-        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn log<'a>(&self, logs: &'a mut HashMap<String, Log>, queue: &str) -> Result<&'a mut Log> {

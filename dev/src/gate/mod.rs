@@ -8,17 +8,18 @@
 mod topics;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufReader, Write as _};
+use std::io::BufReader;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::brokers::{SqsMessage, field, post};
-use crate::http::Request;
+use crate::http::{self, Request};
 use crate::listener::Listener;
 use topics::Topics;
 
@@ -115,42 +116,42 @@ impl Gate {
 
     /// Creates a topic with this ARN.
     pub fn create_topic(&self, arn: &str) {
-        self.shared.topics().create(arn);
+        self.shared.topics.lock().create(arn);
     }
 
     /// What a topic took, in its order.
     pub fn published(&self, arn: &str) -> Vec<SqsMessage> {
-        self.shared.topics().messages(arn)
+        self.shared.topics.lock().messages(arn)
     }
 
     /// From now on messages for the queue are refused with this code.
     pub fn refuse(&self, queue: &str, code: &'static str) {
-        self.shared.state().refused.insert(queue.to_owned(), code);
+        self.shared.state.lock().refused.insert(queue.to_owned(), code);
     }
 
     /// Ends what [`Gate::refuse`] began.
     pub fn allow(&self, queue: &str) {
-        self.shared.state().refused.remove(queue);
+        self.shared.state.lock().refused.remove(queue);
     }
 
     /// From now on all messages are refused with this status and code; `None` ends that.
     pub fn throttle(&self, with: Option<(u16, &'static str)>) {
-        self.shared.state().throttled = with;
+        self.shared.state.lock().throttled = with;
     }
 
     /// From now on all keys are unknown.
     pub fn refuse_keys(&self) {
-        self.shared.state().keys_refused = true;
+        self.shared.state.lock().keys_refused = true;
     }
 
     /// Some messages of batches fail, and the others do not.
     pub fn fail(&self, failing: Failing) {
-        self.shared.state().failing.push(failing);
+        self.shared.state.lock().failing.push(failing);
     }
 
     /// The next requests that delete received messages have no effect, so that those can be received again.
     pub fn lose_deletions(&self, times: usize) {
-        self.shared.state().deletions_lost = times;
+        self.shared.state.lock().deletions_lost = times;
     }
 
     /// Messages are throttled, or the service is unavailable, or some of each batch fail: as the dice say, until it eases.
@@ -167,31 +168,31 @@ impl Gate {
 
     /// Nothing is throttled any more, and nothing fails.
     pub fn ease(&self) {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.throttled = None;
         state.failing.clear();
     }
 
     /// Each batch takes so much longer.
     pub fn delay(&self, delay: Duration) {
-        self.shared.state().delay = delay;
+        self.shared.state.lock().delay = delay;
     }
 
     /// All connections are lost, with what is under way on them.
     pub fn cut(&self) {
-        for connection in self.shared.state().connections.drain(..) {
+        for connection in self.shared.state.lock().connections.drain(..) {
             drop(connection.shutdown(Shutdown::Both));
         }
     }
 
     /// How many messages came while another one of their group was under way, or in the same batch.
     pub fn overlaps(&self) -> usize {
-        self.shared.state().overlaps
+        self.shared.state.lock().overlaps
     }
 
     /// How many batches there were, and how many of them at a time at most.
     pub fn batches(&self) -> (usize, usize) {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         (state.batches, state.most_at_once)
     }
 }
@@ -206,7 +207,7 @@ impl Drop for Gate {
 fn accept(client: TcpStream, shared: &Arc<Shared>) {
     let its = Arc::clone(shared);
     if let Ok(kept) = client.try_clone() {
-        shared.state().connections.push(kept);
+        shared.state.lock().connections.push(kept);
         // A connection that breaks is the client's to notice.
         thread::spawn(move || {
             drop(its.serve(&client));
@@ -221,32 +222,26 @@ fn refusal(status: u16, code: &str) -> (u16, Vec<u8>) {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn serve(&self, client: &TcpStream) -> Result<()> {
         client.set_nodelay(true)?;
         let mut reader = BufReader::new(client);
-        let mut writer = client;
         while let Some(request) = Request::read(&mut reader)? {
             // It is empty in requests to SNS, whose action is in the body.
             let target = request.value("x-amz-target");
             let (status, body) = match (target, self.target) {
-                (_, Some(_)) if self.state().keys_refused => refusal(403, UNKNOWN_KEYS),
+                (_, Some(_)) if self.state.lock().keys_refused => refusal(403, UNKNOWN_KEYS),
                 ("AmazonSQS.SendMessageBatch", Some(port)) => {
                     let batch = serde_json::from_slice(&request.body)?;
                     let forward = |batch: &Value| post(port, target, batch.to_string().as_bytes());
                     self.batch(batch, forward)?
                 }
-                ("AmazonSQS.DeleteMessageBatch", Some(_)) if self.state().loses_deletion() => {
+                ("AmazonSQS.DeleteMessageBatch", Some(_)) if self.state.lock().loses_deletion() => {
                     refusal(503, "ServiceUnavailable")
                 }
                 (target, Some(port)) => post(port, target, &request.body)?,
                 (_, None) => self.query(&request.body)?,
             };
-            let head = format!("HTTP/1.1 {status} X\r\nContent-Length: {}\r\n\r\n", body.len());
-            writer.write_all(&[head.as_bytes(), &body].concat())?;
+            http::answer(client, status, "", &body)?;
             if request.value("connection").eq_ignore_ascii_case("close") {
                 break;
             }
@@ -258,19 +253,19 @@ impl Shared {
     fn query(&self, body: &[u8]) -> Result<(u16, Vec<u8>)> {
         let form: BTreeMap<String, String> = form_urlencoded::parse(body).into_owned().collect();
         let of_form = |name: &str| form.get(name).map(String::as_str).unwrap_or_default();
-        if self.state().keys_refused {
+        if self.state.lock().keys_refused {
             return Ok((403, topics::refusal("InvalidClientTokenId")));
         }
         Ok(match of_form("Action") {
             "PublishBatch" => {
                 let publish = |batch: &Value| {
-                    let (status, answer) = self.topics().publish(batch);
+                    let (status, answer) = self.topics.lock().publish(batch);
                     Ok((status, answer.to_string().into_bytes()))
                 };
                 let (status, answer) = self.batch(topics::batch(&form), publish)?;
                 (status, topics::xml(status, &serde_json::from_slice(&answer)?))
             }
-            "GetTopicAttributes" => self.topics().attributes(of_form("TopicArn")),
+            "GetTopicAttributes" => self.topics.lock().attributes(of_form("TopicArn")),
             "ListTopics" => {
                 let result = "<ListTopicsResult><Topics></Topics></ListTopicsResult>";
                 (200, format!("<ListTopicsResponse>{result}</ListTopicsResponse>").into_bytes())
@@ -279,18 +274,14 @@ impl Shared {
         })
     }
 
-    fn topics(&self) -> MutexGuard<'_, Topics> {
-        self.topics.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn batch(&self, batch: Value, forward: impl Fn(&Value) -> Result<(u16, Vec<u8>)>) -> Result<(u16, Vec<u8>)> {
         let place = field(&batch, "QueueUrl").as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
         let place = place.to_owned();
-        let groups = self.state().begin(&place, &batch);
-        let delay = self.state().delay;
+        let groups = self.state.lock().begin(&place, &batch);
+        let delay = self.state.lock().delay;
         thread::sleep(delay);
         let answered = self.answer(&place, batch, forward);
-        self.state().end(groups);
+        self.state.lock().end(groups);
         answered
     }
 
@@ -301,13 +292,13 @@ impl Shared {
         forward: impl Fn(&Value) -> Result<(u16, Vec<u8>)>,
     ) -> Result<(u16, Vec<u8>)> {
         let refused = {
-            let state = self.state();
+            let state = self.state.lock();
             state.throttled.or_else(|| state.refused.get(place).map(|code| (400, *code)))
         };
         if let Some((status, code)) = refused {
             return Ok(refusal(status, code));
         }
-        let failed = self.state().fail(&mut batch);
+        let failed = self.state.lock().fail(&mut batch);
         let is_empty = field(&batch, "Entries").as_array().is_none_or(Vec::is_empty);
         let mut answer = json!({"Successful": []});
         if failed.is_empty() || !is_empty {

@@ -18,11 +18,12 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use parking_lot::{Condvar, Mutex};
 
 use crate::listener::Listener;
 use queue::Queue;
@@ -113,12 +114,12 @@ impl Tap {
 
     /// Where new connections go from now on.
     pub fn set_target(&self, target: impl Into<String>) {
-        self.line.state().target = Some(target.into());
+        self.line.state.lock().target = Some(target.into());
     }
 
     /// The connection of this number, counted from 1, goes to another target.
     pub fn divert(&self, connection: usize, target: impl Into<String>) {
-        self.line.state().diverted.push((connection, target.into()));
+        self.line.state.lock().diverted.push((connection, target.into()));
     }
 
     /// The port to connect to.
@@ -133,24 +134,24 @@ impl Tap {
 
     /// Connections accepted so far.
     pub fn accepted(&self) -> usize {
-        self.line.state().accepted
+        self.line.state.lock().accepted
     }
 
     /// Closes every connection; new ones are taken.
     pub fn cut(&self) {
-        for connection in self.line.state().connections.drain(..) {
+        for connection in self.line.state.lock().connections.drain(..) {
             connection.shut();
         }
     }
 
     /// Whether new connections are closed at once.
     pub fn refuse(&self, refusing: bool) {
-        self.line.state().refusing = refusing;
+        self.line.state.lock().refusing = refusing;
     }
 
     /// How far away the target is: each byte takes that much longer, in both directions, whatever else happens. It limits no rate.
     pub fn set_distance(&self, distance: Duration) {
-        self.line.state().distance = distance;
+        self.line.state.lock().distance = distance;
     }
 
     /// Each byte arrives that much later.
@@ -176,7 +177,7 @@ impl Tap {
 
     /// Ends stalls, delays, limits and refusals.
     pub fn flow(&self) {
-        let mut state = self.line.state();
+        let mut state = self.line.state.lock();
         state.refusing = false;
         (state.to_server, state.to_client) = (Weather::default(), Weather::default());
         drop(state);
@@ -185,7 +186,7 @@ impl Tap {
 
     /// The server sees every connection closed; the client sees nothing, and what it sends disappears.
     pub fn half_open(&self) {
-        for connection in &self.line.state().connections {
+        for connection in &self.line.state.lock().connections {
             connection.lost.store(true, Ordering::SeqCst);
             drop(connection.server.shutdown(Shutdown::Both));
         }
@@ -194,13 +195,13 @@ impl Tap {
     /// What is sent over the present connections disappears in both directions, and neither end is ever told, as if a cable were cut.
     /// New connections are taken.
     pub fn lose(&self) {
-        for connection in &self.line.state().connections {
+        for connection in &self.line.state.lock().connections {
             connection.lost.store(true, Ordering::SeqCst);
         }
     }
 
     fn change(&self, direction: Direction, change: impl FnOnce(&mut Weather)) {
-        change(self.line.state().weather_mut(direction));
+        change(self.line.state.lock().weather_mut(direction));
         self.line.changed.notify_all();
     }
 }
@@ -208,25 +209,22 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         self.listener.close();
-        self.line.state().closed = true;
+        self.line.state.lock().closed = true;
         self.line.changed.notify_all();
         self.cut();
     }
 }
 
 impl Line {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn distance(&self) -> Duration {
-        self.state().distance
+        self.state.lock().distance
     }
 
     /// Waits out a stall. `None`: the tap is closed.
     fn weather(&self, direction: Direction) -> Option<Weather> {
         let stalled = |state: &mut State| state.weather_mut(direction).stalled && !state.closed;
-        let mut state = self.changed.wait_while(self.state(), stalled).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, stalled);
         let mut weather = *state.weather_mut(direction);
         weather.delay += state.distance;
         (!state.closed).then_some(weather)
@@ -251,7 +249,7 @@ impl Connection {
 
 fn accept(client: &TcpStream, line: &Arc<Line>) {
     let target = {
-        let mut state = line.state();
+        let mut state = line.state.lock();
         state.accepted += 1;
         let elsewhere = state.diverted.iter().find(|(connection, _)| *connection == state.accepted);
         let target = elsewhere.map(|(_, target)| target).or(state.target.as_ref());
@@ -270,7 +268,7 @@ fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
     let (lost, alive) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
     // A cut must find the connection before a byte has passed.
     {
-        let mut state = line.state();
+        let mut state = line.state.lock();
         state.connections.retain(|connection| connection.alive.strong_count() > 0);
         state.connections.push(Connection {
             client: client.try_clone()?,
@@ -318,7 +316,7 @@ fn read(mut from: TcpStream, queue: &Queue, line: &Line, direction: Direction) {
             Err(error) => break error.kind() == ErrorKind::ConnectionReset,
         }
     };
-    if is_reset && line.state().weather_mut(direction).stalled {
+    if is_reset && line.state.lock().weather_mut(direction).stalled {
         queue.drop_all();
     }
     queue.end();
@@ -414,7 +412,7 @@ mod tests {
         client.write_all(b"behind").unwrap();
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        let threads = || tap.line.state().connections.first().map_or(0, |it| it.alive.strong_count());
+        let threads = || tap.line.state.lock().connections.first().map_or(0, |it| it.alive.strong_count());
         process::wait_until(Duration::from_secs(10), "the reader to hear of the reset", || Ok(threads() < 4)).unwrap();
         tap.flow();
         let mut rest = Vec::new();

@@ -5,8 +5,9 @@
 //! is stalled still pushes back.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
 
 /// The bound without any distance, in bytes.
 const ROOM: usize = 1 << 20;
@@ -43,7 +44,8 @@ impl Queue {
     pub(super) fn push(&self, piece: &[u8], room: usize) -> bool {
         let came = Instant::now();
         let full = |held: &mut Held| held.bytes.len() >= room && !held.ended;
-        let mut held = self.changed.wait_while(self.held(), full).unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.state.lock();
+        self.changed.wait_while(&mut held, full);
         if held.ended {
             return false;
         }
@@ -57,14 +59,15 @@ impl Queue {
     /// Waits for the next piece and says when it came; `None`: there is none left, and none comes.
     pub(super) fn next(&self) -> Option<Instant> {
         let empty = |held: &mut Held| held.pieces.is_empty() && !held.ended;
-        let held = self.changed.wait_while(self.held(), empty).unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.state.lock();
+        self.changed.wait_while(&mut held, empty);
         held.pieces.front().map(|(came, _)| *came)
     }
 
     /// Takes the next piece into `into`, and the pieces behind it that came until `until`, up to `most` bytes.
     pub(super) fn take(&self, until: Instant, most: usize, into: &mut Vec<u8>) {
         into.clear();
-        let mut held = self.held();
+        let mut held = self.state.lock();
         let mut count = 0;
         while let Some((came, length)) = held.pieces.front().copied()
             && (count == 0 || (came <= until && count + length <= most))
@@ -83,18 +86,14 @@ impl Queue {
 
     /// Nothing more is added; what is there can be taken.
     pub(super) fn end(&self) {
-        self.held().ended = true;
+        self.state.lock().ended = true;
         self.changed.notify_all();
     }
 
     /// Nothing more is added, and what is there is gone.
     pub(super) fn drop_all(&self) {
-        *self.held() = Held { ended: true, ..Held::default() };
+        *self.state.lock() = Held { ended: true, ..Held::default() };
         self.changed.notify_all();
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

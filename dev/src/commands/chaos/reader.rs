@@ -1,11 +1,12 @@
 //! Reads the topics along, as a consumer of committed records: which rows have come, and in which round a row came again.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use walrelay_dev::arrivals::{Arrivals, Ends, Follow, Gauge};
 use walrelay_dev::background::Background;
 use walrelay_dev::consume::Record;
@@ -55,7 +56,7 @@ impl Reader {
     pub(super) fn catch_up(&mut self) -> Result<()> {
         let wanted = self.gauge.ends()?;
         let there = || {
-            let state = self.shared.state();
+            let state = self.shared.state.lock();
             wanted.iter().all(|(place, end)| *end == 0 || state.positions.get(place).is_some_and(|read| read >= end))
         };
         process::wait_until(PATIENCE, "the reader to catch up", || self.thread.still_running().map(|()| there()))
@@ -63,18 +64,18 @@ impl Reader {
 
     /// How many rows have come.
     pub(super) fn seen(&self) -> usize {
-        self.shared.state().seen.len()
+        self.shared.state.lock().seen.len()
     }
 
     /// Returns the rows among these that have not come.
     pub(super) fn absent(&self, rows: &[String]) -> Vec<String> {
-        let state = self.shared.state();
+        let state = self.shared.state.lock();
         rows.iter().filter(|id| !state.seen.contains(*id)).cloned().collect()
     }
 
     /// The repeats of a round until now, and the first one by name.
     pub(super) fn repeats(&self, round: usize) -> (usize, String) {
-        self.shared.state().repeats.get(&round).cloned().unwrap_or_default()
+        self.shared.state.lock().repeats.get(&round).cloned().unwrap_or_default()
     }
 
     /// Stops it, once nothing more comes.
@@ -84,13 +85,9 @@ impl Reader {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take(&self, record: &Record) {
         let round = self.round.load(Ordering::SeqCst);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.positions.insert((record.topic.clone(), record.partition), record.offset + 1);
         if record.topic.is_empty() {
             return;

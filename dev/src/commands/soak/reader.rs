@@ -7,11 +7,12 @@
 //! confirmed, and from there each follows its predecessor again). Everything else is a gap: a row that was lost or overtaken.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use walrelay_dev::background::Background;
 use walrelay_dev::consume::{Follower, Record};
@@ -78,12 +79,12 @@ impl Reader {
 
     /// What has been read.
     pub(super) fn books(&self) -> Books {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).books
+        self.state.lock().books
     }
 
     /// The highest number of a key; 0: none.
     pub(super) fn highest(&self, key: &str) -> u64 {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.keys.get(key.as_bytes()).map_or(0, |key| key.highest)
     }
 
@@ -103,7 +104,7 @@ fn read(follower: &Follower, state: &Mutex<State>, stop: &AtomicBool) -> Result<
         let Some(record) = follower.next(Duration::from_millis(200))? else { continue };
         let number = number(&record).with_context(|| format!("a payload without a number: {}", record.value_text()))?;
         let key = record.key.as_deref().unwrap_or_default();
-        state.lock().unwrap_or_else(PoisonError::into_inner).see(key, number);
+        state.lock().see(key, number);
     }
     Ok(())
 }
