@@ -12,7 +12,7 @@ use crate::arrivals::Arrivals;
 use crate::brokers::{self, Broker};
 use crate::cluster::Cluster;
 use crate::gate::Gate;
-use crate::kafka::Kafka;
+use crate::kafka::{self, Kafka};
 use crate::postgres::Postgres;
 use crate::stage::Stage;
 use crate::tap::Tap;
@@ -52,6 +52,18 @@ pub struct Other {
 }
 
 impl Servers {
+    /// Starts those of a destination (`None`: Kafka): so many brokers with these options, or one server as [`Servers::other`] does, whose
+    /// records can be read again.
+    ///
+    /// # Errors
+    /// They cannot be brought, or do not start.
+    pub fn start(to: Option<brokers::Kind>, brokers: u16, options: &kafka::Options, prefix: &str) -> Result<Self> {
+        match to {
+            None => Cluster::start(brokers, options).map(Self::Kafka),
+            Some(kind) => Self::other(kind, prefix, &[], true),
+        }
+    }
+
     /// Starts one that is not Kafka, prepared for what is published to `prefix.…`. `again`: what has arrived can be read while more
     /// comes, and again. What it acknowledges survives its crash, unless `more` lines of configuration say otherwise.
     ///

@@ -1,25 +1,26 @@
 //! The demo: a shop writes, the relay publishes, a consumer reads, the relay is killed half-way, and in the end the
 //! books are compared.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use walrelay_dev::arrivals::{Arrivals, Follow};
-use walrelay_dev::brokers::{self, Broker};
+use walrelay_dev::arrivals::Follow;
 use walrelay_dev::consume::Record;
-use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres};
 use walrelay_dev::relay::{self, Relay};
+use walrelay_dev::servers::Servers;
 use walrelay_dev::shop::{self, Shop, Tally};
 use walrelay_dev::stage::Stage;
-use walrelay_dev::{process, provision, truth};
+use walrelay_dev::{brokers, kafka, process, provision, truth};
 
 use crate::binary::Binary;
 use crate::screen::{self, Step, more, shorten, thousands};
 use crate::to::To;
 
 const STEPS: u32 = 5;
+
+/// Partitions of each of Kafka's topics.
+const PARTITIONS: u32 = 4;
 
 /// What all addresses begin with.
 const PREFIX: &str = "outbox.event";
@@ -57,9 +58,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 
     let to = arguments.to.kind();
     bring(to)?;
-    let (postgres, server) = start(to)?;
+    let (postgres, servers) = start(to)?;
     let options = shop::Options { rows: Some(arguments.rows), seed: arguments.seed, ..shop::Options::default() };
-    let stage = raise(&postgres, &server, &binary, &options)?;
+    let stage = servers.stage(&postgres, &binary, PREFIX, &options, PARTITIONS, &[])?;
     let step = Step::begin(4, STEPS, "run", "walrelay setup --apply; walrelay run");
     let (tally, killed_after, mut relay) = show(&stage, &options, step)?;
 
@@ -73,12 +74,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         explain(&report, delivered.err(), exit.code, &relay);
     }
     Ok(clean)
-}
-
-/// The server that the relay publishes to.
-enum Server {
-    Kafka(Kafka),
-    Other(Broker),
 }
 
 fn bring(to: Option<brokers::Kind>) -> Result<()> {
@@ -111,30 +106,13 @@ fn folder_name() -> String {
     folder.strip_prefix(&here).unwrap_or(&folder).display().to_string()
 }
 
-fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Server)> {
+fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Servers)> {
     let step = Step::begin(3, STEPS, "start", &format!("Postgres and {}", title(to)));
-    let server = std::thread::spawn(move || match to {
-        None => Kafka::start(&kafka::Options::default()).map(Server::Kafka),
-        Some(kind) => Broker::start(kind, &[]).map(Server::Other),
-    });
+    let servers = std::thread::spawn(move || Servers::start(to, 1, &kafka::Options::default(), PREFIX));
     let postgres = Postgres::start(&postgres::Options::default())?;
-    let server = server.join().map_err(|_| anyhow::anyhow!("starting {} panicked", title(to)))??;
-    let address = match &server {
-        Server::Kafka(kafka) => kafka.brokers(),
-        Server::Other(broker) => format!("127.0.0.1:{}", broker.port()),
-    };
-    step.done(&format!("Postgres 127.0.0.1:{}, {} {address}", postgres.port(), title(to)));
-    Ok((postgres, server))
-}
-
-fn raise(postgres: &Postgres, server: &Server, binary: &Path, options: &shop::Options) -> Result<Stage> {
-    match server {
-        Server::Kafka(kafka) => Stage::build(postgres, kafka, binary, PREFIX, options),
-        Server::Other(broker) => {
-            let arrivals = Arrivals::prepare(broker, PREFIX, true)?;
-            Stage::build_to(postgres, &broker.url(), arrivals, binary, PREFIX, options)
-        }
-    }
+    let servers = servers.join().map_err(|_| anyhow::anyhow!("starting {} panicked", title(to)))??;
+    step.done(&format!("Postgres 127.0.0.1:{}, {}", postgres.port(), servers.plain_to()));
+    Ok((postgres, servers))
 }
 
 /// Runs everything and shows some of it; gives what was written, and after how many records the relay was killed.

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use ::postgres::Client;
 use anyhow::{Result, anyhow};
-use walrelay_dev::cluster::Cluster;
 use walrelay_dev::postgres::Postgres;
 use walrelay_dev::relay::Relay;
 use walrelay_dev::servers::Servers;
@@ -219,10 +218,7 @@ pub(super) struct Verdict {
 impl World {
     pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
         let (to, its) = (settings.to, settings.clone());
-        let servers = std::thread::spawn(move || match to {
-            None => start_kafka(brokers).map(Servers::Kafka),
-            Some(kind) => Servers::other(kind, PREFIX, &[], true),
-        });
+        let servers = std::thread::spawn(move || Servers::start(to, brokers, &kafka_options(), PREFIX));
         let postgres = start_postgres(settings.major)?;
         let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
         servers.taps().iter().for_each(|tap| tap.set_distance(its.distance()));
@@ -406,10 +402,9 @@ impl World {
     }
 }
 
-pub(super) fn start_kafka(brokers: u16) -> Result<Cluster> {
-    // A topic that was deleted is not to come back by itself.
-    let options = kafka::Options { auto_create_topics: false, ..kafka::Options::soon_back() };
-    Cluster::start(brokers, &options)
+/// A topic that was deleted is not to come back by itself.
+pub(super) fn kafka_options() -> kafka::Options {
+    kafka::Options { auto_create_topics: false, ..kafka::Options::soon_back() }
 }
 
 fn start_postgres(major: u32) -> Result<Postgres> {

@@ -87,7 +87,7 @@ pub(super) fn run(settings: &Settings, Rounds { count, at, only }: &Rounds, bina
     let rounds: Vec<Round> = rounds.into_iter().filter(|round| at.is_none_or(|at| at == round.number)).collect();
     line(&format!("chaos with a standby: {} rounds, seed {}", rounds.len(), settings.seed));
     let servers = match settings.to {
-        None => Servers::Kafka(world::start_kafka(1)?),
+        None => Servers::start(None, 1, &world::kafka_options(), PREFIX)?,
         Some(kind) => Servers::other(kind, PREFIX, &[], false)?,
     };
     servers.take_repeats()?;
