@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 use crate::arrivals::Arrivals;
 use crate::kafka::Kafka;
-use crate::postgres::{Postgres, quote_identifier};
+use crate::postgres::{self, Postgres};
 use crate::relay::{self, Relay};
 use crate::tap::Tap;
 use crate::{process, shop, truth};
@@ -259,10 +259,7 @@ impl Stage {
     /// # Errors
     /// One of them cannot be removed.
     pub fn drop_database(&self) -> Result<()> {
-        let mut client = Client::connect(&self.admin_source, NoTls)?;
-        let drop_slot = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
-        client.execute(drop_slot, &[&self.name])?;
-        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(&self.name)))?)
+        postgres::drop_database(&mut Client::connect(&self.admin_source, NoTls)?, &self.name)
     }
 }
 

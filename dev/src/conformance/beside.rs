@@ -232,7 +232,7 @@ impl Beside {
             ground::make_topics(kafka, &group.topics())?;
         }
         let both = self.on_site(&site, &theirs, &read);
-        let cleared = self.ground.clear(&site, &[&site.name, &theirs]);
+        let cleared = self.ground.clear(&site);
         both.and_then(|both| cleared.map(|()| both))
     }
 

@@ -196,20 +196,13 @@ impl Ground {
     ///
     /// # Errors
     /// The server refuses.
-    pub fn clear(&self, site: &Site<'_>, slots: &[&str]) -> Result<()> {
+    pub fn clear(&self, site: &Site<'_>) -> Result<()> {
         let mut client = self.postgres.connect(None)?;
-        for slot in slots {
-            process::wait_until(LONG, &format!("nobody to read slot {slot}"), || {
-                let held =
-                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = $1 AND active";
-                if !client.query(held, &[slot])?.is_empty() {
-                    return Ok(false);
-                }
-                let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1";
-                Ok(client.execute(drop, &[slot]).is_ok())
-            })?;
-        }
-        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", site.name))?)
+        let held = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active";
+        process::wait_until(LONG, "nobody to read the slots", || {
+            let released = client.query(held, &[&site.name])?.is_empty();
+            Ok(released && server::drop_database(&mut client, &site.name).is_ok())
+        })
     }
 
     /// Makes the topics that the group's records are in.

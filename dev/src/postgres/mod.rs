@@ -173,6 +173,16 @@ pub fn unique_name(prefix: &str) -> String {
     format!("{prefix}_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// Removes a database with its slots, which nobody reads.
+///
+/// # Errors
+/// The server refuses.
+pub fn drop_database(client: &mut Client, name: &str) -> Result<()> {
+    let slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1";
+    client.execute(slots, &[&name])?;
+    Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", quote_identifier(name)))?)
+}
+
 /// `name` as SQL takes it literally.
 pub fn quote_identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

@@ -268,20 +268,9 @@ impl Ground {
         Ok(Loaded { load, database, end, row_bytes, hash })
     }
 
-    /// Drops the slot and the database of a backlog.
-    pub(super) fn unload(&self, loaded: &Loaded) -> Result<()> {
-        let mut client = self.postgres.connect(None)?;
-        client.execute(
-            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = 'base'",
-            &[],
-        )?;
-        self.drop_database(&loaded.database)
-    }
-
-    /// Drops a database in which no slot is left.
+    /// Drops a database with its slots.
     pub(super) fn drop_database(&self, name: &str) -> Result<()> {
-        let mut client = self.postgres.connect(None)?;
-        Ok(client.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", postgres::quote_identifier(name)))?)
+        postgres::drop_database(&mut self.postgres.connect(None)?, name)
     }
 
     /// Writes one record without key, value and headers into each partition: a broker's first write to a partition makes its files

@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 report.kills.push(killed);
             }
             report.write(&arguments.results, &arguments.name)?;
-            ground.unload(&loaded)?;
+            ground.drop_database(&loaded.database)?;
         }
     }
     let cases = arguments.steady_cases();
