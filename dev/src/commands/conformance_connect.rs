@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Debezium Server's lines as a connector's configuration.
-fn of_connect(lines: &[String]) -> Connect {
+pub(super) fn of_connect(lines: &[String]) -> Connect {
     let pairs = lines.iter().filter_map(|line| line.split_once('='));
     let keys: BTreeMap<&str, String> = pairs.map(|(key, value)| (key, unescaped(value))).collect();
     let mut config = BTreeMap::new();

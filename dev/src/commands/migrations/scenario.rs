@@ -3,10 +3,11 @@
 //! In: nothing. Out: a [`Group`] for each, without records. Specification: the tutorials' outbox tables, both platforms'
 //! manuals.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
-use walrelay_dev::conformance::data::{Case, Connect, Group, Statement};
+use walrelay_dev::conformance::data::{Case, Group, Statement};
+
+use crate::commands::conformance_connect::of_connect;
 
 /// Both kinds of files, without the addresses, the converters and the platform's own keys.
 const CONNECTOR: [(&str, &str); 7] = [
@@ -22,8 +23,6 @@ const CONNECTOR: [(&str, &str); 7] = [
 /// Of the router, with the columns below.
 const PLACEMENT: &str = "transforms.outbox.table.fields.additional.placement";
 
-const STRINGS: &str = "org.apache.kafka.connect.storage.StringConverter";
-const JSON: &str = "org.apache.kafka.connect.json.JsonConverter";
 const SIMPLE: &str = "org.apache.kafka.connect.storage.SimpleHeaderConverter";
 
 /// Partitions of each topic.
@@ -146,8 +145,8 @@ impl Scenario {
         };
         let topics = self.topics("outbox.event").into_iter().chain(self.topics("shadow"));
         let partitions = topics.map(|topic| (topic, PARTITIONS)).collect();
-        let (debezium, connect) =
-            if self.connect { (Vec::new(), Some(self.of_connect())) } else { (self.of_server(), None) };
+        let lines = self.of_server();
+        let (debezium, connect) = if self.connect { (Vec::new(), Some(of_connect(&lines))) } else { (lines, None) };
         Group {
             name: format!("migration {}", self.number),
             debezium,
@@ -200,24 +199,6 @@ impl Scenario {
             ]),
         }
         lines
-    }
-
-    fn of_connect(self) -> Connect {
-        let mut config: BTreeMap<String, String> =
-            CONNECTOR.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        config.insert(PLACEMENT.to_owned(), self.shop.placement.to_owned());
-        config.insert("table.include.list".to_owned(), self.included().to_owned());
-        let parts =
-            if self.shop.form == Form::Texts { ["key", "value"].as_slice() } else { &["key", "value", "header"] };
-        for part in parts {
-            let class = if self.shop.form == Form::Texts { STRINGS } else { JSON };
-            config.insert(format!("{part}.converter"), class.to_owned());
-            if class == JSON {
-                let schemas = self.shop.form == Form::Schemas;
-                config.insert(format!("{part}.converter.schemas.enable"), schemas.to_string());
-            }
-        }
-        Connect { config, worker: vec![format!("key.converter={STRINGS}"), format!("value.converter={STRINGS}")] }
     }
 }
 
