@@ -65,13 +65,8 @@ impl Cluster {
     }
 
     /// How many brokers there are, up or down.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.brokers.len()
-    }
-
-    /// Whether there is none: never.
-    pub fn is_empty(&self) -> bool {
-        self.brokers.is_empty()
     }
 
     /// All brokers, in the order of their ids.
@@ -91,11 +86,6 @@ impl Cluster {
     /// The taps, in the order of their brokers.
     pub fn taps(&self) -> &[Tap] {
         &self.taps
-    }
-
-    /// Taps of a second way to the same brokers, for a standby.
-    pub fn second_taps(&self) -> &[Tap] {
-        &self.second_taps
     }
 
     /// Bootstrap servers behind the taps.

@@ -282,11 +282,6 @@ impl Meter {
         Ok(Self { config: config.clone(), consumer: RefCell::new(consumer), ends })
     }
 
-    /// How many partitions the topics have.
-    pub fn partitions(&self) -> u64 {
-        u64::try_from(self.ends.count()).unwrap_or(u64::MAX)
-    }
-
     /// The records in all partitions, by their offsets; the markers of transactions count.
     ///
     /// # Errors

@@ -157,11 +157,6 @@ impl Guarded {
         wait_until(Duration::from_secs(10), "the children to end", || Ok(children.iter().all(|pid| !is_alive(*pid))))?;
         Ok(status)
     }
-
-    /// Its name in error messages.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
 }
 
 impl Drop for Guarded {

@@ -225,16 +225,11 @@ impl Servers {
     }
 
     /// How many servers there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         match self {
-            Self::Kafka(cluster) => cluster.len(),
+            Self::Kafka(cluster) => cluster.count(),
             Self::Other(_) => 1,
         }
-    }
-
-    /// There is one at least.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The taps, one before each.
@@ -242,14 +237,6 @@ impl Servers {
         match self {
             Self::Kafka(cluster) => cluster.taps(),
             Self::Other(other) => std::slice::from_ref(&other.tap),
-        }
-    }
-
-    /// The taps of [`Servers::second_to`].
-    pub fn second_taps(&self) -> &[Tap] {
-        match self {
-            Self::Kafka(cluster) => cluster.second_taps(),
-            Self::Other(other) => std::slice::from_ref(&other.second_tap),
         }
     }
 

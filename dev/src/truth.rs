@@ -105,15 +105,6 @@ pub struct Report {
 }
 
 impl Checker {
-    /// Starts with nothing received.
-    pub fn new(rows: &[Row]) -> Self {
-        let mut checker = Self::default();
-        for row in rows {
-            checker.expect(row);
-        }
-        checker
-    }
-
     /// Starts with table `truth`, and nothing received.
     ///
     /// # Errors
@@ -184,13 +175,6 @@ impl Checker {
         self.report.missing = missing.len();
         self.report
     }
-}
-
-/// Compares at once.
-pub fn compare<'a>(rows: &[Row], records: impl IntoIterator<Item = &'a Record>) -> Report {
-    let mut checker = Checker::new(rows);
-    records.into_iter().for_each(|record| checker.see(record));
-    checker.finish()
 }
 
 fn is_the_same(key: &str, md5: u128, record: &Record) -> bool {
@@ -296,6 +280,15 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn compare<'a>(rows: &[Row], records: impl IntoIterator<Item = &'a Record>) -> Report {
+        let mut checker = Checker::default();
+        for row in rows {
+            checker.expect(row);
+        }
+        records.into_iter().for_each(|record| checker.see(record));
+        checker.finish()
+    }
 
     fn row(key: &str, seq: i64) -> Row {
         Row { id: format!("{key}/{seq}"), key: key.to_owned(), seq, md5: format!("{:032x}", digest(b"{}")) }

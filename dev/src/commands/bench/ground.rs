@@ -140,13 +140,13 @@ impl Ground {
     pub(super) fn describe(&self) -> String {
         let settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         let servers = match &self.servers {
-            Servers::Kafka(cluster) if cluster.len() == 1 => {
+            Servers::Kafka(cluster) if cluster.count() == 1 => {
                 format!("Kafka {}, 1 GiB of heap", provision::KAFKA_VERSION)
             }
             Servers::Kafka(cluster) => format!(
                 "Kafka {}, {} brokers with 512 MiB of heap each, a replica on each, two in sync at least",
                 provision::KAFKA_VERSION,
-                cluster.len()
+                cluster.count()
             ),
             Servers::Other(_) => {
                 let nodes =

@@ -72,7 +72,7 @@ pub(super) fn begin(world: &mut World, strike: Strike) -> Result<Struck> {
         Kind::BrokerStall => taps(world, strike).for_each(|tap| stall(tap, strike.dice)),
         Kind::BrokerSlow => taps(world, strike).for_each(|tap| slow(tap, strike.dice)),
         Kind::Ddl => build(world, strike)?,
-        Kind::LeadersMoved if world.servers.len() == 1 => return Ok(Struck::MISSED),
+        Kind::LeadersMoved if world.servers.count() == 1 => return Ok(Struck::MISSED),
         Kind::LeadersMoved => world.servers.kafka()?.move_leaders(&world.stage.topics())?,
         Kind::BrokerFull => world.servers.fill_up(strike.dice)?,
         Kind::HalfTransaction => {
@@ -152,7 +152,7 @@ fn with_victims(world: &mut World, strike: Strike, act: impl Fn(&mut Servers, us
 
 /// One broker; of three now and then two are killed, so that too few are in sync.
 fn victims(world: &World, strike: Strike) -> Vec<usize> {
-    let count = world.servers.len();
+    let count = world.servers.count();
     let first = usize::try_from(strike.dice % 1021).unwrap_or(0);
     let long = matches!(strike.kind, Kind::BrokerGone | Kind::HalfTransaction);
     let two = count == 3 && (long || strike.kind == Kind::BrokerKill && strike.dice.is_multiple_of(4));
@@ -161,7 +161,7 @@ fn victims(world: &World, strike: Strike) -> Vec<usize> {
 
 /// All taps before the brokers, or one of them.
 fn taps(world: &World, strike: Strike) -> impl Iterator<Item = &Tap> {
-    let count = world.servers.len();
+    let count = world.servers.count();
     let one = usize::try_from(strike.dice % 1021).unwrap_or(0) % count;
     let all = strike.dice.is_multiple_of(2);
     world.servers.taps().iter().enumerate().filter(move |(place, _)| all || *place == one).map(|(_, tap)| tap)
