@@ -26,8 +26,16 @@ impl<T: Send + 'static> Background<T> {
     ///
     /// # Errors
     /// The work failed, or the thread panicked.
-    pub fn stop(mut self) -> Result<T> {
+    pub fn stop(self) -> Result<T> {
         self.stop.store(true, Ordering::SeqCst);
+        self.finish()
+    }
+
+    /// Waits for the result of work that ends by itself.
+    ///
+    /// # Errors
+    /// The work failed, or the thread panicked.
+    pub fn finish(mut self) -> Result<T> {
         let ended = self.thread.take().map(JoinHandle::join);
         ended.and_then(Result::ok).unwrap_or_else(|| Err(anyhow!("a thread panicked")))
     }
@@ -37,9 +45,13 @@ impl<T: Send + 'static> Background<T> {
     /// # Errors
     /// The thread has ended by itself.
     pub fn still_running(&self) -> Result<()> {
-        let runs = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        anyhow::ensure!(runs, "a thread has ended by itself");
+        anyhow::ensure!(!self.is_finished(), "a thread has ended by itself");
         Ok(())
+    }
+
+    /// Whether the thread has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 

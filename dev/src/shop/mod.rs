@@ -12,15 +12,16 @@ mod options;
 mod trade;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ::postgres::{Client, NoTls};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
+use crate::background::Background;
 pub use options::{KINDS, MESSAGE_PREFIX, OVERSIZE, Options, Shapes, new_id};
 use trade::Trader;
 
@@ -78,19 +79,11 @@ pub struct Tally {
     pub transactions: u64,
 }
 
-/// A shop at work; it ends when dropped.
+/// A shop at work; it ends soon after it is dropped.
 #[derive(Debug)]
 pub struct Shop {
-    counters: Arc<Counters>,
-    workers: Vec<JoinHandle<Result<()>>>,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    stop: AtomicBool,
-    committed: AtomicU64,
-    rolled_back: AtomicU64,
-    transactions: AtomicU64,
+    tally: Arc<Mutex<Tally>>,
+    workers: Vec<Background<()>>,
 }
 
 /// Makes the shop's tables and keys.
@@ -131,103 +124,72 @@ impl Shop {
     /// A first connection cannot be made. Later ones are tried again until the shop is stopped.
     pub fn open(url: &str, options: &Options) -> Result<Self> {
         drop(Client::connect(url, NoTls).context("the shop cannot reach its database")?);
-        let counters = Arc::new(Counters::default());
-        let workers = (0..options.connections).map(|number| {
-            let (url, options, counters) = (url.to_owned(), options.clone(), Arc::clone(&counters));
-            std::thread::spawn(move || work(&url, &options, &counters, u64::from(number)))
-        });
-        let workers = workers.collect();
-        Ok(Self { counters, workers })
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let start = |number: u32| {
+            let (url, options, tally) = (url.to_owned(), options.clone(), Arc::clone(&tally));
+            Background::start(move |stop| work(&url, &options, &tally, u64::from(number), stop))
+        };
+        let workers = (0..options.connections).map(start).collect();
+        Ok(Self { tally, workers })
     }
 
     /// What has been done so far.
     pub fn tally(&self) -> Tally {
-        self.counters.tally()
+        *self.tally.lock()
     }
 
     /// Whether it has reached its number of rows.
     pub fn is_done(&self) -> bool {
-        self.workers.iter().all(JoinHandle::is_finished)
+        self.workers.iter().all(Background::is_finished)
     }
 
     /// Lets every connection finish its transaction, and tells what was done.
     ///
     /// # Errors
     /// A transaction failed for another reason than a lost connection.
-    pub fn close(mut self) -> Result<Tally> {
-        self.counters.stop.store(true, Ordering::SeqCst);
-        self.join()
+    pub fn close(self) -> Result<Tally> {
+        self.workers.into_iter().try_for_each(Background::stop)?;
+        Ok(*self.tally.lock())
     }
 
     /// Waits until the number of rows is reached.
     ///
     /// # Errors
     /// As [`Shop::close`].
-    pub fn finish(mut self) -> Result<Tally> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<Tally> {
-        for worker in self.workers.drain(..) {
-            worker.join().map_err(|_| anyhow!("a shop's thread panicked"))??;
-        }
-        Ok(self.tally())
+    pub fn finish(self) -> Result<Tally> {
+        self.workers.into_iter().try_for_each(Background::finish)?;
+        Ok(*self.tally.lock())
     }
 }
 
-impl Drop for Shop {
-    fn drop(&mut self) {
-        self.counters.stop.store(true, Ordering::SeqCst);
-        drop(self.join());
-    }
-}
-
-impl Counters {
-    fn tally(&self) -> Tally {
-        Tally {
-            committed: self.committed.load(Ordering::SeqCst),
-            rolled_back: self.rolled_back.load(Ordering::SeqCst),
-            transactions: self.transactions.load(Ordering::SeqCst),
-        }
-    }
-
-    fn add(&self, written: trade::Written) {
-        self.committed.fetch_add(written.kept, Ordering::SeqCst);
-        self.rolled_back.fetch_add(written.undone, Ordering::SeqCst);
-        self.transactions.fetch_add(u64::from(written.kept > 0), Ordering::SeqCst);
-    }
-
-    fn go_on(&self, options: &Options) -> bool {
-        let wanted = options.rows.unwrap_or(u64::MAX);
-        !self.stop.load(Ordering::SeqCst) && self.committed.load(Ordering::SeqCst) < wanted
+impl Tally {
+    fn add(&mut self, written: trade::Written) {
+        self.committed += written.kept;
+        self.rolled_back += written.undone;
+        self.transactions += u64::from(written.kept > 0);
     }
 }
 
 /// Writes transactions over one connection, which is made again if it is lost.
-fn work(url: &str, options: &Options, counters: &Counters, number: u64) -> Result<()> {
+fn work(url: &str, options: &Options, tally: &Mutex<Tally>, number: u64, stop: &AtomicBool) -> Result<()> {
     let mut rng = StdRng::seed_from_u64(options.seed.wrapping_mul(1_000_003).wrapping_add(number));
-    while counters.go_on(options) {
-        match work_connected(url, options, counters, number, &mut rng) {
+    let goes_on = || !stop.load(Ordering::SeqCst) && tally.lock().committed < options.rows.unwrap_or(u64::MAX);
+    let mut work_connected = || -> Result<(), ::postgres::Error> {
+        let mut client = Client::connect(url, NoTls)?;
+        let trader = Trader::prepare(&mut client, options, number)?;
+        while goes_on() {
+            let written = trader.trade(&mut client, &mut rng)?;
+            tally.lock().add(written);
+            std::thread::sleep(options.pause);
+        }
+        Ok(())
+    };
+    while goes_on() {
+        match work_connected() {
             Err(error) if !is_lost(&error) => return Err(error.into()),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
             Ok(()) => {}
         }
-    }
-    Ok(())
-}
-
-fn work_connected(
-    url: &str,
-    options: &Options,
-    counters: &Counters,
-    number: u64,
-    rng: &mut StdRng,
-) -> Result<(), ::postgres::Error> {
-    let mut client = Client::connect(url, NoTls)?;
-    let trader = Trader::prepare(&mut client, options, number)?;
-    while counters.go_on(options) {
-        counters.add(trader.trade(&mut client, rng)?);
-        std::thread::sleep(options.pause);
     }
     Ok(())
 }
