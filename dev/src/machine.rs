@@ -1,7 +1,9 @@
-//! What the figures were measured on.
+//! What figures were measured on, and the files of a report.
 
 use std::fs;
+use std::path::Path;
 
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 /// Processor, memory, system, and the load before the first run.
@@ -20,6 +22,13 @@ pub(crate) fn describe() -> Value {
         "kernel": kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()),
         "load_before": fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or_default(),
     })
+}
+
+/// Writes a report as `name.md` and `name.json`.
+pub(crate) fn write(folder: &Path, name: &str, markdown: &str, json: &Value) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    fs::write(folder.join(format!("{name}.md")), markdown)?;
+    Ok(fs::write(folder.join(format!("{name}.json")), format!("{json:#}\n"))?)
 }
 
 /// The version without what its builder added.

@@ -62,8 +62,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 30)]
     kills: usize,
     /// Repeats the moments of the kills [default: random, printed]
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, default_value_t = rand::random_range(1..1_000_000), hide_default_value = true)]
+    seed: u64,
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     postgres: u32,
@@ -89,13 +89,13 @@ struct Taken {
 
 /// Whether each row came from its side, and none was lost.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
     let binary = arguments.binary.path()?;
     line(&format!(
-        "backfill      {} rows, {} kills, {} writes a second, seed {seed}",
+        "backfill      {} rows, {} kills, {} writes a second, seed {}",
         thousands(arguments.rows),
         arguments.kills,
-        arguments.writes
+        arguments.writes,
+        arguments.seed
     ));
     let ground = Ground::prepare(arguments, &binary)?;
     let copied = ground.copy()?;
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     ground.stage.setup()?;
     let mut relay = ground.start("run", "slot")?;
     relay.wait_streaming(PATIENCE)?;
-    let mut taken = ground.fill(arguments, seed, &mut relay)?;
+    let mut taken = ground.fill(arguments, &mut relay)?;
     let written = writers.stop()?;
     taken.peaks[1] = ground.finish(relay)?.max(taken.peaks[1]);
     line(&format!(
@@ -166,9 +166,9 @@ impl Ground {
     }
 
     /// Runs the backfill beside the relay until it is done.
-    fn fill(&self, arguments: &Arguments, seed: u64, relay: &mut Relay) -> Result<Taken> {
+    fn fill(&self, arguments: &Arguments, relay: &mut Relay) -> Result<Taken> {
         let meter = Meter::new(&self.kafka.client_config(), &[TOPIC.to_owned()])?;
-        let mut rng = StdRng::seed_from_u64(seed);
+        let mut rng = StdRng::seed_from_u64(arguments.seed);
         let first = arguments.rows / 50;
         let mut moments: Vec<u64> = (0..arguments.kills).map(|_| rng.random_range(first..=arguments.rows)).collect();
         moments.sort_unstable_by(|one, other| other.cmp(one));

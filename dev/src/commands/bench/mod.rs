@@ -154,13 +154,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
                 let killed = kills::measure(&ground, &subjects, &report.subjects, &loaded, reading, arguments.kills);
                 report.kills.push(killed);
             }
-            report.write(&arguments.results, &arguments.name)?;
+            machine::write(&arguments.results, &arguments.name, &report.markdown(), &report.json())?;
             ground.drop_database(&loaded.database)?;
         }
     }
     let cases = arguments.steady_cases();
     report.steady = steady::measure(&ground, &subjects, &report.subjects, &cases, arguments.seconds, arguments.runs)?;
-    report.write(&arguments.results, &arguments.name)?;
+    machine::write(&arguments.results, &arguments.name, &report.markdown(), &report.json())?;
     line(&report.markdown());
     line(&format!("written to {}", arguments.results.join(&arguments.name).display()));
     Ok(())

@@ -1,8 +1,5 @@
 //! What was measured, as a table for people, and as JSON.
 
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::figure::{Figure, figure_of};
@@ -106,7 +103,8 @@ impl Report {
         text
     }
 
-    fn json(&self) -> Value {
+    /// Everything.
+    pub(super) fn json(&self) -> Value {
         let subjects: Vec<Value> = self
             .subjects
             .iter()
@@ -125,14 +123,6 @@ impl Report {
             "kills": self.kills.iter().map(Table::json).collect::<Vec<_>>(),
             "steady": self.steady.iter().map(Steady::json).collect::<Vec<_>>(),
         })
-    }
-
-    /// Writes `name.md` and `name.json`.
-    pub(super) fn write(&self, folder: &Path, name: &str) -> Result<()> {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        std::fs::write(folder.join(format!("{name}.md")), self.markdown())?;
-        std::fs::write(folder.join(format!("{name}.json")), format!("{:#}\n", self.json()))?;
-        Ok(())
     }
 }
 

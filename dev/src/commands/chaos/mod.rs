@@ -48,8 +48,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 50)]
     rounds: usize,
     /// Repeats faults, moments and the shop's choices [default: random, printed]
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, default_value_t = rand::random_range(1..1_000_000), hide_default_value = true)]
+    seed: u64,
     /// Only this one of the rounds
     #[arg(long)]
     at: Option<usize>,
@@ -101,7 +101,7 @@ enum OnBadRow {
 
 /// Whether everything that is promised held.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
+    let seed = arguments.seed;
     let binary = arguments.binary.path()?;
     let kafka = arguments.to == To::Kafka;
     let elsewhere = arguments.delivery == Delivery::ExactlyOnce || arguments.on_bad_row.is_some();

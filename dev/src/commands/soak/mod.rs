@@ -26,6 +26,7 @@ use walrelay_dev::relay::Relay;
 use walrelay_dev::stage::Stage;
 
 use crate::binary::Binary;
+use crate::machine;
 use crate::screen::{again, line, thousands};
 use faults::Faults;
 use reader::Reader;
@@ -73,8 +74,8 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 180)]
     fault_every: u64,
     /// Repeats the faults and their moments [default: random, printed]
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, default_value_t = rand::random_range(1..1_000_000), hide_default_value = true)]
+    seed: u64,
     /// More memory than this of the relay is a failure, in MiB
     #[arg(long, default_value_t = 128)]
     most_memory: u64,
@@ -97,19 +98,19 @@ struct Ground {
 
 /// Whether nothing was lost or swapped, and nothing grew.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed.unwrap_or_else(|| rand::random_range(1..1_000_000));
     let mut ground = Ground::prepare(arguments)?;
     line(&format!(
-        "soak          {} h, {} rows a second of {} B, a fault each {} s, seed {seed}",
+        "soak          {} h, {} rows a second of {} B, a fault each {} s, seed {}",
         arguments.hours,
         thousands(arguments.rate),
         arguments.payload,
-        arguments.fault_every
+        arguments.fault_every,
+        arguments.seed
     ));
     let reader = Reader::start(&ground.kafka.client_config(), TOPIC)?;
     let writers = Writers::start(&ground.stage.source, arguments.rate, arguments.payload);
-    let mut samples = Samples::new(arguments, seed);
-    let broken = play(arguments, seed, &mut ground, &reader, &mut samples);
+    let mut samples = Samples::new(arguments);
+    let broken = play(arguments, &mut ground, &reader, &mut samples);
     let written = writers.stop()?;
     samples.failures.extend(broken.err().map(|error| format!("{error:#}")));
     if samples.failures.is_empty() {
@@ -117,17 +118,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     }
     samples.failures.extend(reader.stop().err().map(|error| format!("{error:#}")));
     samples.judge(arguments.most_memory * 1024, MOST_FILES);
-    samples.write(&arguments.results)?;
+    machine::write(&arguments.results, "soak", &samples.markdown(), &samples.json())?;
     line(&format!("written       {} transactions of {}", thousands(written), writers::BATCH));
     line(&samples.verdict());
     let passed = samples.failures.is_empty();
-    line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(seed)));
+    line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(arguments.seed)));
     Ok(passed)
 }
 
 /// Until the time is over, or a program has ended by itself.
-fn play(arguments: &Arguments, seed: u64, ground: &mut Ground, reader: &Reader, samples: &mut Samples) -> Result<()> {
-    let mut faults = Faults::new(StdRng::seed_from_u64(seed), Duration::from_secs(arguments.fault_every));
+fn play(arguments: &Arguments, ground: &mut Ground, reader: &Reader, samples: &mut Samples) -> Result<()> {
+    let mut faults = Faults::new(StdRng::seed_from_u64(arguments.seed), Duration::from_secs(arguments.fault_every));
     let (started, mut sampled, mut told) = (Instant::now(), Instant::now(), Instant::now());
     let (mut seen, mut since) = (0, started);
     while started.elapsed().as_secs_f64() < arguments.hours * 3600.0 {
@@ -151,7 +152,7 @@ fn play(arguments: &Arguments, seed: u64, ground: &mut Ground, reader: &Reader, 
             told = Instant::now();
             line(&samples.last_line());
             samples.books = reader.books();
-            samples.write(&arguments.results)?;
+            machine::write(&arguments.results, "soak", &samples.markdown(), &samples.json())?;
         }
     }
     faults.end(ground)

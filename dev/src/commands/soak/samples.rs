@@ -1,9 +1,7 @@
 //! The samples of a run: how they are judged and shown.
 
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::Arguments;
@@ -15,7 +13,7 @@ use crate::screen::thousands;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// One sample.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, serde::Serialize)]
 pub(super) struct Sample {
     /// Since the start.
     pub(super) second: u64,
@@ -51,10 +49,10 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub(super) fn new(arguments: &Arguments, seed: u64) -> Self {
+    pub(super) fn new(arguments: &Arguments) -> Self {
         let command = format!(
-            "walrelay-dev soak --hours {} --rate {} --payload {} --fault-every {} --seed {seed}",
-            arguments.hours, arguments.rate, arguments.payload, arguments.fault_every
+            "walrelay-dev soak --hours {} --rate {} --payload {} --fault-every {} --seed {}",
+            arguments.hours, arguments.rate, arguments.payload, arguments.fault_every, arguments.seed
         );
         Self {
             command,
@@ -120,30 +118,8 @@ impl Samples {
         words.join("\n")
     }
 
-    /// As files `soak.md` and `soak.json`.
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
-        let context = || format!("cannot write into {}", folder.display());
-        std::fs::create_dir_all(folder).with_context(context)?;
-        let json = serde_json::to_string_pretty(&self.json())?;
-        for (name, text) in [("soak.json", json), ("soak.md", self.markdown())] {
-            std::fs::write(folder.join(name), text).with_context(context)?;
-        }
-        Ok(())
-    }
-
-    fn json(&self) -> Value {
-        let sample = |sample: &Sample| {
-            json!([
-                sample.second,
-                sample.committed,
-                sample.arrived,
-                sample.behind_bytes,
-                sample.retained_bytes,
-                sample.table_bytes,
-                sample.memory_kib,
-                sample.files
-            ])
-        };
+    /// Everything.
+    pub(super) fn json(&self) -> Value {
         json!({
             "command": self.command,
             "machine": machine::describe(),
@@ -154,8 +130,7 @@ impl Samples {
             "longest_standstill_seconds": self.longest_standstill.as_secs_f64(),
             "faults": Fault::ALL.map(|(fault, name)| json!([name, self.count(fault)])),
             "failures": self.failures,
-            "samples_of": ["second", "rows_committed", "rows_arrived", "slot_behind_bytes", "slot_retained_bytes", "table_bytes", "memory_kib", "file_descriptors"],
-            "samples": self.all.iter().map(sample).collect::<Vec<_>>(),
+            "samples": self.all,
         })
     }
 
@@ -163,7 +138,8 @@ impl Samples {
         self.faults.iter().filter(|other| **other == fault).count()
     }
 
-    fn markdown(&self) -> String {
+    /// As Markdown.
+    pub(super) fn markdown(&self) -> String {
         let faults = Fault::ALL.map(|(fault, name)| format!("{name} {} times", self.count(fault))).join(", ");
         let failures = self.failures.iter().map(|failure| format!("**Failed:** {failure}\n\n"));
         let parts = self.all.chunks((self.all.len() / 10).max(1)).map(row);
