@@ -26,7 +26,6 @@ use anyhow::{Context as _, Result};
 use walrelay_dev::{brokers, provision};
 
 use crate::binary::Binary;
-use crate::distance::Distance;
 use crate::screen::{again, line};
 use crate::to::To;
 use plan::{Brokers, Kind, Round, Wishes, plan};
@@ -41,120 +40,56 @@ const PUT_OFF: Duration = Duration::from_secs(3);
 pub(crate) struct Arguments {
     #[command(flatten)]
     binary: Binary,
-    /// Where to
-    #[arg(long, value_enum, default_value_t = To::Kafka)]
-    to: To,
-    /// How many rounds, each with one fault or two
-    #[arg(long, default_value_t = 50)]
-    rounds: usize,
-    /// Repeats faults, moments and the shop's choices [default: random, printed]
-    #[arg(long, default_value_t = rand::random_range(1..1_000_000), hide_default_value = true)]
-    seed: u64,
+    #[command(flatten)]
+    wishes: Wishes,
     /// Only this one of the rounds
     #[arg(long)]
     at: Option<usize>,
-    /// Only these kinds of faults, and none on top [default: all that take no minutes]
-    #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<Kind>,
     /// With a relay that waits for the slot: only faults that make the active one lose it, or these of them
     #[arg(long, value_enum, value_delimiter = ',', num_args = 0..)]
     standby: Option<Vec<standby::Fault>>,
-    /// How many brokers of Kafka; exactly once has three unless one is asked for; elsewhere there is one
-    #[arg(long, value_enum, default_value_t = Brokers::Both)]
-    brokers: Brokers,
-    /// What the relay promises
-    #[arg(long, value_enum, default_value_t = Delivery::AtLeastOnce)]
-    delivery: Delivery,
-    /// Mix in rows that cannot be published; dead-letter: each must be found in the dead-letter topic
-    #[arg(long, value_enum)]
-    on_bad_row: Option<OnBadRow>,
-    /// Connections that write
-    #[arg(long, default_value_t = 8)]
-    connections: u32,
-    /// How long each rests between two transactions, in milliseconds
-    #[arg(long, default_value_t = 40)]
-    pause: u64,
-    /// How far the brokers are, one way, such as 2500us [default: 4ms; elsewhere, or with bad rows, 1ms]
-    #[arg(long)]
-    broker_distance: Option<Distance>,
-    /// Partitions of each topic
-    #[arg(long, default_value_t = 4)]
-    partitions: u32,
-    /// Postgres' major version
-    #[arg(long, default_value_t = 17)]
-    postgres: u32,
-    /// Further arguments of the relay
-    #[arg(last = true)]
-    relay: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Delivery {
-    AtLeastOnce,
-    ExactlyOnce,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum OnBadRow {
-    DeadLetter,
+    #[command(flatten)]
+    settings: Settings,
 }
 
 /// Whether everything that is promised held.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed;
+    let (mut wishes, settings) = (arguments.wishes.clone(), &arguments.settings);
     let binary = arguments.binary.path()?;
-    let kafka = arguments.to == To::Kafka;
-    let elsewhere = arguments.delivery == Delivery::ExactlyOnce || arguments.on_bad_row.is_some();
+    let kafka = settings.to == To::Kafka;
+    let elsewhere = settings.exactly_once() || settings.dead_letter();
     anyhow::ensure!(kafka || !elsewhere, "exactly once, and bad rows, only with Kafka");
     if let Some(only) = &arguments.standby {
-        let rounds = standby::Rounds { count: arguments.rounds, at: arguments.at, only: only.clone() };
-        let passed = standby::run(&settings(arguments, seed), &rounds, &binary)?;
-        line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(seed)));
+        let rounds = standby::Rounds { count: wishes.rounds, at: arguments.at, only: only.clone() };
+        let passed = standby::run(settings, &rounds, &binary)?;
+        line(&format!("{}  again: {}", if passed { "PASS" } else { "FAIL" }, again(settings.seed)));
         return Ok(passed);
     }
     // One replica of each topic keeps no promise of exactly once through a crash of its broker.
-    let brokers = match arguments.brokers {
-        Brokers::Both if arguments.delivery == Delivery::ExactlyOnce => Brokers::Three,
-        asked @ (Brokers::One | Brokers::Three | Brokers::Both) => asked,
-    };
-    let wishes = Wishes { seed, rounds: arguments.rounds, only: arguments.only.clone(), brokers, kafka };
-    let rounds = plan(&wishes);
+    if wishes.brokers == Brokers::Both && settings.exactly_once() {
+        wishes.brokers = Brokers::Three;
+    }
+    let rounds = plan(&wishes, settings.seed, kafka);
     let rounds: Vec<Round> =
         rounds.into_iter().filter(|round| arguments.at.is_none_or(|at| at == round.number)).collect();
-    let settings = settings(arguments, seed);
-    line(&format!("chaos: {} rounds, seed {seed}", rounds.len()));
+    line(&format!("chaos: {} rounds, seed {}", rounds.len(), settings.seed));
 
     let mut report = Report::default();
     let mut broken = Vec::new();
     for brokers in [1, 3] {
         let part: Vec<Round> = rounds.iter().filter(|round| round.brokers == brokers).cloned().collect();
         if !part.is_empty() {
-            run_part(&settings, brokers, &part, arguments.rounds, &binary, &mut report, &mut broken)?;
+            run_part(settings, brokers, &part, wishes.rounds, &binary, &mut report, &mut broken)?;
         }
     }
-    report.print(&settings);
-    broken.extend(report.broken(&settings));
+    report.print(settings);
+    broken.extend(report.broken(settings));
     for what in &broken {
         line(what);
     }
     let verdict = if broken.is_empty() { "PASS" } else { "FAIL" };
-    line(&format!("{verdict}  again: {}", again(seed)));
+    line(&format!("{verdict}  again: {}", again(settings.seed)));
     Ok(broken.is_empty())
-}
-
-fn settings(arguments: &Arguments, seed: u64) -> Settings {
-    Settings {
-        to: arguments.to.kind(),
-        seed,
-        major: arguments.postgres,
-        connections: arguments.connections,
-        pause: Duration::from_millis(arguments.pause),
-        exactly_once: arguments.delivery == Delivery::ExactlyOnce,
-        dead_letter: arguments.on_bad_row == Some(OnBadRow::DeadLetter),
-        distance: arguments.broker_distance.map(|distance| distance.0),
-        partitions: arguments.partitions,
-        relay: arguments.relay.clone(),
-    }
 }
 
 /// The rounds on one cluster. What goes wrong is in `report`, or in `broken` when it ended the part.
@@ -169,10 +104,10 @@ fn run_part(
 ) -> Result<()> {
     let started = Instant::now();
     let mut world = World::start(settings, brokers, binary)?;
-    let name = settings.to.map_or("Kafka", brokers::Kind::name);
+    let name = settings.to.kind().map_or("Kafka", brokers::Kind::name);
     line(&format!(
         "{name} ({brokers}) and Postgres {} are up after {:.1} s",
-        settings.major,
+        settings.postgres,
         started.elapsed().as_secs_f64()
     ));
     let before = report.outcomes.len();
@@ -221,7 +156,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         std::thread::sleep(strike.hold);
         faults::end(world, strike, &second)?;
     } else {
-        if round.first.kind == Kind::RelayKill && !settings.exactly_once {
+        if round.first.kind == Kind::RelayKill && !settings.exactly_once() {
             // Nobody adds to the topics now.
             absent = world.absent_below_confirmed(true)?;
         }

@@ -160,15 +160,17 @@ pub(crate) struct Round {
 }
 
 /// How a plan is made.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Wishes {
-    pub(crate) seed: u64,
+    /// How many rounds, each with one fault or two
+    #[arg(long, default_value_t = 50)]
     pub(crate) rounds: usize,
-    /// Only these kinds, and nothing on top; all that take no minutes when empty.
+    /// Only these kinds of faults, and none on top [default: all that take no minutes]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) only: Vec<Kind>,
+    /// How many brokers of Kafka; exactly once has three unless one is asked for; elsewhere there is one
+    #[arg(long, value_enum, default_value_t = Brokers::Both)]
     pub(crate) brokers: Brokers,
-    /// The destination is Kafka; others have one broker.
-    pub(crate) kafka: bool,
 }
 
 /// On how many brokers.
@@ -184,19 +186,19 @@ pub(crate) enum Brokers {
     Both,
 }
 
-/// The rounds, in their order.
-pub(crate) fn plan(wishes: &Wishes) -> Vec<Round> {
-    let faults = Kind::value_variants().iter().filter(|kind| kind.fits(wishes.kafka)).copied();
+/// The rounds, in their order. `kafka`: the destination is Kafka; others have one broker.
+pub(crate) fn plan(wishes: &Wishes, seed: u64, kafka: bool) -> Vec<Round> {
+    let faults = Kind::value_variants().iter().filter(|kind| kind.fits(kafka)).copied();
     let kinds = if wishes.only.is_empty() { faults.collect() } else { wishes.only.clone() };
     let alone = match wishes.brokers {
-        _ if !wishes.kafka => wishes.rounds,
+        _ if !kafka => wishes.rounds,
         Brokers::One => wishes.rounds,
         Brokers::Three => 0,
         Brokers::Both => wishes.rounds.div_ceil(3) * 2,
     };
     let round = |number: usize| {
-        let mut rng = dice(wishes.seed, number);
-        let kind = in_turn(&kinds, wishes.seed, number).unwrap_or(Kind::RelayKill);
+        let mut rng = dice(seed, number);
+        let kind = in_turn(&kinds, seed, number).unwrap_or(Kind::RelayKill);
         let second = wishes.only.is_empty() && rng.random_bool(SECOND);
         let calm = Duration::from_millis(rng.random_range(100..=900));
         let first = strike(kind, &mut rng);
@@ -239,21 +241,21 @@ mod tests {
     use std::collections::HashMap;
 
     fn wishes(rounds: usize, only: Vec<Kind>) -> Wishes {
-        Wishes { seed: 7, rounds, only, brokers: Brokers::Both, kafka: true }
+        Wishes { rounds, only, brokers: Brokers::Both }
     }
 
     #[test]
     fn a_seed_repeats_its_rounds_also_when_there_are_more_of_them() {
-        let (few, many) = (plan(&wishes(30, Vec::new())), plan(&wishes(300, Vec::new())));
+        let (few, many) = (plan(&wishes(30, Vec::new()), 7, true), plan(&wishes(300, Vec::new()), 7, true));
         for (few, many) in few.iter().zip(&many) {
             assert_eq!((few.calm, few.first, few.second), (many.calm, many.first, many.second));
         }
-        assert_ne!(plan(&Wishes { seed: 8, ..wishes(30, Vec::new()) }), few);
+        assert_ne!(plan(&wishes(30, Vec::new()), 8, true), few);
     }
 
     #[test]
     fn every_kind_comes_equally_often_on_one_broker_and_on_three() {
-        let rounds = plan(&wishes(300, Vec::new()));
+        let rounds = plan(&wishes(300, Vec::new()), 7, true);
         let mut counts: HashMap<Kind, usize> = HashMap::new();
         for round in &rounds {
             *counts.entry(round.first.kind).or_default() += 1;
@@ -266,14 +268,14 @@ mod tests {
 
     #[test]
     fn what_is_not_kafka_has_one_broker_that_fills_up_and_no_leaders_to_move() {
-        let rounds = plan(&Wishes { kafka: false, ..wishes(60, Vec::new()) });
+        let rounds = plan(&wishes(60, Vec::new()), 7, false);
         assert!(rounds.iter().all(|round| round.brokers == 1 && round.first.kind != Kind::LeadersMoved));
         assert!(rounds.iter().any(|round| round.first.kind == Kind::BrokerFull));
     }
 
     #[test]
     fn only_the_kinds_asked_for_come_and_nothing_on_top() {
-        let rounds = plan(&wishes(10, vec![Kind::Ddl, Kind::RelayKill]));
+        let rounds = plan(&wishes(10, vec![Kind::Ddl, Kind::RelayKill]), 7, true);
         assert_eq!(rounds.iter().filter(|round| round.first.kind == Kind::Ddl).count(), 5);
         assert!(rounds.iter().all(|round| round.second.is_none()));
     }

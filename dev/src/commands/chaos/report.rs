@@ -71,7 +71,7 @@ impl Outcome {
         if let Some(first) = self.absent.first().filter(|_| settings.follows_what_counts()) {
             add(format!("{} rows below the confirmed position have not arrived, such as {first}", self.absent.len()));
         }
-        let silent = matches!(settings.to, Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq));
+        let silent = matches!(settings.to.kind(), Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq));
         if self.standstill > if silent { LONGEST_SILENCE } else { LONGEST_STANDSTILL } {
             add(format!("nothing moved for {:.1} s although all was up", self.standstill.as_secs_f64()));
         }
@@ -86,7 +86,7 @@ impl Outcome {
         let is_anew = self.killed || self.had(|kind| kind == Kind::RelayFreeze);
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
-            Repeats::AfterKills => is_anew || settings.dead_letter,
+            Repeats::AfterKills => is_anew || settings.dead_letter(),
             Repeats::AfterLosses => is_anew || self.lost,
             Repeats::AfterLostSlots => is_anew || self.lost || self.had(Kind::releases_slot),
         };
@@ -204,7 +204,7 @@ impl Report {
             line(&format!("truth         {}", verdict.truth));
             verdict.dead_letters.iter().for_each(|dead_letters| line(&format!("dead letters  {dead_letters}")));
         }
-        if settings.exactly_once {
+        if settings.exactly_once() {
             let aborted: u64 = self.verdicts.iter().filter_map(|verdict| verdict.aborted).sum();
             let between = count(&|outcome| outcome.killed && outcome.in_flight > 0);
             line(&format!(
@@ -219,26 +219,28 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::super::plan::{Brokers, Wishes, plan};
+    use super::super::world::Delivery;
     use super::*;
+    use crate::to::To;
 
     fn settings(exactly_once: bool) -> Settings {
         Settings {
-            to: None,
+            to: To::Kafka,
             seed: 1,
-            major: 17,
+            delivery: if exactly_once { Delivery::ExactlyOnce } else { Delivery::AtLeastOnce },
+            on_bad_row: None,
             connections: 1,
-            pause: Duration::ZERO,
-            exactly_once,
-            dead_letter: false,
-            distance: None,
+            pause: 0,
+            broker_distance: None,
             partitions: 1,
+            postgres: 17,
             relay: Vec::new(),
         }
     }
 
     fn outcome(killed: bool, repeats: usize) -> Outcome {
         let only = vec![if killed { Kind::RelayKill } else { Kind::BrokerKill }];
-        let round = plan(&Wishes { seed: 1, rounds: 1, only, brokers: Brokers::One, kafka: true }).remove(0);
+        let round = plan(&Wishes { rounds: 1, only, brokers: Brokers::One }, 1, true).remove(0);
         Outcome {
             round,
             in_flight: 1,
@@ -273,29 +275,29 @@ mod tests {
     fn a_lost_slot_may_repeat_only_where_the_broker_takes_long_to_confirm() {
         let mut lost = outcome(false, 3);
         lost.round.first.kind = Kind::PostgresKill;
-        let to = |kind| Settings { to: Some(kind), ..settings(false) };
-        assert!(lost.broken(&to(brokers::Kind::RabbitMq)).is_empty());
-        assert_eq!([lost.broken(&to(brokers::Kind::Valkey)).len(), lost.broken(&settings(false)).len()], [1, 1]);
+        let to = |to| Settings { to, ..settings(false) };
+        assert!(lost.broken(&to(To::Rabbitmq)).is_empty());
+        assert_eq!([lost.broken(&to(To::Redis)).len(), lost.broken(&settings(false)).len()], [1, 1]);
     }
 
     #[test]
     fn a_lost_connection_may_repeat_only_where_the_broker_knows_no_repeats() {
         let lost = Outcome { lost: true, ..outcome(false, 3) };
-        let to = |kind, relay: &[&str]| Settings {
-            to: Some(kind),
+        let to = |to, relay: &[&str]| Settings {
+            to,
             relay: relay.iter().map(|&argument| argument.to_owned()).collect(),
             ..settings(false)
         };
         assert_eq!(lost.broken(&settings(false)).len(), 1);
-        assert!(lost.broken(&to(brokers::Kind::RabbitMq, &[])).is_empty());
-        assert_eq!(outcome(false, 3).broken(&to(brokers::Kind::RabbitMq, &[])).len(), 1);
-        assert!(lost.broken(&to(brokers::Kind::Valkey, &[])).is_empty());
-        assert_eq!(lost.broken(&to(brokers::Kind::Valkey, &["-X", "dedupe=7d"])).len(), 1);
-        assert_eq!(outcome(true, 3).broken(&to(brokers::Kind::Nats, &[])).len(), 1);
+        assert!(lost.broken(&to(To::Rabbitmq, &[])).is_empty());
+        assert_eq!(outcome(false, 3).broken(&to(To::Rabbitmq, &[])).len(), 1);
+        assert!(lost.broken(&to(To::Redis, &[])).is_empty());
+        assert_eq!(lost.broken(&to(To::Redis, &["-X", "dedupe=7d"])).len(), 1);
+        assert_eq!(outcome(true, 3).broken(&to(To::Nats, &[])).len(), 1);
         let heartbeat = Duration::from_secs(3);
-        assert!(to(brokers::Kind::RabbitMq, &[]).may_be_left_after(heartbeat));
-        assert!(!to(brokers::Kind::RabbitMq, &[]).may_be_left_after(heartbeat / 2));
-        assert!(!to(brokers::Kind::ElasticMq, &[]).may_be_left_after(10 * heartbeat));
+        assert!(to(To::Rabbitmq, &[]).may_be_left_after(heartbeat));
+        assert!(!to(To::Rabbitmq, &[]).may_be_left_after(heartbeat / 2));
+        assert!(!to(To::Sqs, &[]).may_be_left_after(10 * heartbeat));
     }
 
     #[test]

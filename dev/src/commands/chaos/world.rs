@@ -25,6 +25,8 @@ use walrelay_dev::{brokers, kafka};
 
 use super::aborted;
 use super::reader::Reader;
+use crate::distance::Distance;
+use crate::to::To;
 
 /// How long anything may take that has to happen.
 pub(super) const PATIENCE: Duration = Duration::from_mins(3);
@@ -70,22 +72,49 @@ const BATCH_SIZE: &str = "batch.size=40000";
 const TOPIC_LIMIT: &str = "50000";
 
 /// The settings of one run.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, clap::Args)]
 pub(super) struct Settings {
-    /// Where to, if that is not Kafka.
-    pub(super) to: Option<brokers::Kind>,
+    /// Where to
+    #[arg(long, value_enum, default_value_t = To::Kafka)]
+    pub(super) to: To,
+    /// Repeats faults, moments and the shop's choices [default: random, printed]
+    #[arg(long, default_value_t = rand::random_range(1..1_000_000), hide_default_value = true)]
     pub(super) seed: u64,
-    pub(super) major: u32,
+    /// What the relay promises
+    #[arg(long, value_enum, default_value_t = Delivery::AtLeastOnce)]
+    pub(super) delivery: Delivery,
+    /// Mix in rows that cannot be published; dead-letter: each must be found in the dead-letter topic
+    #[arg(long, value_enum)]
+    pub(super) on_bad_row: Option<OnBadRow>,
+    /// Connections that write
+    #[arg(long, default_value_t = 8)]
     pub(super) connections: u32,
-    pub(super) pause: Duration,
-    pub(super) exactly_once: bool,
-    pub(super) dead_letter: bool,
-    /// How far the brokers are, one way; `None`: as far as what is tested needs.
-    pub(super) distance: Option<Duration>,
-    /// Of each topic.
+    /// How long each rests between two transactions, in milliseconds
+    #[arg(long, default_value_t = 40)]
+    pub(super) pause: u64,
+    /// How far the brokers are, one way, such as 2500us [default: 4ms; elsewhere, or with bad rows, 1ms]
+    #[arg(long)]
+    pub(super) broker_distance: Option<Distance>,
+    /// Partitions of each topic
+    #[arg(long, default_value_t = 4)]
     pub(super) partitions: u32,
-    /// Further arguments of the relay.
+    /// Postgres' major version
+    #[arg(long, default_value_t = 17)]
+    pub(super) postgres: u32,
+    /// Further arguments of the relay
+    #[arg(last = true)]
     pub(super) relay: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Delivery {
+    AtLeastOnce,
+    ExactlyOnce,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum OnBadRow {
+    DeadLetter,
 }
 
 /// Which rows may arrive a second time.
@@ -102,9 +131,17 @@ pub(super) enum Repeats {
 }
 
 impl Settings {
+    pub(super) fn exactly_once(&self) -> bool {
+        self.delivery == Delivery::ExactlyOnce
+    }
+
+    pub(super) fn dead_letter(&self) -> bool {
+        self.on_bad_row == Some(OnBadRow::DeadLetter)
+    }
+
     pub(super) fn repeats(&self) -> Repeats {
-        match self.to {
-            None if self.exactly_once => Repeats::None,
+        match self.to.kind() {
+            None if self.exactly_once() => Repeats::None,
             None => Repeats::AfterKills,
             Some(brokers::Kind::Nats) => Repeats::None,
             Some(_) if self.relay.iter().any(|argument| argument.starts_with(DEDUPE)) => Repeats::None,
@@ -119,34 +156,34 @@ impl Settings {
     }
 
     fn silence(&self) -> Option<(&'static str, u64)> {
-        SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to).map(|&(_, name, seconds)| (name, seconds))
+        SILENCES.iter().find(|(kind, ..)| Some(*kind) == self.to.kind()).map(|&(_, name, seconds)| (name, seconds))
     }
 
     /// Whether the reader has at once what is compared in the end. RabbitMQ's stream may lack rows that its queue has
     /// ([`walrelay_dev::arrivals`]). A queue of SQS hides messages for a while if their reader lost the answer. A row below the confirmed
     /// position is not sent again, so the truth tells whether it is missing.
     pub(super) fn follows_what_counts(&self) -> bool {
-        !matches!(self.to, Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq))
+        !matches!(self.to.kind(), Some(brokers::Kind::RabbitMq | brokers::Kind::ElasticMq))
     }
 
     /// Whether many records of a key are under way together.
     fn takes_keys_at_once(&self) -> bool {
-        matches!(self.to, None | Some(brokers::Kind::Valkey))
+        matches!(self.to.kind(), None | Some(brokers::Kind::Valkey))
     }
 
     fn distance(&self) -> Duration {
-        let short = self.dead_letter || self.to.is_some();
-        self.distance.unwrap_or(if short { DISTANCE_OF_REFUSALS } else { DISTANCE })
+        let short = self.dead_letter() || self.to.kind().is_some();
+        self.broker_distance.map_or(if short { DISTANCE_OF_REFUSALS } else { DISTANCE }, |distance| distance.0)
     }
 
     fn shop(&self, brokers: u16) -> shop::Options {
-        let (misrouted, oversized) = if self.dead_letter { (0.02, 0.005) } else { (0.0, 0.0) };
+        let (misrouted, oversized) = if self.dead_letter() { (0.02, 0.005) } else { (0.0, 0.0) };
         shop::Options {
             connections: self.connections,
             keys: KEYS,
             seed: self.seed.wrapping_add(u64::from(brokers)),
             rows: None,
-            pause: self.pause * self.rest(),
+            pause: Duration::from_millis(self.pause) * self.rest(),
             shapes: Shapes::Every { messages: true, thousands: self.takes_keys_at_once(), misrouted, oversized },
         }
     }
@@ -154,8 +191,8 @@ impl Settings {
     /// How many times as long a connection rests between transactions. What ElasticMQ does for a message grows with those of the last
     /// five minutes.
     fn rest(&self) -> u32 {
-        match self.to {
-            _ if self.dead_letter => 10,
+        match self.to.kind() {
+            _ if self.dead_letter() => 10,
             None => 1,
             Some(brokers::Kind::ElasticMq) => 60,
             Some(_) => 3,
@@ -164,17 +201,17 @@ impl Settings {
 
     fn relay(&self, brokers: u16, dead_letters: &str) -> Vec<String> {
         let mut arguments = vec!["--shutdown-timeout=30s".to_owned(), format!("--message-prefix={MESSAGE_PREFIX}")];
-        let silence = match self.to {
+        let silence = match self.to.kind() {
             None => Some(SOCKET_TIMEOUT.to_owned()),
             Some(_) => self.silence().map(|(name, seconds)| format!("{name}={seconds}s")),
         };
         arguments.push(MAX_IN_FLIGHT.to_owned());
         arguments.extend(silence.map(|silence| format!("-X{silence}")));
-        if self.exactly_once {
+        if self.exactly_once() {
             arguments.push("--delivery=exactly-once".to_owned());
             arguments.extend((brokers == 1).then(|| "--accept-one-replica".to_owned()));
         }
-        if self.dead_letter {
+        if self.dead_letter() {
             arguments.extend(["--on-bad-row=dead-letter", "-X", BATCH_SIZE].map(str::to_owned));
             arguments.push(format!("--dead-letter-topic={dead_letters}"));
         }
@@ -217,23 +254,23 @@ pub(super) struct Verdict {
 
 impl World {
     pub(super) fn start(settings: &Settings, brokers: u16, binary: &Path) -> Result<Self> {
-        let (to, its) = (settings.to, settings.clone());
+        let (to, its) = (settings.to.kind(), settings.clone());
         let servers = std::thread::spawn(move || Servers::start(to, brokers, &kafka_options(), PREFIX));
-        let postgres = start_postgres(settings.major)?;
+        let postgres = start_postgres(settings.postgres)?;
         let servers = servers.join().map_err(|_| anyhow!("starting the brokers panicked"))??;
         servers.taps().iter().for_each(|tap| tap.set_distance(its.distance()));
         let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()))?;
 
         let shop_options = settings.shop(brokers);
-        let limit: &[_] = if settings.dead_letter { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
+        let limit: &[_] = if settings.dead_letter() { &[("max.message.bytes", TOPIC_LIMIT)] } else { &[] };
         let stage = servers.stage(&postgres, binary, PREFIX, &shop_options, settings.partitions, limit)?;
         let stage = stage.behind(&postgres_tap);
         let dead_letters = format!("{}.dead-letter", stage.name);
-        if settings.dead_letter {
+        if settings.dead_letter() {
             servers.first_kafka()?.create_topic(&dead_letters, 2, &[])?;
         }
         let mut topics = stage.topics();
-        topics.extend(settings.dead_letter.then(|| dead_letters.clone()));
+        topics.extend(settings.dead_letter().then(|| dead_letters.clone()));
         stage.setup()?;
         let mut client = stage.connect()?;
         // Deletes and truncations are to reach the relay, which is to leave them alone.
@@ -351,10 +388,10 @@ impl World {
 
     /// Without transactions: waits until the reader has read what is there, so that repeats are the round's.
     pub(super) fn settle(&mut self) -> Result<()> {
-        if !self.settings.exactly_once {
+        if !self.settings.exactly_once() {
             self.reader.catch_up()?;
         }
-        if self.settings.major >= 16 {
+        if self.settings.postgres >= 16 {
             // Lets slots restart from here: a new walsender decodes again what lies behind.
             self.stage.connect()?.execute("SELECT pg_log_standby_snapshot()", &[])?;
         }
@@ -390,8 +427,8 @@ impl World {
         let undelivered = self.stage.wait_confirmed(PATIENCE).err().map(|error| format!("{error:#}"));
         let exit = self.relay.terminate(PATIENCE)?.code;
         let truth = self.stage.compare()?;
-        let dead_letters = self.settings.dead_letter.then(|| self.compare_dead_letters()).transpose()?;
-        let aborted = self.settings.exactly_once.then(|| aborted::count(self.servers.kafka()?)).transpose()?;
+        let dead_letters = self.settings.dead_letter().then(|| self.compare_dead_letters()).transpose()?;
+        let aborted = self.settings.exactly_once().then(|| aborted::count(self.servers.kafka()?)).transpose()?;
         Ok(Verdict { tally, truth, dead_letters, aborted, exit, undelivered })
     }
 

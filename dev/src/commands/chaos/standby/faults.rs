@@ -73,17 +73,13 @@ impl Fault {
         matches!(self, Self::PostgresCut | Self::BothCut)
     }
 
-    fn freezes(self) -> bool {
+    /// Whether the relay is frozen. Then it cannot prevent late records: librdkafka sends them before the relay's thread runs again.
+    pub(super) fn freezes(self) -> bool {
         matches!(self, Self::Freeze | Self::FreezeCut)
     }
 
     fn terminates(self) -> bool {
         matches!(self, Self::Terminate | Self::TerminateCut)
-    }
-
-    /// Whether the relay cannot prevent late records: librdkafka sends them before the relay's thread runs again.
-    pub(super) fn may_be_late(self) -> bool {
-        self.freezes()
     }
 
     /// Begins it.

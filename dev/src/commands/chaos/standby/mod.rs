@@ -86,12 +86,12 @@ pub(super) fn run(settings: &Settings, Rounds { count, at, only }: &Rounds, bina
     let rounds = plan(settings.seed, *count, only);
     let rounds: Vec<Round> = rounds.into_iter().filter(|round| at.is_none_or(|at| at == round.number)).collect();
     line(&format!("chaos with a standby: {} rounds, seed {}", rounds.len(), settings.seed));
-    let servers = match settings.to {
+    let servers = match settings.to.kind() {
         None => Servers::start(None, 1, &world::kafka_options(), PREFIX)?,
         Some(kind) => Servers::other(kind, PREFIX, &[], false)?,
     };
     servers.take_repeats()?;
-    let postgres = Postgres::with(settings.major, &[("wal_sender_timeout", WAL_SENDER_TIMEOUT)])?;
+    let postgres = Postgres::with(settings.postgres, &[("wal_sender_timeout", WAL_SENDER_TIMEOUT)])?;
     let postgres_tap = Tap::start(format!("127.0.0.1:{}", postgres.port()))?;
     let mut outcomes = Vec::new();
     for round in rounds {
@@ -152,7 +152,7 @@ fn build(postgres: &Postgres, servers: &Servers, binary: &Path) -> Result<Stage>
 
 fn arguments(settings: &Settings) -> Vec<String> {
     let mut arguments = vec!["--disconnect-after=1s".to_owned()];
-    if settings.exactly_once {
+    if settings.exactly_once() {
         // The pair has one broker, which no fault kills.
         arguments.extend(["--delivery=exactly-once", "--accept-one-replica"].map(str::to_owned));
     }
@@ -167,7 +167,7 @@ fn write(stage: &Stage, settings: &Settings, stop: &AtomicBool) -> Result<i64> {
         FROM generate_series($1::bigint, $2::bigint) AS n";
     let mut client = stage.connect()?;
     // ElasticMQ and RabbitMQ take far fewer messages.
-    let pause = match settings.to {
+    let pause = match settings.to.kind() {
         None | Some(brokers::Kind::Valkey | brokers::Kind::Nats) => Duration::from_millis(4),
         Some(brokers::Kind::RabbitMq) => Duration::from_millis(20),
         Some(brokers::Kind::ElasticMq) => Duration::from_millis(200),
@@ -232,10 +232,10 @@ fn broken(settings: &Settings, round: Round, found: &Found, missing: usize) -> V
     if missing > 0 {
         broken.push(format!("{missing} rows have no record"));
     }
-    if found.stale_records > 0 && (settings.exactly_once || !round.fault.may_be_late()) {
+    if found.stale_records > 0 && (settings.exactly_once() || !round.fault.freezes()) {
         broken.push(format!("{} of {} keys end with an old value", found.stale_keys, found.keys));
     }
-    if found.repeats > 0 && settings.exactly_once {
+    if found.repeats > 0 && settings.exactly_once() {
         broken.push(format!("{} records came again", found.repeats));
     }
     broken
