@@ -408,11 +408,13 @@ mod tests {
         client.write_all(b"before").unwrap();
         let mut before = [0; 6];
         server.read_exact(&mut before).unwrap();
+        let threads = || tap.line.state.lock().connections.first().map_or(0, |it| it.alive.strong_count());
+        // The way back may not have its threads yet.
+        process::wait_until(Duration::from_secs(10), "all four threads", || Ok(threads() == 4)).unwrap();
         tap.stall_both();
         client.write_all(b"behind").unwrap();
         rustix::net::sockopt::set_socket_linger(&client, Some(Duration::ZERO)).unwrap();
         drop(client);
-        let threads = || tap.line.state.lock().connections.first().map_or(0, |it| it.alive.strong_count());
         process::wait_until(Duration::from_secs(10), "the reader to hear of the reset", || Ok(threads() < 4)).unwrap();
         tap.flow();
         let mut rest = Vec::new();
