@@ -284,6 +284,7 @@ mod tests {
             ("WALRELAY_PORT_9464_TCP_ADDR", "10.0.0.1"),
             ("WALRELAY_KAFKA_SERVICE_HOST", "10.0.0.1"),
             ("WALRELAY_KAFKA_PORT_9092_TCP_PORT", "9092"),
+            ("WALRELAY_TEST_POSTGRES", "x"),
             ("WALRELAY_DEV_DIR", "x"),
             ("WALRELAY_BIN", "x"),
         ]);
