@@ -3,8 +3,8 @@
 //! In: answers about the slot's holder, turns of the loop, the ends of streams, the time since boot. Out: until when records may leave, and
 //! a [`HoldVerdict`] for each turn. This file reads no clock; it asks through [`AskHolder`](super::AskHolder).
 //!
-//! Invariant: `may_send_until` is later than the present only while no other relay can have sent a record from the slot. The head of `hold`
-//! has the rules.
+//! Invariant: `records_may_leave_until` is later than the present only while no other relay can have sent a record from the slot. The head
+//! of `hold` has the rules.
 
 use super::{ASKS_EVERY, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer};
 use crate::lsn::Lsn;
@@ -14,8 +14,8 @@ use std::time::Duration;
 /// [`ASKS_AFTER`](super::ASKS_AFTER). After the slot is taken, the first answer has so long to come.
 const UNASKED: Duration = Duration::from_secs(2);
 
-/// A doubt without an answer is forgotten after so long: a server that has no connection to spare gives no answer.
-const DOUBTS: Duration = ASKS_EVERY.saturating_mul(3);
+/// An open question is forgotten after so long: a server that has no connection to spare gives no answer.
+const STAYS_OPEN: Duration = ASKS_EVERY.saturating_mul(3);
 
 /// If no answer comes for so long, the relay gives up the connection, also with nothing in flight.
 const GIVES_UP: Duration = Duration::from_secs(5);
@@ -26,13 +26,13 @@ pub(in crate::relay) struct Hold {
     pub(super) slot: Option<HeldSlot>,
     pub(super) stream: StreamState,
     /// Records may leave until this moment.
-    pub(super) may_send_until: Duration,
+    pub(super) records_may_leave_until: Duration,
     /// When the relay last asked who holds the slot.
     last_asked: Duration,
     /// The last position that the relay has confirmed, or the slot's position when the relay took it. A slot that stands further was moved
     /// by another relay.
     pub(super) confirmed: Lsn,
-    pub(super) others: Others,
+    pub(super) other_relays: OtherRelays,
     /// The server was started again since the relay took the slot, or it is another one: none of its walsenders is the relay's, and when the
     /// slot was released says nothing.
     pub(super) is_server_restarted: bool,
@@ -62,17 +62,17 @@ pub(super) struct OpenStream {
     last_turn: Duration,
     /// The last turn in which the relay had taken every row that it had read. The end of a stream comes behind its rows.
     last_caught_up: Duration,
-    /// Why turns prove nothing until an answer has come.
-    pub(super) doubt: Option<Doubt>,
+    /// The question that needs an answer before turns prove anything again.
+    pub(super) open_question: Option<OpenQuestion>,
     /// Since when nothing proves that the relay holds the slot.
     unproven_since: Option<Duration>,
     /// The moment of the first question whose answer was that nobody holds the slot, although the stream seems open.
     released_since: Option<Duration>,
 }
 
-/// The process stood still, or has taken the slot and not sent anything yet.
+/// Whether the relay still holds the slot. The question arises when the process stood still, or has taken the slot and not sent anything yet.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Doubt {
+pub(super) struct OpenQuestion {
     /// The last moment at which the relay certainly held the slot.
     held_at: Duration,
     /// When the reason came up last. Answers to earlier questions do not count.
@@ -81,7 +81,7 @@ pub(super) struct Doubt {
 
 /// What the relay knows about other relays since it took the slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Others {
+pub(super) enum OtherRelays {
     #[default]
     Unseen,
     /// Another relay may have published. The unconfirmed records of this one may be older than its records.
@@ -118,9 +118,9 @@ impl StreamState {
         matches!(self, Self::Open(_))
     }
 
-    fn doubt(&self) -> Option<Doubt> {
+    fn open_question(&self) -> Option<OpenQuestion> {
         match self {
-            Self::Open(open) => open.doubt,
+            Self::Open(open) => open.open_question,
             Self::Never | Self::Ended { .. } => None,
         }
     }
@@ -130,25 +130,27 @@ impl OpenStream {
     /// The loop turns. After a standstill, turns prove nothing until an answer has come.
     fn turned(&mut self, now: Duration) {
         if now >= self.last_turn + BELIEVED_FREE {
-            let held_at = self.doubt.map_or(self.last_turn, |doubt| doubt.held_at);
-            self.doubt = Some(Doubt { held_at, since: now });
+            let held_at = self.open_question.map_or(self.last_turn, |open_question| open_question.held_at);
+            self.open_question = Some(OpenQuestion { held_at, since: now });
         }
-        self.doubt = self.doubt.filter(|doubt| now < doubt.since + DOUBTS);
+        self.open_question = self.open_question.filter(|open_question| now < open_question.since + STAYS_OPEN);
         self.last_turn = now;
     }
 
     /// An answer to a question of this time says that the relay's walsender holds the slot.
     fn is_held(&mut self, asked: Duration) {
-        self.doubt = match self.doubt {
-            Some(doubt) if asked < doubt.since => Some(Doubt { held_at: asked, ..doubt }),
+        self.open_question = match self.open_question {
+            Some(open_question) if asked < open_question.since => {
+                Some(OpenQuestion { held_at: asked, ..open_question })
+            }
             Some(_) | None => None,
         };
     }
 
     /// Whether a turn is no proof that the relay holds the slot.
-    fn is_doubtful(&self, now: Duration, unconfirmed: Unconfirmed) -> bool {
+    fn needs_answer(&self, now: Duration, unconfirmed: Unconfirmed) -> bool {
         let is_behind = now >= self.last_caught_up + BELIEVED_FREE;
-        unconfirmed.old || is_behind || self.doubt.is_some() || self.released_since.is_some()
+        unconfirmed.old || is_behind || self.open_question.is_some() || self.released_since.is_some()
     }
 }
 
@@ -158,8 +160,8 @@ impl Hold {
         // If the slot is lost and taken again within the predecessor's second, that second goes on.
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
-        (self.may_send_until, self.last_asked) = (slot.since + slot.proof().min(UNASKED), Duration::ZERO);
-        (self.others, self.is_server_restarted) = (Others::Unseen, false);
+        (self.records_may_leave_until, self.last_asked) = (slot.since + slot.proof().min(UNASKED), Duration::ZERO);
+        (self.other_relays, self.is_server_restarted) = (OtherRelays::Unseen, false);
         // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
         // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
         // the server ends each stream early, and says why behind the rows.
@@ -169,7 +171,8 @@ impl Hold {
         self.stream = StreamState::Open(OpenStream {
             last_turn: slot.since,
             last_caught_up: slot.since,
-            doubt: asks_first.then_some(Doubt { held_at: slot.since, since: slot.since + BELIEVED_FREE }),
+            open_question: asks_first
+                .then_some(OpenQuestion { held_at: slot.since, since: slot.since + BELIEVED_FREE }),
             unproven_since: None,
             released_since: None,
         });
@@ -186,9 +189,10 @@ impl Hold {
     /// The stream has ended. The next turn asks at once who holds the slot.
     pub(super) fn stream_ended(&mut self, now: Duration) {
         if let StreamState::Open(open) = &self.stream {
-            let held_at = open.doubt.map_or(now, |doubt| doubt.held_at);
+            let held_at = open.open_question.map_or(now, |open_question| open_question.held_at);
             self.stream = StreamState::Ended { at: now, is_slot_free: false };
-            (self.may_send_until, self.last_asked) = (self.may_send_until.min(held_at + BELIEVED_FREE), Duration::ZERO);
+            (self.records_may_leave_until, self.last_asked) =
+                (self.records_may_leave_until.min(held_at + BELIEVED_FREE), Duration::ZERO);
         }
     }
 
@@ -206,11 +210,13 @@ impl Hold {
                 Holder::Walsender(_) | Holder::Nobody(_) | Holder::Unknown => return false,
             };
             if is_proven {
-                self.may_send_until = self.may_send_until.max(asked + BELIEVED_FREE);
+                self.records_may_leave_until = self.records_may_leave_until.max(asked + BELIEVED_FREE);
             }
         }
-        let is_own_release = self.is_server_restarted || taken.released.is_none_or(|at| at <= self.may_send_until);
-        stands_at <= self.confirmed && if in_flight { taken.since < self.may_send_until } else { is_own_release }
+        let is_own_release =
+            self.is_server_restarted || taken.released.is_none_or(|at| at <= self.records_may_leave_until);
+        stands_at <= self.confirmed
+            && if in_flight { taken.since < self.records_may_leave_until } else { is_own_release }
     }
 
     /// Takes the answers that have come, decides on the records in flight, and asks if that is due.
@@ -226,29 +232,31 @@ impl Hold {
             verdict @ (HoldVerdict::Holds | HoldVerdict::ServerStops) => verdict,
         };
         let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
-        if now >= slot.sends_from && self.stream.doubt().is_none() {
+        if now >= slot.sends_from && self.stream.open_question().is_none() {
             self.waits_for_last_holder = false;
         }
-        let is_proven = now < self.may_send_until;
+        let is_proven = now < self.records_may_leave_until;
         let mut is_given_up = false;
         let asks = match &mut self.stream {
             StreamState::Open(open) => {
-                let is_doubtful = open.is_doubtful(now, unconfirmed);
-                if is_proven && !is_doubtful && verdict == HoldVerdict::Holds {
-                    self.may_send_until = self.may_send_until.max(now + slot.proof().min(UNASKED));
+                let needs_answer = open.needs_answer(now, unconfirmed);
+                if is_proven && !needs_answer && verdict == HoldVerdict::Holds {
+                    self.records_may_leave_until = self.records_may_leave_until.max(now + slot.proof().min(UNASKED));
                 }
                 // With nothing in flight there is time to ask: most likely the process only stood still.
                 open.unproven_since = if is_proven { None } else { open.unproven_since.or(Some(now)) };
                 is_given_up = open.unproven_since.is_some_and(|since| now >= since + GIVES_UP);
-                is_doubtful || !is_proven
+                needs_answer || !is_proven
             }
-            StreamState::Never | StreamState::Ended { .. } => unconfirmed.any && self.others == Others::Unseen,
+            StreamState::Never | StreamState::Ended { .. } => {
+                unconfirmed.any && self.other_relays == OtherRelays::Unseen
+            }
         };
         if !is_proven && unconfirmed.in_flight || is_given_up {
             return HoldVerdict::Unproven("nothing proves that no other relay holds the slot");
         }
-        let is_due = |doubt: Doubt| self.last_asked < doubt.since && doubt.since <= now;
-        if asks && (now >= self.last_asked + ASKS_EVERY || self.stream.doubt().is_some_and(is_due)) {
+        let is_due = |open_question: OpenQuestion| self.last_asked < open_question.since && open_question.since <= now;
+        if asks && (now >= self.last_asked + ASKS_EVERY || self.stream.open_question().is_some_and(is_due)) {
             self.last_asked = now;
             slot.asks.ask(now);
         }
@@ -272,7 +280,7 @@ impl Hold {
                     return HoldVerdict::TakenOver("another relay has moved the slot");
                 }
                 (Holder::Nobody(_), StreamState::Open(open)) => {
-                    self.may_send_until = self.may_send_until.min(asked + BELIEVED_FREE);
+                    self.records_may_leave_until = self.records_may_leave_until.min(asked + BELIEVED_FREE);
                     // The reason for its end is in the socket. The loop reads the socket first, if there is room for its rows.
                     if asked >= *open.released_since.get_or_insert(asked) + ASKS_EVERY {
                         verdict = HoldVerdict::ServerStops;
@@ -293,7 +301,7 @@ impl Hold {
                     return HoldVerdict::Unproven("the slot is gone, or another server answers");
                 }
             };
-            self.may_send_until = self.may_send_until.max(asked + proven_for);
+            self.records_may_leave_until = self.records_may_leave_until.max(asked + proven_for);
         }
         verdict
     }

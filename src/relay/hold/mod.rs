@@ -32,7 +32,7 @@ use super::{Clock, Relay, StreamEnd, Turn};
 use crate::lsn::Lsn;
 use crate::sink::{Committed, Sink};
 pub(super) use decision::Hold;
-use decision::{HoldVerdict, Others, StreamState, Unconfirmed};
+use decision::{HoldVerdict, OtherRelays, StreamState, Unconfirmed};
 use std::time::Duration;
 
 /// Once a record is in flight for so long, the relay asks who holds the slot.
@@ -135,7 +135,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// (`taken`, at `stands_at`). The relay went on asking while it took the slot.
     pub fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn) -> bool {
         let in_flight = self.awaits_sink();
-        let asked = (in_flight || self.is_unfinished()) && self.hold.others == Others::Unseen;
+        let asked = (in_flight || self.is_unfinished()) && self.hold.other_relays == OtherRelays::Unseen;
         !asked || self.hold.was_held_until(taken, stands_at, in_flight)
     }
 
@@ -148,7 +148,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// last release.
     pub fn held_just_now(&self, now: Duration, released: Option<Duration>) -> bool {
         let StreamState::Ended { at: ended, .. } = self.hold.stream else { return false };
-        let is_own_release = |at: Duration| ended <= at + NOTICED && at <= self.hold.may_send_until;
+        let is_own_release = |at: Duration| ended <= at + NOTICED && at <= self.hold.records_may_leave_until;
         now < ended + BELIEVED_FREE && released.is_none_or(is_own_release)
     }
 
@@ -167,14 +167,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let is_bounded = in_flight || self.hold.stream.is_open();
         match self.hold.decide(now, Unconfirmed { any, in_flight, old }) {
             HoldVerdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),
-            HoldVerdict::TakenOver(why) if is_bounded || any && self.hold.others == Others::Unseen => {
+            HoldVerdict::TakenOver(why) if is_bounded || any && self.hold.other_relays == OtherRelays::Unseen => {
                 return Err(Box::new(StreamEnd::SlotTaken(why)));
             }
             HoldVerdict::ServerStops => return Err(Box::new(StreamEnd::ServerStops)),
             HoldVerdict::Unproven(_) | HoldVerdict::TakenOver(_) | HoldVerdict::Holds => {}
         }
         if self.hold.slot.is_some() {
-            self.sink.hold_until(is_bounded.then_some(self.hold.may_send_until));
+            self.sink.hold_until(is_bounded.then_some(self.hold.records_may_leave_until));
         }
         Ok(())
     }
@@ -186,7 +186,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether rows may be taken: the relay certainly holds the slot, and the relay does not wait for its last holder.
     pub(super) fn may_send(&self) -> bool {
-        self.hold.slot.is_none() || self.clock.since_boot() < self.hold.may_send_until && !self.waits_for_last_holder()
+        self.hold.slot.is_none()
+            || self.clock.since_boot() < self.hold.records_may_leave_until && !self.waits_for_last_holder()
     }
 
     /// Whether the second of the slot's last holder is not over, or no answer has said since that the relay still holds the slot.
@@ -199,7 +200,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// # Errors
     /// The sink cannot be recreated.
     pub fn taken_over(&mut self) -> Result<(), crate::sink::Failure> {
-        (self.hold.others, self.transaction.committed) = (Others::Seen, Committed::Unknown);
+        (self.hold.other_relays, self.transaction.committed) = (OtherRelays::Seen, Committed::Unknown);
         self.start_over()
     }
 
@@ -208,20 +209,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub fn is_held_by_another(&self, reader: Option<u32>) -> bool {
         let own = self.hold.slot.as_ref().map(|slot| slot.walsender);
         let is_anothers = reader.is_some_and(|pid| own.is_some_and(|own| self.hold.is_server_restarted || own != pid));
-        is_anothers && self.hold.others == Others::Unseen && (self.awaits_sink() || self.is_unfinished())
+        is_anothers && self.hold.other_relays == OtherRelays::Unseen && (self.awaits_sink() || self.is_unfinished())
     }
 
     /// Whether another relay may have published what was not confirmed.
     pub(super) fn is_taken_over(&self) -> bool {
-        self.hold.others == Others::Seen
+        self.hold.other_relays == OtherRelays::Seen
     }
 
     /// The slot will be read from where it is, which is `confirmed`: what another relay may have sent since then comes again.
     pub fn reads_from(&mut self, confirmed: Lsn) {
-        if self.hold.others != Others::Seen {
+        if self.hold.other_relays != OtherRelays::Seen {
             return;
         }
-        self.hold.others = Others::LedgerReset;
+        self.hold.other_relays = OtherRelays::LedgerReset;
         if Lsn::ZERO < confirmed && confirmed < self.ledger.flush_lsn() {
             self.ledger.fall_back_to(confirmed);
         }

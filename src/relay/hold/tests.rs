@@ -61,7 +61,7 @@ fn nothing_is_asked_while_records_are_answered_within_a_second() {
         hold.caught_up();
     }
     assert!(server.asked.lock().unwrap().is_empty());
-    assert_eq!(hold.may_send_until, ms(61_900));
+    assert_eq!(hold.records_may_leave_until, ms(61_900));
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn an_old_record_is_asked_for_four_times_a_second_and_leaves_only_while_the_answ
     assert_eq!(*server.asked.lock().unwrap(), [ms(1000), ms(1250), ms(1500), ms(1750)]);
     answer(&server, 1750, Holder::Walsender(7));
     assert_eq!(hold.decide(ms(2900), in_flight(true, true)), HoldVerdict::Holds);
-    assert_eq!(hold.may_send_until, ms(6750), "half of what the server waits for us, from the question on");
+    assert_eq!(hold.records_may_leave_until, ms(6750), "half of what the server waits for us, from the question on");
     assert_eq!(hold.decide(ms(6700), in_flight(true, true)), HoldVerdict::Holds);
     assert!(matches!(hold.decide(ms(6750), in_flight(true, true)), HoldVerdict::Unproven(_)));
 }
@@ -83,12 +83,12 @@ fn a_free_slot_is_as_good_as_ours_for_half_a_second_where_we_left_it() {
     let (mut hold, server) = taken(None);
     hold.decide(ms(1000), in_flight(true, false));
     hold.stream_ended(ms(1100));
-    assert_eq!(hold.may_send_until, ms(1600));
+    assert_eq!(hold.records_may_leave_until, ms(1600));
     assert_eq!(hold.decide(ms(1101), in_flight(true, false)), HoldVerdict::Holds);
     assert_eq!(*server.asked.lock().unwrap(), [ms(1101)]);
     answer(&server, 1400, Holder::Nobody(AT));
     assert_eq!(hold.decide(ms(1500), in_flight(true, false)), HoldVerdict::Holds);
-    assert_eq!(hold.may_send_until, ms(1900));
+    assert_eq!(hold.records_may_leave_until, ms(1900));
     answer(&server, 1750, Holder::Nobody(Lsn::new(101)));
     assert!(matches!(hold.decide(ms(1800), in_flight(true, false)), HoldVerdict::TakenOver(_)));
 }
@@ -222,9 +222,13 @@ fn a_relay_whose_rows_wait_for_the_destination_asks() {
     for now in (1000..1500).step_by(100) {
         assert_eq!(hold.decide(ms(now), in_flight(true, false)), HoldVerdict::Holds);
     }
-    assert_eq!((hold.may_send_until, server.asked.lock().unwrap().len()), (ms(3400), 0));
+    assert_eq!((hold.records_may_leave_until, server.asked.lock().unwrap().len()), (ms(3400), 0));
     assert_eq!(hold.decide(ms(1500), in_flight(true, false)), HoldVerdict::Holds);
-    assert_eq!((hold.may_send_until, server.asked.lock().unwrap().len()), (ms(3400), 1), "turns prove nothing");
+    assert_eq!(
+        (hold.records_may_leave_until, server.asked.lock().unwrap().len()),
+        (ms(3400), 1),
+        "turns prove nothing"
+    );
     answer(&server, 1500, Holder::Walsender(8));
     assert!(matches!(hold.decide(ms(1600), in_flight(true, false)), HoldVerdict::TakenOver(_)));
 }
@@ -234,13 +238,16 @@ fn after_a_standstill_turns_prove_nothing_until_an_answer_says_that_it_is_ours()
     let (mut hold, server) = taken(None);
     hold.decide(ms(1000), in_flight(true, false));
     assert_eq!(hold.decide(ms(1600), in_flight(true, false)), HoldVerdict::Holds);
-    assert_eq!((hold.may_send_until, server.asked.lock().unwrap().len()), (ms(3000), 1));
+    assert_eq!((hold.records_may_leave_until, server.asked.lock().unwrap().len()), (ms(3000), 1));
     answer(&server, 1600, Holder::Walsender(7));
     hold.decide(ms(1700), in_flight(true, false));
-    assert!(hold.may_send_until > ms(3000) && matches!(&hold.stream, StreamState::Open(open) if open.doubt.is_none()));
+    assert!(
+        hold.records_may_leave_until > ms(3000)
+            && matches!(&hold.stream, StreamState::Open(open) if open.open_question.is_none())
+    );
     hold.decide(ms(2300), in_flight(true, false));
     hold.stream_ended(ms(2310));
-    assert_eq!(hold.may_send_until, ms(2200), "half a second from the turn before on");
+    assert_eq!(hold.records_may_leave_until, ms(2200), "half a second from the turn before on");
 }
 
 #[test]
@@ -248,10 +255,10 @@ fn a_stream_whose_walsender_is_gone_is_let_go() {
     let (mut hold, server) = taken(None);
     answer(&server, 1100, Holder::Nobody(AT));
     assert_eq!(hold.decide(ms(1200), in_flight(true, false)), HoldVerdict::Holds, "the socket may say why");
-    assert_eq!(hold.may_send_until, ms(1600));
+    assert_eq!(hold.records_may_leave_until, ms(1600));
     answer(&server, 1350, Holder::Nobody(AT));
     assert_eq!(hold.decide(ms(1400), in_flight(true, false)), HoldVerdict::ServerStops);
-    assert_eq!(hold.may_send_until, ms(1600));
+    assert_eq!(hold.records_may_leave_until, ms(1600));
 }
 
 #[test]
@@ -282,11 +289,11 @@ fn a_process_that_stood_still_asks_before_it_takes_a_row() {
     let (mut hold, server) = taken(None);
     hold.decide(ms(1000), in_flight(false, false));
     assert_eq!(hold.decide(ms(90_000), in_flight(false, false)), HoldVerdict::Holds);
-    assert!(hold.may_send_until < ms(90_000), "no turn proves anything by itself now");
+    assert!(hold.records_may_leave_until < ms(90_000), "no turn proves anything by itself now");
     assert_eq!(*server.asked.lock().unwrap(), [ms(90_000)]);
     answer(&server, 90_000, Holder::Walsender(7));
     hold.decide(ms(90_010), in_flight(false, false));
-    assert!(hold.may_send_until > ms(90_010));
+    assert!(hold.records_may_leave_until > ms(90_010));
     assert_eq!(hold.decide(ms(200_000), in_flight(false, false)), HoldVerdict::Holds);
     assert!(matches!(hold.decide(ms(205_000), in_flight(false, false)), HoldVerdict::Unproven(_)), "nobody answers");
 }
