@@ -74,6 +74,9 @@ pub(crate) fn waiting(lane: &Lane, more: &[&str]) -> Child {
           WHERE get_byte(data, 0) = ascii('M')",
         lane.name, lane.name
     );
+    // The walsender of a relay that was killed keeps the slot for a moment.
+    let is_free = format!("SELECT NOT active FROM pg_replication_slots WHERE slot_name = '{}'", lane.name);
+    wait_until(LONG, "the slot to be free", || Ok(client.query_one(&is_free, &[])?.get(0))).unwrap();
     let before: i64 = client.query_one(&messages, &[]).unwrap().get(0);
     let child = command(lane, more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until(LONG, "prune to wait", || Ok(client.query_one(&messages, &[])?.get::<_, i64>(0) > before)).unwrap();
