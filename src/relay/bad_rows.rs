@@ -10,8 +10,8 @@
 //! In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
 //!
 //! Invariants: the position cannot pass a dead-letter record, which is in flight as any other. Before a table's row is skipped, or its dead
-//! letter goes without payload, the row is noted. Nothing waits for a dead-letter record: the relay would make no record of its row if
-//! it read that again, so the order of the key's other records is the same with and without it.
+//! letter goes without payload, the row is noted. No other row waits for a dead-letter record. The row would be bad again if it were read
+//! again, unless its topic is there then, and the order of the key's other records does not depend on it.
 
 use super::rejected::Rejected;
 use super::rows::{Change, unreadable};

@@ -151,7 +151,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.publish_failure(failure.reason, 1);
         // The destination dropped the record as a duplicate. Neither a stop nor a dead letter would publish it.
         let is_dropped = failure.reason == DUPLICATE;
-        let action = if is_dropped { BadRowAction::Skip } else { self.bad_rows.action(position) };
+        let action = self.bad_rows.action(position);
         let dead_letter = match action {
             BadRowAction::DeadLetter => self.refusals.dead_letter(&self.bad_rows.dead_letter_topic, &refused.record),
             BadRowAction::Stop | BadRowAction::Skip => None,
@@ -175,6 +175,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let (is_dead_letter, at) = (dead_letter.is_some(), now);
         let (error, stage) = match dead_letter {
+            _ if is_dropped => (None, Stage::ToSkip { at }),
             Some((error, true)) if failure.class == FailureClass::Row => {
                 (Some(error), Stage::ToOffer { without_payload: true, at })
             }
@@ -260,10 +261,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return;
         }
         self.refusals.forget_note(position);
-        let Some(RefusedRow { row, id, token, .. }) = self.refusals.rows.remove(&position) else { return };
+        let Some(RefusedRow { row, id, token, is_dead_letter, .. }) = self.refusals.rows.remove(&position) else {
+            return;
+        };
         self.sink.resolve(id, Resolution::Skip);
         self.ledger.withdrawn(token);
-        self.count_bad_row(&row, position, "skip");
+        if !is_dead_letter {
+            self.count_bad_row(&row, position, "skip");
+        }
     }
 
     /// Offers the sink the dead-letter record that takes the place of the refused one.
@@ -328,12 +333,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Ends the stream if a refused row stops the relay.
     pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
         let Some(position) = self.refusals.stop() else { return Ok(()) };
-        let Some(RefusedRow { row, stage: Stage::Stop { dead_letter_refused }, .. }) =
+        let Some(RefusedRow { row, is_dead_letter, stage: Stage::Stop { dead_letter_refused }, .. }) =
             self.refusals.rows.remove(&position)
         else {
             return Ok(());
         };
-        self.metrics.bad_row(row.reason.label());
+        if !is_dead_letter {
+            self.metrics.bad_row(row.reason.label());
+        }
         Err(Box::new(StreamEnd::BadRow(self.bad_row_at(row, position, dead_letter_refused))))
     }
 }

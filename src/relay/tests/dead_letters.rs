@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pgoutput::{Relation, RelationColumn, encode};
-use crate::sink::{HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
+use crate::sink::{DUPLICATE, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;
@@ -114,13 +114,20 @@ impl Sink for SharedByKey {
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Resolution::ReplaceWith(record, token) = resolution else { panic!("{resolution:?}") };
         let mut sink = self.0.borrow_mut();
+        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.refusal == Some(refusal));
+        let (record, token) = match resolution {
+            Resolution::ReplaceWith(record, token) => (record, token),
+            Resolution::Skip => {
+                sink.keys.values_mut().find(is_its).and_then(VecDeque::pop_front).expect("a refused record");
+                return Enqueue::Taken;
+            }
+            Resolution::Retry => panic!("{resolution:?}"),
+        };
         let refused = match sink.answer(record) {
             Ok(refused) => refused,
             Err(answer) => return answer,
         };
-        let is_its = |queue: &&mut VecDeque<Waiting>| queue.front().is_some_and(|first| first.refusal == Some(refusal));
         let first = sink.keys.values_mut().find(is_its).and_then(|queue| queue.front_mut()).expect("a refused record");
         (first.record, first.tag.token) = (OwnedRecord::of(record), token);
         (first.refused, first.refusal) = (refused, None);
@@ -237,7 +244,22 @@ fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
         assert_eq!((bad.position.ordinal, bad.confirmed), (0, Lsn::new(1000)));
         assert_eq!(bad.dead_letter_refused, Some((DEAD.to_owned(), failure)));
         assert_eq!(relay.in_flight(), u64::from(refuses == Refuses::Later), "the bad row alone");
+        let mut counted = relay.metrics.bad_row_totals();
+        counted.retain(|_, rows| *rows > 0);
+        assert_eq!(counted, BTreeMap::from([("null_route".to_owned(), 1)]), "{refuses:?}");
     }
+}
+
+#[test]
+fn a_dead_letter_that_is_dropped_as_a_duplicate_is_skipped_and_its_row_counted_once() {
+    let (mut relay, mut server, sink) =
+        with_dead_letters(&[begin(2000), row_of("c", "null", "c1", "{}"), commit(2000, 2040)]);
+    let dropped = Failure::new(FailureClass::Row, DUPLICATE, "dropped as a repeat");
+    sink.borrow_mut().no_dead_letters = Some(Enqueue::Bad(dropped));
+    sink.borrow_mut().refuses = Refuses::Later;
+    relay.stream(&mut server, None);
+    assert_eq!((relay.in_flight(), relay.flush_lsn(), relay.handled_bad_rows), (0, Lsn::new(2040), 1));
+    assert!(sink.borrow().delivered.is_empty());
 }
 
 #[test]
