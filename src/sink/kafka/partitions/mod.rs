@@ -143,7 +143,8 @@ pub struct Partitions {
     events: Vec<Event>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
-    /// Since the last turn, records were handed over that must not linger, or something waits for reports of records under way.
+    /// The producers must be flushed: since the last turn, a record was handed over that must not linger, or a waiting record needs the
+    /// reports of earlier ones.
     urgent: bool,
 }
 

@@ -164,6 +164,36 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     assert_eq!(partitions.in_flight_by_state().held, 301);
 }
 
+#[test]
+fn what_waits_for_a_dead_letter_in_another_partition_does_not_let_it_linger() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, now);
+    let tag = Tag { token: Token::unpack(7), origin: Origin::default() };
+    let first_of_other =
+        |world: &mut World| world.producers[0].waiting.get_mut(&1).and_then(VecDeque::pop_front).unwrap();
+    // The broker knows the producer in the other partition, so that records may linger there.
+    partitions.enqueue(other, &record(b"8"), tag, now, &mut world);
+    partitions.delivered(first_of_other(&mut world).ticket, now);
+    offer_plain(&mut partitions, at, 1, now, &mut world);
+    let refused = world.producers[0].waiting.get_mut(&0).unwrap().drain(..).collect();
+    fail(&mut partitions, refused, FailureClass::Row);
+    let mut id = None;
+    partitions.turn(now, &mut world, &mut |report| match report {
+        Report::Refused(one) => id = Some(one.id),
+        other @ (Report::Delivered(_) | Report::Failed(_)) => panic!("{other:?}"),
+    });
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "the relay has not decided");
+    let dead_letter = Resolution::ReplaceWith(&record(b"9"), Token::unpack(9));
+    assert!(matches!(partitions.resolve(id.unwrap(), dead_letter, other, now, &mut world), Enqueue::Taken));
+    for _ in 0..2 {
+        assert!(partitions.turn(now, &mut world, &mut |_| {}), "its partition waits for the dead letter");
+    }
+    partitions.delivered(first_of_other(&mut world).ticket, now);
+    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "nothing waits any more");
+    assert_eq!(partitions.in_flight(), InFlight::default());
+}
+
 /// A transaction with records of these numbers. A batch is as many as the producer has. Returns the batches up to the first that is refused; if
 /// none is, the transaction was committed.
 fn transact(
