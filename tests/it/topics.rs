@@ -168,7 +168,7 @@ fn a_broker_that_was_frozen_once_a_topic_was_created_again_comes_back_to_all_row
         wait_until(LONG, "the relay to notice", || Ok(relay.status()?["state"] != "streaming")).unwrap();
         wait_until(LONG, "the topic to be there", || Ok(kafka.create_topic(&deleted, 1, &[]).is_ok())).unwrap();
         kafka.suspend().unwrap();
-        // So long is the outage.
+        // The length of the outage is what is tested: librdkafka's next questions about the topic fall into it.
         std::thread::sleep(Duration::from_secs(20));
         kafka.resume().unwrap();
         lane.wait_confirmed();
