@@ -39,6 +39,8 @@ pub(in crate::relay) struct Hold {
     /// The second of the slot's last holder is not over, or no answer has said since that the slot is still the relay's: the relay takes no
     /// row.
     pub(super) waits_for_last_holder: bool,
+    /// The server ended the last stream before the relay took a row from it, and its reason is behind the rows, unread.
+    reason_is_unread: bool,
 }
 
 /// The state of the relay's stream.
@@ -164,9 +166,9 @@ impl Hold {
         (self.other_relays, self.is_server_restarted) = (OtherRelays::Unseen, false);
         // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
         // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
-        // the server ends each stream early, and says why behind the rows.
+        // the server ends each stream early: the relay reads why.
         let waits = slot.sends_from > slot.since;
-        let asks_first = waits && !self.waits_for_last_holder;
+        let asks_first = waits && !std::mem::take(&mut self.reason_is_unread);
         self.waits_for_last_holder = waits;
         self.stream = StreamState::Open(OpenStream {
             last_turn: slot.since,
@@ -283,6 +285,7 @@ impl Hold {
                     self.records_may_leave_until = self.records_may_leave_until.min(asked + BELIEVED_FREE);
                     // The reason for its end is in the socket. The loop reads the socket first, if there is room for its rows.
                     if asked >= *open.released_since.get_or_insert(asked) + ASKS_EVERY {
+                        self.reason_is_unread = self.waits_for_last_holder;
                         verdict = HoldVerdict::ServerStops;
                     }
                     continue;

@@ -170,11 +170,12 @@ fn who_has_taken_the_slot_sends_nothing_before_an_answer_says_that_it_is_still_h
 }
 
 #[test]
-fn a_slot_that_was_lost_before_the_relay_began_to_send_needs_no_answer_the_next_time() {
+fn a_stream_whose_end_was_not_read_before_a_row_was_taken_needs_no_answer_the_next_time() {
     let (mut hold, server) = (Hold::default(), Server::default());
+    hold.confirmed = AT;
     let take = |hold: &mut Hold, since: u64| {
         let (asks, sends_from) = (Box::new(server.clone()), ms(since + 500));
-        let slot = HeldSlot {
+        hold.taken(HeldSlot {
             asks,
             walsender: 7,
             since: ms(since),
@@ -182,18 +183,26 @@ fn a_slot_that_was_lost_before_the_relay_began_to_send_needs_no_answer_the_next_
             released: None,
             sends_from,
             log_end: None,
-        };
-        hold.taken(slot);
-        for now in [since, since + 250, since + 500] {
-            hold.decide(ms(now), in_flight(false, false));
-        }
+        });
+    };
+    let waits = |hold: &mut Hold, since: u64| {
+        take(hold, since);
+        hold.decide(ms(since + 250), in_flight(false, false));
+        hold.decide(ms(since + 500), in_flight(false, false));
         let waits = hold.waits_for_last_holder;
-        hold.stream_ended(ms(since + 750));
+        hold.stream_ended(ms(since + 500));
         waits
     };
-    assert!(take(&mut hold, 1000));
-    assert!(!take(&mut hold, 3000));
-    assert!(take(&mut hold, 5000));
+    take(&mut hold, 1000);
+    answer(&server, 1000, Holder::Nobody(AT));
+    answer(&server, 1250, Holder::Nobody(AT));
+    assert_eq!(hold.decide(ms(1300), in_flight(false, false)), HoldVerdict::ServerStops);
+    hold.stream_ended(ms(1300));
+    // The pause before the next attempt, however long it is.
+    hold.decide(ms(1600), in_flight(false, false));
+    assert!(!waits(&mut hold, 3000), "the relay reads why the server ends the stream");
+    assert!(waits(&mut hold, 5000));
+    assert!(waits(&mut hold, 7000), "a connection that broke is no such end");
 }
 
 #[test]
