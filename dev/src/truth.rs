@@ -145,7 +145,10 @@ impl Checker {
             report.name(report.corrupted, || format!("corrupted: id {id} at {}: {}", place(), record.value_text()));
         }
         let first = !std::mem::replace(&mut row.seen, true);
-        report.repeated += usize::from(!first);
+        if !first {
+            report.repeated += 1;
+            report.name(report.repeated, || format!("repeated: {} {} at {}", state.key, row.seq, place()));
+        }
         if row.seq > state.last + 1 {
             report.torn += 1;
             let (key, last) = (&state.key, state.last);

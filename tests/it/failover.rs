@@ -108,7 +108,7 @@ fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
     assert!(relay.log().contains("on a newer timeline"), "{}", relay.log());
     assert_eq!(relay.exited().unwrap(), None);
     // Nothing was delivered that the standby does not have, so nothing of what the relay knows was in doubt.
-    assert_not_repeated(report.repeated, &relay);
+    assert_not_repeated(&report, &relay);
 }
 
 #[test]

@@ -23,9 +23,9 @@ pub(crate) const UNPROVEN: &str = "what is in flight is not sent any more";
 /// Nothing was sent twice, unless the relay has said that nothing proved its hold on the slot: Kafka or Postgres took longer than half a
 /// second to answer, as they may on a busy machine.
 #[track_caller]
-pub(crate) fn assert_not_repeated(repeated: usize, relay: &Relay) {
+pub(crate) fn assert_not_repeated(report: &Report, relay: &Relay) {
     let log = relay.log();
-    assert!(repeated == 0 || log.contains(UNPROVEN), "{repeated} repeats\n{log}");
+    assert!(report.repeated == 0 || log.contains(UNPROVEN), "{report:#?}\n{log}");
 }
 
 /// A lane with the shop's tables and topics.
@@ -86,7 +86,7 @@ impl Load {
     pub(crate) fn assert_exact(&self, relay: &Relay) {
         let report = self.verdict();
         assert!(report.is_clean(), "{report:#?}\n{}", relay.log());
-        assert_not_repeated(report.repeated, relay);
+        assert_not_repeated(&report, relay);
         assert!(report.committed > 0, "nothing was written");
     }
 
