@@ -1,4 +1,4 @@
-//! Outages of either side: the process stays, nothing is lost, nothing is repeated.
+//! Outages of either side: the process stays, nothing is lost, and nothing is repeated but what a crash of Kafka may repeat.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
@@ -115,7 +115,9 @@ fn kafka_may_restart_and_crash_under_load() {
     kafka.start_again().unwrap();
     wait_more(&relay, 100);
     shop.close().unwrap();
-    load.assert_exact(&relay);
+    // The broker may answer for one partition that it is not its leader yet. Then librdkafka begins a new epoch, and what it does not know
+    // the end of in another partition comes again: see duplicates.md.
+    load.assert_complete(&relay);
     assert_same_process(&mut relay, pid);
     assert!(relay.log().contains("Kafka client error"), "{}", relay.log());
     wait_log(&relay, "Kafka recovered");

@@ -86,8 +86,8 @@ impl Outcome {
         let is_anew = self.killed || self.had(|kind| kind == Kind::RelayFreeze);
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
-            Repeats::AfterKills => is_anew || settings.dead_letter(),
             Repeats::AfterLosses => is_anew || self.lost,
+            Repeats::AfterRefusals => is_anew || self.lost || settings.dead_letter(),
             Repeats::AfterLostSlots => is_anew || self.lost || self.had(Kind::releases_slot),
         };
         if self.repeats.0 > 0 && !may_repeat {
@@ -288,12 +288,13 @@ mod tests {
             relay: relay.iter().map(|&argument| argument.to_owned()).collect(),
             ..settings(false)
         };
-        assert_eq!(lost.broken(&settings(false)).len(), 1);
+        assert!(lost.broken(&settings(false)).is_empty());
+        assert_eq!(lost.broken(&settings(true)).len(), 1);
         assert!(lost.broken(&to(To::Rabbitmq, &[])).is_empty());
         assert_eq!(outcome(false, 3).broken(&to(To::Rabbitmq, &[])).len(), 1);
         assert!(lost.broken(&to(To::Redis, &[])).is_empty());
         assert_eq!(lost.broken(&to(To::Redis, &["-X", "dedupe=7d"])).len(), 1);
-        assert_eq!(outcome(true, 3).broken(&to(To::Nats, &[])).len(), 1);
+        assert_eq!([outcome(true, 3), lost].map(|outcome| outcome.broken(&to(To::Nats, &[])).len()), [1, 1]);
         let heartbeat = Duration::from_secs(3);
         assert!(to(To::Rabbitmq, &[]).may_be_left_after(heartbeat));
         assert!(!to(To::Rabbitmq, &[]).may_be_left_after(heartbeat / 2));

@@ -122,10 +122,11 @@ pub(super) enum OnBadRow {
 pub(super) enum Repeats {
     /// Nothing.
     None,
-    /// Rows that were in flight when the relay was killed.
-    AfterKills,
-    /// Also rows that were in flight when the connection to the broker was lost: the broker cannot know a repeat.
+    /// Rows that were in flight when the relay was killed, or when the connection to the broker was lost: the broker cannot know a repeat.
+    /// Kafka knows none of an earlier epoch of the producer, and librdkafka may begin a new one.
     AfterLosses,
+    /// Also rows that were in flight when a record was refused: another producer sends them.
+    AfterRefusals,
     /// Also rows that were in flight when the slot was lost: the broker may take longer to confirm them than the relay waits.
     AfterLostSlots,
 }
@@ -142,7 +143,7 @@ impl Settings {
     pub(super) fn repeats(&self) -> Repeats {
         match self.to.kind() {
             None if self.exactly_once() => Repeats::None,
-            None => Repeats::AfterKills,
+            None => Repeats::AfterRefusals,
             Some(brokers::Kind::Nats) => Repeats::None,
             Some(_) if self.relay.iter().any(|argument| argument.starts_with(DEDUPE)) => Repeats::None,
             Some(brokers::Kind::RabbitMq) => Repeats::AfterLostSlots,
