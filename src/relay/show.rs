@@ -78,7 +78,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
     }
 
-    /// Looks for a silence: records are in flight, or a commit is under way, and no report has come for a while.
+    /// Looks for a silence: records are in flight, or a commit is under way, and no report has come for a while. If the relay starts over,
+    /// nothing is in flight, and the silence is over without a report.
     fn show_silence(&mut self, now: Instant) {
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= SILENT_AFTER;
         let is_silent = self.oldest_unanswered().is_some_and(long_ago) && self.last_report.is_none_or(long_ago);
@@ -91,7 +92,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let text = format!("{name} has acknowledged nothing for {} s", SILENT_AFTER.as_secs());
             tracing::warn!(in_flight, "{text}; no data lost, retrying");
             self.metrics.set_last_error(Some(text));
-        } else {
+        } else if self.last_report.is_some_and(|at| !long_ago(at)) {
             tracing::info!("{name} acknowledges again");
         }
     }

@@ -5,6 +5,7 @@ use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
 use crate::sink::{Initialized, Owner, Token};
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Mutex;
 
 /// A destination with transactions, as it stands.
 struct Broker {
@@ -302,6 +303,44 @@ fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
     assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
     let ended = fixture.relay.idle(seconds(120)).unwrap_err();
     assert!(matches!(*ended, StreamEnd::StartOver(Why::OutOfTime(_))), "{ended:?}");
+}
+
+/// What is logged meanwhile.
+fn logged(act: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+    tracing::subscriber::with_default(subscriber, act);
+    String::from_utf8(std::mem::take(&mut log.0.lock().unwrap())).unwrap()
+}
+
+#[test]
+fn a_destination_is_said_to_acknowledge_again_only_once_it_does() {
+    let mut fixture = Fixture::new();
+    fixture.sends = rows_for(3);
+    fixture.silence = Duration::ZERO..seconds(20);
+    let log = logged(|| drop(fixture.stream(seconds(10))));
+    assert!(log.contains("has acknowledged nothing for 5 s"), "{log}");
+    let log = logged(|| {
+        fixture.relay.start_over().unwrap();
+        fixture.relay.idle(seconds(1)).unwrap();
+    });
+    assert_eq!(log, "", "nothing is in flight any more");
+    fixture.silence = Duration::ZERO..seconds(10);
+    let log = logged(|| drop(fixture.stream(seconds(20))));
+    assert!(log.contains("acknowledges again"), "{log}");
 }
 
 /// Whether the relay pauses after a read that brings so many rows with that payload.
