@@ -168,7 +168,8 @@ impl Hold {
         // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
         // the server ends each stream early: the relay reads why.
         let waits = slot.sends_from > slot.since;
-        let asks_first = waits && !std::mem::take(&mut self.reason_is_unread);
+        let reason_was_unread = std::mem::take(&mut self.reason_is_unread);
+        let asks_first = waits && !reason_was_unread;
         self.waits_for_last_holder = waits;
         self.stream = StreamState::Open(OpenStream {
             last_turn: slot.since,

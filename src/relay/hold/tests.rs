@@ -173,8 +173,8 @@ fn who_has_taken_the_slot_sends_nothing_before_an_answer_says_that_it_is_still_h
 fn a_stream_whose_end_was_not_read_before_a_row_was_taken_needs_no_answer_the_next_time() {
     let (mut hold, server) = (Hold::default(), Server::default());
     hold.confirmed = AT;
-    let take = |hold: &mut Hold, since: u64| {
-        let (asks, sends_from) = (Box::new(server.clone()), ms(since + 500));
+    let take = |hold: &mut Hold, since: u64, sends_from: Duration| {
+        let asks = Box::new(server.clone());
         hold.taken(HeldSlot {
             asks,
             walsender: 7,
@@ -186,23 +186,30 @@ fn a_stream_whose_end_was_not_read_before_a_row_was_taken_needs_no_answer_the_ne
         });
     };
     let waits = |hold: &mut Hold, since: u64| {
-        take(hold, since);
+        take(hold, since, ms(since + 500));
         hold.decide(ms(since + 250), in_flight(false, false));
         hold.decide(ms(since + 500), in_flight(false, false));
         let waits = hold.waits_for_last_holder;
         hold.stream_ended(ms(since + 500));
         waits
     };
-    take(&mut hold, 1000);
-    answer(&server, 1000, Holder::Nobody(AT));
-    answer(&server, 1250, Holder::Nobody(AT));
-    assert_eq!(hold.decide(ms(1300), in_flight(false, false)), HoldVerdict::ServerStops);
-    hold.stream_ended(ms(1300));
+    let unread_end = |hold: &mut Hold, since: u64| {
+        take(hold, since, ms(since + 500));
+        answer(&server, since, Holder::Nobody(AT));
+        answer(&server, since + 250, Holder::Nobody(AT));
+        assert_eq!(hold.decide(ms(since + 300), in_flight(false, false)), HoldVerdict::ServerStops);
+        hold.stream_ended(ms(since + 300));
+    };
+    unread_end(&mut hold, 1000);
     // The pause before the next attempt, however long it is.
     hold.decide(ms(1600), in_flight(false, false));
     assert!(!waits(&mut hold, 3000), "the relay reads why the server ends the stream");
     assert!(waits(&mut hold, 5000));
     assert!(waits(&mut hold, 7000), "a connection that broke is no such end");
+    unread_end(&mut hold, 9000);
+    take(&mut hold, 11_000, Duration::ZERO);
+    hold.stream_ended(ms(11_500));
+    assert!(waits(&mut hold, 13_000), "that end was not the last one");
 }
 
 #[test]
