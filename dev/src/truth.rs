@@ -323,6 +323,8 @@ mod tests {
         check(&[1, 2, 3, 4], &Report::default());
         check(&[1, 2, 3, 2, 3, 4], &Report { repeated: 2, ..Report::default() });
         assert!(Report { repeated: 2, ..Report::default() }.is_clean());
+        let twice = compare(&[row("order-1", 1)], &[record("order-1", 1), record("order-1", 1)]);
+        assert_eq!(twice.offenders, ["repeated: order-1 1 at outbox.event.order p0 offset 0"]);
     }
 
     #[test]

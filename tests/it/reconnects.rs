@@ -115,8 +115,7 @@ fn kafka_may_restart_and_crash_under_load() {
     kafka.start_again().unwrap();
     wait_more(&relay, 100);
     shop.close().unwrap();
-    // The broker may answer for one partition that it is not its leader yet. Then librdkafka begins a new epoch, and what it does not know
-    // the end of in another partition comes again: see duplicates.md.
+    // The broker may repeat what librdkafka sends again in a new epoch: see duplicates.md.
     load.assert_complete(&relay);
     assert_same_process(&mut relay, pid);
     assert!(relay.log().contains("Kafka client error"), "{}", relay.log());

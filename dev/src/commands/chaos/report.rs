@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_connection_may_repeat_only_where_the_broker_knows_no_repeats() {
+    fn a_lost_connection_may_repeat_but_where_the_broker_drops_repeats() {
         let lost = Outcome { lost: true, ..outcome(false, 3) };
         let to = |to, relay: &[&str]| Settings {
             to,

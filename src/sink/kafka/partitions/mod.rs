@@ -143,7 +143,7 @@ pub struct Partitions {
     events: Vec<Event>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
-    /// The producers must be flushed: since the last turn, a record was handed over that must not linger, or a waiting record needs the
+    /// The producers must be flushed: since the last turn, a record was enqueued that must not linger, or a waiting record needs the
     /// reports of earlier ones.
     urgent: bool,
 }
