@@ -5,7 +5,7 @@ use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
 use crate::sink::{Initialized, Owner, Token};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::Once;
 
 /// A destination with transactions, as it stands.
 struct Broker {
@@ -305,25 +305,39 @@ fn a_transaction_whose_time_was_spent_without_a_stream_is_not_too_long() {
     assert!(matches!(*ended, StreamEnd::StartOver(Why::OutOfTime(_))), "{ended:?}");
 }
 
-/// What is logged meanwhile.
-fn logged(act: impl FnOnce()) -> String {
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
+thread_local! {
+    /// What this thread logs, while that is of interest.
+    static LOG: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
 
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
+struct ThreadLog;
+
+impl std::io::Write for ThreadLog {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.with_borrow_mut(|log| log.iter_mut().for_each(|log| log.extend_from_slice(bytes)));
+        Ok(bytes.len())
     }
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
-    tracing::subscriber::with_default(subscriber, act);
-    String::from_utf8(std::mem::take(&mut log.0.lock().unwrap())).unwrap()
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What this thread logs meanwhile.
+///
+/// One subscriber takes the lines of all threads: `tracing` asks about a line once, in whichever thread logs it first, and remembers for all
+/// threads that nobody wants it.
+fn logged(act: impl FnOnce()) -> String {
+    static SUBSCRIBES: Once = Once::new();
+    SUBSCRIBES.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| ThreadLog).finish();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        // Another thread may have logged a line before the subscriber was in its place.
+        tracing::callsite::rebuild_interest_cache();
+    });
+    LOG.set(Some(Vec::new()));
+    act();
+    String::from_utf8(LOG.take().unwrap()).unwrap()
 }
 
 #[test]
