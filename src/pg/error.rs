@@ -98,6 +98,12 @@ pub enum Error {
         /// The session that holds the lock.
         holder: Box<LockHolder>,
     },
+    /// The slot has no position yet. Postgres creates a logical slot once the transactions that were open then have ended.
+    #[error("replication slot \"{slot}\" is still being created")]
+    SlotUnfinished {
+        /// Its name.
+        slot: String,
+    },
     /// The server at this address was the primary, and is a standby.
     #[error("Postgres is a standby there now, and has not been promoted: {refusal}")]
     NotPromoted {
@@ -275,6 +281,7 @@ impl Error {
             | Self::Ended
             | Self::Silent { .. }
             | Self::Locked { .. }
+            | Self::SlotUnfinished { .. }
             | Self::NotPromoted { .. }
             | Self::OtherServer { .. }
             | Self::WrongSession { .. } => Recovery::Reconnect,
@@ -306,6 +313,7 @@ impl Error {
             | Self::Ended
             | Self::Silent { .. }
             | Self::Locked { .. }
+            | Self::SlotUnfinished { .. }
             | Self::NotPromoted { .. }
             | Self::OtherServer { .. }
             | Self::WrongSession { .. }
@@ -330,6 +338,7 @@ impl Error {
             | Self::Ended
             | Self::Silent { .. }
             | Self::Locked { .. }
+            | Self::SlotUnfinished { .. }
             | Self::NotPromoted { .. }
             | Self::Tls { .. }
             | Self::File { .. }

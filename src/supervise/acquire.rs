@@ -357,13 +357,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
     /// The slot's position and its reader. They are read when no other relay can move or drop the slot. `own`: this relay's walsender.
     fn confirmed_position(&mut self, own: u32) -> Result<(Lsn, Option<u32>), RunError> {
         let mut control = self.known.open_query_connection(self.target, Purpose::Control)?;
-        let (confirmed, reader) =
-            self.known.slot_identity.check(&mut control, self.target, (self.witness(true), Some(own)))?;
-        // In Postgres, 0/0 means that there is no position.
-        if confirmed == Lsn::ZERO {
-            return Err(RunError::no_slot(&self.target.slot, self.known.slot_seen));
-        }
-        Ok((confirmed, reader))
+        self.known.slot_identity.check(&mut control, self.target, (self.witness(true), Some(own)))
     }
 }
 
@@ -446,7 +440,8 @@ fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Opti
 pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
     match (slot.row.plugin.as_deref(), slot.row.database.as_deref()) {
         (Some(_), Some(found)) if found != database => Err(RunError::slot_of_other_database(name, found, database)),
-        (Some("pgoutput"), _) => Ok(()),
+        // The plugin's name is empty at first while a slot is being created.
+        (Some("pgoutput" | ""), _) => Ok(()),
         (Some(plugin), _) => Err(RunError::slot_of_other_plugin(name, &format!("of plugin {plugin}"))),
         (None, _) => Err(RunError::slot_of_other_plugin(name, "a physical slot")),
     }
@@ -464,6 +459,9 @@ pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), 
     }
     if let Some(reason) = invalidation(slot) {
         return Err(RunError::slot_lost(name, reason, slot.confirmed_flush_lsn.unwrap_or_default()));
+    }
+    if slot.confirmed_flush_lsn.is_none() {
+        return Err(Error::SlotUnfinished { slot: name.to_owned() }.into());
     }
     Ok(())
 }

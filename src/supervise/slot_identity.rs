@@ -13,7 +13,7 @@ use super::StreamTarget;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::pg::slot_sighting::{self, Agreement, Sighting, Witness};
-use crate::pg::{Connection, catalog, identifier, literal, marker};
+use crate::pg::{Connection, Error, catalog, identifier, literal, marker};
 
 /// The slot when it was last seen.
 #[derive(Debug, Default)]
@@ -32,13 +32,16 @@ impl SlotIdentity {
         let Some(now) = slot_sighting::sight(connection, &target.slot)? else {
             return Err(RunError::no_slot(&target.slot, self.last.is_some()));
         };
+        // Only its position can tell whether it is the same slot.
+        let Some(confirmed) = now.confirmed else {
+            return Err(Error::SlotUnfinished { slot: target.slot.clone() }.into());
+        };
         let reader = now.reader;
         let now = now.without_reader(own);
         match &self.last {
             None => check_marker(connection, target, &now)?,
             Some(last) => compare(target, last, &now, witness)?,
         }
-        let confirmed = now.confirmed.unwrap_or_default();
         self.last = Some(now);
         Ok((confirmed, reader))
     }

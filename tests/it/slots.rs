@@ -1,5 +1,7 @@
 //! A slot that cannot be read, or that somebody else has read meanwhile.
 
+use std::thread::JoinHandle;
+
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{Options, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
@@ -132,6 +134,48 @@ fn accepted(lane: &Lane, log: &str) -> String {
     at
 }
 
+/// A slot whose creation has begun. It ends once the transaction of `open` has ended.
+struct UnfinishedSlot {
+    open: postgres::Client,
+    creation: JoinHandle<()>,
+}
+
+impl UnfinishedSlot {
+    #[track_caller]
+    fn begin(lane: &Lane) -> Self {
+        let mut open = lane.connect();
+        open.batch_execute("BEGIN; SELECT pg_current_xact_id()").unwrap();
+        let (mut client, name) = (lane.connect(), lane.name.clone());
+        let creation = std::thread::spawn(move || {
+            client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&name]).unwrap();
+        });
+        let sql = "SELECT FROM pg_replication_slots WHERE slot_name = $1 AND plugin = 'pgoutput'
+                      AND restart_lsn IS NOT NULL AND confirmed_flush_lsn IS NULL";
+        wait_until(LONG, "the creation of the slot", || Ok(open.query(sql, &[&lane.name])?.len() == 1)).unwrap();
+        Self { open, creation }
+    }
+
+    #[track_caller]
+    fn finish(mut self) {
+        self.open.batch_execute("COMMIT").unwrap();
+        self.creation.join().unwrap();
+    }
+}
+
+#[test]
+fn a_slot_that_is_being_created_is_waited_for() {
+    let lane = Lane::debezium();
+    lane.drop_slot(&lane.name);
+    let slot = UnfinishedSlot::begin(&lane);
+    let mut relay = lane.relay(&[]);
+    wait_log(&relay, "is still being created");
+    slot.finish();
+    relay.wait_streaming(LONG).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    wait_events(&relay, 1);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
 /// Kafka is frozen, so the relay leaves the slot; somebody drops it, rows come, somebody creates it.
 #[test]
 fn a_slot_that_was_created_again_while_the_relay_had_left_it_is_a_loud_stop() {
@@ -146,8 +190,10 @@ fn a_slot_that_was_created_again_while_the_relay_had_left_it_is_a_loud_stop() {
     wait_log(&relay, "disconnected from Postgres, slot kept");
     load.lane.drop_slot(&load.lane.name);
     Load::bulk(&mut client, "order-lost", 0..5);
-    load.lane.make_slot();
+    let slot = UnfinishedSlot::begin(&load.lane);
     kafka.resume().unwrap();
+    wait_log(&relay, "is still being created");
+    slot.finish();
     let (code, log) = ended(&mut relay);
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("nothing proves that it is the slot"), "{log}");

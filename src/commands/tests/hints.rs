@@ -111,6 +111,7 @@ fn run_errors() -> Vec<RunError> {
     errors.push(pg::Error::LoginRefused { host: "h".to_owned(), error: Box::new(error) }.into());
     let holder = Box::new(pg::LockHolder { pid: Some(7), ..pg::LockHolder::default() });
     errors.push(pg::Error::Locked { table: "public.outbox".to_owned(), holder }.into());
+    errors.push(pg::Error::SlotUnfinished { slot: slot.to_owned() }.into());
     errors.push(pg::Error::ClearText { host: "h".to_owned() }.into());
     errors.push(pg::Error::Authentication { host: "h".to_owned(), reason: "no password".to_owned() }.into());
     errors.push(pg::Error::from(FrameError::TooLarge { tag: b'd', length: 5 << 20, limit: 1 << 20 }).into());

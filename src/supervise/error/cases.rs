@@ -437,6 +437,11 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
     if let pg::Error::Locked { holder, .. } = error {
         return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}").into());
     }
+    if let pg::Error::SlotUnfinished { .. } = error {
+        let sql =
+            "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start;";
+        return Some(format!("transactions that were open before must end first: {sql}").into());
+    }
     if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
         return Some(
             "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".into(),

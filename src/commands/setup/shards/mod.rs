@@ -151,8 +151,9 @@ impl Move<'_, '_> {
         let mut wait = Wait::begin();
         for Member { slot: name, .. } in &self.plan.target.members {
             while let Some(slot) = server::slot(self.connection, name)? {
-                let slot = readable(name, &self.plan.database, Some(slot), false)?;
-                if !slot.row.active && slot.confirmed_flush_lsn.is_some() {
+                check_owner(name, &self.plan.database, &slot)?;
+                let is_finished = slot.confirmed_flush_lsn.is_some();
+                if is_finished && !readable(name, &self.plan.database, Some(slot), false)?.row.active {
                     break;
                 }
                 // A command that was killed leaves its statement running for a moment, and a slot that goes with it.
