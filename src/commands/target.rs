@@ -116,8 +116,7 @@ pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Res
         let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
         return Err(RunError::no_slot(&place.slot, was_there).into());
     };
-    check_slot(&place.slot, &place.source.dbname, &slot)?;
-    Ok(slot.confirmed_flush_lsn.unwrap_or_default())
+    Ok(check_slot(&place.slot, &place.source.dbname, &slot)?)
 }
 
 /// The tables that are named, or all of the publication.

@@ -98,7 +98,7 @@ pub enum Error {
         /// The session that holds the lock.
         holder: Box<LockHolder>,
     },
-    /// The slot has no position yet. Postgres creates a logical slot once the transactions that were open then have ended.
+    /// The slot's creation has begun, and ends once the transactions have ended that were open at its beginning.
     #[error("replication slot \"{slot}\" is still being created")]
     SlotUnfinished {
         /// Its name.

@@ -447,8 +447,8 @@ pub(crate) fn check_owner(name: &str, database: &str, slot: &Slot) -> Result<(),
     }
 }
 
-/// Checks that a relay on `database` can read the slot.
-pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), RunError> {
+/// Checks that a relay on `database` can read the slot. Returns the slot's position.
+pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<Lsn, RunError> {
     check_owner(name, database, slot)?;
     let row = &slot.row;
     if row.temporary {
@@ -460,10 +460,7 @@ pub(crate) fn check_slot(name: &str, database: &str, slot: &Slot) -> Result<(), 
     if let Some(reason) = invalidation(slot) {
         return Err(RunError::slot_lost(name, reason, slot.confirmed_flush_lsn.unwrap_or_default()));
     }
-    if slot.confirmed_flush_lsn.is_none() {
-        return Err(Error::SlotUnfinished { slot: name.to_owned() }.into());
-    }
-    Ok(())
+    slot.confirmed_flush_lsn.ok_or_else(|| Error::SlotUnfinished { slot: name.to_owned() }.into())
 }
 
 /// The reason why the slot cannot be read any more, from the newest column that the server's version has. Version 16 sets `conflicting` for

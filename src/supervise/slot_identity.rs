@@ -32,15 +32,15 @@ impl SlotIdentity {
         let Some(now) = slot_sighting::sight(connection, &target.slot)? else {
             return Err(RunError::no_slot(&target.slot, self.last.is_some()));
         };
-        // Only its position can tell whether it is the same slot.
+        // Without its position, nothing tells whether it is the same slot.
         let Some(confirmed) = now.confirmed else {
             return Err(Error::SlotUnfinished { slot: target.slot.clone() }.into());
         };
         let reader = now.reader;
         let now = now.without_reader(own);
         match &self.last {
-            None => check_marker(connection, target, &now)?,
-            Some(last) => compare(target, last, &now, witness)?,
+            None => check_marker(connection, target, (&now, confirmed))?,
+            Some(last) => compare(target, last, (&now, confirmed), witness)?,
         }
         self.last = Some(now);
         Ok((confirmed, reader))
@@ -58,14 +58,19 @@ impl SlotIdentity {
     }
 }
 
-fn compare(target: &StreamTarget, last: &Sighting, now: &Sighting, witness: Witness) -> Result<(), RunError> {
+/// Checks that the slot is the one that was seen last. `confirmed`: its position now.
+fn compare(
+    target: &StreamTarget,
+    last: &Sighting,
+    (now, confirmed): (&Sighting, Lsn),
+    witness: Witness,
+) -> Result<(), RunError> {
     if let Some(proof) = last.proves(now, witness) {
         tracing::debug!(slot = target.slot, ?proof, "the slot is the one that was seen before");
         return Ok(());
     }
     let read = witness.read.max(last.confirmed.unwrap_or_default());
-    let confirmed = now.confirmed.unwrap_or_default();
-    if target.accept_slot_at == now.confirmed && now.confirmed.is_some() {
+    if target.accept_slot_at == Some(confirmed) {
         tracing::warn!(
             slot = target.slot,
             %read, %confirmed,
@@ -76,17 +81,21 @@ fn compare(target: &StreamTarget, last: &Sighting, now: &Sighting, witness: Witn
     Err(RunError::slot_unproven(&target.slot, read, confirmed))
 }
 
-/// Checks that the slot fits the setup marker. If another relay reads the slot, that relay has checked it.
-fn check_marker(connection: &mut Connection, target: &StreamTarget, now: &Sighting) -> Result<(), RunError> {
+/// Checks that the slot, which is at `confirmed`, fits the setup marker. If another relay reads the slot, that relay has checked it.
+fn check_marker(
+    connection: &mut Connection,
+    target: &StreamTarget,
+    (now, confirmed): (&Sighting, Lsn),
+) -> Result<(), RunError> {
     let (publication, slot) = (&target.publication, &target.slot);
     let mark = catalog::publication_mark(connection, publication)?;
     let Err(error) = agrees(publication, slot, mark.comment.as_deref(), now) else { return Ok(()) };
-    if now.confirmed.is_none() || target.accept_slot_at != now.confirmed || !mark.owned {
+    if target.accept_slot_at != Some(confirmed) || !mark.owned {
         return Err(error);
     }
     tracing::warn!(
         slot,
-        confirmed = %now.confirmed.unwrap_or_default(),
+        %confirmed,
         "--accept-slot-at: resuming there; the setup marker no longer says since when the slot carries every row"
     );
     // Once the slot was read, nobody could tell that this marker was another slot's, and prune would trust it.

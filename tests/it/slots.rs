@@ -2,12 +2,14 @@
 
 use std::thread::JoinHandle;
 
+use rustix::process::Signal;
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{Options, Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
+use walrelay_dev::relay::run;
 use walrelay_dev::tap::{Direction, Tap};
 
-use crate::lane::{LONG, Lane, OUTBOX, ended, hint, ids, wait_events, wait_log};
+use crate::lane::{LONG, Lane, OUTBOX, binary, ended, hint, ids, wait_events, wait_log};
 use crate::load::Load;
 use crate::own;
 
@@ -149,8 +151,8 @@ impl UnfinishedSlot {
         let creation = std::thread::spawn(move || {
             client.execute("SELECT pg_create_logical_replication_slot($1, 'pgoutput')", &[&name]).unwrap();
         });
-        let sql = "SELECT FROM pg_replication_slots WHERE slot_name = $1 AND plugin = 'pgoutput'
-                      AND restart_lsn IS NOT NULL AND confirmed_flush_lsn IS NULL";
+        let sql = "SELECT FROM pg_replication_slots WHERE slot_name = $1 AND confirmed_flush_lsn IS NULL
+                      AND pg_backend_pid() = ANY (pg_blocking_pids(active_pid))";
         wait_until(LONG, "the creation of the slot", || Ok(open.query(sql, &[&lane.name])?.len() == 1)).unwrap();
         Self { open, creation }
     }
@@ -169,11 +171,42 @@ fn a_slot_that_is_being_created_is_waited_for() {
     let slot = UnfinishedSlot::begin(&lane);
     let mut relay = lane.relay(&[]);
     wait_log(&relay, "is still being created");
+    let place = ["--slot", &lane.name, "--publication", &lane.name, "--source", &lane.source];
+    let commands =
+        [(1, "status", ""), (1, "setup", "--apply"), (1, "prune", "--older-than=1d"), (2, "check", "--to=stdout://")];
+    for (code, command, flag) in commands {
+        let own = [command, flag].into_iter().filter(|word| !word.is_empty());
+        let output = run(&binary(), &own.chain(place).collect::<Vec<_>>()).unwrap();
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && text.contains("is still being created"), "{command}: {text}");
+    }
     slot.finish();
     relay.wait_streaming(LONG).unwrap();
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
     wait_events(&relay, 1);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// It stands still while the slot is dropped and its creation begins, so it never sees that there is none.
+#[test]
+fn a_standby_waits_for_a_slot_that_is_being_created_again_and_then_stops_loudly() {
+    let lane = Lane::debezium();
+    let (mut first, mut second) = (lane.streaming(&[]), lane.relay(&[]));
+    wait_log(&second, "waiting as standby");
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    wait_events(&first, 1);
+    lane.wait_confirmed();
+    second.signal(Signal::STOP).unwrap();
+    assert_eq!(first.terminate(LONG).unwrap().code, 0, "{}", first.log());
+    lane.drop_slot(&lane.name);
+    lane.sql("INSERT INTO outbox VALUES ('lost', 'order', 'k', 't', '1')");
+    let slot = UnfinishedSlot::begin(&lane);
+    second.signal(Signal::CONT).unwrap();
+    wait_log(&second, "is still being created");
+    slot.finish();
+    let (code, log) = ended(&mut second);
+    assert_eq!(code, 2, "{log}");
+    accepted(&lane, &log);
 }
 
 /// Kafka is frozen, so the relay leaves the slot; somebody drops it, rows come, somebody creates it.

@@ -131,7 +131,7 @@ struct StatusFacts {
 fn judge(request: &StatusRequest, found: StatusFacts) -> (StatusReport, Result<(), RunError>) {
     let outcome = match &found.slot {
         None => Err(RunError::no_slot(&request.slot, found.marked)),
-        Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|()| {
+        Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|_| {
             let now = found.sighting.as_ref();
             now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, found.comment.as_deref(), now))
         }),

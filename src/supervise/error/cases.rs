@@ -437,10 +437,8 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
     if let pg::Error::Locked { holder, .. } = error {
         return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}").into());
     }
-    if let pg::Error::SlotUnfinished { .. } = error {
-        let sql =
-            "SELECT pid, xact_start, query FROM pg_stat_activity WHERE backend_xid IS NOT NULL ORDER BY xact_start;";
-        return Some(format!("transactions that were open before must end first: {sql}").into());
+    if let pg::Error::SlotUnfinished { slot } = error {
+        return Some(format!("older transactions must end first; their processes (0: a prepared transaction): SELECT pg_blocking_pids(active_pid) FROM pg_replication_slots WHERE slot_name = {};", pg::literal(slot)).into());
     }
     if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
         return Some(

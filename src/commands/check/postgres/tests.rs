@@ -185,6 +185,11 @@ fn a_slot_is_judged_by_what_it_holds_and_how_long_it_can() {
     check(slot(|slot| slot.retained_wal_bytes = Some(45 << 30)), "slot_wal", Level::Warn, "max_slot_wal_keep_size");
     check(slot(|slot| slot.lag_bytes = Some(2 << 30)), "slot_wal", Level::Warn, "walrelay teardown --slot walrelay");
     check(slot(|slot| slot.row.wal_status = Some("lost".to_owned())), "slot", Level::Fail, "walrelay setup");
+    let begun = |slot: &mut Slot| {
+        slot.row.plugin = Some(String::new());
+        slot.confirmed_flush_lsn = None;
+    };
+    check(slot(begun), "slot", Level::Fail, "pg_blocking_pids");
     check(|facts| facts.slot = None, "slot", Level::Fail, "walrelay setup --apply");
     let lost = |facts: &mut Facts| {
         facts.slot = None;

@@ -286,6 +286,6 @@ fn readable(name: &str, database: &str, slot: Option<Slot>, has_rows: bool) -> R
         Err(RunError { cause: RunCause::SlotLost { reason, .. }, .. }) => {
             Err(CommandError::shard_lost(name, Some(&reason), has_rows))
         }
-        checked => Ok(checked.map(|()| slot)?),
+        checked => Ok(checked.map(|_| slot)?),
     }
 }
