@@ -122,8 +122,8 @@ trait Program: Debug + Send + Sync {
         None
     }
 
-    /// Ends what it leaves running when its process has ended.
-    fn ended(&self, _folder: &Path) {}
+    /// Ends what it leaves running when it was stopped.
+    fn stopped(&self, _folder: &Path) {}
 }
 
 /// A configuration file's text: where two lines set the same, the last counts.
@@ -211,8 +211,9 @@ impl Broker {
     /// # Errors
     /// It does not end in time.
     pub fn stop(&mut self) -> Result<()> {
-        let ran = self.service.stop(Signal::TERM, PATIENCE)?;
-        self.tidy(ran);
+        if self.service.stop(Signal::TERM, PATIENCE)? {
+            self.program.stopped(self.folder());
+        }
         Ok(())
     }
 
@@ -221,15 +222,7 @@ impl Broker {
     /// # Errors
     /// It cannot be ended.
     pub fn kill(&mut self) -> Result<()> {
-        let ran = self.service.kill()?;
-        self.tidy(ran);
-        Ok(())
-    }
-
-    fn tidy(&self, ran: bool) {
-        if ran {
-            self.program.ended(self.folder());
-        }
+        self.service.kill().map(drop)
     }
 
     /// SIGSTOP: it hangs, connections stay open.
@@ -314,8 +307,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         // Its data goes with it, so there is nothing to stop cleanly for.
-        let ended = self.service.kill();
-        self.tidy(ended.is_ok());
+        drop(self.service.kill());
     }
 }
 

@@ -1,6 +1,6 @@
 //! RabbitMQ on an Erlang of its own: everything it writes is below one folder, everything listens on 127.0.0.1.
 //!
-//! It starts epmd, which would outlive it, so epmd is ended with it.
+//! Erlang needs epmd, and starts it as a daemon, which would outlive it. So epmd is started first, as a child of the server.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -86,7 +86,8 @@ impl Program for RabbitMq {
     }
 
     fn command(&self, folder: &Path, port: u16) -> Command {
-        let mut command = self.prepared(&self.sbin.join("rabbitmq-server"), folder);
+        let mut command = self.prepared(Path::new("sh"), folder);
+        command.args(["-c", "epmd >/dev/null 2>&1 & exec \"$0\""]).arg(self.sbin.join("rabbitmq-server"));
         command.env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1").env("RABBITMQ_NODE_PORT", port.to_string());
         command
     }
@@ -112,7 +113,7 @@ impl Program for RabbitMq {
         fs::read_to_string(folder.join("rabbit.pid")).ok()?.trim().parse().ok()
     }
 
-    fn ended(&self, folder: &Path) {
+    fn stopped(&self, folder: &Path) {
         let mut epmd = self.prepared(&self.erlang.join("bin/epmd"), folder);
         drop(epmd.arg("-kill").stdout(Stdio::null()).stderr(Stdio::null()).status());
     }
