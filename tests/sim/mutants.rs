@@ -8,9 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// So many runs are enough to find it.
 const RUNS: u64 = 1000;
 
-/// The first seed with which the judge says `what`.
-fn found(mutant: Mutant, what: &str) -> Option<(u64, String)> {
-    (1..=RUNS).find_map(|seed| {
+/// The first seed, from `first` on, with which the judge says `what`. With `first` itself it has said it: a seed that draws other
+/// faults after a change is passed by.
+fn found(mutant: Mutant, first: u64, what: &str) -> Option<(u64, String)> {
+    (first..first + RUNS).find_map(|seed| {
         let panic = catch_unwind(AssertUnwindSafe(|| run_with(seed, Some(mutant)))).err()?;
         let said = panic.downcast::<String>().ok().filter(|said| said.contains(what))?;
         Some((seed, *said))
@@ -19,40 +20,40 @@ fn found(mutant: Mutant, what: &str) -> Option<(u64, String)> {
 
 #[test]
 fn two_requests_of_an_unproven_partition_under_way_are_found() {
-    println!("{:?}", found(Mutant::Unproven, " appears ").expect("rows are swapped"));
+    println!("{:?}", found(Mutant::Unproven, 702, " appears ").expect("rows are swapped"));
 }
 
 #[test]
 fn a_keys_rows_in_two_lanes_are_found() {
-    println!("{:?}", found(Mutant::TwoLanes, " appears ").expect("rows are swapped"));
+    println!("{:?}", found(Mutant::TwoLanes, 2, " appears ").expect("rows are swapped"));
 }
 
 #[test]
 fn a_queue_that_is_not_held_after_a_refusal_is_found() {
-    println!("{:?}", found(Mutant::NotHeld, " appears ").expect("rows are swapped"));
+    println!("{:?}", found(Mutant::NotHeld, 8, " appears ").expect("rows are swapped"));
 }
 
 #[test]
 fn clients_that_are_ended_once_the_slot_is_free_are_found() {
-    println!("{:?}", found(Mutant::ClosedLate, "STALE").expect("keys are stale"));
+    println!("{:?}", found(Mutant::ClosedLate, 39, "STALE").expect("keys are stale"));
 }
 
 #[test]
 fn a_client_that_is_replaced_and_goes_on_sending_is_found() {
-    println!("{:?}", found(Mutant::NotClosed, "STALE").expect("keys are stale"));
+    println!("{:?}", found(Mutant::NotClosed, 39, "STALE").expect("keys are stale"));
 }
 
 #[test]
 fn records_that_are_forgotten_before_the_connection_is_closed_are_found() {
-    println!("{:?}", found(Mutant::ForgottenFirst, "LOSS").expect("a keepalive confirms them"));
+    println!("{:?}", found(Mutant::ForgottenFirst, 4, "LOSS").expect("a keepalive confirms them"));
 }
 
 #[test]
 fn a_successor_that_sends_at_once_is_found() {
-    println!("{:?}", found(Mutant::NoSecond, "STALE").expect("keys are stale"));
+    println!("{:?}", found(Mutant::NoSecond, 78, "STALE").expect("keys are stale"));
 }
 
 #[test]
 fn a_clock_that_stops_while_the_machine_does_is_found() {
-    println!("{:?}", found(Mutant::StoppedClock, "STALE").expect("keys are stale"));
+    println!("{:?}", found(Mutant::StoppedClock, 4, "STALE").expect("keys are stale"));
 }
