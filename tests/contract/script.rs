@@ -262,6 +262,9 @@ pub(crate) fn refused(ground: &impl Ground) {
     driven.until("another sequence to go on", |it| it.numbers().contains_key(&3));
     driven.reported_once([3]);
     assert_eq!((driven.sink.in_flight().records, driven.sink.in_flight().held), (3, 3));
+    driven.take("refused", Some("k"), 4);
+    driven.sink.on_idle(Rows::Live);
+    driven.until("one that comes later to be held as well", |it| it.sink.in_flight().held == 4);
 
     driven.resolve(refusal.id, Resolution::Retry);
     let again = driven.refusal();
@@ -285,12 +288,12 @@ pub(crate) fn refused(ground: &impl Ground) {
 
     driven.resolve(second.id, Resolution::Skip);
     let third = driven.refusal();
-    assert_eq!((third.tag, driven.sink.in_flight().records), (tag(2), 1));
+    assert_eq!((third.tag, driven.sink.in_flight().records), (tag(2), 2));
     ground.allow("refused");
     driven.resolve(third.id, Resolution::Retry);
     driven.until_idle();
-    driven.reported_once([2, 3, 100]);
-    assert_eq!((numbers(&ground.stored("refused")), numbers(&ground.stored("dead"))), (vec![2], vec![100]));
+    driven.reported_once([2, 3, 4, 100]);
+    assert_eq!((numbers(&ground.stored("refused")), numbers(&ground.stored("dead"))), (vec![2, 4], vec![100]));
     assert_eq!((driven.sink.in_flight().bytes, driven.sink.in_flight().held), (0, 0));
 }
 

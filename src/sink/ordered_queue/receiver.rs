@@ -179,12 +179,14 @@ impl Receiver {
             self.queue.resolve(key, Resolved::Again);
             self.queue.resume(key);
         }
+        // Their records are not held any more.
+        self.publish();
     }
 
     fn heed(&mut self, message: Message) {
         match message {
             Message::Records(chunk) => {
-                let records = chunk.len();
+                let (records, held) = (chunk.len(), self.queue.held());
                 let at = self.keep(chunk);
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
                     let place = RecordPlace { chunk: at, number };
@@ -192,6 +194,10 @@ impl Receiver {
                     let hash = KeyHash::of(record.topic(), record.key());
                     let key = self.queue.key(hash);
                     self.queue.push(key, place);
+                }
+                // A relay that stops waits until all records in flight are held.
+                if self.queue.held() > held {
+                    self.publish();
                 }
             }
             Message::Resolve(id, decision) => self.decide(id, decision),

@@ -385,6 +385,30 @@ async fn a_key_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
 }
 
 #[tokio::test]
+async fn records_that_come_behind_a_refused_one_count_as_held_until_it_is_tried_again() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
+    sender.push(&record("refused"), tag);
+    sender.flush();
+    assert_eq!(receiver.next().await, RelayEvent::Work);
+    offer(&mut receiver, "refused");
+    let id = refusals(&mut sender)[0];
+    for records in 2..4 {
+        sender.push(&record("refused"), tag);
+        sender.flush();
+        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert!(refusals(&mut sender).is_empty());
+        assert_eq!((sender.in_flight().records, sender.in_flight().held), (records, records));
+    }
+    sender.resolve(id, Resolution::Retry);
+    for held in [3, 0] {
+        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert!(refusals(&mut sender).is_empty());
+        assert_eq!((sender.in_flight().records, sender.in_flight().held), (3, held), "while it pauses, then no more");
+    }
+}
+
+#[tokio::test]
 async fn a_key_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
     for forgotten in [false, true] {
         let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
