@@ -103,11 +103,13 @@ fn keys_values_headers_times_and_partitions_of_domains_are_those_of_the_types_be
 }
 
 #[test]
+#[ignore = "slow"]
 fn members_of_an_envelope_are_those_of_the_types_below_domains() {
     check(&flags(true));
 }
 
 #[test]
+#[ignore = "slow"]
 fn cloudevents_of_domains_are_those_of_the_types_below_them() {
     for mode in ["binary", "structured"] {
         let source = "--cloudevents-source=/shop".to_owned();

@@ -46,6 +46,7 @@ fn wait_named(relay: &mut Relay, words: &[&str]) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_lock_on_a_published_table_is_waited_out_and_named_at_the_start() {
     for (lock_timeout, table) in [("300ms", "other"), ("0", "outbox")] {
         let lane = lane(lock_timeout);

@@ -110,6 +110,7 @@ fn a_database_that_is_renamed_for_a_while_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_login_trigger_that_raises_for_a_while_is_waited_for() {
     if default_major() < LOGIN_TRIGGERS {
         return;

@@ -81,6 +81,7 @@ fn a_walsender_terminated_in_the_middle_of_a_large_transaction_repeats_nothing()
 }
 
 #[test]
+#[ignore = "slow"]
 fn postgres_may_restart_and_crash_under_load() {
     let mut postgres = own::postgres();
     let load = Load::on(&postgres, shared_kafka().unwrap());
@@ -102,6 +103,7 @@ fn postgres_may_restart_and_crash_under_load() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn kafka_may_restart_and_crash_under_load() {
     let mut kafka = own::kafka();
     let load = Load::on(shared_postgres().unwrap(), &kafka);
