@@ -34,7 +34,7 @@ mod truth;
 mod wal;
 mod world;
 
-/// Steps of all runs together: half a minute of an unoptimised build.
+/// Steps of all runs together: some fifty seconds of an unoptimised build.
 const STEPS: u64 = 1_000_000;
 
 /// Where the seeds begin when none is asked for.

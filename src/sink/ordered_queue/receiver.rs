@@ -179,7 +179,7 @@ impl Receiver {
             self.queue.resolve(key, Resolved::Again);
             self.queue.resume(key);
         }
-        // Their records are not held any more.
+        // The records of these keys are not held any more.
         self.publish();
     }
 
