@@ -103,7 +103,6 @@ fn postgres_may_restart_and_crash_under_load() {
 }
 
 #[test]
-#[ignore = "slow"]
 fn kafka_may_restart_and_crash_under_load() {
     let mut kafka = own::kafka();
     let load = Load::on(shared_postgres().unwrap(), &kafka);

@@ -133,7 +133,6 @@ const CODES: [(&str, i16); 8] = [
 ];
 
 #[test]
-#[ignore = "slow"]
 fn records_that_a_broker_refuses_for_now_come_again_with_their_rows_times() {
     let tap = Tap::listen().unwrap();
     let options = kafka::Options { advertise_through: Some(tap.port()), ..kafka::Options::default() };
