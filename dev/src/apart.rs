@@ -4,7 +4,7 @@
 //! cannot stand in for it: it has acknowledged the bytes that it holds back, and so hides what the kernel sends by itself once the way is
 //! whole again. Unix sockets work across; so a program on the other side reaches Postgres by its socket.
 //!
-//! Needs root, `ip` (iproute2) and `nft` (nftables).
+//! Needs root and `ip` (iproute2).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process;
 
-/// What the rules are in.
-const TABLE: &str = "walrelay_apart";
+/// A hardware address that no interface has.
+const NOBODY: &str = "02:00:00:00:00:01";
 
 /// The other side of a way.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Apart {
         let number = std::process::id().wrapping_mul(7) + MADE.fetch_add(1, Ordering::Relaxed);
         let net = format!("10.{}.{}", 200 + number / 250 % 50, number % 250);
         let made = Self { name: format!("walrelay{number}"), net };
-        made.furnish().context("no network namespace with a veth pair: iproute2, nftables and root are needed")?;
+        made.furnish().context("no network namespace with a veth pair: iproute2 and root are needed")?;
         Ok(made)
     }
 
@@ -53,9 +53,7 @@ impl Apart {
         ip(&["link", "set", &ours, "up"])?;
         ip(&["-n", name, "addr", "add", &format!("{net}.2/24"), "dev", &theirs])?;
         ip(&["-n", name, "link", "set", &theirs, "up"])?;
-        ip(&["-n", name, "link", "set", "lo", "up"])?;
-        // The table is made now, so that a missing `nft` shows at the beginning.
-        self.both(&format!("add table inet {}", self.table()))
+        ip(&["-n", name, "link", "set", "lo", "up"])
     }
 
     fn ours(&self) -> String {
@@ -64,10 +62,6 @@ impl Apart {
 
     fn theirs(&self) -> String {
         format!("{}b", self.name)
-    }
-
-    fn table(&self) -> String {
-        format!("{TABLE}_{}", self.name)
     }
 
     /// This side's address.
@@ -81,52 +75,33 @@ impl Apart {
         (PathBuf::from("ip"), words.into_iter().chain([program.into()]).collect())
     }
 
-    /// Drops every packet between the two sides as it arrives, on both.
+    /// Drops every packet between the two sides as it arrives, on both: each sends to a hardware address that the other has not.
     ///
     /// # Errors
-    /// The rules cannot be set.
+    /// The neighbour's address cannot be set.
     pub fn cut(&self) -> Result<()> {
-        let table = self.table();
-        let rules = |interface: &str| {
-            format!(
-                "add chain inet {table} cut {{ type filter hook input priority -300; }}\n\
-                 add rule inet {table} cut iifname \"{interface}\" drop"
-            )
-        };
-        self.nft(false, &rules(&self.ours()))?;
-        self.nft(true, &rules(&self.theirs()))
+        self.both(&["neigh", "replace"], &["lladdr", NOBODY, "nud", "permanent"])
     }
 
     /// Lets the packets through again.
     ///
     /// # Errors
-    /// The rules cannot be taken away.
+    /// The neighbour's address cannot be taken away.
     pub fn heal(&self) -> Result<()> {
-        let table = self.table();
-        self.both(&format!("delete table inet {table}\nadd table inet {table}"))
+        self.both(&["neigh", "del"], &[])
     }
 
-    fn both(&self, rules: &str) -> Result<()> {
-        self.nft(false, rules)?;
-        self.nft(true, rules)
-    }
-
-    fn nft(&self, inside: bool, rules: &str) -> Result<()> {
-        let mut command = if inside {
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.name, "nft"]);
-            command
-        } else {
-            Command::new("nft")
-        };
-        process::finish(command.arg(rules)).map(drop)
+    /// What is done with each side's entry for the other.
+    fn both(&self, action: &[&str], more: &[&str]) -> Result<()> {
+        let Self { name, net } = self;
+        ip(&[action, &[&format!("{net}.2"), "dev", &self.ours()], more].concat())?;
+        ip(&[&["-n", name], action, &[&format!("{net}.1"), "dev", &self.theirs()], more].concat())
     }
 }
 
 impl Drop for Apart {
     fn drop(&mut self) {
         // With the namespace, both ends of the veth pair go.
-        drop(self.nft(false, &format!("delete table inet {}", self.table())));
         drop(ip(&["netns", "del", &self.name]));
         drop(ip(&["link", "del", &self.ours()]));
     }
