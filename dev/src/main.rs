@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use walrelay_dev::{brokers, provision, sdk};
+use walrelay_dev::{brokers, kafka, provision, sdk};
 
 use commands::{
     backfill, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
@@ -103,10 +103,12 @@ fn provision_all(postgres: &[u32], with: &[String], sdk: bool) -> Result<()> {
         let tools = provision::postgres(*major)?;
         screen::line(&format!("Postgres {} in {}", tools.version, tools.bin.display()));
     }
-    let kafka = provision::kafka()?;
-    screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, kafka.libs.display()));
+    let tools = provision::kafka()?;
+    screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, tools.libs.display()));
+    kafka::archive_classes()?;
     for kind in with {
         screen::line(&format!("{} in {}", kind.name(), kind.provision()?.display()));
+        kind.archive_classes()?;
     }
     if sdk {
         screen::line(&format!("CloudEvents' SDK in {}", sdk::provision()?.display()));

@@ -52,6 +52,9 @@ pub(crate) const OUTPUT: (&str, &str) = ("outputDirectory", ".");
 /// The oldest Java that Kafka 4 runs on.
 const OLDEST_JAVA: u32 = 17;
 
+/// Beside a program's jars: see [`archive_classes`].
+const CLASS_ARCHIVE: &str = "classes.jsa";
+
 /// A deadline that only a failure reaches.
 const RUNNABLE_WITHIN: Duration = Duration::from_secs(30);
 
@@ -276,6 +279,26 @@ pub(crate) fn tool(name: &str, bring: impl FnOnce(&Path) -> Result<()>) -> Resul
         fill(&home, bring)?;
     }
     Ok(home)
+}
+
+/// The JVM's argument for the classes of these jars as [`archive_classes`] kept them, if it has.
+pub(crate) fn shared_classes(libs: &Path) -> Option<String> {
+    let archive = libs.join(CLASS_ARCHIVE);
+    archive.exists().then(|| format!("-XX:SharedArchiveFile={}", archive.display()))
+}
+
+/// Keeps the classes of the jars in `libs` as a JVM has loaded them at its end, unless that is done: later ones start with half the CPU
+/// time. `run` starts one with an argument and stops it. A JVM of another build ignores the archive (java(1), "Class Data Sharing").
+pub(crate) fn archive_classes(libs: &Path, run: impl FnOnce(String) -> Result<()>) -> Result<()> {
+    let _lock = lock(&dev_dir())?;
+    let archive = libs.join(CLASS_ARCHIVE);
+    if archive.exists() {
+        return Ok(());
+    }
+    say(&format!("{}: keeps its classes, for quick starts", libs.display()));
+    let part = libs.join("classes.part");
+    run(format!("-XX:ArchiveClassesAtExit={}", part.display()))?;
+    fs::rename(&part, &archive).with_context(|| format!("Java has written no {}", part.display()))
 }
 
 /// The `java` of `JAVA_HOME`, else of the path.

@@ -14,6 +14,8 @@ use crate::http;
 pub(super) struct ElasticMq {
     pub(super) libs: PathBuf,
     pub(super) java: PathBuf,
+    /// The JVM's argument for classes that are loaded already.
+    pub(super) classes: Option<String>,
 }
 
 impl Program for ElasticMq {
@@ -38,7 +40,7 @@ impl Program for ElasticMq {
 
     fn command(&self, folder: &Path, _port: u16) -> Command {
         let mut command = Command::new(&self.java);
-        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
+        command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]).args(&self.classes);
         command.arg(format!("-Dconfig.file={}", folder.join("elasticmq.conf").display()));
         command.arg("-cp").arg(self.libs.join("*")).arg("org.elasticmq.server.Main");
         command

@@ -162,7 +162,7 @@ impl Kafka {
         };
         command.args(heap);
         if !self.for_benchmarks {
-            command.args(["-XX:TieredStopAtLevel=1", "-Xshare:auto"]);
+            command.arg("-XX:TieredStopAtLevel=1").args(provision::shared_classes(&self.tools.libs));
         }
         command.args(&self.java_arguments);
         command.arg(logging).arg("-cp").arg(self.tools.libs.join("*")).arg(class);
