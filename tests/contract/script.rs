@@ -426,7 +426,7 @@ pub(crate) fn switched(ground: &(impl Ground + Sync)) {
         for refused in std::mem::take(&mut driven.refused) {
             driven.resolve(refused.id, Resolution::Skip);
             skipped.insert(refused.tag.token.transaction);
-            switching.store(skipped.len() < 200, Relaxed);
+            switching.store(skipped.len() < 100, Relaxed);
         }
     };
     let last = std::thread::scope(|scope| {

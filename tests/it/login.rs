@@ -67,6 +67,7 @@ fn a_database_that_is_closed_for_a_while_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_right_to_connect_that_is_revoked_for_a_while_is_waited_for() {
     let (lane, role, source) = lane_with_role();
     let more = ["--source", source.as_str()];
@@ -88,6 +89,7 @@ fn a_right_to_connect_that_is_revoked_for_a_while_is_waited_for() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_database_that_is_renamed_for_a_while_is_waited_for() {
     let lane = Lane::debezium();
     let mut relay = lane.streaming(&[]);

@@ -309,6 +309,7 @@ fn kills_of_relay_and_server_lose_nothing_swap_nothing_and_repeats_are_dropped()
 }
 
 #[test]
+#[ignore = "slow"]
 fn in_batches_kills_lose_nothing_and_swap_nothing_and_a_refused_row_is_found() {
     let mut broker = Broker::start(Kind::Nats, &[]).unwrap();
     let lane = with_stream(&broker, &json!({ "allow_atomic": true, "max_msg_size": 4000 }));

@@ -85,6 +85,7 @@ fn a_password_in_a_file_is_read_again_at_each_connection() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_token_in_a_file_is_read_again_at_each_connection() {
     let tokens = |token: &str| format!("authorization {{ token: {token} }}");
     let mut it = Guarded::new(&tokens("secret1"), &json!({ "auth_token": "secret1" }));
@@ -157,6 +158,7 @@ fn keyed(key: &Key) -> String {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_key_in_a_file_is_read_again_at_each_connection() {
     let (first, second) = (Key::new(USER), Key::new(USER));
     let mut it = Guarded::new(&keyed(&first), &json!({ "user": "admin", "pass": "secret" }));

@@ -364,6 +364,7 @@ fn an_alarm_a_broker_that_hangs_and_an_outage_are_waited_out() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn kills_of_relay_and_broker_lose_nothing_and_swap_no_rows_of_a_key() {
     let mut broker = Broker::start(Kind::RabbitMq, &[]).unwrap();
     let lane = bound(&broker);

@@ -43,6 +43,7 @@ fn assert_same_process(relay: &mut Relay, pid: Option<u32>) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_terminated_walsender_is_replaced_without_loss_or_repeats() {
     let load = Load::shared();
     let mut relay = load.lane.streaming(&[]);

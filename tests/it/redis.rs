@@ -258,6 +258,7 @@ fn follow(broker: &Broker, text: &str) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_command_for_a_missing_right_is_whole_for_a_stream_and_for_that_of_dead_letters() {
     for more in [&["-X", "dedupe=1h", "-X", "wait=0,1000"][..], &[]] {
         let user = "user app on >secret +auth +client|setname";

@@ -111,6 +111,7 @@ fn check_one_too_large(partitions: u32, action: &str) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn neighbours_of_a_row_that_is_skipped_keep_their_times() {
     check_one_too_large(1, "--on-bad-row=skip");
 }

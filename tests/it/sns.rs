@@ -64,6 +64,7 @@ fn keys_keep_their_order_through_kills_partial_failures_and_lost_connections_and
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_bad_row_stops_is_skipped_or_goes_to_the_dead_letter_topic() {
     let rows = "INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '{}'), ('2', 'order', 'k', 't', NULL), ('3', 'order', 'k', 't', '{}')";
     let (stopped, gate) = (lane(), topics());

@@ -76,7 +76,7 @@ fn a_clean_stop_in_the_middle_of_a_backlog_repeats_nothing() {
     };
     more();
     let mut relay = load.lane.relay(&[]);
-    for _ in 0..4 {
+    for _ in 0..2 {
         wait_events(&relay, 300);
         stop(&mut relay);
         // However little the stop has left of the last one.
@@ -106,6 +106,7 @@ fn a_clean_stop_in_the_middle_of_a_large_transaction_reads_it_to_its_end() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_kill_loses_nothing_and_repeats_no_more_than_a_tail() {
     let load = Load::shared();
     let mut relay = load.lane.relay(&[]);

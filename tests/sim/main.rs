@@ -34,8 +34,8 @@ mod truth;
 mod wal;
 mod world;
 
-/// Steps of all runs together: some fifty seconds of an unoptimised build.
-const STEPS: u64 = 1_000_000;
+/// Steps of all runs together: some twenty-five seconds of an unoptimised build.
+const STEPS: u64 = 500_000;
 
 /// Where the seeds begin when none is asked for.
 const FIRST_SEED: u64 = 1;
