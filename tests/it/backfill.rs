@@ -288,8 +288,7 @@ fn after_kills_at_any_moment_it_resumes_and_repeats_only_what_was_not_written_do
 #[test]
 fn a_graceful_stop_exits_1_and_the_next_run_repeats_nothing() {
     let lane = with_old_rows(3000);
-    let mut filling =
-        Relay::start(&binary(), &arguments(&lane, &["--rate", "1000/s"]), &[] as &[(&str, &str)]).unwrap();
+    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "100/s"]), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     let exit = filling.terminate(LONG).unwrap();
     assert!(exit.code == 1 && filling.log().contains("stopped before it was done"), "{}", filling.log());
@@ -373,7 +372,7 @@ fn rows_updated_after_the_slot_was_made_are_refused_unless_they_may_be_left_out(
 fn with_a_new_slot_rows_are_published_as_the_snapshot_sees_them_whatever_becomes_of_them() {
     let lane = Lane::empty();
     lane.sql(&format!("{OUTBOX}; {}", rows(1, 3000)));
-    let more = ["--setup", "--table", "outbox", "--rate", "1000"];
+    let more = ["--setup", "--table", "outbox", "--rate", "300"];
     let mut filling = Relay::start(&binary(), &arguments(&lane, &more), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     lane.sql("UPDATE outbox SET payload = '{\"changed\": true}'; DELETE FROM outbox WHERE id::int > 2900");
@@ -386,7 +385,7 @@ fn with_a_new_slot_rows_are_published_as_the_snapshot_sees_them_whatever_becomes
 fn once_the_snapshot_is_gone_updated_rows_are_refused_and_nothing_is_published_twice() {
     let lane = Lane::empty();
     lane.sql(&format!("{OUTBOX}; {}", rows(1, 3000)));
-    let more = ["--setup", "--table", "outbox", "--rate", "1000"];
+    let more = ["--setup", "--table", "outbox", "--rate", "100"];
     let mut filling = Relay::start(&binary(), &arguments(&lane, &more), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     assert_eq!(filling.terminate(LONG).unwrap().code, 1, "{}", filling.log());

@@ -38,7 +38,7 @@ fn a_table_without_a_key_is_resumed_behind_the_last_row_whatever_the_planner_cho
 #[test]
 fn a_row_that_is_updated_before_it_is_read_is_refused_before_the_table_counts_as_done() {
     let lane = with_old_rows(100);
-    let mut filling = filling(&lane, &["--rate", "50", "--chunk", "10"]);
+    let mut filling = filling(&lane, &["--rate", "20", "--chunk", "10"]);
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     lane.sql("UPDATE outbox SET type = 'Changed' WHERE id = '99'");
     let code = filling.wait_exit(LONG).unwrap();

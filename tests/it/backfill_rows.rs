@@ -40,7 +40,7 @@ fn composite_keys_are_paged_through_and_rows_come_in_the_order_that_is_asked_for
 #[ignore = "slow"]
 fn a_table_without_a_key_is_read_by_place_and_resumed_there() {
     let lane = with_old(&format!("{}; {}", OUTBOX.replace(" PRIMARY KEY", ""), rows(1, 5000)));
-    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "2000"]), &[] as &[(&str, &str)]).unwrap();
+    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "500"]), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     filling.kill9().unwrap();
     lane.sql(&rows(5001, 5050));
@@ -58,7 +58,7 @@ fn a_table_without_a_key_is_read_by_place_and_resumed_there() {
 #[test]
 fn a_table_without_a_key_that_was_rewritten_is_not_resumed() {
     let lane = with_old(&format!("{}; {}", OUTBOX.replace(" PRIMARY KEY", ""), rows(1, 3000)));
-    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "1000"]), &[] as &[(&str, &str)]).unwrap();
+    let mut filling = Relay::start(&binary(), &arguments(&lane, &["--rate", "100"]), &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!lane.records_now("order").is_empty())).unwrap();
     assert_eq!(filling.terminate(LONG).unwrap().code, 1, "{}", filling.log());
     lane.sql("VACUUM FULL outbox");

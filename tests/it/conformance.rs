@@ -1,6 +1,6 @@
 //! The cases of `tests/conformance`, on Postgres 15 and the newest one.
 //!
-//! `WALRELAY_CONFORMANCE_POSTGRES` names other majors, `WALRELAY_CONFORMANCE_ONLY` groups by a part of their names.
+//! `WALRELAY_TEST_CONFORMANCE_POSTGRES` names other majors, `WALRELAY_TEST_CONFORMANCE_ONLY` groups by a part of their names.
 
 use walrelay_dev::conformance::data;
 use walrelay_dev::conformance::suite::{self, Options};
@@ -8,7 +8,7 @@ use walrelay_dev::conformance::suite::{self, Options};
 use crate::lane::binary;
 
 fn majors() -> Vec<u32> {
-    let named = std::env::var("WALRELAY_CONFORMANCE_POSTGRES").unwrap_or_else(|_| "15,18".to_owned());
+    let named = std::env::var("WALRELAY_TEST_CONFORMANCE_POSTGRES").unwrap_or_else(|_| "15,18".to_owned());
     named.split(',').map(|major| major.trim().parse().unwrap()).collect()
 }
 
@@ -24,7 +24,7 @@ fn assert_alike(majors: Vec<u32>, only: Option<String>) -> usize {
 #[test]
 #[ignore = "slow"]
 fn every_case_gives_the_records_that_postgres_and_debezium_say() {
-    let only = std::env::var("WALRELAY_CONFORMANCE_ONLY").ok();
+    let only = std::env::var("WALRELAY_TEST_CONFORMANCE_ONLY").ok();
     let run = assert_alike(majors(), only.clone());
     assert!(only.is_some() || run > 200, "{run}");
 }

@@ -61,20 +61,29 @@ impl Lane {
 
     /// Makes tables, publication and slot.
     pub(crate) fn furnish(self, tables: &str, published: &str) -> Self {
-        self.sql(tables);
-        self.publish(published);
-        self.make_slot();
+        let mut client = self.connect();
+        for statements in [tables, &self.publication(published), &self.slot()] {
+            client.batch_execute(statements).unwrap();
+        }
         self
     }
 
     /// Makes the publication.
     pub(crate) fn publish(&self, tables: &str) {
-        self.sql(&format!("CREATE PUBLICATION {} FOR TABLE {tables} WITH (publish = 'insert')", self.name));
+        self.sql(&self.publication(tables));
     }
 
     /// Makes the slot.
     pub(crate) fn make_slot(&self) {
-        self.sql(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", self.name));
+        self.sql(&self.slot());
+    }
+
+    fn publication(&self, tables: &str) -> String {
+        format!("CREATE PUBLICATION {} FOR TABLE {tables} WITH (publish = 'insert')", self.name)
+    }
+
+    fn slot(&self) -> String {
+        format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", self.name)
     }
 
     /// Drops a slot, once the server has seen the end of who read it.

@@ -223,7 +223,8 @@ impl Ground {
     }
 
     fn arguments(&self, site: &Site<'_>, group: &Group) -> Result<Vec<String>> {
-        let mut arguments = vec!["run".to_owned()];
+        // Records that are repeated because a thousand topics take a busy machine long to make are no difference.
+        let mut arguments = vec!["run".to_owned(), "--disconnect-after=10min".to_owned()];
         if group.is_debezium() {
             let files = site.files(&self.folder, &site.name, &self.kafka().brokers())?;
             arguments.extend(files.into_iter().map(|file| format!("--from-debezium={}", file.display())));
