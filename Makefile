@@ -15,7 +15,7 @@ NETWORK_RATES = 1000,2000
 # 1, or 3 of which 2 have to be in sync.
 BROKERS ?= 1
 FUZZ_SECONDS ?= 30
-# Which of the slow tests run: all, none, or one of the parts 0 to 9; empty: the commit chooses.
+# Which of the slow tests run: all, none, or one of the parts 0 to 19; empty: the commit chooses.
 export SLOW ?=
 # Further arguments of the program that a target runs, such as ARGS='--seed 7'.
 ARGS ?=
@@ -39,7 +39,7 @@ demo: ## TO=kafka, redis, nats, rabbitmq or sqs: a shop writes, a consumer reads
 # Its rounds of chaos are the same each time, so that a failure is the change's; `make chaos` draws new ones. Two tests for each
 # core, since they wait for servers half of their time. The programs are built along with the tests, so that nothing is compiled for
 # two sets of features; `cargo check` shows that the programs alone need none of the tests'.
-test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not a tenth of them)
+test: ## Formatting, lints, docs, and tests, on Postgres and Kafka of its own (SLOW=all: also all that are slow, not a twentieth of them)
 	@dev/prerequisites test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
