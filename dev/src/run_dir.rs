@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
@@ -16,6 +17,10 @@ use crate::{account, process};
 /// Below the range that Linux takes for outgoing connections (32768 and up), so that the port is still free when a
 /// service comes back to it.
 const PORTS: std::ops::Range<u16> = 10_240..32_000;
+
+/// By when the watchdog of a process that is gone has removed its folders. A hundred thousand files take it half a minute, which nobody
+/// who starts meanwhile is to wait for.
+const WATCHDOG: Duration = Duration::from_hours(1);
 
 /// Makes the folder `kind-PID-N` in `run`.
 ///
@@ -61,11 +66,13 @@ fn claims() -> PathBuf {
     std::env::temp_dir().join(format!("walrelay-ports-{}", rustix::process::getuid().as_raw()))
 }
 
-/// Removes the folders of that kind whose process is gone; best effort, its watchdog may be at it just now.
+/// Removes the folders of that kind whose process is gone, and its watchdog with it; best effort.
 fn sweep(run: &Path, kind: &str) {
     let Ok(entries) = fs::read_dir(run) else { return };
     for entry in entries.flatten() {
-        if owner(&entry.file_name().to_string_lossy(), kind).is_some_and(|pid| !process::is_alive(pid)) {
+        let is_gone = owner(&entry.file_name().to_string_lossy(), kind).is_some_and(|pid| !process::is_alive(pid));
+        let age = entry.metadata().and_then(|it| it.modified()).ok().and_then(|changed| changed.elapsed().ok());
+        if is_gone && age.is_some_and(|age| age > WATCHDOG) {
             drop(fs::remove_dir_all(entry.path()));
         }
     }
@@ -92,6 +99,7 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::time::SystemTime;
 
     #[test]
     fn a_folder_names_its_process() {
@@ -118,14 +126,16 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_gone_processes_are_swept_and_ours_stay() {
+    fn folders_of_processes_that_are_long_gone_are_swept_and_others_stay() {
         let run = std::env::temp_dir().join(format!("walrelay-sweep-{}", std::process::id()));
-        let dead = run.join(format!("kafka-{}-0", u32::MAX));
+        let [dead, just_dead] = [0, 1].map(|number| run.join(format!("kafka-{}-{number}", u32::MAX)));
         account::make_passable(&dead).unwrap();
+        account::make_passable(&just_dead).unwrap();
+        fs::File::open(&dead).unwrap().set_modified(SystemTime::now() - 2 * WATCHDOG).unwrap();
         let first = make(&run, "kafka").unwrap();
         let second = make(&run, "kafka").unwrap();
         assert!(first.exists() && second.exists() && first != second);
-        assert!(!dead.exists());
+        assert!(!dead.exists() && just_dead.exists());
         fs::remove_dir_all(&run).unwrap();
     }
 }

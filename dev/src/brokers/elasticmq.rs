@@ -7,13 +7,12 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::{Program, text};
-use crate::http;
+use crate::{http, provision};
 
 /// ElasticMQ by its jars.
 #[derive(Debug)]
 pub(super) struct ElasticMq {
     pub(super) libs: PathBuf,
-    pub(super) java: PathBuf,
     /// The JVM's argument for classes that are loaded already.
     pub(super) classes: Option<String>,
 }
@@ -39,7 +38,7 @@ impl Program for ElasticMq {
     }
 
     fn command(&self, folder: &Path, _port: u16) -> Command {
-        let mut command = Command::new(&self.java);
+        let mut command = Command::new(provision::java());
         command.args(["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]).args(&self.classes);
         command.arg(format!("-Dconfig.file={}", folder.join("elasticmq.conf").display()));
         command.arg("-cp").arg(self.libs.join("*")).arg("org.elasticmq.server.Main");

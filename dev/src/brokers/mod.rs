@@ -100,8 +100,7 @@ impl Kind {
         }
         let libs = self.provision()?;
         provision::archive_classes(&libs.clone(), |argument| {
-            let program = elasticmq::ElasticMq { libs, java: provision::java(), classes: Some(argument) };
-            Broker::of(self, Box::new(program), &[])?.stop()
+            Broker::of(self, Box::new(elasticmq::ElasticMq { libs, classes: Some(argument) }), &[])?.stop()
         })
     }
 
@@ -111,10 +110,7 @@ impl Kind {
             Self::Valkey => Box::new(valkey::Valkey { program: home }),
             Self::Nats => Box::new(nats::Nats { program: home }),
             Self::RabbitMq => Box::new(rabbitmq::RabbitMq::new(&home)?),
-            Self::ElasticMq => {
-                let classes = provision::shared_classes(&home);
-                Box::new(elasticmq::ElasticMq { libs: home, java: provision::java(), classes })
-            }
+            Self::ElasticMq => Box::new(elasticmq::ElasticMq { classes: provision::shared_classes(&home), libs: home }),
         })
     }
 }

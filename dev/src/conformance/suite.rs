@@ -104,9 +104,8 @@ fn on_ground(ground: &Ground, group: &Group, options: &Options) -> Report {
     match judged {
         Ok(Some((failures, run))) => {
             (report.run, report.records) = (group.cases.len(), run.records.len());
-            if !failures.is_empty() {
-                report.failures.push(format!("{place}: the relay said: {}", run.ended.1));
-            }
+            let said = || format!("{place}: the relay said: {}", run.ended.1);
+            report.failures.extend((!failures.is_empty()).then(said));
             report.failures.extend(failures.into_iter().map(|failure| format!("{place}: {failure}")));
             report.answers.push((group.name.clone(), run.oracles));
         }
