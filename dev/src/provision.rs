@@ -288,7 +288,8 @@ pub(crate) fn shared_classes(libs: &Path) -> Option<String> {
 }
 
 /// Keeps the classes of the jars in `libs` as a JVM has loaded them at its end, unless that is done: later ones start with half the CPU
-/// time. `run` starts one with an argument and stops it. A JVM of another build ignores the archive (java(1), "Class Data Sharing").
+/// time. `run` starts one with an argument and stops it. A JVM of another build says that it cannot use the archive, and starts without
+/// (java(1), "Application Class Data Sharing").
 pub(crate) fn archive_classes(libs: &Path, run: impl FnOnce(String) -> Result<()>) -> Result<()> {
     let _lock = lock(&dev_dir())?;
     let archive = libs.join(CLASS_ARCHIVE);

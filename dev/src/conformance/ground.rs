@@ -223,7 +223,7 @@ impl Ground {
     }
 
     fn arguments(&self, site: &Site<'_>, group: &Group) -> Result<Vec<String>> {
-        // Records that are repeated because a thousand topics take a busy machine long to make are no difference.
+        // A busy Kafka makes a thousand topics in more than the default. The relay would come back and repeat records.
         let mut arguments = vec!["run".to_owned(), "--disconnect-after=10min".to_owned()];
         if group.is_debezium() {
             let files = site.files(&self.folder, &site.name, &self.kafka().brokers())?;
