@@ -91,7 +91,7 @@ impl Finding {
 
     /// Adds the SQL or the command that fixes it.
     #[must_use]
-    pub fn fix(self, fix: impl Into<Remedy>) -> Self {
+    pub fn with_fix(self, fix: impl Into<Remedy>) -> Self {
         Self { fix: Some(fix.into()), ..self }
     }
 

@@ -27,7 +27,7 @@ use walrelay::relay::{Limits, Relay, StreamEnd, SystemClock};
 use walrelay::route::TopicSetting;
 use walrelay::sink::Sink;
 use walrelay::sink::destination::EventBinding;
-use walrelay::sink::kafka::{KafkaSink, Settings};
+use walrelay::sink::kafka::{KafkaSettings, KafkaSink};
 use walrelay::sink::null::NullSink;
 
 thread_local! {
@@ -203,7 +203,8 @@ fn cloud_events_cost_no_allocation_of_a_row_either() {
 fn a_record_reaches_librdkafka_without_an_allocation() {
     let cluster = MockCluster::new(1).unwrap();
     cluster.create_topic("outbox.event.order", 1, 1).unwrap();
-    let sink = || KafkaSink::new(Settings::new(&cluster.bootstrap_servers(), "test", &[], 16 << 20).unwrap()).unwrap();
+    let sink =
+        || KafkaSink::new(KafkaSettings::new(&cluster.bootstrap_servers(), "test", &[], 16 << 20).unwrap()).unwrap();
     let (few, many) = (allocations(sink(), 100), allocations(sink(), 10_100));
     let rows = 10_000 * ROWS_PER_TRANSACTION;
     // A batch of reports costs rdkafka two allocations; how many records it holds is a matter of time. One for each row would be too many.

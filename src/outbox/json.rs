@@ -5,7 +5,7 @@
 
 use super::column_kind::ColumnKind;
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -39,19 +39,11 @@ impl<'a> Member<'a> {
 /// `text` is not one JSON object. `each` has been called for the members before the fault.
 pub(super) fn members<'a>(text: &'a str, each: impl FnMut(Cow<'a, str>, Member<'a>)) -> serde_json::Result<()> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    Members(each).deserialize(&mut deserializer)?;
+    (&mut deserializer).deserialize_map(Members(each))?;
     deserializer.end()
 }
 
 struct Members<F>(F);
-
-impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> DeserializeSeed<'de> for Members<F> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
 
 impl<'de, F: FnMut(Cow<'de, str>, Member<'de>)> Visitor<'de> for Members<F> {
     type Value = ();

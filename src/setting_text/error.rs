@@ -64,7 +64,7 @@ impl SettingError {
 
     /// Replaces the hint.
     #[must_use]
-    pub fn hinted(self, hint: Option<String>) -> Self {
+    pub fn with_hint(self, hint: Option<String>) -> Self {
         Self { hint, ..self }
     }
 

@@ -32,7 +32,7 @@ impl Given {
     /// The error that the value is not valid.
     pub fn invalid(&self, expected: impl Into<String>, nearest: Option<String>) -> SettingError {
         let text = format!("{}: \"{}\" is not valid: expected {}", self.origin, self.text, expected.into());
-        SettingError::new(text).hinted(nearest.map(|nearest| format!("the nearest valid value is {nearest}")))
+        SettingError::new(text).with_hint(nearest.map(|nearest| format!("the nearest valid value is {nearest}")))
     }
 
     /// The error that it needs another setting.

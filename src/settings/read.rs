@@ -59,7 +59,7 @@ fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
         (SourcePlace::Text, Some(origin)) => origin.to_string(),
         (place, _) => place.to_string(),
     };
-    SettingError::new(origin).hinted(error.problem.hint.clone()).caused_by(error)
+    SettingError::new(origin).with_hint(error.problem.hint.clone()).caused_by(error)
 }
 
 impl SettingsReader<'_> {

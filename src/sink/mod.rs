@@ -268,7 +268,7 @@ impl Failure {
 
     /// The failure with its fix.
     #[must_use]
-    pub fn fixed_by(self, remedy: impl Into<Remedy>) -> Self {
+    pub fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 

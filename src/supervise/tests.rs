@@ -108,7 +108,7 @@ fn a_failure_that_was_started_over_from_does_not_outlive_it() {
 
 #[test]
 fn a_failure_of_the_destination_keeps_its_remedy() {
-    let failure = |remedy: &str| Failure::new(FailureClass::Client, "x", "no").fixed_by(Remedy::from(remedy));
+    let failure = |remedy: &str| Failure::new(FailureClass::Client, "x", "no").with_remedy(Remedy::from(remedy));
     assert_eq!(RunError::from(failure("do this")).remedy, Some(Remedy::from("do this")));
     assert_eq!(RunError::from(Failure::new(FailureClass::Client, "x", "no")).remedy, None);
 }

@@ -35,7 +35,7 @@ fn judge(lacking: &Lacking) -> Finding {
     Side::Table
         .warn("next_partition", format!("no partition takes all rows of tomorrow ({tomorrow})"))
         .why("an insert that no partition takes fails, and its transaction with it; walrelay prune --partitions drops old partitions and creates none")
-        .fix(create.as_str())
+        .with_fix(create.as_str())
         .of(table)
 }
 

@@ -43,7 +43,7 @@ fn refused(side: Side, failure: &Failure) -> Finding {
     if failure.class == FailureClass::Topic {
         return finding
             .why("rows of this subject wait, and those after them")
-            .fix("register its schema, or name another subject with --schema-subject");
+            .with_fix("register its schema, or name another subject with --schema-subject");
     }
-    finding.why("rows wait until it answers").fix("--schema-registry with its address; --schema-registry-user, --schema-registry-password @FILE, --schema-registry-ca FILE")
+    finding.why("rows wait until it answers").with_fix("--schema-registry with its address; --schema-registry-user, --schema-registry-password @FILE, --schema-registry-ca FILE")
 }

@@ -21,7 +21,7 @@ fn unasked(address: &str, slot: &str) -> Finding {
     Side::Postgres
         .ok("relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
         .why("what the relay reports is more reliable than what its slot shows")
-        .fix("--http with the address that the relay serves, if it runs on this machine")
+        .with_fix("--http with the address that the relay serves, if it runs on this machine")
 }
 
 fn judge(address: &str, report: &RelayReport) -> Finding {
@@ -35,11 +35,11 @@ fn judge(address: &str, report: &RelayReport) -> Finding {
         Some(State::Stopped | State::Blocked) => Side::Postgres
             .fail("relay", more)
             .why("no row is published until that is fixed; the slot keeps all of them")
-            .fix(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
+            .with_fix(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
         Some(State::Connecting | State::Careful) | None => Side::Postgres
             .warn("relay", more)
             .why("rows wait until that has passed")
-            .fix(format!("see http://{address}/ and the relay's log, if it lasts")),
+            .with_fix(format!("see http://{address}/ and the relay's log, if it lasts")),
     }
 }
 

@@ -39,11 +39,11 @@ fn judge(shard: Shard, sets: &[Set], set_up: Command) -> Finding {
     let count = shard.count();
     let Some(set) = sets.iter().find(|set| set.count == Some(count)) else {
         let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
-        return finding.why("rows of a shard that does not exist are published by nobody").fix(set_up);
+        return finding.why("rows of a shard that does not exist are published by nobody").with_fix(set_up);
     };
     if let Some((new, resume)) = unfinished(sets) {
         let finding = Side::Postgres.warn(CHECK, format!("the setup of {} is not finished", new.shown()));
-        return finding.why("until then their relays wait, and rows stay in their slots").fix(resume);
+        return finding.why("until then their relays wait, and rows stay in their slots").with_fix(resume);
     }
     if let Err(error) = set.is_whole() {
         let finding = Side::Postgres.fail(CHECK, error.to_string()).why("its rows are published by nobody");

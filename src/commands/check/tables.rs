@@ -111,7 +111,7 @@ fn mapped(
         found.push(
             SIDE.warn("key", finding)
                 .why("records have null keys: they spread over the partitions, and consumers see them in no order")
-                .fix(fix),
+                .with_fix(fix),
         );
     }
     found.extend(nullable(table, plan));
@@ -158,7 +158,7 @@ fn nullable(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     Some(
         SIDE.warn("nulls", format!("may be null: {}", names.join(", ")))
             .why("a row with a null there has no topic, or no id: it stops the relay")
-            .fix(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
+            .with_fix(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
     )
 }
 
@@ -168,7 +168,7 @@ fn payload(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     (column.column.type_id == JSONB).then(|| {
         SIDE.ok("payload_type", format!("{name} is jsonb"))
             .why("the server turns each back into text, with keys reordered: text or json is decoded 1.5 times as fast")
-            .fix(format!(
+            .with_fix(format!(
                 "ALTER TABLE {} ALTER COLUMN {} TYPE json; -- rewrites the table",
                 table.sql_name(),
                 identifier(name)
@@ -183,14 +183,14 @@ fn shared_out(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) ->
         let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
         let setup = Command::new("setup").set("--shards", "N").flag("--apply");
         let fix = Remedy::from(setup).and(" creates publications with filters");
-        return Some(finding.why("each shard publishes them").fix(fix));
+        return Some(finding.why("each shard publishes them").with_fix(fix));
     };
     let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;
     let finding = SIDE.fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
     let fix = Remedy::from("the same --key-column as setup --shards had; or ")
         .and(Command::new("setup").set("--reshard", "N").set("--key-column", key).flag("--apply"))
         .and(format!(", with N other than {}", shard.count()));
-    Some(finding.why("rows of a key may be in several shards, which publish them in no order").fix(fix))
+    Some(finding.why("rows of a key may be in several shards, which publish them in no order").with_fix(fix))
 }
 
 /// A row filter that names the column has dealt with it.
@@ -202,7 +202,7 @@ fn scheduled(config: &run::RunRequest, table: &TableFacts) -> Vec<Finding> {
         .map(|name| {
             SIDE.warn("schedule", format!("column {name}: rows meant for later are published at once"))
                 .why("walrelay publishes a row when it is committed: this column neither delays it nor retries it")
-                .fix(match without_scheduled(config, table, name) {
+                .with_fix(match without_scheduled(config, table, name) {
                     Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
                     None => "insert such rows when they are due".to_owned(),
                 })
@@ -229,11 +229,12 @@ fn bad_rows(config: &run::RunRequest, table: &TableFacts, sample: &Sample) -> Op
         }
     };
     Some(match config.bad_rows.action {
-        BadRowAction::Stop => SIDE.fail("rows", text).why("the relay stops before the first of them").fix(fix),
-        BadRowAction::DeadLetter => {
-            SIDE.warn("rows", text).why("they go to the dead-letter topic: walrelay dead-letters lists them").fix(fix)
-        }
-        BadRowAction::Skip => SIDE.warn("rows", text).why("they are counted, and published nowhere").fix(fix),
+        BadRowAction::Stop => SIDE.fail("rows", text).why("the relay stops before the first of them").with_fix(fix),
+        BadRowAction::DeadLetter => SIDE
+            .warn("rows", text)
+            .why("they go to the dead-letter topic: walrelay dead-letters lists them")
+            .with_fix(fix),
+        BadRowAction::Skip => SIDE.warn("rows", text).why("they are counted, and published nowhere").with_fix(fix),
     })
 }
 
@@ -246,13 +247,13 @@ fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox,
         Ok(_) => SIDE
             .fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why(format!("the server does not send the column; {OLDER_ROWS}"))
-            .fix(
+            .with_fix(
                 in_publication(config, table, false, table.filter.as_deref())
                     .map_or_else(|| error.hint(), Remedy::from),
             ),
         // What was meant may be among the columns that are hidden.
         Err(of_all) => {
-            SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").fix(of_all.hint())
+            SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").with_fix(of_all.hint())
         }
     }
 }
@@ -283,14 +284,14 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
         found.push(
             SIDE.warn("row_filter", format!("only rows where {filter}"))
                 .why(format!("other rows are never published, without any message; {OLDER_ROWS}"))
-                .fix(in_publication(config, table, true, None).unwrap_or_default()),
+                .with_fix(in_publication(config, table, true, None).unwrap_or_default()),
         );
     }
     if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
         found.push(
             SIDE.warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
                 .why("Postgres refuses UPDATE and DELETE on it, the application's and those of walrelay prune")
-                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         );
     }
     if table.partitioned {
@@ -299,7 +300,7 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
         found.push(
             SIDE.ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
                 .why("fine for walrelay; other readers of the publication see each partition as a table")
-                .fix(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
+                .with_fix(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
         );
     }
     found
@@ -312,12 +313,12 @@ fn rows(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> Vec<Find
         Err(refusal) => found.push(
             SIDE.ok("rows_seen", format!("its rows were not checked: {refusal}"))
                 .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
-                .fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
+                .with_fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),
         Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
             SIDE.warn("before_slot", format!("{} there already, from before the slot is created", counted(rows.count)))
                 .why("a slot publishes what is committed after it was created; check then names the command that publishes what is older")
-                .fix(set_up(config, table)),
+                .with_fix(set_up(config, table)),
         ),
         Ok(rows) => found.extend(rows.before_slot.and_then(|count| before_slot(config, facts, table, count))),
     }
@@ -336,7 +337,7 @@ fn before_slot(config: &run::RunRequest, facts: &Facts, table: &TableFacts, coun
     Some(
         SIDE.warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
             .why("a slot publishes what is committed after it was created; the statement deletes these rows and inserts them again, through the slot")
-            .fix(match &table.shape {
+            .with_fix(match &table.shape {
                 Some(shape) => publishing_again(shape, &TableName::of(&table.published.relation), &catalog::older_than(xid), id) + ";",
                 None => format!("see {REPUBLISH_PAGE}"),
             }),
@@ -366,7 +367,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
     (!indexed && table.deleted_rows > 0 && table.estimated_rows >= MANY_ROWS).then(|| {
         SIDE.warn("age_index", format!("rows are deleted from it, and {age} has no index"))
             .why("deleting old rows reads the whole table each time")
-            .fix(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
+            .with_fix(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
     })
 }
 
@@ -379,7 +380,7 @@ pub(super) fn largest(config: &run::RunRequest, bytes_seen: usize) -> Option<Fin
                 format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
             )
             .why("the relay stops before it")
-            .fix(Command::new("run").set("--max-row", format_args!("{}KiB", bytes_seen.next_power_of_two() >> 10)))
+            .with_fix(Command::new("run").set("--max-row", format_args!("{}KiB", bytes_seen.next_power_of_two() >> 10)))
     })
 }
 

@@ -23,11 +23,11 @@ use std::time::Duration;
 impl CommandError {
     /// A flag is missing that only a look at the database shows to be needed.
     pub(in crate::commands) fn flag_needed(flag: &str, why: &str, example: impl Into<Remedy>) -> Self {
-        Self::said(Settings, format!("{flag} is needed: {why}")).fixed_by(example)
+        Self::said(Settings, format!("{flag} is needed: {why}")).with_remedy(example)
     }
 
     pub(in crate::commands) fn no_table(table: &TableName, database: &str) -> Self {
-        Self::said(Operator, format!("table {table} does not exist in database \"{database}\"")).fixed_by(
+        Self::said(Operator, format!("table {table} does not exist in database \"{database}\"")).with_remedy(
             "check the name (schema.table; capitals need double quotes, as in SQL) and the database in --source, or let setup create it: --create-table",
         )
     }
@@ -35,12 +35,12 @@ impl CommandError {
     /// `--failover` on a server that has no such slots.
     pub(in crate::commands) fn no_failover_slots(version: &str) -> Self {
         Self::said(Settings, format!("--failover needs Postgres 17 or later; this is {version}"))
-            .fixed_by("leave --failover out; after a promotion the slot has to be created again on the new primary")
+            .with_remedy("leave --failover out; after a promotion the slot has to be created again on the new primary")
     }
 
     pub(in crate::commands) fn nobody_to_ask() -> Self {
         Self::said(Settings, "teardown asks first, and standard input is no terminal")
-            .fixed_by("if that is what you want, add --yes")
+            .with_remedy("if that is what you want, add --yes")
     }
 
     /// The address of `--http` is none.
@@ -81,7 +81,7 @@ impl CommandError {
             "publication \"{publication}\" belongs to another role, so that it cannot be marked: a slot lost later would not be noticed"
         );
         let remedy = Remedy::from("run as the publication's owner: ").and(setup());
-        Self::said(Operator, text).fixed_by(remedy.and(format!("; or once the slot is there: {sql}")))
+        Self::said(Operator, text).with_remedy(remedy.and(format!("; or once the slot is there: {sql}")))
     }
 
     /// A server process reads the slot.
@@ -89,7 +89,7 @@ impl CommandError {
         let process = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
         let reader = reading.map_or(process, session);
         let pid = pid.map_or_else(|| "PID".to_owned(), |pid| pid.to_string());
-        Self::said(Operator, format!("replication slot \"{slot}\" is in use by {reader}")).fixed_by(format!(
+        Self::said(Operator, format!("replication slot \"{slot}\" is in use by {reader}")).with_remedy(format!(
             "stop the relay that reads it; if that is gone and the server has not noticed: SELECT pg_terminate_backend({pid});"
         ))
     }
@@ -101,16 +101,17 @@ impl CommandError {
 
     pub(in crate::commands) fn no_relay(address: &str, source: io::Error) -> Self {
         Self::explained(Restart, format!("no relay answers at {address}"), source)
-            .fixed_by("check that the relay runs, and that its --http is this address")
+            .with_remedy("check that the relay runs, and that its --http is this address")
     }
 
     pub(in crate::commands) fn checks_fail(count: usize) -> Self {
-        Self::said(Operator, format!("checks that fail: {count}")).fixed_by("each fail line above says how to fix it")
+        Self::said(Operator, format!("checks that fail: {count}"))
+            .with_remedy("each fail line above says how to fix it")
     }
 
     pub(in crate::commands) fn no_scratch(error: ScratchError) -> Self {
         Self::said(Operator, error)
-            .fixed_by("give --brokers or --to, and a user that may create topics; or measure without: --sink null")
+            .with_remedy("give --brokers or --to, and a user that may create topics; or measure without: --sink null")
     }
 }
 
@@ -118,7 +119,7 @@ impl CommandError {
 impl CommandError {
     pub(in crate::commands) fn not_proven(table: &TableName, why: &str) -> Self {
         Self::said(Operator, format!("rows of {table} are not deleted: {why}"))
-            .fixed_by("if that is what you want, add --force")
+            .with_remedy("if that is what you want, add --force")
     }
 
     /// Nothing says since when the slot has carried everything. `setup --apply` does not mark the slot of a shard.
@@ -126,7 +127,7 @@ impl CommandError {
         let text = format!(
             "no row is deleted: since when slot \"{slot}\" has carried every row of publication \"{publication}\" is not known: {why}"
         );
-        Self::said(Operator, text).fixed_by(if is_shard {
+        Self::said(Operator, text).with_remedy(if is_shard {
             "publications of shards have to stay as they were created; to delete rows without that proof: --force"
                 .into()
         } else {
@@ -141,14 +142,14 @@ impl CommandError {
             "publication \"{publication}\" was changed while its slot was waited for: no row was deleted since"
         );
         Self::new(Restart, CommandCause::Passing(text))
-            .fixed_by("run the same command again: it reads the publication as it is now")
+            .with_remedy("run the same command again: it reads the publication as it is now")
     }
 
     /// The relay has skipped rows that cannot be identified. `forget` is the SQL that forgets them.
     pub(in crate::commands) fn rows_skipped(slot: &str, forget: &str) -> Self {
         let text =
             format!("no row is deleted: the relay of slot \"{slot}\" has skipped rows that cannot be identified");
-        Self::said(Operator, text).fixed_by(format!(
+        Self::said(Operator, text).with_remedy(format!(
             "look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force"
         ))
     }
@@ -158,24 +159,24 @@ impl CommandError {
         let waited = duration(waited);
         let text = format!("slot \"{slot}\" has not confirmed {lsn} in {waited}: no row was deleted since");
         let remedy = Remedy::from("if its relay is stopped, start it: ").and(run).and("; or set a longer --timeout");
-        Self::new(Restart, CommandCause::Passing(text)).fixed_by(remedy)
+        Self::new(Restart, CommandCause::Passing(text)).with_remedy(remedy)
     }
 
     /// Archived rows would be published.
     pub(in crate::commands) fn archive_published(archive: &TableName, publication: &str) -> Self {
         let text = format!("publication \"{publication}\" has {archive}: what is archived would be published again");
-        Self::said(Settings, text).fixed_by("name a table with --archive-to that the publication does not have")
+        Self::said(Settings, text).with_remedy("name a table with --archive-to that the publication does not have")
     }
 
     /// Both tables as SQL names them.
     pub(in crate::commands) fn no_archive(archive: &str, table: &str, database: &str) -> Self {
         Self::said(Operator, format!("table {archive} does not exist in database \"{database}\""))
-            .fixed_by(Remedy::sql(format!("CREATE TABLE {archive} (LIKE {table});")))
+            .with_remedy(Remedy::sql(format!("CREATE TABLE {archive} (LIKE {table});")))
     }
 
     /// Rows would lose the value of `column`. The archive as SQL names it.
     pub(in crate::commands) fn archive_lacks(archive: &str, column: &str, table: &TableName) -> Self {
-        Self::said(Settings, format!("archive {archive} has no column \"{column}\", which {table} has")).fixed_by(
+        Self::said(Settings, format!("archive {archive} has no column \"{column}\", which {table} has")).with_remedy(
             format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column)),
         )
     }
@@ -190,7 +191,7 @@ impl CommandError {
         let text = format!(
             "rows of {table} are not deleted: {lacks} of {rows} rows were not inserted into {archive}, so this chunk was rolled back"
         );
-        Self::said(Operator, text).fixed_by(format!(
+        Self::said(Operator, text).with_remedy(format!(
             "no row is lost; a trigger that lets no row in returns NULL before the insert: {}. Disable it, or name another table with --archive-to",
             triggers.join(", ")
         ))
@@ -199,7 +200,7 @@ impl CommandError {
     /// The partitions are none that can be pruned as a whole.
     pub(in crate::commands) fn no_partitions(table: &TableName, why: &str) -> Self {
         Self::said(Settings, format!("{table} cannot be pruned by partitions: {why}"))
-            .fixed_by("leave out --partitions: rows are then deleted one by one")
+            .with_remedy("leave out --partitions: rows are then deleted one by one")
     }
 }
 
@@ -214,7 +215,7 @@ impl CommandError {
             "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then "
         ));
         let backfill = Command::new("backfill").set("--slot", slot);
-        Self::said(Operator, text).fixed_by(
+        Self::said(Operator, text).with_remedy(
             remedy
                 .and(Remedy::new_slot(slot))
                 .and(", and ")
@@ -228,7 +229,7 @@ impl CommandError {
         let text = format!(
             "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be distinguished from a new one, which the slot carries"
         );
-        Self::said(Operator, text).fixed_by(format!(
+        Self::said(Operator, text).with_remedy(format!(
             "find out which rows of {table}; publish the others with --leave-updated, and then those through the slot by the SQL statement in {REPUBLISH_PAGE}"
         ))
     }
@@ -238,12 +239,13 @@ impl CommandError {
         let text = format!(
             "{table} has no key and was rewritten (VACUUM FULL, CLUSTER, ALTER TABLE): its rows are in other places now"
         );
-        Self::said(Operator, text).fixed_by("to publish all of its rows once more: --again; a primary key avoids this")
+        Self::said(Operator, text)
+            .with_remedy("to publish all of its rows once more: --again; a primary key avoids this")
     }
 
     pub(in crate::commands) fn rows_hidden(table: &str) -> Self {
         Self::said(Operator, format!("no row of {table} is published: row security hides rows of it from this role"))
-            .fixed_by("run it as a role with BYPASSRLS, or as the table's owner where row security is not forced")
+            .with_remedy("run it as a role with BYPASSRLS, or as the table's owner where row security is not forced")
     }
 
     pub(in crate::commands) fn no_order(table: &str, column: &str, has_key: bool) -> Self {
@@ -255,11 +257,11 @@ impl CommandError {
                 "add a primary key or a unique index on NOT NULL columns, or leave out --order-by",
             )
         };
-        Self::said(Settings, format!("{table} cannot be read in the order of {column}: {why}")).fixed_by(fix)
+        Self::said(Settings, format!("{table} cannot be read in the order of {column}: {why}")).with_remedy(fix)
     }
 
     pub(in crate::commands) fn backfill_runs(slot: &str) -> Self {
-        Self::said(Operator, format!("another backfill of slot \"{slot}\" is running")).fixed_by(
+        Self::said(Operator, format!("another backfill of slot \"{slot}\" is running")).with_remedy(
             "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again",
         )
     }
@@ -268,7 +270,7 @@ impl CommandError {
     pub(in crate::commands) fn other_backfill(table: &str, rows: u64, before: &str) -> Self {
         let text =
             format!("a backfill of {table} {before} has published {rows} of its rows: they would be published again");
-        Self::said(Operator, text).fixed_by(
+        Self::said(Operator, text).with_remedy(
             "to resume it, use the same flags; to publish rows whether or not they were published before: --again",
         )
     }
@@ -281,7 +283,7 @@ impl CommandError {
         let at = row.position;
         let row = &row.row;
         let which = row.id.as_ref().map_or_else(|| "the row".to_owned(), |id| format!("the row with id {id}"));
-        Self::said(Operator, format!("a row of {} cannot be published: {}{refused}", row.table, row.reason)).fixed_by(
+        Self::said(Operator, format!("a row of {} cannot be published: {}{refused}", row.table, row.reason)).with_remedy(
             format!(
                 "all rows before {which} are published: fix the cause ({}), or decide its action with --bad-row-at {at}=dead-letter or --bad-row-at {at}=skip; the same command then resumes there",
                 row.reason.kind().fix
@@ -294,18 +296,18 @@ impl CommandError {
 impl CommandError {
     pub(in crate::commands) fn no_row_filters(version: &str) -> Self {
         Self::said(Settings, format!("shards need row filters, which came with Postgres 15; this is {version}"))
-            .fixed_by("one table or partition for each relay, each with a publication and a slot of its own")
+            .with_remedy("one table or partition for each relay, each with a publication and a slot of its own")
     }
 
     pub(in crate::commands) fn no_hash(table: &TableName, column: &str, type_name: &str) -> Self {
         let text = format!(
             "rows of {table} cannot be distinguished by column \"{column}\": a row filter cannot hash type {type_name} (text, varchar, char, uuid, integers, numeric and bytea can be)"
         );
-        Self::said(Settings, text).fixed_by(ANOTHER_KEY)
+        Self::said(Settings, text).with_remedy(ANOTHER_KEY)
     }
 
     pub(in crate::commands) fn no_column(table: &TableName, column: &str) -> Self {
-        Self::said(Settings, format!("{table} has no column \"{column}\"")).fixed_by(ANOTHER_KEY)
+        Self::said(Settings, format!("{table} has no column \"{column}\"")).with_remedy(ANOTHER_KEY)
     }
 
     /// A set that is there has other tables.
@@ -317,7 +319,7 @@ impl CommandError {
         let remedy = Remedy::from(
             "a set of shards keeps the tables that it was created with. For another table, a set of its own: ",
         );
-        Self::said(Settings, text).fixed_by(
+        Self::said(Settings, text).with_remedy(
             remedy
                 .and(own)
                 .and(". If the table was taken out of one publication, its rows are in no slot: let the relays publish what waits in their slots, stop them, ")
@@ -328,25 +330,25 @@ impl CommandError {
 
     /// Rows cannot be moved from this publication.
     pub(in crate::commands) fn unfit(publication: &str, why: &str, fix: impl Into<Remedy>) -> Self {
-        Self::said(Operator, format!("rows cannot be moved from publication \"{publication}\": {why}")).fixed_by(fix)
+        Self::said(Operator, format!("rows cannot be moved from publication \"{publication}\": {why}")).with_remedy(fix)
     }
 
     /// There are no shards and no slot. `make` makes shards.
     pub(in crate::commands) fn nothing_to_move(publication: &str, make: impl Into<Remedy>) -> Self {
         let text =
             format!("there is nothing to move rows from: no shards, and no slot of publication \"{publication}\"");
-        Self::said(Operator, text).fixed_by(make)
+        Self::said(Operator, text).with_remedy(make)
     }
 
     /// Another set was begun, and rows may be under way to it. `resume` finishes it.
     pub(in crate::commands) fn unfinished(found: &str, resume: impl Into<Remedy>) -> Self {
-        Self::said(Operator, format!("the setup of {found} is not finished")).fixed_by(resume)
+        Self::said(Operator, format!("the setup of {found} is not finished")).with_remedy(resume)
     }
 
     /// There is a set already, or a slot. `reshard` moves its rows.
     pub(in crate::commands) fn shards_exist(found: &str, reshard: impl Into<Remedy>) -> Self {
         let text = format!("there is {found} already: a new set of shards would publish its rows, too");
-        Self::said(Operator, text).fixed_by(reshard)
+        Self::said(Operator, text).with_remedy(reshard)
     }
 
     /// There is more than one set to move rows from.
@@ -354,7 +356,8 @@ impl CommandError {
         let text = format!("there are {}: which of them has the rows is not known", found.join(" and "));
         let remedy =
             Remedy::from("drop the set that nobody reads: ").and(Command::new("teardown").set("--shards", "N"));
-        Self::said(Operator, text).fixed_by(remedy.and(", or ").and(Command::new("teardown")).and(" for the one slot"))
+        Self::said(Operator, text)
+            .with_remedy(remedy.and(", or ").and(Command::new("teardown")).and(" for the one slot"))
     }
 
     /// Rows of a shard are in no slot.
@@ -363,7 +366,7 @@ impl CommandError {
         let remedy = Remedy::from(
             "rows committed since it went are in no slot. Once the other relays have published what waits in their slots, stop them: ",
         );
-        Self::said(Operator, text).fixed_by(
+        Self::said(Operator, text).with_remedy(
             remedy
                 .and(teardown_shards(count))
                 .and(" && ")
@@ -385,11 +388,11 @@ impl CommandError {
         let text = |lost: &str| format!("replication slot \"{slot}\" {what} while rows are moved: {lost}");
         if !has_rows {
             let again = Remedy::sql(drop).and("the same command again creates it");
-            return Self::said(Operator, text("it had no rows yet")).fixed_by(again);
+            return Self::said(Operator, text("it had no rows yet")).with_remedy(again);
         }
         let create = format!("{drop}SELECT pg_create_logical_replication_slot({name}, 'pgoutput');");
         let lost = text("those of its rows that are not published can no longer be read from it");
-        Self::said(Operator, lost).fixed_by(Remedy::sql(create).and(format!(
+        Self::said(Operator, lost).with_remedy(Remedy::sql(create).and(format!(
             " start its relay again if it ended, with the --accept-slot-at that it asks for; then the same command again. Then compare the table with the topics: the SQL statement in {REPUBLISH_PAGE} publishes rows that are missing"
         )))
     }
@@ -401,14 +404,15 @@ impl CommandError {
         let flags = whole.map_or_else(String::new, |(publication, slot)| {
             format!(": --publication {} --slot {slot}", shell_quoted(publication))
         });
-        Self::said(Settings, text).fixed_by(format!("use the names without the shard, for all shards at once{flags}"))
+        Self::said(Settings, text)
+            .with_remedy(format!("use the names without the shard, for all shards at once{flags}"))
     }
 
     /// Rows go over from one set to another. `resume` resumes that.
     pub(in crate::commands) fn rows_move(to: &str, resume: Command) -> Self {
         let text =
             format!("the rows are being moved to {to}: until that is done, nothing proves which of them are delivered");
-        Self::new(Restart, CommandCause::Passing(text)).fixed_by(
+        Self::new(Restart, CommandCause::Passing(text)).with_remedy(
             Remedy::from(Command::new("status").flag("--all"))
                 .and(" shows how far it is; then the same command again. If nobody moves them any more: ")
                 .and(resume),
@@ -417,14 +421,14 @@ impl CommandError {
 
     /// There are shards, and what was asked for is for one slot.
     pub(in crate::commands) fn shared_out(found: &str, why: &str, remedy: impl Into<Remedy>) -> Self {
-        Self::said(Settings, format!("the rows are shared out among {found}: {why}")).fixed_by(remedy)
+        Self::said(Settings, format!("the rows are shared out among {found}: {why}")).with_remedy(remedy)
     }
 
     /// Rows are under way, and nobody publishes them. `start` starts the relay.
     pub(in crate::commands) fn unread(slot: &str, start: Command) -> Self {
         let text = format!("no relay reads slot \"{slot}\": its unpublished rows would hold up all others");
         let remedy = Remedy::from("start its relay: ").and(start).and("; then the same command again");
-        Self::said(Operator, text).fixed_by(remedy)
+        Self::said(Operator, text).with_remedy(remedy)
     }
 }
 
@@ -433,7 +437,7 @@ impl CommandError {
     /// They cannot be read.
     pub(in crate::commands) fn dead_letters_unreadable(error: NoDeadLetters) -> Self {
         match error {
-            NoDeadLetters::Unsupported { kind } => Self::said(Settings, error).fixed_by(format!(
+            NoDeadLetters::Unsupported { kind } => Self::said(Settings, error).with_remedy(format!(
                 "read them with {}'s own tools; the SQL statement in {REPUBLISH_PAGE} publishes their rows again",
                 kind.title
             )),
@@ -441,7 +445,7 @@ impl CommandError {
                 let remedy = format!(
                     "if {topic} is right, there is no dead-letter record yet where topics are created on demand; else name it with --dead-letter-topic, or the relay with --slot"
                 );
-                Self::said(Operator, error).fixed_by(remedy)
+                Self::said(Operator, error).with_remedy(remedy)
             }
             NoDeadLetters::Settings(error) => error.into(),
             NoDeadLetters::Failed(failure) => Self::dead_letters_failed(failure),
@@ -468,14 +472,14 @@ impl CommandError {
         let remedy = Remedy::from("each line above says why; fix the causes, then ")
             .and(Command::new("dead-letters").flag("--replay"))
             .and(" publishes what is left");
-        Self::said(Operator, format!("{count} of them cannot be published and stay in {topic}")).fixed_by(remedy)
+        Self::said(Operator, format!("{count} of them cannot be published and stay in {topic}")).with_remedy(remedy)
     }
 
     /// Records were published again that the address cannot mark as such.
     pub(in crate::commands) fn not_remembered(count: u64, topic: &str, failure: Failure) -> Self {
         let text =
             format!("{topic} may not have recorded all that was published again, with records in flight: {count}");
-        Self::explained(kind_of(&failure), text, failure).fixed_by(
+        Self::explained(kind_of(&failure), text, failure).with_remedy(
             "let the user write to the dead-letter topic, and make room in it; another --replay may repeat the latest records",
         )
     }

@@ -64,7 +64,7 @@ impl CommandError {
     }
 
     /// The error with what fixes it.
-    fn fixed_by(self, remedy: impl Into<Remedy>) -> Self {
+    fn with_remedy(self, remedy: impl Into<Remedy>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }
     }
 

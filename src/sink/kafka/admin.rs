@@ -3,7 +3,7 @@
 //! In: requests. Out: the cluster's answers. Each request blocks this thread, for the time that [`Admin::new`] is given at most. The client
 //! ends on a thread of its own.
 
-use super::config::{Settings, SettingsError};
+use super::config::{KafkaSettings, SettingsError};
 use super::retire::Retirable;
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicResult};
 use rdkafka::client::DefaultClientContext;
@@ -25,7 +25,7 @@ pub(super) struct Admin {
 
 impl Admin {
     /// Creates a client whose requests may take so long.
-    pub(super) fn new(settings: &Settings, within: Duration) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &KafkaSettings, within: Duration) -> Result<Self, SettingsError> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| SettingsError::Together { reason: error.to_string() })?;
         Ok(Self { client: settings.admin()?, runtime, within })

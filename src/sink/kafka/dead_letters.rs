@@ -10,7 +10,7 @@
 //! commits no offset: the marks in the topic are the memory (see `marks`).
 
 use super::callbacks::{Context, copy};
-use super::config::Settings;
+use super::config::KafkaSettings;
 use super::errors;
 use super::marks::{self, Offsets};
 use super::metadata::topic_in;
@@ -40,7 +40,7 @@ const SLICE: Duration = Duration::from_millis(100);
 
 /// The reading of a dead-letter topic.
 pub(super) struct TopicReading {
-    settings: Settings,
+    settings: KafkaSettings,
     topic: String,
     partitions: Vec<i32>,
     /// The present consumer. `begin` replaces it.
@@ -56,7 +56,7 @@ pub(super) struct TopicReading {
 }
 
 impl TopicReading {
-    pub(super) fn new(settings: Settings, topic: &str) -> Result<Self, NoDeadLetters> {
+    pub(super) fn new(settings: KafkaSettings, topic: &str) -> Result<Self, NoDeadLetters> {
         let mut reading = Self {
             settings,
             topic: topic.to_owned(),

@@ -5,7 +5,7 @@
 
 use super::config::known::NAMES;
 use super::config::properties;
-use super::config::{Settings, SettingsError};
+use super::config::{KafkaSettings, SettingsError};
 use super::dead_letters::TopicReading;
 use super::login::{self, Login};
 use super::scratch::ScratchTopic;
@@ -102,8 +102,9 @@ fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
 }
 
 impl Kafka {
-    fn settings(&self, client: &str) -> Result<Settings, SettingsError> {
-        Ok(Settings::new(&self.brokers, client, &self.properties, self.max_in_flight)?.with_login(self.login.clone()))
+    fn settings(&self, client: &str) -> Result<KafkaSettings, SettingsError> {
+        Ok(KafkaSettings::new(&self.brokers, client, &self.properties, self.max_in_flight)?
+            .with_login(self.login.clone()))
     }
 
     /// Lets librdkafka create a client with all properties, or with all but one. Contacts nobody.
@@ -125,7 +126,7 @@ impl Kafka {
     /// The error, with the origin of its property.
     fn named(&self, error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
         let place = self.place(error, places).map(|origin| format!("{origin}: "));
-        SettingError::new(format!("{}{error}", place.unwrap_or_default())).hinted(self.lacks_mechanism())
+        SettingError::new(format!("{}{error}", place.unwrap_or_default())).with_hint(self.lacks_mechanism())
     }
 
     /// The origin of the property that librdkafka names, or else of the one without which librdkafka accepts the others.
@@ -150,7 +151,7 @@ impl Kafka {
         match error {
             SettingsError::Login(_) => said.lacking_secret(),
             SettingsError::Property { .. } | SettingsError::Unknown { .. } => said,
-            SettingsError::Together { .. } => said.hinted(self.lacks_mechanism()),
+            SettingsError::Together { .. } => said.with_hint(self.lacks_mechanism()),
         }
     }
 

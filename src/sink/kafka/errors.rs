@@ -76,7 +76,7 @@ pub(super) fn of_login(text: String) -> Failure {
 
 /// The failure if the brokers refuse the credentials with this code.
 pub(super) fn refused_login(code: Option<RDKafkaErrorCode>, text: String) -> Failure {
-    Failure::new(FailureClass::LogIn, reason(code), text).fixed_by(LOGIN_HINT)
+    Failure::new(FailureClass::LogIn, reason(code), text).with_remedy(LOGIN_HINT)
 }
 
 /// The fix of a failed authentication.

@@ -4,7 +4,7 @@
 
 use super::callbacks::{Context, events};
 use super::check::probe;
-use super::config::Settings;
+use super::config::KafkaSettings;
 use super::replicas::replicas_of;
 use super::retire::retire_purged;
 use super::topics::Chosen;
@@ -331,7 +331,7 @@ pub(super) fn topic_in<'m>(metadata: &'m Metadata, topic: &str) -> Result<&'m Me
 }
 
 /// The failure of a topic with this error code. The cluster has `count` brokers.
-fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&Settings, usize)) -> Failure {
+fn of_topic(topic: &str, code: RDKafkaErrorCode, (settings, count): (&KafkaSettings, usize)) -> Failure {
     #[allow(clippy::wildcard_enum_match_arm, reason = "librdkafka has some two hundred codes, and grows")]
     let text = match code {
         RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition => {

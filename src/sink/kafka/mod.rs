@@ -56,7 +56,7 @@ mod tools;
 mod topics;
 mod transactions;
 
-pub use config::{Settings, SettingsError};
+pub use config::{KafkaSettings, SettingsError};
 pub use destination::KIND;
 #[cfg(test)]
 pub(super) use errors::remedied;
@@ -88,7 +88,7 @@ const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The sink of Kafka.
 pub struct KafkaSink {
-    settings: Settings,
+    settings: KafkaSettings,
     /// With transactions, there is one.
     producers: Producers,
     topics: Topics,
@@ -132,7 +132,7 @@ impl KafkaSink {
     ///
     /// # Errors
     /// librdkafka refuses the settings.
-    pub fn new(settings: Settings) -> Result<Self, SettingsError> {
+    pub fn new(settings: KafkaSettings) -> Result<Self, SettingsError> {
         let producers = settings.producers();
         Self::with_producers(settings, producers)
     }
@@ -141,11 +141,11 @@ impl KafkaSink {
     ///
     /// # Errors
     /// As [`KafkaSink::new`].
-    pub fn in_transactions(settings: Settings) -> Result<Self, SettingsError> {
+    pub fn in_transactions(settings: KafkaSettings) -> Result<Self, SettingsError> {
         Ok(Self { transactions: Some(Transactions::default()), ..Self::with_producers(settings, 1)? })
     }
 
-    fn with_producers(settings: Settings, count: u8) -> Result<Self, SettingsError> {
+    fn with_producers(settings: KafkaSettings, count: u8) -> Result<Self, SettingsError> {
         let (producers, now) = (Producers::new(&settings, count)?, Instant::now());
         // A sink that ended on this thread may have left reports, whose tickets are not this sink's.
         take_reports(&mut Vec::new());
@@ -421,7 +421,7 @@ mod tests {
     }
 
     fn sink(brokers: &str) -> KafkaSink {
-        KafkaSink::new(Settings::new(brokers, "walrelay", &[], 1 << 20).unwrap()).unwrap()
+        KafkaSink::new(KafkaSettings::new(brokers, "walrelay", &[], 1 << 20).unwrap()).unwrap()
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::admin::Admin;
 use super::callbacks::Context;
-use super::config::Settings;
+use super::config::KafkaSettings;
 use super::errors;
 use super::metadata::topic_in;
 use super::replicas::{ANSWERED_WITHIN, Replicas, replicas_of};
@@ -57,14 +57,14 @@ pub(super) enum Read {
 }
 
 /// A consumer of the topic.
-type Reader = Retirable<BaseConsumer<Context>>;
+type ProgressConsumer = Retirable<BaseConsumer<Context>>;
 
 /// The last value of each key.
 pub(super) type KeptProgress = BTreeMap<String, String>;
 
 /// Reads the progress topic to its end. The transactions of other producers under the relay's name are over before.
 pub(super) struct ProgressReading {
-    settings: Settings,
+    settings: KafkaSettings,
     step: ReadingStep,
     kept: KeptProgress,
     /// The offset of another relay's transaction that has been open for [`OPEN_FOR`].
@@ -75,16 +75,16 @@ enum ReadingStep {
     /// Finds the topic, or creates it.
     Topic,
     /// Asks for the partition's end, open transactions included.
-    End { uncommitted: Reader },
+    End { uncommitted: ProgressConsumer },
     /// Waits for open transactions of other relays before that end: Kafka shows no record behind the first one of an open transaction.
     /// `seen`: the offset of that record, and since when it is the same.
-    Stable { end: i64, committed: Reader, seen: (i64, Instant) },
+    Stable { end: i64, committed: ProgressConsumer, seen: (i64, Instant) },
     /// Reads records. An end of the partition that the consumer reports now is at or behind `end`.
-    Records { committed: Reader },
+    Records { committed: ProgressConsumer },
 }
 
 impl ProgressReading {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &KafkaSettings) -> Self {
         Self { settings: settings.clone(), step: ReadingStep::Topic, kept: BTreeMap::new(), open: None }
     }
 
@@ -151,19 +151,19 @@ impl ProgressReading {
         Ok(Read::Pending { answered: true })
     }
 
-    fn consumer(&self, isolation: &str) -> Result<Reader, Failure> {
+    fn consumer(&self, isolation: &str) -> Result<ProgressConsumer, Failure> {
         self.settings.reader(isolation).map_err(errors::client)
     }
 }
 
-fn read_from_the_beginning(reader: &Reader) -> Result<(), Failure> {
+fn read_from_the_beginning(reader: &ProgressConsumer) -> Result<(), Failure> {
     let mut all = TopicPartitionList::new();
     let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
     whole.and_then(|()| reader.assign(&all)).map_err(|error| errors::of_call("read its progress", &error))
 }
 
 /// Takes the records that come within a slice. The last one of each key counts. Returns whether the end was reached.
-fn take_records(reader: &Reader, kept: &mut KeptProgress) -> Result<bool, Failure> {
+fn take_records(reader: &ProgressConsumer, kept: &mut KeptProgress) -> Result<bool, Failure> {
     let until = Instant::now() + SLICE;
     while let Some(polled) = reader.poll(until.saturating_duration_since(Instant::now())) {
         match polled {
@@ -200,7 +200,7 @@ pub(super) fn passes(code: RDKafkaErrorCode) -> bool {
 }
 
 /// The partition's end. `None`: no broker has answered.
-fn high_watermark(consumer: &Reader) -> Result<Option<i64>, Failure> {
+fn high_watermark(consumer: &ProgressConsumer) -> Result<Option<i64>, Failure> {
     match consumer.fetch_watermarks(TOPIC, PARTITION, ANSWERED_WITHIN) {
         Ok((_, high)) => Ok(Some(high)),
         Err(error) if error.rdkafka_error_code().is_some_and(|code| passes(code) || is_young(code)) => Ok(None),
@@ -228,7 +228,7 @@ pub(super) fn new_topic(brokers: usize) -> NewTopic<'static> {
 }
 
 /// The command that creates the topic.
-pub(super) fn create(settings: &Settings, brokers: usize) -> String {
+pub(super) fn create(settings: &KafkaSettings, brokers: usize) -> String {
     let more = format!(" --partitions 1 --config {CLEANUP_POLICY}=compact --config segment.bytes={SEGMENT_BYTES}");
     tools::create(settings, TOPIC, brokers, &more)
 }
@@ -238,7 +238,7 @@ pub(super) const WHY_MISSING: &str =
     "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
 
 /// Says when a user may create a missing topic that the relay does not create, and how.
-pub(super) fn create_by_hand(settings: &Settings, brokers: usize) -> String {
+pub(super) fn create_by_hand(settings: &KafkaSettings, brokers: usize) -> String {
     format!(
         "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
          --delivery exactly-once before, create the topic, then start walrelay again: {}",
@@ -257,7 +257,7 @@ enum FoundTopic {
 }
 
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic.
-fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Result<FoundTopic, Failure> {
+fn make_topic(settings: &KafkaSettings, replicas: &mut Replicas, make: bool) -> Result<FoundTopic, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
     if let Some(brokers) = make_topic_with(&admin, settings, make)? {
         return Ok(FoundTopic::Missing { brokers });
@@ -274,7 +274,7 @@ fn make_topic(settings: &Settings, replicas: &mut Replicas, make: bool) -> Resul
 
 /// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of
 /// brokers if the topic is missing.
-fn make_topic_with(admin: &Admin, settings: &Settings, make: bool) -> Result<Option<usize>, Failure> {
+fn make_topic_with(admin: &Admin, settings: &KafkaSettings, make: bool) -> Result<Option<usize>, Failure> {
     let brokers = admin.metadata(None).map_or(0, |metadata| metadata.brokers().len());
     let outcome = match admin.create(&[new_topic(brokers)], !make) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
@@ -303,7 +303,7 @@ pub(super) fn keeps_the_last(policy: &str) -> bool {
 }
 
 /// Passes as well if this user may not see the topic's settings.
-fn see_that_it_is_compacted(admin: &Admin, settings: &Settings) -> Result<(), Failure> {
+fn see_that_it_is_compacted(admin: &Admin, settings: &KafkaSettings) -> Result<(), Failure> {
     let policy = admin.setting_of(TOPIC, CLEANUP_POLICY).ok().flatten();
     let Some(policy) = policy.filter(|policy| !keeps_the_last(policy)) else { return Ok(()) };
     let text = format!(

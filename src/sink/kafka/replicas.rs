@@ -17,7 +17,7 @@
 //! Specification: KIP-98, "Transaction Markers"; Kafka protocol, "DescribeConfigs".
 
 use super::admin::Admin;
-use super::config::Settings;
+use super::config::KafkaSettings;
 use super::errors;
 use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
 use crate::remedy::{Command, Remedy};
@@ -55,7 +55,12 @@ pub(super) enum ReplicaVerdict {
 }
 
 /// Judges a topic. `replicas`: the fewest of a partition; `least`: `min.insync.replicas`; `None`: this user may not see it.
-pub(super) fn judge(topic: &str, replicas: Option<usize>, least: Option<usize>, settings: &Settings) -> ReplicaVerdict {
+pub(super) fn judge(
+    topic: &str,
+    replicas: Option<usize>,
+    least: Option<usize>,
+    settings: &KafkaSettings,
+) -> ReplicaVerdict {
     match (replicas, least) {
         (Some(1), _) if settings.accepts_one_replica() => ReplicaVerdict::Kept,
         (Some(1), _) => ReplicaVerdict::Refused {
@@ -105,7 +110,12 @@ impl Replicas {
     ///
     /// # Errors
     /// The relay must not write to it, or the cluster does not answer.
-    pub(super) fn see(&mut self, topic: &str, replicas: Option<usize>, settings: &Settings) -> Result<(), Failure> {
+    pub(super) fn see(
+        &mut self,
+        topic: &str,
+        replicas: Option<usize>,
+        settings: &KafkaSettings,
+    ) -> Result<(), Failure> {
         if self.judged.contains(topic) {
             return Ok(());
         }
@@ -121,7 +131,7 @@ impl Replicas {
             ReplicaVerdict::Kept => {}
             ReplicaVerdict::Risky { text } => tracing::warn!("exactly once: {text}"),
             ReplicaVerdict::Refused { text, fix } => {
-                return Err(self.refuse(Failure::new(FailureClass::Client, errors::REPLICAS, text).fixed_by(fix)));
+                return Err(self.refuse(Failure::new(FailureClass::Client, errors::REPLICAS, text).with_remedy(fix)));
             }
         }
         self.judged.insert(topic.to_owned());
@@ -146,7 +156,7 @@ pub(super) fn replicas_of(topic: &MetadataTopic) -> Option<usize> {
 }
 
 /// Asks for the topic's `min.insync.replicas`. `None`: this user may not see it.
-fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Failure> {
+fn least_in_sync(topic: &str, settings: &KafkaSettings) -> Result<Option<usize>, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
     let seen = admin.setting_of(topic, MIN_INSYNC).map_err(|error| Failure {
         class: FailureClass::Environment,
@@ -159,8 +169,8 @@ fn least_in_sync(topic: &str, settings: &Settings) -> Result<Option<usize>, Fail
 mod tests {
     use super::*;
 
-    fn settings(accepts_one_replica: bool) -> Settings {
-        Settings::new("kafka:9092", "walrelay", &[], 1 << 20).unwrap().exactly_once(accepts_one_replica)
+    fn settings(accepts_one_replica: bool) -> KafkaSettings {
+        KafkaSettings::new("kafka:9092", "walrelay", &[], 1 << 20).unwrap().exactly_once(accepts_one_replica)
     }
 
     /// The verdict is of this kind, and says these words.

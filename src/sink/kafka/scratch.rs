@@ -2,7 +2,7 @@
 //!
 //! In: a name. Out: the topic, or a refusal. It never touches a topic that exists already.
 
-use super::Settings;
+use super::KafkaSettings;
 use super::admin::Admin;
 use crate::sink::destination::{Scratch, ScratchError};
 use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
@@ -26,7 +26,7 @@ impl ScratchTopic {
     ///
     /// # Errors
     /// The topic exists already, or the cluster refuses or does not answer.
-    pub(super) fn make(settings: &Settings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
+    pub(super) fn make(settings: &KafkaSettings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
         let error = |reason: String| ScratchError { what: "create topic", topic: name.to_owned(), reason };
         let admin = Admin::new(settings, PATIENCE).map_err(|source| error(source.to_string()))?;
         outcome(admin.create(&[NewTopic::new(name, partitions, TopicReplication::Fixed(-1))], false)).map_err(error)?;

@@ -2,7 +2,7 @@
 //!
 //! In: settings, names. Out: a command that can be pasted. Pure.
 
-use super::config::Settings;
+use super::config::KafkaSettings;
 use std::fmt::Display;
 
 /// A topic's setting: how many replicas have to be in sync.
@@ -16,7 +16,7 @@ pub(super) const LEAST_IN_SYNC: usize = 2;
 
 /// The command that creates a topic with enough replicas. `brokers`: how many the cluster has, 0 if that is not known; a cluster creates no
 /// topic with more replicas than brokers. `more`: further options, each with a blank before it.
-pub(super) fn create(settings: &Settings, topic: &str, brokers: usize, more: &str) -> String {
+pub(super) fn create(settings: &KafkaSettings, topic: &str, brokers: usize, more: &str) -> String {
     let rule = if !settings.accepts_one_replica() {
         format!(" --replication-factor {REPLICAS} --config {MIN_INSYNC}={LEAST_IN_SYNC}")
     } else if (1..REPLICAS).contains(&brokers) {
@@ -28,7 +28,7 @@ pub(super) fn create(settings: &Settings, topic: &str, brokers: usize, more: &st
 }
 
 /// The command that changes a topic's setting.
-pub(super) fn alter(settings: &Settings, topic: &str, setting: &str, value: impl Display) -> String {
+pub(super) fn alter(settings: &KafkaSettings, topic: &str, setting: &str, value: impl Display) -> String {
     format!(
         "kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name {topic} --add-config {setting}={value}",
         settings.brokers()
@@ -36,7 +36,7 @@ pub(super) fn alter(settings: &Settings, topic: &str, setting: &str, value: impl
 }
 
 /// The command that gives the relay's user these rights. `resource`: the command's options that name it.
-pub(super) fn allow(settings: &Settings, operations: &[&str], resource: &str) -> String {
+pub(super) fn allow(settings: &KafkaSettings, operations: &[&str], resource: &str) -> String {
     let user = settings.property("sasl.username").unwrap_or("NAME");
     format!(
         "kafka-acls.sh --bootstrap-server {} --add --allow-principal User:{user} --operation {} {resource}",

@@ -11,7 +11,7 @@
 //! Specification: KIP-98; librdkafka's INTRODUCTION.md, "Transactional Producer".
 
 use super::callbacks::Context;
-use super::config::Settings;
+use super::config::KafkaSettings;
 use super::metadata::UNANSWERED;
 use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
@@ -92,7 +92,7 @@ impl Transactions {
     }
 
     /// A new producer for the last name. It has to go through all phases again.
-    pub(super) fn restart(&mut self, settings: &Settings) -> Result<Option<BaseProducer<Context>>, Failure> {
+    pub(super) fn restart(&mut self, settings: &KafkaSettings) -> Result<Option<BaseProducer<Context>>, Failure> {
         if let Some(refused) = self.replicas.refused() {
             return Err(refused.clone());
         }
@@ -197,7 +197,7 @@ impl KafkaSink {
                 let slot = owner.keys_ending.trim_start_matches('/');
                 Err(transactions
                     .replicas
-                    .refuse(missing(slot).fixed_by(progress::create_by_hand(&self.settings, brokers))))
+                    .refuse(missing(slot).with_remedy(progress::create_by_hand(&self.settings, brokers))))
             }
             Read::Pending { answered } => {
                 let reason = reading.reason();

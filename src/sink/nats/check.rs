@@ -4,7 +4,7 @@
 
 use super::client::NatsConnection;
 use super::errors::{self, Answered, Names, api_error};
-use super::{KIND, Settings};
+use super::{KIND, NatsSettings};
 use crate::check_finding::{Finding, Side};
 use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
@@ -67,14 +67,14 @@ struct StreamInfo {
 }
 
 /// Asks the server, and judges its answers.
-pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
+pub(super) fn check(settings: &NatsSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
     match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts, wanted.largest_bytes),
         Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
 }
 
-async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>) -> Result<NatsFacts, Failure> {
+async fn gather<'a>(settings: &NatsSettings, subjects: impl Iterator<Item = &'a str>) -> Result<NatsFacts, Failure> {
     let mut connection = NatsConnection::open(settings, 0).await?;
     let mut facts = NatsFacts { info: connection.info(), ..NatsFacts::default() };
     match connection.ask("$JS.API.INFO", "").await? {
@@ -108,13 +108,15 @@ async fn gather<'a>(settings: &Settings, subjects: impl Iterator<Item = &'a str>
     Ok(facts)
 }
 
-fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec<Finding> {
+fn findings(settings: &NatsSettings, facts: &NatsFacts, largest_bytes: usize) -> Vec<Finding> {
     let mut found = vec![SIDE.ok("connection", format!("NATS {} answers", facts.info.version))];
     if let Some(reason) = &facts.jetstream {
         found.push(
             SIDE.fail("jetstream", format!("JetStream is not there: {reason}"))
                 .why("no stream would store or acknowledge the messages")
-                .fix("jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1"),
+                .with_fix(
+                    "jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1",
+                ),
         );
         return found;
     }
@@ -122,7 +124,7 @@ fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec
         found.push(
             SIDE.warn("jetstream", "the user may not ask JetStream's API")
                 .why("whether streams take the subjects, and how they keep messages, could not be checked")
-                .fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
+                .with_fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
         );
         return found;
     }
@@ -135,7 +137,7 @@ fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec
             found.push(
                 SIDE.warn("atomic", format!("stream {name} allows no atomic batches"))
                     .why("messages of one key are sent one by one")
-                    .fix("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
+                    .with_fix("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
             );
         }
     }
@@ -145,21 +147,21 @@ fn findings(settings: &Settings, facts: &NatsFacts, largest_bytes: usize) -> Vec
 fn payload(facts: &NatsFacts, largest_bytes: usize) -> Option<Finding> {
     let most = facts.info.max_payload;
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
-    let found = SIDE.fail("limits", text).why("larger rows are refused").fix("max_payload in the server's file");
+    let found = SIDE.fail("limits", text).why("larger rows are refused").with_fix("max_payload in the server's file");
     (most > 0).then(|| found.ok_if(largest_bytes + HEADER_ROOM <= most))
 }
 
-fn of_subject(settings: &Settings, subject: &str, streams: &[String]) -> Finding {
+fn of_subject(settings: &NatsSettings, subject: &str, streams: &[String]) -> Finding {
     let wanted = settings.stream.as_deref();
     match streams {
         [] => SIDE
             .fail("stream", format!("no stream takes subject {subject}"))
             .why("messages to it are refused, and their rows wait")
-            .fix(errors::create(subject, wanted)),
+            .with_fix(errors::create(subject, wanted)),
         [name, ..] if wanted.is_some_and(|wanted| wanted != name) => SIDE
             .fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
             .why("messages to it are refused, and their rows wait")
-            .fix(format!("-X stream={name}, or another --topic")),
+            .with_fix(format!("-X stream={name}, or another --topic")),
         [name, ..] => SIDE.ok("stream", format!("stream {name} takes subject {subject}")),
     }
 }
@@ -170,12 +172,14 @@ fn of_stream(facts: &NatsFacts, name: &str, config: &Config, largest_bytes: usiz
         found.push(
             SIDE.fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
                 .why("no row would ever count as delivered")
-                .fix(format!("nats stream edit {name} --ack")),
+                .with_fix(format!("nats stream edit {name} --ack")),
         );
     }
     if config.sealed || config.mirror.is_some() {
         let why = "it takes no messages that are published";
-        found.push(SIDE.fail("stream", format!("stream {name} is sealed or a mirror")).why(why).fix("another --topic"));
+        found.push(
+            SIDE.fail("stream", format!("stream {name} is sealed or a mirror")).why(why).with_fix("another --topic"),
+        );
     }
     let most = usize::try_from(config.max_msg_size).ok().filter(|most| *most > 0);
     if let Some(most) = most.filter(|most| largest_bytes + HEADER_ROOM > *most) {
@@ -185,7 +189,7 @@ fn of_stream(facts: &NatsFacts, name: &str, config: &Config, largest_bytes: usiz
                 format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"),
             )
             .why("larger rows are refused")
-            .fix(format!("nats stream edit {name} --max-msg-size=-1")),
+            .with_fix(format!("nats stream edit {name} --max-msg-size=-1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);
@@ -204,7 +208,7 @@ fn durability(facts: &NatsFacts, name: &str, config: &Config) -> Finding {
         return SIDE
             .warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
             .why("what it has acknowledged is lost when its servers restart")
-            .fix(format!(
+            .with_fix(format!(
                 "a stream cannot change its storage; once its messages are consumed: nats stream rm {}; {}",
                 shell_quoted(name),
                 errors::create(&config.subjects.join(","), Some(name))
@@ -215,7 +219,7 @@ fn durability(facts: &NatsFacts, name: &str, config: &Config) -> Finding {
         return SIDE
             .warn("storage", text)
             .why("what it has acknowledged is lost with that server's disk, and unavailable while it is down")
-            .fix(format!("nats stream edit {name} --replicas 3"));
+            .with_fix(format!("nats stream edit {name} --replicas 3"));
     }
     if replicas == 1 {
         return SIDE
@@ -258,9 +262,9 @@ mod tests {
     const CONFIG: &str = r#"{"config":{"retention":"limits","storage":"file","discard":"old","num_replicas":1,"max_msg_size":-1,
         "max_msgs":-1,"max_bytes":-1,"max_age":0,"duplicate_window":120000000000}}"#;
 
-    fn settings(stream: Option<&str>) -> Settings {
+    fn settings(stream: Option<&str>) -> NatsSettings {
         let properties: Vec<_> = stream.map(|stream| ("stream", stream)).into_iter().collect();
-        read_in_test("nats", "h", &properties, |asked| Settings::read(asked)).unwrap()
+        read_in_test("nats", "h", &properties, |asked| NatsSettings::read(asked)).unwrap()
     }
 
     fn facts(config: &str) -> NatsFacts {
@@ -312,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_stream_without_atomic_batches_is_reported_where_they_are_asked_for() {
-        let found = |config: &str| findings(&Settings { atomic: true, ..settings(Some("S")) }, &facts(config), 1);
+        let found = |config: &str| findings(&NatsSettings { atomic: true, ..settings(Some("S")) }, &facts(config), 1);
         let told = |config: &str| found(config).iter().any(|found| found.finding.contains("no atomic batches"));
         assert!(told(CONFIG));
         assert!(!told(&CONFIG.replace("\"max_age\":0", "\"max_age\":0,\"allow_atomic\":true")));

@@ -10,7 +10,7 @@
 //! With `atomic`, the waiting records of a key go as one batch, which the stream stores as a whole or not at all. If it does not store a
 //! batch, its answer does not say which record is the cause: the records then go one by one.
 
-use super::Settings;
+use super::NatsSettings;
 use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, broken, judge, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
 use crate::sink::destination::Destination as _;
@@ -67,7 +67,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ANSWER: &str = "s";
 
 /// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+pub(super) async fn run(settings: &NatsSettings, receiver: &mut Receiver) {
     let (mut reconnect, mut server) = (Reconnect::default(), 0);
     loop {
         let Some(opened) = receiver.while_listening(NatsWorker::open(settings, server)).await else { return };
@@ -102,7 +102,7 @@ pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
 /// A connection, and its messages under way.
 #[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
 struct NatsWorker<'a> {
-    settings: &'a Settings,
+    settings: &'a NatsSettings,
     connection: NatsConnection,
     answers: Subscriber,
     /// The prefix of the subjects of answers.
@@ -131,7 +131,7 @@ struct NatsWorker<'a> {
 }
 
 impl<'a> NatsWorker<'a> {
-    async fn open(settings: &'a Settings, server: usize) -> Result<Self, Failure> {
+    async fn open(settings: &'a NatsSettings, server: usize) -> Result<Self, Failure> {
         let mut connection = NatsConnection::open(settings, server).await?;
         let stream = settings.stream.as_deref().filter(|_| settings.atomic);
         let atomic = match stream {
@@ -476,7 +476,7 @@ impl NatsConnection {
     ///
     /// # Errors
     /// All attempts fail: the failure of the last, or of one that refuses the credentials.
-    pub(super) async fn open(settings: &Settings, first: usize) -> Result<Self, Failure> {
+    pub(super) async fn open(settings: &NatsSettings, first: usize) -> Result<Self, Failure> {
         let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
         let mut refused = broken(&settings.address(), "there is no server");
         for server in servers.take(settings.servers.len()) {
@@ -493,7 +493,7 @@ impl NatsConnection {
         Err(refused)
     }
 
-    async fn open_one(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+    async fn open_one(settings: &NatsSettings, server: &Server) -> Result<Self, Failure> {
         let address = server.address();
         let failed = |error: &dyn std::fmt::Display| broken(&address, &error.to_string());
         let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;

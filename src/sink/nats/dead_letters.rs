@@ -5,7 +5,7 @@
 //! the one at which the stream took it.
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.MSG.GET`, `STREAM.MSG.DELETE`).
 
-use super::Settings;
+use super::NatsSettings;
 use super::client::NatsConnection;
 use super::errors::{Answered, ApiError, CONNECTION, NOT_PERMITTED, Names, api_error};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
@@ -33,7 +33,7 @@ const NOT_DELETED: u16 = 10057;
 
 /// The messages to a subject, up to the last one at the beginning.
 pub(super) struct SubjectPages {
-    settings: Settings,
+    settings: NatsSettings,
     subject: String,
     stream: String,
     /// The least sequence number of the next message.
@@ -76,7 +76,7 @@ struct StreamState {
 }
 
 impl SubjectPages {
-    pub(super) fn open(settings: Settings, subject: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
+    pub(super) fn open(settings: NatsSettings, subject: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
         let found = block_on(async {
             let mut connection = NatsConnection::open(&settings, 0).await?;
             let found = answer(&mut connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;

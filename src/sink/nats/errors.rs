@@ -163,9 +163,9 @@ fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
         // An earlier attempt of this message is on its way into the stream. Nobody knows yet whether the stream will store it.
         (10158, _) => later(UNAVAILABLE),
         (10059, _) => RecordOutcome::Refused(no_stream(subject, None)),
-        (10060, _) => RecordOutcome::Refused(failure(FailureClass::Topic, OTHER_STREAM).fixed_by(STREAMS)),
+        (10060, _) => RecordOutcome::Refused(failure(FailureClass::Topic, OTHER_STREAM).with_remedy(STREAMS)),
         (10109, _) => refused(FailureClass::Topic, SEALED),
-        (_, 403) => RecordOutcome::Refused(failure(FailureClass::Topic, NOT_PERMITTED).fixed_by(RIGHTS)),
+        (_, 403) => RecordOutcome::Refused(failure(FailureClass::Topic, NOT_PERMITTED).with_remedy(RIGHTS)),
         // A lack of resources or leaders, or too many requests, passes.
         (_, 408 | 429 | 500..) => later(UNAVAILABLE),
         (_, _) => refused(FailureClass::Row, REFUSED),
@@ -200,7 +200,7 @@ pub(super) fn no_leader(subject: &str) -> Failure {
 /// The failure if the user may not publish to the subject.
 pub(super) fn not_permitted(subject: &str) -> Failure {
     let text = format!("NATS does not let this user publish to {subject}");
-    Failure::new(FailureClass::Topic, NOT_PERMITTED, text).fixed_by(RIGHTS)
+    Failure::new(FailureClass::Topic, NOT_PERMITTED, text).with_remedy(RIGHTS)
 }
 
 /// The failure if JetStream did not acknowledge a message in time.
@@ -256,7 +256,7 @@ pub(super) fn ended(address: &str, timeout: Duration) -> Failure {
 
 /// The failure if the server refuses the credentials, or if they cannot be used.
 pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
-    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("NATS at {address}: {reason}")).fixed_by(CREDENTIALS)
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("NATS at {address}: {reason}")).with_remedy(CREDENTIALS)
 }
 
 /// The failure of a connection that the server closes with this error. NATS has no codes for errors: the protocol defines their texts.
@@ -265,7 +265,7 @@ pub(super) fn refusal(address: &str, text: &str) -> Failure {
         return log_in_fails(address, text);
     }
     let failure = |reason| Failure::new(FailureClass::Environment, reason, format!("NATS at {address}: {text}"));
-    if is_forbidden(text) { failure(NOT_PERMITTED).fixed_by(RIGHTS) } else { failure(CONNECTION) }
+    if is_forbidden(text) { failure(NOT_PERMITTED).with_remedy(RIGHTS) } else { failure(CONNECTION) }
 }
 
 fn is_log_in(text: &str) -> bool {

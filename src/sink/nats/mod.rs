@@ -1,6 +1,6 @@
 //! NATS JetStream: its settings, its [`Kind`], and its sink.
 //!
-//! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter
+//! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: `NatsSettings` as a [`Destination`]: sinks, checks, dead-letter
 //! records, a stream for measurements. A record becomes one message to the subject that is its topic, and counts as delivered once
 //! JetStream has acknowledged it. Many messages are under way at a time, and of each key of a subject at most one. No error here shows a
 //! secret.
@@ -108,7 +108,7 @@ static SUBJECTS: AddressRule = AddressRule {
 
 /// Servers and how to use them. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-struct Settings {
+struct NatsSettings {
     /// At least one server. Any of them will do.
     servers: Vec<Server>,
     /// Whether to send nothing without TLS.
@@ -149,7 +149,7 @@ enum LogIn {
 }
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
-    let settings = Settings::read(asked)?;
+    let settings = NatsSettings::read(asked)?;
     let from_flag = asked.addresses.iter().any(|address| matches!(address.origin, Origin::Flag(_)));
     if from_flag && asked.property("token").is_none() && matches!(settings.login, LogIn::Token(_)) {
         let warning = "--to: its token shows in ps: use the variable WALRELAY_TO, or -X token=@FILE";
@@ -158,7 +158,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     Ok(Arc::new(settings))
 }
 
-impl Destination for Settings {
+impl Destination for NatsSettings {
     fn kind(&self) -> &'static Kind {
         &KIND
     }
@@ -200,7 +200,7 @@ impl Destination for Settings {
 
 /// A stream of one subject.
 struct ScratchStream {
-    settings: Settings,
+    settings: NatsSettings,
     subject: String,
 }
 
@@ -240,7 +240,7 @@ fn admit(record: &Record<'_>) -> Result<(), Failure> {
     fault.map_or(Ok(()), |text| Err(Failure::new(FailureClass::Row, errors::HEADERS, text)))
 }
 
-impl Settings {
+impl NatsSettings {
     /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
@@ -399,12 +399,12 @@ mod tests {
     use crate::setting_text::FlagFile;
     use crate::sink::tests::read_in_test;
 
-    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<NatsSettings, SettingError> {
+        read_in_test(scheme, address, properties, |asked| NatsSettings::read(asked))
     }
 
     /// The login with its secrets, which is what is tested.
-    fn shown(settings: &Settings) -> String {
+    fn shown(settings: &NatsSettings) -> String {
         let read = |secret: &Secret| match secret {
             Secret::File(path) => format!("@{}", path.display()),
             Secret::Text(_) | Secret::Command(_) => secret.read().unwrap().expose_secret().to_owned(),
@@ -440,7 +440,7 @@ mod tests {
         let from_file = Given { text: "old".to_owned(), origin: Origin::FlagFile(Box::new(flag_file)) };
         let from_file = read_in_test("nats", "h", &[], |asked| {
             asked.properties.push(("token".to_owned(), from_file));
-            Settings::read(asked)
+            NatsSettings::read(asked)
         });
         assert_eq!(shown(&from_file.unwrap()), "token @/token");
     }

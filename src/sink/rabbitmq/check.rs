@@ -5,7 +5,7 @@
 
 use super::client::{Probe, RabbitmqSession};
 use super::errors::{self, Closing};
-use super::{KIND, Settings};
+use super::{KIND, RabbitSettings};
 use crate::check_finding::{Finding, Level, Side};
 use crate::sink::destination::Wanted;
 use crate::sink::ordered_queue::block_on;
@@ -38,9 +38,9 @@ struct RabbitmqFacts {
 }
 
 /// Looks at the broker, and judges it.
-pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
+pub(super) fn check(settings: &RabbitSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
     // What would be declared at the start is looked at, not declared.
-    let looking = Settings { declare: false, ..settings.clone() };
+    let looking = RabbitSettings { declare: false, ..settings.clone() };
     let (mut unreachable, mut reached) = (Vec::new(), None);
     for host in 0..settings.servers.len() {
         match block_on(gather(&looking, host)) {
@@ -53,9 +53,9 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     lost.chain(reached.iter().flat_map(|facts| findings(settings, facts, wanted.largest_bytes))).collect()
 }
 
-async fn gather(settings: &Settings, host: usize) -> Result<RabbitmqFacts, Failure> {
+async fn gather(settings: &RabbitSettings, host: usize) -> Result<RabbitmqFacts, Failure> {
     let mut session = RabbitmqSession::open(settings, host).await?;
-    let Settings { exchange, queue, .. } = settings;
+    let RabbitSettings { exchange, queue, .. } = settings;
     let exchange = if exchange.is_empty() { None } else { Some(session.exchange_declare(exchange, true).await?) };
     let queue = match queue {
         None => None,
@@ -87,10 +87,10 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
     if failure.class == FailureClass::LogIn {
         return found;
     }
-    found.why("another host of --to answers").fix("start it, or remove it from --to")
+    found.why("another host of --to answers").with_fix("start it, or remove it from --to")
 }
 
-fn findings(settings: &Settings, facts: &RabbitmqFacts, largest_bytes: usize) -> Vec<Finding> {
+fn findings(settings: &RabbitSettings, facts: &RabbitmqFacts, largest_bytes: usize) -> Vec<Finding> {
     let RabbitmqFacts { vhost, frame_bytes, heartbeat, .. } = facts;
     let mut found = vec![
         SIDE.ok("connection", format!("RabbitMQ answers, vhost {vhost}")),
@@ -112,10 +112,10 @@ fn of_size(largest_bytes: usize) -> Finding {
     }
     let found =
         SIDE.warn("max_message_size", text).why("a broker refuses larger messages, and does not say what its limit is");
-    found.fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
+    found.with_fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
 }
 
-fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
+fn of_exchange(settings: &RabbitSettings, found: &Result<(), Closing>) -> Finding {
     let name = &settings.exchange;
     match found {
         Ok(()) => SIDE.ok("exchange", format!("exchange {name} is there")),
@@ -127,16 +127,16 @@ fn of_exchange(settings: &Settings, found: &Result<(), Closing>) -> Finding {
             if refusal.is_missing() {
                 return found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
-                    .fix(errors::declare_exchange(settings, name));
+                    .with_fix(errors::declare_exchange(settings, name));
             }
             found
                 .why("messages for it are refused; the command replaces the user's rights in the vhost")
-                .fix(errors::permit(settings, name))
+                .with_fix(errors::permit(settings, name))
         }
     }
 }
 
-fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding {
+fn of_queue(settings: &RabbitSettings, found: Option<&Result<(), Closing>>) -> Finding {
     let exchange = settings.exchange_shown();
     let unknown =
         "brokers do not tell clients which queues are bound; a message that no queue takes holds its key until one is";
@@ -149,7 +149,7 @@ fn of_queue(settings: &Settings, found: Option<&Result<(), Closing>>) -> Finding
             let found = SIDE.warn("queue", format!("queue {queue}: {}", refusal.shown()));
             found
                 .why("messages are refused unless another queue takes them")
-                .fix(errors::declare_queue(settings, queue))
+                .with_fix(errors::declare_queue(settings, queue))
         }
         (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),
     }
@@ -160,13 +160,13 @@ fn of_probe(probe: &Probe) -> Finding {
         Probe::Returned => SIDE.ok("confirms", "messages are confirmed and returned, and no alarm blocks publishers"),
         Probe::Blocked(reason) => SIDE.fail("alarm", format!("the broker blocks publishers: {reason}"))
             .why("nothing is published until the alarm is over; no data is lost")
-            .fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
+            .with_fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
             SIDE.ok("confirms", format!("whether an alarm blocks publishers was not checked: {}", refusal.shown()))
         }
         Probe::Nothing => SIDE.fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")
-            .fix("--to a broker with publisher confirms, such as RabbitMQ"),
+            .with_fix("--to a broker with publisher confirms, such as RabbitMQ"),
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
     use super::*;
     use crate::sink::tests::read_in_test;
 
-    fn settings(properties: &[(&str, &str)]) -> Settings {
-        read_in_test("amqp", "h", properties, |asked| Settings::read(asked)).unwrap()
+    fn settings(properties: &[(&str, &str)]) -> RabbitSettings {
+        read_in_test("amqp", "h", properties, |asked| RabbitSettings::read(asked)).unwrap()
     }
 
     fn refusal(code: u16) -> Closing {

@@ -19,7 +19,7 @@
 
 use super::errors::{self, Closing, RabbitmqFault};
 use super::message::{self, Outgoing, short};
-use super::{Login, Settings};
+use super::{Login, RabbitSettings};
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
@@ -87,7 +87,7 @@ const CONFIRMED_WITHIN: (Duration, Duration) = (Duration::from_secs(30), Duratio
 const WENT: &str = "the connection was lost";
 
 /// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+pub(super) async fn run(settings: &RabbitSettings, receiver: &mut Receiver) {
     let (mut reconnect, mut host, mut patience) = (Reconnect::default(), 0, CONFIRMED_WITHIN.0);
     loop {
         let Some(opened) = receiver.while_listening(RabbitmqSession::open(settings, host)).await else { return };
@@ -120,7 +120,7 @@ type Landing = Pin<Box<dyn Future<Output = lapin::Result<Landed>>>>;
 
 /// A connection, and its batches under way.
 struct RabbitmqWorker<'a> {
-    settings: &'a Settings,
+    settings: &'a RabbitSettings,
     session: RabbitmqSession,
     /// The channels without a batch. `None`: the channel has to be opened.
     free: Vec<Option<Channel>>,
@@ -151,7 +151,7 @@ struct RabbitmqWorker<'a> {
 }
 
 impl<'a> RabbitmqWorker<'a> {
-    fn new(settings: &'a Settings, session: RabbitmqSession, patience: Duration) -> Self {
+    fn new(settings: &'a RabbitSettings, session: RabbitmqSession, patience: Duration) -> Self {
         let channels = CHANNELS.min(session.connection.configuration().channel_max());
         Self {
             settings,
@@ -456,7 +456,7 @@ async fn publish(
 
 impl Landed {
     /// For each message, the failure if the broker returned it. `None`: it is not clear which messages came back.
-    fn returned(&self, settings: &Settings) -> Option<Vec<Option<Failure>>> {
+    fn returned(&self, settings: &RabbitSettings) -> Option<Vec<Option<Failure>>> {
         let mut found = vec![None; self.messages.len()];
         for confirm in &self.confirms {
             let Ok(Confirmation::Ack(Some(message)) | Confirmation::Nack(Some(message))) = confirm else { continue };
@@ -538,7 +538,7 @@ impl Reactor for Sockets {
 
 impl RabbitmqSession {
     /// Connects to the host with this index and authenticates.
-    pub(super) async fn open(settings: &Settings, host: usize) -> Result<Self, Failure> {
+    pub(super) async fn open(settings: &RabbitSettings, host: usize) -> Result<Self, Failure> {
         let server = settings.servers.get(host).cloned().unwrap_or_default();
         let address = server.address();
         let opening = async {
@@ -560,7 +560,7 @@ impl RabbitmqSession {
         }
     }
 
-    async fn connect(settings: &Settings, server: Server) -> Result<Self, Failure> {
+    async fn connect(settings: &RabbitSettings, server: Server) -> Result<Self, Failure> {
         let address = server.address();
         let secret = secret(settings, &address).await?;
         let token_ends = secret.as_ref().and_then(|secret| end_of_token(secret.expose_secret()));
@@ -660,8 +660,8 @@ impl RabbitmqSession {
     }
 
     /// Declares exchange and queue, if the settings ask for it. Existing ones stay as they are.
-    async fn declare(&self, settings: &Settings) -> Result<(), Failure> {
-        let Settings { exchange, queue, .. } = settings;
+    async fn declare(&self, settings: &RabbitSettings) -> Result<(), Failure> {
+        let RabbitSettings { exchange, queue, .. } = settings;
         if !settings.declare {
             return Ok(());
         }
@@ -726,7 +726,7 @@ async fn confirming(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> AMQPUri {
+fn uri(settings: &RabbitSettings, server: &Server, secret: Option<&SecretString>) -> AMQPUri {
     let (username, mechanism) = match &settings.login {
         Login::Plain { user, .. } => (user.clone(), SASLMechanism::Plain),
         Login::External => (String::new(), SASLMechanism::External),
@@ -750,7 +750,7 @@ fn uri(settings: &Settings, server: &Server, secret: Option<&SecretString>) -> A
 }
 
 /// Reads the present password. A program may take seconds for it.
-async fn secret(settings: &Settings, server: &str) -> Result<Option<SecretString>, Failure> {
+async fn secret(settings: &RabbitSettings, server: &str) -> Result<Option<SecretString>, Failure> {
     let Login::Plain { password, .. } = &settings.login else { return Ok(None) };
     let password = password.clone();
     let read = tokio::task::spawn_blocking(move || password.read()).await;
@@ -788,7 +788,7 @@ mod tests {
     fn a_connection_that_is_given_up_closes_its_socket() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let settings = read_in_test("amqp", &address, &[], |asked| Settings::read(asked)).unwrap();
+        let settings = read_in_test("amqp", &address, &[], |asked| RabbitSettings::read(asked)).unwrap();
         crate::sink::ordered_queue::block_on(async {
             let (hello, hears) = tokio::sync::oneshot::channel();
             let server = std::thread::spawn(move || {

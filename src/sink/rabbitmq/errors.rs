@@ -4,7 +4,7 @@
 //! that decides is the one of a full broker, whose code is ambiguous.
 //! Specification: AMQP 0-9-1, section 1.2 (reply codes).
 
-use super::Settings;
+use super::RabbitSettings;
 use crate::setting_text::shell_quoted;
 use crate::sink::ordered_queue::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
@@ -170,11 +170,11 @@ pub(super) fn no_login(server: &str, reason: &str) -> Failure {
 }
 
 fn log_in_fails(text: String) -> Failure {
-    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, text).fixed_by(CREDENTIALS)
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, text).with_remedy(CREDENTIALS)
 }
 
 /// The failure of a refused declaration.
-pub(super) fn not_declared(settings: &Settings, server: &str, what: &str, closing: &Closing) -> Failure {
+pub(super) fn not_declared(settings: &RabbitSettings, server: &str, what: &str, closing: &Closing) -> Failure {
     let text = format!("RabbitMQ at {server} does not declare {what}: {}", closing.shown());
     let failure = of_fault(settings, &settings.exchange, fault(closing.code, false), text);
     Failure { class: FailureClass::Environment, ..failure }
@@ -200,7 +200,7 @@ pub(super) fn not_taken(exchange: &str, key: &str) -> Failure {
 }
 
 /// The failure of a message that no queue takes.
-pub(super) fn unroutable(settings: &Settings, message: &BasicReturnMessage) -> Failure {
+pub(super) fn unroutable(settings: &RabbitSettings, message: &BasicReturnMessage) -> Failure {
     let (exchange, key) = (message.exchange.as_str(), message.routing_key.as_str());
     let queue = declare_queue(settings, key);
     let fix = if exchange.is_empty() {
@@ -226,7 +226,7 @@ pub(super) fn exchange_shown(exchange: &str) -> &str {
 }
 
 /// The command `rabbitmqadmin`, for the vhost.
-fn admin(settings: &Settings) -> String {
+fn admin(settings: &RabbitSettings) -> String {
     match settings.vhost.as_str() {
         "/" => "rabbitmqadmin".to_owned(),
         vhost => format!("rabbitmqadmin {}", shell_quoted(&format!("--vhost={vhost}"))),
@@ -234,20 +234,20 @@ fn admin(settings: &Settings) -> String {
 }
 
 /// The command that declares a queue.
-pub(super) fn declare_queue(settings: &Settings, name: &str) -> String {
+pub(super) fn declare_queue(settings: &RabbitSettings, name: &str) -> String {
     let name = shell_quoted(&format!("name={name}"));
     format!("{} declare queue {name} durable=true arguments='{{\"x-queue-type\":\"quorum\"}}'", admin(settings))
 }
 
 /// The command that declares an exchange.
-pub(super) fn declare_exchange(settings: &Settings, exchange: &str) -> String {
+pub(super) fn declare_exchange(settings: &RabbitSettings, exchange: &str) -> String {
     let name = shell_quoted(&format!("name={exchange}"));
     format!("{} declare exchange {name} type=topic durable=true", admin(settings))
 }
 
 /// The command that lets the user write to the exchange and to the one in the settings, and declare, if the settings ask for it. It replaces
 /// all rights of the user in the vhost, so it has every right that walrelay needs.
-pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
+pub(super) fn permit(settings: &RabbitSettings, exchange: &str) -> String {
     let pattern = |names: &[&str]| match names {
         [] => String::new(),
         names => format!("^({})$", names.iter().map(|name| regex::escape(name)).collect::<Vec<_>>().join("|")),
@@ -268,7 +268,7 @@ pub(super) fn permit(settings: &Settings, exchange: &str) -> String {
 
 /// The failure of the record over which the broker closed the channel.
 pub(super) fn refused(
-    settings: &Settings,
+    settings: &RabbitSettings,
     (exchange, key): (&str, &str),
     fault: RabbitmqFault,
     closing: &Closing,
@@ -278,16 +278,16 @@ pub(super) fn refused(
 }
 
 /// The failure of a request that concerns an exchange. Its text also has the command that fixes the fault.
-fn of_fault(settings: &Settings, exchange: &str, fault: RabbitmqFault, text: String) -> Failure {
+fn of_fault(settings: &RabbitSettings, exchange: &str, fault: RabbitmqFault, text: String) -> Failure {
     match fault {
         RabbitmqFault::Record => Failure::new(FailureClass::Row, REFUSED, text),
         RabbitmqFault::NotPermitted => {
             let text = format!("{text}; to permit it: {}", permit(settings, exchange));
-            Failure::new(FailureClass::Topic, NOT_PERMITTED, text).fixed_by(PERMIT)
+            Failure::new(FailureClass::Topic, NOT_PERMITTED, text).with_remedy(PERMIT)
         }
         RabbitmqFault::Exchange | RabbitmqFault::OwnExchange => {
             let text = format!("{text}; to declare it: {}", declare_exchange(settings, exchange));
-            Failure::new(FailureClass::Topic, NO_EXCHANGE, text).fixed_by(DECLARE)
+            Failure::new(FailureClass::Topic, NO_EXCHANGE, text).with_remedy(DECLARE)
         }
         RabbitmqFault::Broker => Failure::new(FailureClass::Environment, REFUSED, text),
     }
@@ -316,7 +316,7 @@ pub(super) fn bad_headers(text: String) -> Failure {
 /// One of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
-    let settings = crate::sink::tests::read_in_test("amqp", "h", &[], |asked| Settings::read(asked)).unwrap();
+    let settings = crate::sink::tests::read_in_test("amqp", "h", &[], |asked| RabbitSettings::read(asked)).unwrap();
     let of = |fault| of_fault(&settings, "outbox", fault, String::new());
     vec![no_login("h:1", "no"), of(RabbitmqFault::Exchange), of(RabbitmqFault::NotPermitted)]
 }
@@ -350,8 +350,8 @@ mod tests {
         assert_eq!(closed("h:1", &closing(320)).text, "RabbitMQ at h:1 closes the connection: why (320)");
     }
 
-    fn settings(vhost: &str, properties: &[(&str, &str)]) -> Settings {
-        read_in_test("amqp", &format!("app@h/{vhost}"), properties, |asked| Settings::read(asked)).unwrap()
+    fn settings(vhost: &str, properties: &[(&str, &str)]) -> RabbitSettings {
+        read_in_test("amqp", &format!("app@h/{vhost}"), properties, |asked| RabbitSettings::read(asked)).unwrap()
     }
 
     #[test]

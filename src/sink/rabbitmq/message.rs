@@ -8,7 +8,7 @@
 //! that no stream takes. If a property cannot hold a value, a header has it instead.
 //! Specification: AMQP 0-9-1, section 4.2.6 and class `basic`; RabbitMQ, "Sender-selected distribution" for `CC` and `BCC`.
 
-use super::Settings;
+use super::RabbitSettings;
 use super::errors::bad_headers;
 use crate::sink::ordered_queue::{KeyHash, Parts, Stored};
 use crate::sink::{Content, Failure, Header};
@@ -145,7 +145,7 @@ fn content_type(record: Stored<'_>) -> Option<&[u8]> {
 }
 
 /// The exchange of a message: the one that its row names, or else the one in the settings. Dead-letter records always have the latter.
-pub(super) fn exchange_of<'a>(settings: &'a Settings, record: Stored<'a>) -> &'a str {
+pub(super) fn exchange_of<'a>(settings: &'a RabbitSettings, record: Stored<'a>) -> &'a str {
     let (usual, mut own) = (settings.exchange.as_str(), None);
     if settings.exchange_column.is_none() {
         return usual;
@@ -239,7 +239,7 @@ mod tests {
 
     fn outgoing(record: &Record<'_>, room: usize) -> Result<Outgoing, Failure> {
         let properties = [("exchange", "usual"), ("exchange-column", "exchange")];
-        let settings = read_in_test("amqp", "h", &properties, |asked| Settings::read(asked)).unwrap();
+        let settings = read_in_test("amqp", "h", &properties, |asked| RabbitSettings::read(asked)).unwrap();
         let chunk = chunk(record);
         let record = chunk.get(0).unwrap();
         Outgoing::of(exchange_of(&settings, record), record, room)

@@ -1,6 +1,6 @@
 //! RabbitMQ: its settings, its [`Kind`], and its sink.
 //!
-//! In: `--to amqp://user:password@host:port,host:port/vhost`, properties, records. Out: `Settings` as a [`Destination`]: sinks, checks, a queue for
+//! In: `--to amqp://user:password@host:port,host:port/vhost`, properties, records. Out: `RabbitSettings` as a [`Destination`]: sinks, checks, a queue for
 //! measurements. A record becomes one message to an exchange, with the record's topic as routing key. It counts as delivered when the
 //! broker has confirmed its message and has not returned it. At most one message of a key is under way. No error here shows a password.
 //!
@@ -41,7 +41,7 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
+    read: |asked| Ok(Arc::new(RabbitSettings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
 };
@@ -90,7 +90,7 @@ const GUEST: &str = "guest";
 
 /// A broker and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-struct Settings {
+struct RabbitSettings {
     /// The servers of one cluster, at least one.
     servers: Vec<Server>,
     vhost: String,
@@ -121,7 +121,7 @@ enum Login {
     External,
 }
 
-impl Destination for Settings {
+impl Destination for RabbitSettings {
     fn kind(&self) -> &'static Kind {
         &KIND
     }
@@ -175,7 +175,7 @@ impl Destination for Settings {
 
 /// A quorum queue for a measurement, bound by its name.
 struct ScratchQueue {
-    settings: Settings,
+    settings: RabbitSettings,
     queue: String,
 }
 
@@ -222,7 +222,7 @@ fn admit(record: &Record<'_>) -> Result<(), Failure> {
     }
 }
 
-impl Settings {
+impl RabbitSettings {
     /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
@@ -323,11 +323,11 @@ mod tests {
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
-    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<RabbitSettings, SettingError> {
+        read_in_test(scheme, address, properties, |asked| RabbitSettings::read(asked))
     }
 
-    fn user_and_password(settings: &Settings) -> (String, String) {
+    fn user_and_password(settings: &RabbitSettings) -> (String, String) {
         match &settings.login {
             Login::Plain { user, password } => (user.clone(), password.read().unwrap().expose_secret().to_owned()),
             Login::External => panic!("{settings:?}"),
@@ -360,7 +360,7 @@ mod tests {
         let password = Given { text: "old".to_owned(), origin: Origin::FlagFile(Box::new(from)) };
         let settings = read_in_test("amqp", "h", &[], |asked| {
             asked.properties.push(("password".to_owned(), password));
-            Settings::read(asked).unwrap()
+            RabbitSettings::read(asked).unwrap()
         });
         std::fs::write(file.path(), "new\n").unwrap();
         assert_eq!(user_and_password(&settings).1, "new");

@@ -8,7 +8,7 @@ use super::cluster::View;
 use super::connection::{Info, RedisConnection};
 use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
 use super::message::slot;
-use super::{KIND, Sentinels, ServerPlace, Settings};
+use super::{KIND, RedisSettings, Sentinels, ServerPlace};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
@@ -23,19 +23,19 @@ const SIDE: Side = Side::Destination(KIND.name);
 const ELSEWHERE: &str = "--to redis://HOST:PORT with the server's address; rediss:// where it wants TLS";
 
 /// Asks the servers, and judges their answers.
-pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
+pub(super) fn check(settings: &RedisSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
     match block_on(gather(settings, wanted.addresses())) {
         Ok(facts) => findings(settings, &facts),
         Err(failure) if failure.reason == NOT_PERMITTED => vec![
             SIDE.fail("connection", failure.text)
                 .why("the user may not ask which nodes have the streams")
-                .fix(format!("{}, on each node", allow(settings, &["+info", "+cluster|slots", "+cluster|info"]))),
+                .with_fix(format!("{}, on each node", allow(settings, &["+info", "+cluster|slots", "+cluster|info"]))),
         ],
         Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
 }
 
-fn findings(settings: &Settings, facts: &RedisFacts) -> Vec<Finding> {
+fn findings(settings: &RedisSettings, facts: &RedisFacts) -> Vec<Finding> {
     let mut found = match &facts.cluster {
         None => facts.nodes.iter().flat_map(|node| of_node(settings, node)).collect(),
         Some(view) => of_cluster(settings, facts, view),
@@ -49,16 +49,16 @@ fn findings(settings: &Settings, facts: &RedisFacts) -> Vec<Finding> {
     found
 }
 
-fn of_node(settings: &Settings, node: &NodeFacts) -> Vec<Finding> {
+fn of_node(settings: &RedisSettings, node: &NodeFacts) -> Vec<Finding> {
     let mut found = vec![of_connection(settings, node)];
     found.extend(node.may_not_ask.iter().map(|refused| {
         SIDE.fail("asking", refused.clone())
             .why("while a slot moves to this node, streams that are there already take no records")
-            .fix(allow(settings, &["+asking"]))
+            .with_fix(allow(settings, &["+asking"]))
     }));
     if node.info.field("role") == Some("slave") {
         found.push(
-            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").fix("--to its primary"),
+            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").with_fix("--to its primary"),
         );
     }
     found.extend(durability(settings, node));
@@ -68,17 +68,21 @@ fn of_node(settings: &Settings, node: &NodeFacts) -> Vec<Finding> {
 }
 
 /// The findings about a cluster: about the whole, then those that all nodes share, then the others.
-fn of_cluster(settings: &Settings, facts: &RedisFacts, view: &View) -> Vec<Finding> {
+fn of_cluster(settings: &RedisSettings, facts: &RedisFacts, view: &View) -> Vec<Finding> {
     let mut found = vec![state(settings, view)];
     found.extend(facts.silent.iter().map(|failure| {
         SIDE.fail("connection", failure.text.clone())
             .why("the cluster names this primary: records for its streams cannot be delivered")
-            .fix("start the node, or let this machine reach it at the address that it announces (cluster-announce-ip)")
+            .with_fix(
+                "start the node, or let this machine reach it at the address that it announces (cluster-announce-ip)",
+            )
     }));
     found.extend(facts.unready.iter().map(|failure| {
         SIDE.warn("failover", failure.text.clone())
             .why("once this replica takes over from its primary, records for its streams cannot be delivered")
-            .fix("start it, let this machine reach it at the address that it announces, and give it the same users")
+            .with_fix(
+                "start it, let this machine reach it at the address that it announces, and give it the same users",
+            )
     }));
     let mut common: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in &facts.nodes {
@@ -97,14 +101,14 @@ fn of_cluster(settings: &Settings, facts: &RedisFacts, view: &View) -> Vec<Findi
 }
 
 /// The finding about slots that no node serves.
-fn state(settings: &Settings, view: &View) -> Finding {
+fn state(settings: &RedisSettings, view: &View) -> Finding {
     let primaries = view.primaries.len();
     let (uncovered, nameless) = (view.uncovered(), view.nameless());
     if !nameless.is_empty() {
         return SIDE
             .fail("cluster", format!("the nodes that have the slots {} announce no address", nameless.join(", ")))
             .why("records for streams in these slots cannot be delivered")
-            .fix(
+            .with_fix(
                 "CONFIG SET cluster-announce-hostname NAME there, or cluster-preferred-endpoint-type ip on each node",
             );
     }
@@ -112,21 +116,21 @@ fn state(settings: &Settings, view: &View) -> Finding {
         return SIDE
             .fail("cluster", format!("no node of the cluster has the slots {}", uncovered.join(", ")))
             .why("records for streams in these slots cannot be delivered")
-            .fix("valkey-cli --cluster fix HOST:PORT, or redis-cli --cluster fix HOST:PORT");
+            .with_fix("valkey-cli --cluster fix HOST:PORT, or redis-cli --cluster fix HOST:PORT");
     }
     match view.state.as_deref() {
         Some("ok") => SIDE.ok("cluster", format!("a cluster of {primaries} primaries, which have all slots")),
         Some(state) => SIDE
             .fail("cluster", format!("cluster_state is {state}, as {} sees it", view.by))
             .why("a cluster in this state takes no writes")
-            .fix("start the nodes that CLUSTER NODES shows as fail"),
+            .with_fix("start the nodes that CLUSTER NODES shows as fail"),
         None => SIDE
             .warn("cluster", format!("a cluster of {primaries} primaries, which does not say its state"))
-            .fix(allow(settings, &["+cluster|info"])),
+            .with_fix(allow(settings, &["+cluster|info"])),
     }
 }
 
-fn of_connection(settings: &Settings, node: &NodeFacts) -> Finding {
+fn of_connection(settings: &RedisSettings, node: &NodeFacts) -> Finding {
     let field = |name: &str| node.info.field(name);
     match (field("valkey_version"), field("redis_version")) {
         (Some(version), _) => SIDE.ok("connection", format!("Valkey {version} answers")),
@@ -134,17 +138,17 @@ fn of_connection(settings: &Settings, node: &NodeFacts) -> Finding {
         (None, None) => SIDE
             .warn("connection", "the server answers, and does not say how it is configured")
             .why("whether it keeps what it acknowledges could not be checked")
-            .fix(allow(settings, &["+info", "+config|get"])),
+            .with_fix(allow(settings, &["+info", "+config|get"])),
     }
 }
 
 /// The finding about whether acknowledged records survive a crash.
-fn durability(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
+fn durability(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
     let why = "what it has acknowledged and not written is lost when the server or its machine crashes";
     let file = node.info.field("aof_enabled")?;
     if file != "1" {
         let found = SIDE.warn("appendonly", "appendonly is no").why(why);
-        return Some(found.fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
+        return Some(found.with_fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
     }
     Some(match node.sync.as_deref() {
         Some("always") => SIDE.ok("appendonly", "appendonly is yes, appendfsync is always"),
@@ -152,13 +156,13 @@ fn durability(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
         Some(sync) => SIDE
             .warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
             .why(why)
-            .fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
+            .with_fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
         None => SIDE.ok("appendonly", "appendonly is yes").why("appendfsync could not be checked"),
     })
 }
 
 /// The finding if the server may evict added entries.
-fn eviction(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
+fn eviction(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
     let policy = node.info.field("maxmemory_policy")?;
     let text = format!("maxmemory-policy is {policy}");
     let unlimited = node.info.field("maxmemory") == Some("0");
@@ -168,20 +172,20 @@ fn eviction(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
         let found = SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again");
         (found, settings.adding.dedupe.is_none())
     };
-    let found = found.fix("CONFIG SET maxmemory-policy noeviction");
+    let found = found.with_fix("CONFIG SET maxmemory-policy noeviction");
     Some(found.ok_if(policy == "noeviction" || unlimited || is_harmless))
 }
 
-fn replicas(settings: &Settings, node: &NodeFacts) -> Option<Finding> {
+fn replicas(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
     let wait = settings.wait.filter(|wait| wait.replicas > 0)?;
     let connected: u32 = node.info.field("connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
     let found = SIDE.fail("replicas", text).why("nothing counts as delivered before they have it");
-    Some(found.fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
+    Some(found.with_fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
 }
 
 /// The finding about whether acknowledged records survive a failover.
-fn failover(settings: &Settings, facts: &RedisFacts) -> Option<Finding> {
+fn failover(settings: &RedisSettings, facts: &RedisFacts) -> Option<Finding> {
     let (check, text) = match (&settings.place, &facts.cluster) {
         (ServerPlace::Sentinels(Sentinels { primary, .. }), _) => {
             ("sentinel", format!("Sentinel names the primary of {primary}"))
@@ -191,18 +195,18 @@ fn failover(settings: &Settings, facts: &RedisFacts) -> Option<Finding> {
         }
         (_, _) => return None,
     };
-    let found = SIDE.warn(check, text).fix("-X wait=1,1000");
+    let found = SIDE.warn(check, text).with_fix("-X wait=1,1000");
     let found = found.why("a failover loses what was acknowledged and the new primary has not received");
     Some(found.ok_if(settings.wait.is_some_and(|wait| wait.replicas > 0)))
 }
 
-fn of_stream(settings: &Settings, stream: &StreamFacts) -> Finding {
+fn of_stream(settings: &RedisSettings, stream: &StreamFacts) -> Finding {
     let StreamFacts { name, kind, refused } = stream;
     if let Some(refused) = refused {
         return SIDE
             .fail("stream", format!("stream {name}: {refused}"))
             .why("records for it are refused")
-            .fix(allow_stream(settings, name));
+            .with_fix(allow_stream(settings, name));
     }
     let kind = match kind {
         Ok(kind) => kind.as_str(),
@@ -210,7 +214,7 @@ fn of_stream(settings: &Settings, stream: &StreamFacts) -> Finding {
             return SIDE
                 .fail("stream", format!("stream {name}: {why}"))
                 .why("whether it takes records could not be checked")
-                .fix("check again once the cluster has settled");
+                .with_fix("check again once the cluster has settled");
         }
     };
     match kind {
@@ -219,7 +223,7 @@ fn of_stream(settings: &Settings, stream: &StreamFacts) -> Finding {
         other => SIDE
             .fail("stream", format!("{name} is a {other}, not a stream"))
             .why("records for it are refused")
-            .fix(format!("RENAME {name} OTHER, or another --topic")),
+            .with_fix(format!("RENAME {name} OTHER, or another --topic")),
     }
 }
 
@@ -258,7 +262,7 @@ struct StreamFacts {
     refused: Option<String>,
 }
 
-async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>) -> Result<RedisFacts, Failure> {
+async fn gather<'a>(settings: &RedisSettings, streams: impl Iterator<Item = &'a str>) -> Result<RedisFacts, Failure> {
     let mut facts = RedisFacts::default();
     let mut connections = Vec::new();
     match find(settings).await? {
@@ -295,7 +299,7 @@ async fn gather<'a>(settings: &Settings, streams: impl Iterator<Item = &'a str>)
     Ok(facts)
 }
 
-async fn reach(settings: &Settings, server: &Server) -> Result<(NodeFacts, RedisConnection), Failure> {
+async fn reach(settings: &RedisSettings, server: &Server) -> Result<(NodeFacts, RedisConnection), Failure> {
     let mut connection = RedisConnection::open_at(settings, server).await?;
     // ASKING concerns only the next command, which has no key.
     let may_not_ask = said(&connection.ask(&cmd("ASKING")).await?);
@@ -354,8 +358,8 @@ mod tests {
     use crate::sink::redis::cluster::view;
     use crate::sink::tests::read_in_test;
 
-    fn settings(properties: &[(&str, &str)]) -> Settings {
-        read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
+    fn settings(properties: &[(&str, &str)]) -> RedisSettings {
+        read_in_test("redis", "h", properties, |asked| RedisSettings::read(asked)).unwrap()
     }
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<StreamFacts>) -> Vec<(Level, String)> {

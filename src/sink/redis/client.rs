@@ -13,7 +13,7 @@ use super::connection::{ANSWER_BYTES, Info, RedisConnection, broken};
 use super::conversation::{AfterRedirect, Conversation, IDLE, Route, Waiting};
 use super::errors::{self, Redirect, environment, said, with_fix};
 use super::message::slot;
-use super::{Sentinels, ServerPlace, Settings};
+use super::{RedisSettings, Sentinels, ServerPlace};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect, RelayEvent};
@@ -30,7 +30,7 @@ const ASKED_WITHIN: Duration = Duration::from_secs(2);
 const MOST_NODES: usize = 5;
 
 /// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+pub(super) async fn run(settings: &RedisSettings, receiver: &mut Receiver) {
     let (mut reconnect, mut alone) = (Reconnect::default(), 0);
     loop {
         let Some(found) = receiver.while_listening(reach(settings)).await else { return };
@@ -110,7 +110,7 @@ impl Route for SingleServer {
 }
 
 /// Finds out where the streams are. For a single server, also makes sure that the user may send batches.
-async fn reach(settings: &Settings) -> Result<StreamsFound, Failure> {
+async fn reach(settings: &RedisSettings) -> Result<StreamsFound, Failure> {
     let rights = ["+info", "+cluster|slots", "+cluster|info"];
     let found = find(settings).await;
     let mut found = found.map_err(|failure| with_fix(failure, || errors::allow(settings, &rights)))?;
@@ -132,7 +132,7 @@ pub(super) enum StreamsFound {
 ///
 /// # Errors
 /// No server answers, or it refuses the user.
-pub(super) async fn find(settings: &Settings) -> Result<StreamsFound, Failure> {
+pub(super) async fn find(settings: &RedisSettings) -> Result<StreamsFound, Failure> {
     let server = match &settings.place {
         ServerPlace::Nodes(nodes) => return View::read(settings, nodes).await.map(StreamsFound::Cluster),
         ServerPlace::Sentinels(sentinels) => {
@@ -148,7 +148,7 @@ pub(super) async fn find(settings: &Settings) -> Result<StreamsFound, Failure> {
 }
 
 /// Connects to a server, and asks for INFO.
-async fn open_and_ask(settings: &Settings, server: &Server) -> Result<(RedisConnection, Info), Failure> {
+async fn open_and_ask(settings: &RedisSettings, server: &Server) -> Result<(RedisConnection, Info), Failure> {
     let mut connection = RedisConnection::open_at(settings, server).await?;
     let info = connection.info().await?;
     Ok((connection, info))
@@ -158,7 +158,7 @@ async fn open_and_ask(settings: &Settings, server: &Server) -> Result<(RedisConn
 ///
 /// # Errors
 /// The server is not reached.
-pub(super) async fn call(settings: &Settings, key: &str, command: &Cmd) -> Result<(String, Value), Failure> {
+pub(super) async fn call(settings: &RedisSettings, key: &str, command: &Cmd) -> Result<(String, Value), Failure> {
     call_for(settings, key, command, ANSWER_BYTES).await
 }
 
@@ -167,7 +167,7 @@ pub(super) async fn call(settings: &Settings, key: &str, command: &Cmd) -> Resul
 /// # Errors
 /// The server is not reached, or replies more.
 pub(super) async fn call_for(
-    settings: &Settings,
+    settings: &RedisSettings,
     key: &str,
     command: &Cmd,
     most: usize,
@@ -192,7 +192,7 @@ pub(super) async fn call_for(
 }
 
 /// Connects to the server that has a key.
-async fn holder(settings: &Settings, key: &str) -> Result<RedisConnection, Failure> {
+async fn holder(settings: &RedisSettings, key: &str) -> Result<RedisConnection, Failure> {
     match find(settings).await? {
         StreamsFound::Server(connection, _) => Ok(connection),
         StreamsFound::Cluster(view) => {
@@ -204,7 +204,7 @@ async fn holder(settings: &Settings, key: &str) -> Result<RedisConnection, Failu
 }
 
 /// Connects to the primary, and asks for INFO. If the Sentinels name only replicas, connects to the first of these.
-async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(RedisConnection, Info), Failure> {
+async fn primary(settings: &RedisSettings, sentinels: &Sentinels) -> Result<(RedisConnection, Info), Failure> {
     let (mut reasons, mut tried, mut replica, mut unreached) = (Vec::new(), Vec::new(), None, None);
     for server in &sentinels.servers {
         let address = server.address();
@@ -233,7 +233,11 @@ async fn primary(settings: &Settings, sentinels: &Sentinels) -> Result<(RedisCon
 }
 
 /// Asks a Sentinel for the primary. `None`: it does not know the name.
-async fn ask_sentinel(settings: &Settings, sentinels: &Sentinels, server: &Server) -> Result<Option<Server>, Failure> {
+async fn ask_sentinel(
+    settings: &RedisSettings,
+    sentinels: &Sentinels,
+    server: &Server,
+) -> Result<Option<Server>, Failure> {
     let mut connection = RedisConnection::reach(settings, server).await?;
     connection.authenticate(sentinels.user.as_deref(), sentinels.password.as_ref()).await?;
     let reply = connection.call(cmd("SENTINEL").arg("get-master-addr-by-name").arg(&sentinels.primary)).await?;

@@ -6,7 +6,7 @@
 //! the socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again),
 //! and limits of its own (how long a reply may be, how long the server may be silent).
 
-use super::Settings;
+use super::RedisSettings;
 use super::errors::{self, CONNECTION, allow, environment, log_in_fails, of_login, said, with_fix};
 use crate::secret::Secret;
 use crate::sink::ordered_queue::address::Server;
@@ -145,7 +145,7 @@ impl RedisConnection {
     ///
     /// # Errors
     /// It cannot be reached, or refuses the user.
-    pub(super) async fn open_at(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+    pub(super) async fn open_at(settings: &RedisSettings, server: &Server) -> Result<Self, Failure> {
         let opening = async {
             let mut connection = Self::reach(settings, server).await?;
             connection.log_in(settings).await?;
@@ -167,7 +167,7 @@ impl RedisConnection {
     }
 
     /// Connects to this server, without logging in.
-    pub(super) async fn reach(settings: &Settings, server: &Server) -> Result<Self, Failure> {
+    pub(super) async fn reach(settings: &RedisSettings, server: &Server) -> Result<Self, Failure> {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
         let stream = connect(peer).await.map_err(|error| broken(&address, &error.to_string()))?;
@@ -203,7 +203,7 @@ impl RedisConnection {
         self.expect_ok(&auth).await
     }
 
-    async fn log_in(&mut self, settings: &Settings) -> Result<(), Failure> {
+    async fn log_in(&mut self, settings: &RedisSettings) -> Result<(), Failure> {
         self.authenticate(settings.user.as_deref(), settings.password.as_ref()).await?;
         if settings.database != 0 {
             self.expect_ok(cmd("SELECT").arg(settings.database)).await?;
@@ -221,7 +221,7 @@ impl RedisConnection {
     ///
     /// # Errors
     /// The user may not, or the connection is lost.
-    pub(super) async fn may_batch(&mut self, settings: &Settings) -> Result<(), Failure> {
+    pub(super) async fn may_batch(&mut self, settings: &RedisSettings) -> Result<(), Failure> {
         if settings.adding.dedupe.is_some() {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl RedisConnection {
     }
 
     /// The failure of an error, with the command that gives the user these rights if they are missing.
-    pub(super) fn forbidden(&self, settings: &Settings, error: &str, rights: &[&str]) -> Failure {
+    pub(super) fn forbidden(&self, settings: &RedisSettings, error: &str, rights: &[&str]) -> Failure {
         with_fix(environment(&self.address, error), || allow(settings, rights))
     }
 

@@ -8,7 +8,7 @@
 use super::connection::{Info, RedisConnection, Replies, broken};
 use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
 use super::message::{BatchForm, batch};
-use super::{ReplicaWait, Settings};
+use super::{RedisSettings, ReplicaWait};
 use crate::sink::ordered_queue::{Fit, Receiver, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use redis::{Pipeline, RedisResult, Value, cmd};
@@ -94,7 +94,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// The command for these settings, if they ask to wait.
-    pub(super) fn of(settings: &Settings, info: &Info) -> Option<Self> {
+    pub(super) fn of(settings: &RedisSettings, info: &Info) -> Option<Self> {
         settings.wait.map(|wait| Self { wait, file: info.has_file_to_wait_for() })
     }
 }
@@ -121,7 +121,7 @@ pub(super) enum AfterRedirect {
 
 /// A connection, and the batches under way on it.
 pub(super) struct Conversation<'a> {
-    settings: &'a Settings,
+    settings: &'a RedisSettings,
     connection: RedisConnection,
     waiting: Option<Waiting>,
     steps: VecDeque<BatchStep>,
@@ -146,7 +146,7 @@ pub(super) struct Conversation<'a> {
 
 impl<'a> Conversation<'a> {
     pub(super) fn new(
-        settings: &'a Settings,
+        settings: &'a RedisSettings,
         connection: RedisConnection,
         waiting: Option<Waiting>,
         alone: usize,
@@ -574,7 +574,7 @@ impl Judging<'_> {
 /// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
 fn waited(
     waiting: Waiting,
-    settings: &Settings,
+    settings: &RedisSettings,
     address: &str,
     reply: Option<&Value>,
 ) -> Result<Option<Failure>, Failure> {

@@ -4,7 +4,7 @@
 //! stream has no place to remember them. The fields are those that `message` writes; an entry's time is the one at which the server took it.
 //! Specification: Redis, commands XRANGE, XREVRANGE, XDEL.
 
-use super::Settings;
+use super::RedisSettings;
 use super::client;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
@@ -22,7 +22,7 @@ const MOST_BYTES: usize = 1 << 30;
 
 /// The entries of a stream, up to the last one at the beginning.
 pub(super) struct StreamPages {
-    settings: Settings,
+    settings: RedisSettings,
     stream: String,
     /// The position behind which the next entry is, in Redis' syntax.
     behind: String,
@@ -33,7 +33,7 @@ pub(super) struct StreamPages {
 }
 
 impl StreamPages {
-    pub(super) fn open(settings: Settings, stream: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
+    pub(super) fn open(settings: RedisSettings, stream: &str) -> Result<PagedDeadLetters<Self>, NoDeadLetters> {
         let mut pages =
             Self { settings, stream: stream.to_owned(), behind: "-".to_owned(), at_once: AT_ONCE, last: None };
         if pages.number("EXISTS")? == 0 {
@@ -147,7 +147,7 @@ mod tests {
     fn after_a_reply_that_may_have_been_too_long_one_entry_is_read() {
         // Nobody listens any more.
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = read_in_test("redis", &address.to_string(), &[], |asked| Settings::read(asked)).unwrap();
+        let settings = read_in_test("redis", &address.to_string(), &[], |asked| RedisSettings::read(asked)).unwrap();
         let (stream, behind) = ("dead".to_owned(), "-".to_owned());
         let mut pages = StreamPages { settings, stream, behind, at_once: AT_ONCE, last: Some("7-1".to_owned()) };
         assert_eq!(pages.page().unwrap_err().class, FailureClass::Environment);

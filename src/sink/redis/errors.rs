@@ -4,7 +4,7 @@
 //! Control flow follows the code with which an error begins. Where Redis gives no code of its own, constants here name the texts.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
-use super::Settings;
+use super::RedisSettings;
 use super::message::BatchForm;
 use crate::setting_text::shell_quoted;
 use crate::sink::ordered_queue::address::Server;
@@ -133,7 +133,7 @@ fn behind_place(error: &str) -> &str {
 }
 
 /// The command that gives the user rights. `words`: the rights in Redis' syntax, such as `+info`. It is quoted for shells and `redis-cli`.
-pub(super) fn allow(settings: &Settings, words: &[&str]) -> String {
+pub(super) fn allow(settings: &RedisSettings, words: &[&str]) -> String {
     let words = [&["ACL", "SETUSER", settings.user()], words].concat();
     words
         .into_iter()
@@ -143,7 +143,7 @@ pub(super) fn allow(settings: &Settings, words: &[&str]) -> String {
 }
 
 /// The command that gives the user the rights for publishing to the stream.
-pub(super) fn allow_stream(settings: &Settings, stream: &str) -> String {
+pub(super) fn allow_stream(settings: &RedisSettings, stream: &str) -> String {
     let key = pattern(stream);
     let mut words = match settings.adding.dedupe {
         Some(_) => vec![key.as_str(), "~walrelay:seen:*", "+eval", "+set", "+del", "+xadd"],
@@ -177,7 +177,7 @@ pub(super) fn with_fix(failure: Failure, fix: impl FnOnce() -> String) -> Failur
 
 /// The failure if the server at `address` refuses the credentials, or if they cannot be read.
 pub(super) fn log_in_fails(address: &str, reason: &str) -> Failure {
-    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("Redis at {address}: {reason}")).fixed_by(CREDENTIALS)
+    Failure::new(FailureClass::LogIn, LOG_IN_LABEL, format!("Redis at {address}: {reason}")).with_remedy(CREDENTIALS)
 }
 
 /// The failure of a command that concerns no record.
@@ -211,7 +211,7 @@ pub(super) fn refused(stream: &str, error: &str) -> Failure {
 /// The settings, the server and the form of a batch whose replies are judged.
 #[derive(Clone, Copy)]
 pub(super) struct JudgedBatch<'a> {
-    pub(super) settings: &'a Settings,
+    pub(super) settings: &'a RedisSettings,
     /// The server's address, for people.
     pub(super) address: &'a str,
     pub(super) form: BatchForm,
@@ -275,7 +275,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         RecordOutcome::Refused(match fault {
             RedisFault::Row => refused(FailureClass::Row),
             RedisFault::NotPermitted => with_fix(refused(FailureClass::Topic), || allow_stream(settings, stream)),
-            RedisFault::WrongType => refused(FailureClass::Topic).fixed_by(OTHER_KEY),
+            RedisFault::WrongType => refused(FailureClass::Topic).with_remedy(OTHER_KEY),
             RedisFault::Slot => return RecordOutcome::Later(environment(address, error)),
             RedisFault::Redirect(redirect) => {
                 self.redirect = Some((redirect, environment(address, error)));
@@ -383,7 +383,7 @@ pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
 /// One of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
-    let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| Settings::read(asked)).unwrap();
+    let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| RedisSettings::read(asked)).unwrap();
     let (asked, mut outcomes) =
         (JudgedBatch { settings: &settings, address: "h:1", form: BatchForm::Single }, Vec::new());
     let wrong_type = redis::parse_redis_value(b"-WRONGTYPE no\r\n").unwrap();
@@ -417,8 +417,8 @@ mod tests {
         (judged, shown.collect())
     }
 
-    fn settings(properties: &[(&str, &str)]) -> Settings {
-        read_in_test("redis", "h", properties, |asked| Settings::read(asked)).unwrap()
+    fn settings(properties: &[(&str, &str)]) -> RedisSettings {
+        read_in_test("redis", "h", properties, |asked| RedisSettings::read(asked)).unwrap()
     }
 
     #[test]

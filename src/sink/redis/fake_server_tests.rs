@@ -1,6 +1,6 @@
 //! The sink on servers whose replies a test chooses: what real ones do only in a moment that cannot be met, or where a network is cut.
 
-use super::Settings;
+use super::RedisSettings;
 use super::cluster::slots;
 use crate::sink::destination::{Destination as _, Wanted};
 use crate::sink::tests::read_in_test;
@@ -89,7 +89,7 @@ struct Driven {
 
 impl Driven {
     fn on(address: &str, properties: &[(&str, &str)]) -> Self {
-        let settings = read_in_test("redis", address, properties, |asked| Settings::read(asked)).unwrap();
+        let settings = read_in_test("redis", address, properties, |asked| RedisSettings::read(asked)).unwrap();
         Self { sink: super::open(settings).unwrap(), delivered: 0 }
     }
 
@@ -278,7 +278,7 @@ fn check_names_the_rights_that_are_missing_and_replicas_that_could_not_take_over
     let (at_primary, at_replica) = (primary.address(), replica.address());
     let found = |address: &str| {
         let login = [("username", "app"), ("password", "p")];
-        let settings = read_in_test("redis", address, &login, |asked| Settings::read(asked)).unwrap();
+        let settings = read_in_test("redis", address, &login, |asked| RedisSettings::read(asked)).unwrap();
         format!("{:?}", settings.check(&Wanted::nothing()))
     };
     let silent = Fake::new();
@@ -374,7 +374,7 @@ fn a_sentinel_that_is_cut_off_from_the_others_is_not_the_only_one_asked() {
 #[test]
 fn check_adds_nothing_where_it_may_not_begin_a_transaction() {
     let server = Fake::new();
-    let settings = read_in_test("redis", &server.address(), &[], |asked| Settings::read(asked)).unwrap();
+    let settings = read_in_test("redis", &server.address(), &[], |asked| RedisSettings::read(asked)).unwrap();
     let added = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&added);
     server.serve(move |words| match words {

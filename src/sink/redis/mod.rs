@@ -1,7 +1,7 @@
 //! Streams of Redis, and of Valkey, which speaks the same protocol: their settings, their [`Kind`], and their sink.
 //!
 //! In: `--to redis://user:password@host:port/database`, `-X` properties, records. Several hosts are nodes of a cluster; with `sentinel`, the
-//! hosts are Sentinels. Out: `Settings` as a [`Destination`]: sinks, checks, dead-letter records, a stream for measurements. A record
+//! hosts are Sentinels. Out: `RedisSettings` as a [`Destination`]: sinks, checks, dead-letter records, a stream for measurements. A record
 //! becomes one entry of the stream that is its topic. A batch is added as one (MULTI/EXEC, or one script with `dedupe`); no two batches
 //! under way hold records of one key. Certificates, and a password in a file, are read at each connection, so that the files can
 //! change. No error here shows a password.
@@ -52,7 +52,7 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
+    read: |asked| Ok(Arc::new(RedisSettings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
 };
@@ -103,7 +103,7 @@ static STREAMS: AddressRule = AddressRule {
 
 /// A server and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-struct Settings {
+struct RedisSettings {
     place: ServerPlace,
     /// The database's number.
     database: u32,
@@ -155,7 +155,7 @@ struct ReplicaWait {
 }
 
 /// Opens the sink, which begins to connect.
-fn open(settings: Settings) -> Result<Box<dyn Sink + Send>, SettingError> {
+fn open(settings: RedisSettings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let adding = settings.adding;
     let admit = move |record: &Record<'_>| admit(record, adding);
     QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
@@ -179,7 +179,7 @@ fn admit(record: &Record<'_>, adding: Adding) -> Result<(), Failure> {
     Ok(())
 }
 
-impl Destination for Settings {
+impl Destination for RedisSettings {
     fn kind(&self) -> &'static Kind {
         &KIND
     }
@@ -217,7 +217,7 @@ impl Destination for Settings {
 
 /// A stream for a measurement. The first record creates it.
 struct ScratchStream {
-    settings: Settings,
+    settings: RedisSettings,
     stream: String,
 }
 
@@ -246,7 +246,7 @@ impl Scratch for ScratchStream {
     }
 }
 
-impl Settings {
+impl RedisSettings {
     /// These settings, under this client's name.
     fn named(&self, client: &str) -> Self {
         Self { client: client.to_owned(), ..self.clone() }
@@ -358,11 +358,11 @@ mod tests {
     use secrecy::ExposeSecret as _;
     use std::path::PathBuf;
 
-    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<RedisSettings, SettingError> {
+        read_in_test(scheme, address, properties, |asked| RedisSettings::read(asked))
     }
 
-    fn password(settings: &Settings) -> String {
+    fn password(settings: &RedisSettings) -> String {
         settings.password.as_ref().unwrap().read().unwrap().expose_secret().to_owned()
     }
 

@@ -6,7 +6,7 @@
 use super::client::Caller;
 use super::errors::{self, ServiceRefusal, SqsFault, Unserved};
 use super::message::LARGEST;
-use super::{FIFO, Service, Settings, is_url};
+use super::{FIFO, Service, SqsSettings, is_url};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::{Destination as _, Wanted};
@@ -45,8 +45,8 @@ enum QueueFound {
 }
 
 /// Asks the service, and judges its answers.
-pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let Settings { service, .. } = settings;
+pub(super) fn check(settings: &SqsSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
+    let SqsSettings { service, .. } = settings;
     let side = Side::Destination(service.name());
     match block_on(gather(settings, wanted.addresses())) {
         Ok(queues) => {
@@ -58,7 +58,7 @@ pub(super) fn check(settings: &Settings, wanted: &Wanted<'_>) -> Vec<Finding> {
     }
 }
 
-async fn gather<'a>(settings: &Settings, queues: impl Iterator<Item = &'a str>) -> Result<Vec<Queue>, Failure> {
+async fn gather<'a>(settings: &SqsSettings, queues: impl Iterator<Item = &'a str>) -> Result<Vec<Queue>, Failure> {
     let caller = Caller::new(settings.clone());
     answered(settings, caller.look().await)?.ok();
     let mut gathered = Vec::new();
@@ -89,7 +89,7 @@ async fn look_at(caller: &Caller, name: &str) -> Result<QueueFound, Failure> {
 }
 
 /// The service's own answer or refusal. The failure says why nothing can be checked.
-fn answered<T>(settings: &Settings, asked: Result<T, Unserved>) -> Result<Result<T, ServiceRefusal>, Failure> {
+fn answered<T>(settings: &SqsSettings, asked: Result<T, Unserved>) -> Result<Result<T, ServiceRefusal>, Failure> {
     match asked {
         Ok(answer) => Ok(Ok(answer)),
         Err(Unserved::Failed(failure)) => Err(failure),
@@ -114,7 +114,7 @@ impl Queue {
         let (place, refused, attributes) = match &self.found {
             QueueFound::Refused(refusal) if refusal.fault().0 == SqsFault::Missing => {
                 let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
-                return vec![found.why("records for it wait, and so does the slot").fix(self.create(""))];
+                return vec![found.why("records for it wait, and so does the slot").with_fix(self.create(""))];
             }
             QueueFound::Refused(refusal) => return vec![self.not_permitted(refusal)],
             QueueFound::There { place, refused, attributes } => (place, refused, attributes),
@@ -132,7 +132,7 @@ impl Queue {
                 self.side()
                     .warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
                     .why("limits could not be checked")
-                    .fix(format!("allow {right} on it")),
+                    .with_fix(format!("allow {right} on it")),
             );
         }
         found.extend(self.of_retention(place, attributes));
@@ -160,7 +160,7 @@ impl Queue {
 
     fn not_permitted(&self, refusal: &ServiceRefusal) -> Finding {
         let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
-        found.why("records for it are refused").fix(errors::allow(self.service, "it"))
+        found.why("records for it are refused").with_fix(errors::allow(self.service, "it"))
     }
 
     fn of_order(&self, attributes: &BTreeMap<String, String>) -> Finding {
@@ -170,7 +170,10 @@ impl Queue {
                 .side()
                 .warn("order", format!("{} is a standard {place}", self.shown()))
                 .why("it keeps no order, and may deliver a message twice")
-                .fix(format!("{}, and its name in --topic, if rows of a key must stay in order", self.create(FIFO)));
+                .with_fix(format!(
+                    "{}, and its name in --topic, if rows of a key must stay in order",
+                    self.create(FIFO)
+                ));
         }
         let text = format!(
             "{} is a FIFO {place}: rows of a key stay in order, repeats within 5 minutes are dropped",
@@ -188,7 +191,7 @@ impl Queue {
     fn of_retention(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
-        let found = self.side().warn("retention", text).fix(self.set(place, "MessageRetentionPeriod", "1209600"));
+        let found = self.side().warn("retention", text).with_fix(self.set(place, "MessageRetentionPeriod", "1209600"));
         let found = found.why("the service deletes messages that nobody has read by then");
         Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
@@ -199,7 +202,7 @@ impl Queue {
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
         let queue = place.replacen(":sns:", ":sqs:", 1);
         let subscribe = format!("aws sns subscribe --topic-arn {place} --protocol sqs --notification-endpoint {queue}");
-        let found = self.side().warn("subscriptions", text).fix(subscribe);
+        let found = self.side().warn("subscriptions", text).with_fix(subscribe);
         let found = found.why("SNS keeps no message: what is published while nobody is subscribed is lost");
         Some(found.ok_if(subscriptions > 0))
     }
@@ -212,7 +215,7 @@ impl Queue {
         } else {
             "--on-bad-row dead-letter, or smaller rows".to_owned()
         };
-        let found = self.side().fail("size", text).why("such a row is a bad row").fix(fix);
+        let found = self.side().fail("size", text).why("such a row is a bad row").with_fix(fix);
         Some(found.ok_if(u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit)))
     }
 }

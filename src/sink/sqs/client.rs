@@ -16,7 +16,7 @@ use super::errors::{
     self, CONNECTION, Judged, MessageResult, ServiceRefusal, SqsFault, Unserved, broken, passing, results,
 };
 use super::message::{Batch, MOST_MESSAGES, MessageForm};
-use super::{FIFO, GivenKeys, Service, Settings, is_url};
+use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
 use crate::sink::ordered_queue::{
     Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, RelayEvent, Stored, TakenRecord,
@@ -56,7 +56,7 @@ const KEPT: Duration = Duration::from_mins(5);
 const MISFIT: &str = "its answer does not fit what was sent";
 
 /// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &Settings, receiver: &mut Receiver) {
+pub(super) async fn run(settings: &SqsSettings, receiver: &mut Receiver) {
     let mut worker = SqsWorker::new(settings.clone());
     loop {
         worker.fill(receiver);
@@ -131,7 +131,7 @@ impl Room<'_> {
 }
 
 impl SqsWorker {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: SqsSettings) -> Self {
         Self {
             caller: Arc::new(Caller::new(settings)),
             requests: JoinSet::new(),
@@ -168,7 +168,7 @@ impl SqsWorker {
 
     /// Sends a batch. Returns whether there were records for one.
     fn send(&mut self, receiver: &mut Receiver) -> bool {
-        let Settings { form, service, .. } = &self.caller.settings;
+        let SqsSettings { form, service, .. } = &self.caller.settings;
         let service = *service;
         let mut room = Room {
             form,
@@ -378,7 +378,7 @@ enum Api {
 
 /// The sender of requests to one service.
 pub(super) struct Caller {
-    pub(super) settings: Settings,
+    pub(super) settings: SqsSettings,
     /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again.
     api: Mutex<Option<Api>>,
 }
@@ -397,7 +397,7 @@ impl ProvideCredentials for GivenKeys {
 }
 
 impl Caller {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: SqsSettings) -> Self {
         Self { settings, api: Mutex::new(None) }
     }
 
@@ -417,7 +417,7 @@ impl Caller {
     }
 
     async fn config(&self) -> Result<SdkConfig, String> {
-        let Settings { endpoint, region, keys, timeout, .. } = &self.settings;
+        let SqsSettings { endpoint, region, keys, timeout, .. } = &self.settings;
         let credentials = match keys {
             Some(given) => SharedCredentialsProvider::new(given.clone()),
             None => aws::credentials(region).await?,
@@ -588,7 +588,7 @@ mod tests {
     }
 
     fn caller(scheme: &str, address: &str) -> Caller {
-        let read = |asked: &mut Asked<'_>| Settings::read(asked);
+        let read = |asked: &mut Asked<'_>| SqsSettings::read(asked);
         let address = format!("id:secret@{address}/eu-central-1");
         Caller::new(read_in_test(scheme, &address, &[("timeout", "1s")], read).unwrap())
     }

@@ -5,7 +5,7 @@
 //! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
 
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
-use super::{FIFO, Service, Settings};
+use super::{FIFO, Service, SqsSettings};
 use crate::sink::aws::words;
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
@@ -189,7 +189,7 @@ impl ServiceRefusal {
 
 /// The failure of a record, or of all records of its queue.
 pub(super) fn refused(
-    settings: &Settings,
+    settings: &SqsSettings,
     queue: &str,
     (fault, reason): (SqsFault, &'static str),
     said: &str,
@@ -204,7 +204,7 @@ pub(super) fn refused(
         }
         SqsFault::NotPermitted => {
             let allow = allow(service, &format!("the {}", service.place()));
-            Failure::new(FailureClass::Topic, reason, text).fixed_by(allow)
+            Failure::new(FailureClass::Topic, reason, text).with_remedy(allow)
         }
         SqsFault::Unsupported => Failure::new(FailureClass::Topic, reason, text),
         SqsFault::Later | SqsFault::LogIn => passing(settings, (fault, reason), said),
@@ -231,16 +231,16 @@ pub(super) fn create(service: Service, queue: &str) -> String {
 }
 
 /// The failure of all records, which passes by itself or once the keys are replaced.
-pub(super) fn passing(settings: &Settings, (fault, reason): (SqsFault, &'static str), said: &str) -> Failure {
+pub(super) fn passing(settings: &SqsSettings, (fault, reason): (SqsFault, &'static str), said: &str) -> Failure {
     let text = format!("{} at {}: {said}", settings.service.title(), settings.address());
     if fault == SqsFault::LogIn {
-        return Failure::new(FailureClass::LogIn, reason, text).fixed_by(CREDENTIALS);
+        return Failure::new(FailureClass::LogIn, reason, text).with_remedy(CREDENTIALS);
     }
     Failure::new(FailureClass::Environment, reason, text)
 }
 
 /// The failure if the service cannot be reached, or the connection is lost.
-pub(super) fn broken(settings: &Settings, reason: &str) -> Failure {
+pub(super) fn broken(settings: &SqsSettings, reason: &str) -> Failure {
     let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
     Failure::new(FailureClass::Environment, CONNECTION, text)
 }
@@ -272,7 +272,7 @@ pub(super) struct Judged {
 }
 
 /// The outcome of a batch whose answer has the status 200, which says nothing about any message.
-pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<MessageResult>) -> Judged {
+pub(super) fn of_results(settings: &SqsSettings, queue: &str, results: Vec<MessageResult>) -> Judged {
     let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
     for said in results {
         let outcome = match said {
@@ -303,7 +303,8 @@ pub(super) fn of_results(settings: &Settings, queue: &str, results: Vec<MessageR
 /// One of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 fn remedied_of(scheme: &str) -> Vec<Failure> {
-    let settings = crate::sink::tests::read_in_test(scheme, "eu-west-1", &[], |asked| Settings::read(asked)).unwrap();
+    let settings =
+        crate::sink::tests::read_in_test(scheme, "eu-west-1", &[], |asked| SqsSettings::read(asked)).unwrap();
     let of = |fault| refused(&settings, "orders", fault, "no");
     vec![of((SqsFault::LogIn, LOG_IN_LABEL)), of((SqsFault::NotPermitted, NOT_PERMITTED))]
 }

@@ -44,7 +44,7 @@ pub const KIND: Kind = Kind {
     properties: &PROPERTIES,
     passes_others: false,
     record_overhead_bytes: RECORD_OVERHEAD_BYTES,
-    read: |asked| Ok(Arc::new(Settings::read(asked)?)),
+    read: |asked| Ok(Arc::new(SqsSettings::read(asked)?)),
     refusals: || errors::REFUSALS.to_vec(),
     reasons: || errors::REASONS.to_vec(),
 };
@@ -53,7 +53,7 @@ pub const KIND: Kind = Kind {
 pub const TOPICS_KIND: Kind =
     Kind { name: "sns", title: "SNS", schemes: &TOPIC_SCHEMES, example: TOPIC_EXAMPLE, topics: &TOPICS, ..KIND };
 
-impl Destination for Settings {
+impl Destination for SqsSettings {
     fn kind(&self) -> &'static Kind {
         match self.service {
             Service::Sqs => &KIND,
@@ -97,7 +97,7 @@ impl Destination for Settings {
 
 /// A queue for a measurement.
 struct ScratchQueue {
-    settings: Settings,
+    settings: SqsSettings,
     queue: String,
 }
 
@@ -157,7 +157,7 @@ impl Service {
 
 /// A service and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
-struct Settings {
+struct SqsSettings {
     service: Service,
     endpoint: Endpoint,
     /// The region in signatures.
@@ -275,7 +275,7 @@ fn is_url(queue: &str) -> bool {
     queue.starts_with("https://") || queue.starts_with("http://")
 }
 
-impl Settings {
+impl SqsSettings {
     fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
         let address = asked.address("region", &format!("{}://REGION", asked.scheme))?;
         let property = |name: &str| asked.property(name);
@@ -427,8 +427,8 @@ mod tests {
     use super::*;
     use crate::sink::tests::read_in_test;
 
-    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<Settings, SettingError> {
-        read_in_test(scheme, address, properties, |asked| Settings::read(asked))
+    fn read(scheme: &str, address: &str, properties: &[(&str, &str)]) -> Result<SqsSettings, SettingError> {
+        read_in_test(scheme, address, properties, |asked| SqsSettings::read(asked))
     }
 
     #[test]

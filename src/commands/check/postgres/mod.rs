@@ -42,18 +42,18 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
         return SIDE
             .fail("lock", error.to_string())
             .why("until the lock is gone, Postgres does not list the publication's tables: a relay that starts waits for it")
-            .fix(holder.release().unwrap_or_else(|| "wait for the transaction that holds the lock".to_owned()));
+            .with_fix(holder.release().unwrap_or_else(|| "wait for the transaction that holds the lock".to_owned()));
     }
     let found = SIDE.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
             .why(format!("this is {}, and a slot's stream does not go through it", pooler.name))
-            .fix(pooler.way_around);
+            .with_fix(pooler.way_around);
     }
     let hint = RunError::from(error).remedy;
-    found
-        .why("nothing else could be checked here")
-        .fix(hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".into()))
+    found.why("nothing else could be checked here").with_fix(
+        hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".into()),
+    )
 }
 
 /// Everything about the server, the publication and the slot.
@@ -90,7 +90,7 @@ fn version(server: &ServerFacts) -> Finding {
     let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
     SIDE.fail("version", format!("Postgres {text}"))
         .why("walrelay is tested with 14 to 19; older ones lack what it asks for")
-        .fix("upgrade to a version that is maintained")
+        .with_fix("upgrade to a version that is maintained")
         .ok_if(server.version() >= OLDEST)
 }
 
@@ -103,7 +103,7 @@ fn encryption(facts: &Facts) -> Option<Finding> {
     facts.exposed.then(|| {
         SIDE.warn("encryption", format!("the connection to Postgres at {} is not encrypted", facts.host))
             .why("others on the network path can read the rows, and somebody between may change them")
-            .fix("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
+            .with_fix("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
     })
 }
 
@@ -111,7 +111,7 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
         SIDE.fail("standby", "this server is a standby")
             .why("slots and publications are created on the primary, and rows are written there")
-            .fix("set --source to the primary's address, or to all hosts with target_session_attrs=read-write")
+            .with_fix("set --source to the primary's address, or to all hosts with target_session_attrs=read-write")
     })
 }
 
@@ -131,7 +131,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
     let error = RunError::wal_level(&found);
     SIDE.fail("wal_level", error.to_string())
         .why("without it, the WAL lacks what a slot decodes")
-        .fix(server.service.wal_level())
+        .with_fix(server.service.wal_level())
 }
 
 fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
@@ -141,10 +141,13 @@ fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
     let found = SIDE.fail("replication", chain(error));
     let why = "the slot's stream comes over a replication connection";
     match Pooler::recognise(&facts.host, error) {
-        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name)).fix(pooler.way_around),
-        None => {
-            found.why(why).fix(replication_fix(facts.server.service, &config.source.user, &config.source.dbname, error))
-        }
+        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name)).with_fix(pooler.way_around),
+        None => found.why(why).with_fix(replication_fix(
+            facts.server.service,
+            &config.source.user,
+            &config.source.dbname,
+            error,
+        )),
     }
 }
 
@@ -153,7 +156,7 @@ fn slots(facts: &Facts) -> Option<Finding> {
     let free = most.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
     let text = format!("{used} of max_replication_slots = {most} in use");
     let more = facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true);
-    let found = SIDE.fail("free_slots", text).why("the slot still has to be created, and none is free").fix(more);
+    let found = SIDE.fail("free_slots", text).why("the slot still has to be created, and none is free").with_fix(more);
     Some(found.ok_if(facts.slot.is_some() || free > 0))
 }
 
@@ -161,7 +164,7 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     let (used, most) = (facts.server.walsenders, facts.server.number("max_wal_senders")?);
     let text = format!("{used} of max_wal_senders = {most} in use");
     let more = facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
-    let found = SIDE.warn("free_walsenders", text).fix(more);
+    let found = SIDE.warn("free_walsenders", text).with_fix(more);
     let found = found.why("none is free for a standby relay, a dry run or a physical standby");
     Some(found.ok_if(i64::try_from(used).unwrap_or(i64::MAX) < most))
 }
@@ -192,12 +195,12 @@ fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
         (OnUpdate::Stop, false) => Some(
             SIDE.warn("updates", "--on-update is stop, and the publication carries no updates")
                 .why("an updated row will never stop the relay: none arrives")
-                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
+                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
         ),
         (OnUpdate::Warn | OnUpdate::Skip, true) => Some(
             SIDE.ok("updates", "the publication carries updates, which publish nothing")
                 .why("each is decoded and sent for nothing, as polling workers' status columns make them")
-                .fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
         ),
         (OnUpdate::Stop, true) | (OnUpdate::Warn | OnUpdate::Skip, false) => None,
     }
@@ -223,7 +226,7 @@ fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     findings.extend(found.slot.row.slotsync_skip_reason.as_ref().map(|reason| {
         SIDE.warn("slot_sync", format!("this standby's last copy of the slot was left out: {reason}"))
             .why("after a promotion the slot would be older than the primary's, or not there: rows would repeat, or be in no slot")
-            .fix("SELECT slot_name, slotsync_skip_count, slotsync_last_skip FROM pg_stat_replication_slots; on the standby, until the count stands still")
+            .with_fix("SELECT slot_name, slotsync_skip_count, slotsync_last_skip FROM pg_stat_replication_slots; on the standby, until the count stands still")
     }));
     findings
 }
@@ -253,13 +256,13 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
         return SIDE
             .fail("slot_wal", text)
             .why("the next checkpoint may remove WAL that it needs: then its unpublished rows are lost")
-            .fix(run().and(format!(", at once; and more room: {}", room(facts))));
+            .with_fix(run().and(format!(", at once; and more room: {}", room(facts))));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
         return SIDE
             .warn("slot_wal", text)
             .why("above max_slot_wal_keep_size the slot is lost")
-            .fix(run().and(format!("; and more room: {}", room(facts))));
+            .with_fix(run().and(format!("; and more room: {}", room(facts))));
     }
     if lag < FAR_BEHIND {
         return SIDE.ok("slot_wal", text);
@@ -269,7 +272,7 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
     } else {
         run().and(", or if nobody needs it any more: ").and(Command::new("teardown").set("--slot", &config.slot))
     };
-    SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").fix(fix)
+    SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").with_fix(fix)
 }
 
 /// Twice as much, or something that is not nothing.
@@ -288,13 +291,13 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
     let found = SIDE.warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
-        found.fix(
+        found.with_fix(
             Remedy::from("Postgres 17 or later keeps slots; until then, after a promotion: ")
                 .and(Command::new("setup").flag("--apply"))
                 .and(format!(", then the SQL statement in {REPUBLISH_PAGE}")),
         )
     } else {
-        found.fix(format!(
+        found.with_fix(format!(
             "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
             identifier(name)
         ))
@@ -306,7 +309,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
         Some(-1) | None => SIDE
             .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or the destination is unavailable, WAL fills the server's disk")
-            .fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
+            .with_fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
         Some(mib) => {
             let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
             SIDE.ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
@@ -321,11 +324,11 @@ fn sender_timeout(server: &ServerFacts) -> Finding {
         Some(0) => SIDE
             .warn("sender_timeout", "wal_sender_timeout is off")
             .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
-            .fix(fix()),
+            .with_fix(fix()),
         Some(ms @ 1..5_000) => SIDE
             .warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
             .why("a pause of the machine or the network is taken for the relay's end")
-            .fix(fix()),
+            .with_fix(fix()),
         Some(ms) => SIDE.ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
         None => SIDE.ok("sender_timeout", "wal_sender_timeout cannot be seen"),
     }
@@ -346,7 +349,7 @@ fn decoding_memory(facts: &Facts) -> Finding {
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
-            .fix(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
+            .with_fix(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
     }
     found
 }
@@ -358,7 +361,7 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
             let time = duration(Duration::from_secs(seconds));
             SIDE.warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
                 .why("a relay that is unavailable for longer loses its slot, and rows with it")
-                .fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
+                .with_fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
         }
         Ok(0) | Err(_) => SIDE.ok("idle_timeout", "idle_replication_slot_timeout is off"),
     })
@@ -368,7 +371,9 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
     let why = "WAL is kept from the beginning of the oldest open transaction, and a slot can be created only once it has ended";
     let open = facts.holders.iter().filter(|holder| holder.transaction_age.is_some_and(|age| age >= LONG));
     let open = open.map(|holder| {
-        SIDE.warn("transactions", session(holder)).why(why).fix(format!("SELECT pg_terminate_backend({});", holder.pid))
+        SIDE.warn("transactions", session(holder))
+            .why(why)
+            .with_fix(format!("SELECT pg_terminate_backend({});", holder.pid))
     });
     let prepared = facts.prepared.iter().filter(|holder| holder.age >= LONG).map(|holder| {
         let gid = literal(&holder.gid);
@@ -378,7 +383,9 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
             duration(holder.age),
             holder.database
         );
-        SIDE.warn("transactions", text).why(why).fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
+        SIDE.warn("transactions", text)
+            .why(why)
+            .with_fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
     });
     let mut found: Vec<Finding> = open.chain(prepared).collect();
     if found.is_empty() {
@@ -405,10 +412,10 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
         return SIDE
             .warn("sync_commit", format!("synchronous_commit is off for {whom}"))
             .why(why)
-            .fix(format!("{alter} RESET synchronous_commit;"));
+            .with_fix(format!("{alter} RESET synchronous_commit;"));
     }
     if off {
-        return SIDE.warn("sync_commit", "synchronous_commit is off").why(why).fix(server.service.parameter(
+        return SIDE.warn("sync_commit", "synchronous_commit is off").why(why).with_fix(server.service.parameter(
             "synchronous_commit",
             "on",
             false,
@@ -432,7 +439,7 @@ fn synchronous_standby(config: &run::RunRequest, server: &ServerFacts) -> Option
     Some(
         SIDE.warn("sync_standby", text)
             .why("the relay becomes the synchronous standby: commits wait for it, and hang while it or the destination is down")
-            .fix(server.service.parameter("synchronous_standby_names", &standbys.join(", "), false)),
+            .with_fix(server.service.parameter("synchronous_standby_names", &standbys.join(", "), false)),
     )
 }
 
@@ -444,7 +451,7 @@ fn clock(server: &ServerFacts) -> Finding {
     }
     SIDE.warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
         .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
-        .fix("timedatectl set-ntp true # on both machines")
+        .with_fix("timedatectl set-ntp true # on both machines")
 }
 
 fn ms(ms: i64) -> String {

@@ -8,7 +8,7 @@ use super::rights::{ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT, exac
 use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
 use crate::remedy::Command;
-use crate::sink::kafka::config::Settings;
+use crate::sink::kafka::config::KafkaSettings;
 use crate::sink::kafka::progress::{
     CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, WHY_MISSING, create, create_by_hand, keeps_the_last,
 };
@@ -18,7 +18,11 @@ use std::time::Duration;
 
 /// Asks for rights, and judges the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
 /// was none. `was_read`: somebody has read the slot before.
-pub(super) fn findings(settings: &Settings, cluster: &Cluster, (id, was_read): (Option<&str>, bool)) -> Vec<Finding> {
+pub(super) fn findings(
+    settings: &KafkaSettings,
+    cluster: &Cluster,
+    (id, was_read): (Option<&str>, bool),
+) -> Vec<Finding> {
     let Some(id) = id else {
         return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
@@ -35,7 +39,7 @@ pub(super) fn findings(settings: &Settings, cluster: &Cluster, (id, was_read): (
     findings
 }
 
-fn transactions(settings: &Settings, id: &str, found: Option<&Result<(), RightsRefusal>>) -> Finding {
+fn transactions(settings: &KafkaSettings, id: &str, found: Option<&Result<(), RightsRefusal>>) -> Finding {
     match found {
         Some(Ok(())) => SIDE.ok("transactional_id", format!("transactions are allowed as {id}")),
         None => SIDE
@@ -44,13 +48,13 @@ fn transactions(settings: &Settings, id: &str, found: Option<&Result<(), RightsR
         Some(Err(refusal)) => {
             let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
-                found.why("with exactly once every record is written in a transaction").fix(allow(
+                found.why("with exactly once every record is written in a transaction").with_fix(allow(
                     settings,
                     &["Write", "Describe"],
                     &format!("--transactional-id {id}"),
                 ))
             } else {
-                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state needs as many brokers as it has replicas").fix(
+                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state needs as many brokers as it has replicas").with_fix(
                     "server.properties of the brokers: transaction.state.log.replication.factor and transaction.state.log.min.isr, at most the number of brokers",
                 )
             }
@@ -59,18 +63,18 @@ fn transactions(settings: &Settings, id: &str, found: Option<&Result<(), RightsR
 }
 
 /// The finding about a topic with too few replicas.
-pub(super) fn replicas(settings: &Settings, name: &str, topic: &TopicFacts) -> Option<Finding> {
+pub(super) fn replicas(settings: &KafkaSettings, name: &str, topic: &TopicFacts) -> Option<Finding> {
     let least = topic.settings.as_ref().ok().and_then(|settings| settings.get(MIN_INSYNC)?.parse().ok());
     match judge(name, Some(topic.replicas), least, settings) {
         ReplicaVerdict::Kept => None,
-        ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).fix(MORE_REPLICAS)),
+        ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).with_fix(MORE_REPLICAS)),
         ReplicaVerdict::Refused { text, fix } => {
-            Some(SIDE.fail("replicas", text).why("the relay does not start").fix(fix))
+            Some(SIDE.fail("replicas", text).why("the relay does not start").with_fix(fix))
         }
     }
 }
 
-fn progress(settings: &Settings, brokers: usize, found: &ProgressAnswer, was_read: bool) -> Finding {
+fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, was_read: bool) -> Finding {
     let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(settings, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
     match found {
@@ -80,14 +84,14 @@ fn progress(settings: &Settings, brokers: usize, found: &ProgressAnswer, was_rea
         ProgressAnswer::Absent(Ok(())) if was_read => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
             .why(WHY_MISSING)
-            .fix(create_by_hand(settings, brokers)),
+            .with_fix(create_by_hand(settings, brokers)),
         ProgressAnswer::Absent(Ok(())) => {
             SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
         }
         ProgressAnswer::There(Err(refusal)) => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text))
             .why(why)
-            .fix(rights()),
+            .with_fix(rights()),
         ProgressAnswer::Absent(Err(refusal)) if refusal.forbidden => SIDE
             .fail(
                 "progress",
@@ -97,26 +101,26 @@ fn progress(settings: &Settings, brokers: usize, found: &ProgressAnswer, was_rea
                 ),
             )
             .why(why)
-            .fix(rights()),
+            .with_fix(rights()),
         ProgressAnswer::Absent(Err(refusal)) => SIDE
             .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text))
             .why(why)
-            .fix(create(settings, brokers)),
+            .with_fix(create(settings, brokers)),
     }
 }
 
 /// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.
-fn policy(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
+fn policy(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
     let policy = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?.get(CLEANUP_POLICY)?;
     let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: {CLEANUP_POLICY}={policy}"));
     let found = found
         .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
-        .fix(alter(settings, PROGRESS_TOPIC, CLEANUP_POLICY, "compact"));
+        .with_fix(alter(settings, PROGRESS_TOPIC, CLEANUP_POLICY, "compact"));
     Some(found.ok_if(keeps_the_last(policy)))
 }
 
 /// The finding about a transaction timeout above the brokers' limit, if that can be seen.
-fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
+fn timeout(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
     let most = cluster.settings.as_ref().ok()?.get(TRANSACTION_MAX_TIMEOUT)?;
     let (most, ours) = (Duration::from_millis(most.parse().ok()?), settings.transaction_timeout());
     (ours > most).then(|| {
@@ -124,7 +128,7 @@ fn timeout(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
             format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
         SIDE.fail("transaction_timeout", text)
             .why("the brokers refuse transactions that may be open for longer")
-            .fix(Command::new("run").set("-X", format_args!("transaction.timeout.ms={}", most.as_millis())))
+            .with_fix(Command::new("run").set("-X", format_args!("transaction.timeout.ms={}", most.as_millis())))
     })
 }
 

@@ -1,12 +1,12 @@
 //! Asks a cluster for its brokers, topics and settings, and whether this user may write, for `walrelay check`.
 //!
-//! In: [`Settings`], and the topics that matter. Out: plain values. It changes nothing. It asks for all topics at once, since a question
+//! In: [`KafkaSettings`], and the topics that matter. Out: plain values. It changes nothing. It asks for all topics at once, since a question
 //! about one topic creates it on a cluster that creates topics on demand. It writes no record: the user may write if the cluster gives an
 //! idempotent producer its identity.
 //! Specification: KIP-98, KIP-679 (who may write a topic may write idempotently), KIP-133 "DescribeConfigs".
 
 use super::super::admin::{Admin, SettingsSeen};
-use super::super::config::{Settings, SettingsError};
+use super::super::config::{KafkaSettings, SettingsError};
 use super::super::errors;
 use crate::sink::Failure;
 use rdkafka::ClientContext;
@@ -58,7 +58,7 @@ pub(in crate::sink::kafka) struct TopicFacts {
 ///
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
-pub(in crate::sink::kafka) fn examine(settings: &Settings, wanted: &[String]) -> Result<Cluster, Failure> {
+pub(in crate::sink::kafka) fn examine(settings: &KafkaSettings, wanted: &[String]) -> Result<Cluster, Failure> {
     let failed = |error: SettingsError| {
         if error.is_of_login() { errors::of_login(error.to_string()) } else { errors::client(error) }
     };
@@ -95,7 +95,7 @@ fn topic_facts(topic: &MetadataTopic) -> TopicFacts {
 
 /// Returns the settings of one broker, and sets those of the wanted topics.
 fn configurations(
-    settings: &Settings,
+    settings: &KafkaSettings,
     metadata: &Metadata,
     wanted: &[String],
     topics: &mut BTreeMap<String, TopicFacts>,
@@ -148,7 +148,7 @@ impl ProducerContext<NoCustomPartitioner> for Listener {
 }
 
 /// Whether the cluster gives an idempotent producer its identity.
-fn idempotence(settings: &Settings) -> Result<(), String> {
+fn idempotence(settings: &KafkaSettings) -> Result<(), String> {
     let mut client = settings.client().clone();
     client.set("statistics.interval.ms", "100");
     let producer = settings.producer_of(client, Listener::default()).map_err(|error| error.to_string())?;
@@ -172,8 +172,8 @@ mod tests {
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
-    fn settings(brokers: &str) -> Settings {
-        Settings::new(brokers, "walrelay", &[], 1 << 20).unwrap()
+    fn settings(brokers: &str) -> KafkaSettings {
+        KafkaSettings::new(brokers, "walrelay", &[], 1 << 20).unwrap()
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod rights;
 mod tests;
 
 use super::NAME;
-use super::config::{Settings, SettingsError};
+use super::config::{KafkaSettings, SettingsError};
 use super::errors::LOGIN_HINT;
 use super::progress::{CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC};
 use super::replicas::TRANSACTION_STATE;
@@ -51,7 +51,7 @@ const TOPICS_SHOWN: usize = 20;
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
 /// Asks the cluster, and judges its answers.
-pub(super) fn check(settings: Result<Settings, SettingsError>, wanted: &Wanted<'_>) -> Vec<Finding> {
+pub(super) fn check(settings: Result<KafkaSettings, SettingsError>, wanted: &Wanted<'_>) -> Vec<Finding> {
     let settings = match settings {
         Ok(settings) if wanted.exactly_once.is_some() => settings.exactly_once(wanted.one_replica),
         Ok(settings) => settings,
@@ -85,19 +85,19 @@ pub(super) fn check(settings: Result<Settings, SettingsError>, wanted: &Wanted<'
 }
 
 /// The finding if no broker answers, or if the brokers refuse the credentials.
-fn unreachable(settings: &Settings, failure: &Failure, speaks: &Speaks) -> Finding {
+fn unreachable(settings: &KafkaSettings, failure: &Failure, speaks: &Speaks) -> Finding {
     if is_of_advertised_address(failure) {
         return misled(SIDE.fail("advertised", failure.text.clone()));
     }
     let found = SIDE.fail("connection", failure.text.clone());
     let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
     if let Some((why, fix)) = other_protocol(settings, &protocol, speaks) {
-        return found.why(why).fix(fix);
+        return found.why(why).with_fix(fix);
     }
     match failure.class {
-        FailureClass::LogIn => found.why("the brokers refuse the credentials").fix(LOGIN_HINT),
+        FailureClass::LogIn => found.why("the brokers refuse the credentials").with_fix(LOGIN_HINT),
         FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => {
-            found.why("nothing else could be checked here").fix(match speaks {
+            found.why("nothing else could be checked here").with_fix(match speaks {
                 Speaks::Tls => CERTIFICATES.to_owned(),
                 Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
                     format!("--brokers with the brokers' address; security.protocol is {protocol}")
@@ -108,7 +108,7 @@ fn unreachable(settings: &Settings, failure: &Failure, speaks: &Speaks) -> Findi
 }
 
 /// The listener's protocol and the flags for it, if the settings have another protocol.
-fn other_protocol(settings: &Settings, protocol: &str, speaks: &Speaks) -> Option<(String, Command)> {
+fn other_protocol(settings: &KafkaSettings, protocol: &str, speaks: &Speaks) -> Option<(String, Command)> {
     let (has_login, is_encrypted) = (protocol.starts_with("sasl_"), protocol.ends_with("ssl"));
     let login = if has_login || settings.property("sasl.username").is_some() { "SASL_SSL" } else { "SSL" };
     let run = |property: &str, value: &str| Command::new("run").set("-X", format_args!("{property}={value}"));
@@ -137,7 +137,7 @@ fn other_protocol(settings: &Settings, protocol: &str, speaks: &Speaks) -> Optio
 }
 
 /// All findings about a cluster that has answered.
-fn findings(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+fn findings(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let mut found = vec![
         SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())),
         protocol(settings, &cluster.brokers),
@@ -155,7 +155,7 @@ fn findings(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<
     found
 }
 
-fn protocol(settings: &Settings, brokers: &[String]) -> Finding {
+fn protocol(settings: &KafkaSettings, brokers: &[String]) -> Finding {
     let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
     let encrypted = protocol.contains("ssl");
     let text = format!("security.protocol is {protocol}");
@@ -163,7 +163,7 @@ fn protocol(settings: &Settings, brokers: &[String]) -> Finding {
     if encrypted && !verified {
         return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
             .why("anybody on the network path can read and change records")
-            .fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
+            .with_fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
     }
     if encrypted {
         return SIDE.ok("security", text);
@@ -173,9 +173,9 @@ fn protocol(settings: &Settings, brokers: &[String]) -> Finding {
         return SIDE.ok("security", text).why(why);
     }
     let flag = if protocol.starts_with("sasl") { "SASL_SSL" } else { "SSL" };
-    SIDE.warn("security", format!("{text}, and brokers are on other machines"))
-        .why(why)
-        .fix(format!("-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"))
+    SIDE.warn("security", format!("{text}, and brokers are on other machines")).why(why).with_fix(format!(
+        "-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"
+    ))
 }
 
 /// Whether a broker (`host:port`) is on this machine, by its address.
@@ -198,12 +198,12 @@ fn advertised(cluster: &Cluster) -> Vec<Finding> {
 }
 
 fn misled(found: Finding) -> Finding {
-    found.why("clients are sent from the bootstrap address to the advertised ones").fix(
+    found.why("clients are sent from the bootstrap address to the advertised ones").with_fix(
         "server.properties of that broker: advertised.listeners=PLAINTEXT://ADDRESS_FROM_HERE:PORT, then restart it",
     )
 }
 
-fn idempotence(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
+fn idempotence(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
     match &cluster.idempotence {
         Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
         Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
@@ -212,19 +212,19 @@ fn idempotence(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> F
         Err(error) => SIDE
             .fail("write", format!("no identity for an idempotent producer: {error}"))
             .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted))),
+            .with_fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted))),
     }
 }
 
 /// The finding if brokers refuse requests as large as a batch. `None` as well, if their settings cannot be seen.
-fn request_size(settings: &Settings, cluster: &Cluster) -> Option<Finding> {
+fn request_size(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
     const LIMIT: &str = "socket.request.max.bytes";
     let limit: u64 = cluster.settings.as_ref().ok()?.get(LIMIT)?.parse().ok()?;
     let batch = settings.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
     (limit < batch + ROOM_BYTES).then(|| {
         SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
             .why("a broker closes the connection upon a larger request, which is then sent again and again")
-            .fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
+            .with_fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
     })
 }
 
@@ -237,7 +237,7 @@ fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
 }
 
 /// The findings about topics of the latest rows that do not exist.
-fn missing(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
+fn missing(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
     let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
     if missing.is_empty() {
         let count = wanted.topics.len();
@@ -258,13 +258,13 @@ fn missing(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<F
 }
 
 /// The finding about a topic that the user may not see. It may exist.
-fn out_of_sight(settings: &Settings, name: &str, wanted: &Wanted<'_>) -> Finding {
+fn out_of_sight(settings: &KafkaSettings, name: &str, wanted: &Wanted<'_>) -> Finding {
     SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
         .why("the relay waits before its first record")
-        .fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted)))
+        .with_fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted)))
 }
 
-fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
+fn to_be_created(settings: &KafkaSettings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
     let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
     let (creates, more) = creates(cluster);
     match creates.filter(|_| !forbidden) {
@@ -273,7 +273,7 @@ fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) 
             vec![
                 SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
                     .why("with the brokers' defaults for partitions and replicas")
-                    .fix(create(settings, cluster, names.first().copied().unwrap_or_default())),
+                    .with_fix(create(settings, cluster, names.first().copied().unwrap_or_default())),
             ]
         }
         creates => missing
@@ -288,14 +288,14 @@ fn to_be_created(settings: &Settings, cluster: &Cluster, missing: Vec<&String>) 
                 } else {
                     SIDE.warn("topics", text)
                 };
-                found.why("the relay waits before its first record").fix(create(settings, cluster, name))
+                found.why("the relay waits before its first record").with_fix(create(settings, cluster, name))
             })
             .collect(),
     }
 }
 
 /// The finding about the dead-letter topic, if bad rows go to one.
-fn dead_letters(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
+fn dead_letters(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
     let topic = wanted.dead_letters?;
     if cluster.topics.contains_key(topic) {
         return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
@@ -303,7 +303,7 @@ fn dead_letters(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> 
     let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
     if cluster.hidden.contains(topic) {
         let found = SIDE.fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
-        return Some(found.fix(allow(settings, &["Write", "Describe"], &format!("--topic {topic}"))));
+        return Some(found.with_fix(allow(settings, &["Write", "Describe"], &format!("--topic {topic}"))));
     }
     let (creates, more) = creates(cluster);
     if creates == Some(true) {
@@ -312,7 +312,7 @@ fn dead_letters(settings: &Settings, cluster: &Cluster, wanted: &Wanted<'_>) -> 
     Some(
         SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen{more}"))
             .why(why)
-            .fix(create(settings, cluster, topic)),
+            .with_fix(create(settings, cluster, topic)),
     )
 }
 
@@ -333,12 +333,12 @@ fn creates(cluster: &Cluster) -> (Option<bool>, String) {
     }
 }
 
-fn create(settings: &Settings, cluster: &Cluster, topic: &str) -> String {
+fn create(settings: &KafkaSettings, cluster: &Cluster, topic: &str) -> String {
     tools::create(settings, topic, cluster.brokers.len(), " --partitions 12")
 }
 
 fn topic_findings(
-    settings: &Settings,
+    settings: &KafkaSettings,
     cluster: &Cluster,
     name: &str,
     topic: &TopicFacts,
@@ -367,7 +367,7 @@ fn topic_findings(
 
 /// The finding if a topic accepts no records now.
 fn in_sync(
-    settings: &Settings,
+    settings: &KafkaSettings,
     name: &str,
     topic: &TopicFacts,
     of_topic: &BTreeMap<String, String>,
@@ -376,13 +376,13 @@ fn in_sync(
     if least > topic.replicas {
         let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
         let fix = alter(settings, name, MIN_INSYNC, topic.replicas.max(1));
-        return Some(SIDE.fail("replicas", text).why(why).fix(fix));
+        return Some(SIDE.fail("replicas", text).why(why).with_fix(fix));
     }
     if topic.in_sync < least {
         return Some(
             SIDE.fail("replicas", text)
                 .why("no record is accepted until more replicas are in sync")
-                .fix("start the brokers that are down"),
+                .with_fix("start the brokers that are down"),
         );
     }
     None
@@ -398,7 +398,7 @@ fn least_in_sync(name: &str, topic: &TopicFacts, settings: &BTreeMap<String, Str
 /// The finding, with at least once, if acknowledged records do not survive the loss of a broker, or if none can be written while one is
 /// down.
 fn replicas(
-    settings: &Settings,
+    settings: &KafkaSettings,
     cluster: &Cluster,
     name: &str,
     topic: &TopicFacts,
@@ -409,7 +409,7 @@ fn replicas(
         return Some(
             SIDE.warn("replicas", text)
                 .why("if its only broker is down, the relay waits; if that broker's disk is lost, so are the records")
-                .fix(MORE_REPLICAS),
+                .with_fix(MORE_REPLICAS),
         );
     }
     if topic.replicas == 2 {
@@ -417,17 +417,17 @@ fn replicas(
             1 => "an acknowledged record may be on one broker only, and is lost with it",
             _ => "with one broker down nothing can be written",
         };
-        return Some(SIDE.warn("replicas", text).why(why).fix(MORE_REPLICAS));
+        return Some(SIDE.warn("replicas", text).why(why).with_fix(MORE_REPLICAS));
     }
     if topic.replicas > 1 && least == 1 {
         return Some(
             SIDE.warn("replicas", text)
                 .why("an acknowledged record may be on one broker only, and is lost with it")
-                .fix(alter(settings, name, MIN_INSYNC, topic.replicas - 1)),
+                .with_fix(alter(settings, name, MIN_INSYNC, topic.replicas - 1)),
         );
     }
     (topic.replicas > 1 && least == topic.replicas).then(|| {
-        SIDE.warn("replicas", text).why("with one broker down nothing can be written").fix(alter(
+        SIDE.warn("replicas", text).why("with one broker down nothing can be written").with_fix(alter(
             settings,
             name,
             MIN_INSYNC,
@@ -436,7 +436,12 @@ fn replicas(
     })
 }
 
-fn too_small(settings: &Settings, name: &str, of_topic: &BTreeMap<String, String>, largest: usize) -> Vec<Finding> {
+fn too_small(
+    settings: &KafkaSettings,
+    name: &str,
+    of_topic: &BTreeMap<String, String>,
+    largest: usize,
+) -> Vec<Finding> {
     let needed = largest + OVERHEAD_BYTES;
     let limit = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MESSAGE_BYTES);
     let of_topic = limit(of_topic.get("max.message.bytes").map(String::as_str));
@@ -450,7 +455,7 @@ fn too_small(settings: &Settings, name: &str, of_topic: &BTreeMap<String, String
                 format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
             )
             .why("the broker refuses it, and the relay stops before it")
-            .fix(alter(settings, name, "max.message.bytes", room)),
+            .with_fix(alter(settings, name, "max.message.bytes", room)),
         );
     }
     if needed > of_client {
@@ -460,14 +465,14 @@ fn too_small(settings: &Settings, name: &str, of_topic: &BTreeMap<String, String
                 format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
             )
             .why("the client refuses it, and the relay stops before it")
-            .fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))),
+            .with_fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))),
         );
     }
     found
 }
 
 fn compacted(
-    settings: &Settings,
+    settings: &KafkaSettings,
     name: &str,
     of_topic: &BTreeMap<String, String>,
     wanted: &Wanted<'_>,
@@ -476,7 +481,7 @@ fn compacted(
     (compacts && wanted.without_key).then(|| {
         SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
             .why("a compacted topic refuses records without a key")
-            .fix(alter(settings, name, CLEANUP_POLICY, "delete"))
+            .with_fix(alter(settings, name, CLEANUP_POLICY, "delete"))
     })
 }
 

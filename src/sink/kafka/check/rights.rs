@@ -1,6 +1,6 @@
 //! Finds out whether this user may write exactly once, for `walrelay check`.
 //!
-//! In: [`Settings`], and the name of the relay's transactions. Out: plain values. It changes nothing, and disturbs no relay that works
+//! In: [`KafkaSettings`], and the name of the relay's transactions. Out: plain values. It changes nothing, and disturbs no relay that works
 //! under that name. The broker first checks the right to a transactional id, and then the length of its transactions. So it refuses a
 //! producer that asks for transactions of 24 days before it fences the producer that has the name. If a broker admits even those, walrelay
 //! does not ask. If the broker's settings cannot be seen, walrelay assumes a limit, which is the default. It creates the topic of progress
@@ -8,7 +8,7 @@
 //! Specification: KIP-98, "InitProducerIdRequest"; Kafka's `TransactionCoordinator.handleInitProducerId`.
 
 use super::super::admin::Admin;
-use super::super::config::{LONGEST_TRANSACTION_MS, Settings, SettingsError};
+use super::super::config::{KafkaSettings, LONGEST_TRANSACTION_MS, SettingsError};
 use super::super::errors;
 use super::super::progress::{PARTITION, TOPIC, new_topic, passes};
 use super::examine::Cluster;
@@ -57,7 +57,7 @@ pub(in crate::sink::kafka) struct RightsRefusal {
 }
 
 /// Asks the cluster. `name`: the name of the relay's transactions.
-pub(in crate::sink::kafka) fn exactly_once(settings: &Settings, cluster: &Cluster, name: &str) -> ExactlyOnce {
+pub(in crate::sink::kafka) fn exactly_once(settings: &KafkaSettings, cluster: &Cluster, name: &str) -> ExactlyOnce {
     let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
     let asked = most.is_none_or(|most| most != LONGEST_TRANSACTION_MS);
     let progress = if cluster.topics.contains_key(TOPIC) {
@@ -84,7 +84,7 @@ impl From<SettingsError> for RightsRefusal {
     }
 }
 
-fn transactions(settings: &Settings, name: &str) -> Result<(), RightsRefusal> {
+fn transactions(settings: &KafkaSettings, name: &str) -> Result<(), RightsRefusal> {
     let producer = settings.inadmissible(name)?;
     match producer.init_transactions(PATIENCE) {
         Ok(()) => Ok(()),
@@ -93,7 +93,7 @@ fn transactions(settings: &Settings, name: &str) -> Result<(), RightsRefusal> {
     }
 }
 
-fn readable(settings: &Settings) -> Result<(), RightsRefusal> {
+fn readable(settings: &KafkaSettings) -> Result<(), RightsRefusal> {
     let consumer = settings.reader("read_uncommitted")?;
     let mut all = TopicPartitionList::new();
     let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
@@ -109,7 +109,7 @@ fn readable(settings: &Settings) -> Result<(), RightsRefusal> {
     Err(RightsRefusal { forbidden: false, text: format!("no answer within {} s", PATIENCE.as_secs()) })
 }
 
-fn makeable(settings: &Settings, brokers: usize) -> Result<(), RightsRefusal> {
+fn makeable(settings: &KafkaSettings, brokers: usize) -> Result<(), RightsRefusal> {
     made_for_trial(settings, &[new_topic(brokers)])?.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
         Err((_, code)) => Err(RightsRefusal::of(Some(code), &code)),
@@ -117,7 +117,7 @@ fn makeable(settings: &Settings, brokers: usize) -> Result<(), RightsRefusal> {
 }
 
 /// Returns the topics from `names` that this user may not create. None, if the cluster does not answer. The topics do not exist.
-pub(in crate::sink::kafka) fn not_to_be_created(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+pub(in crate::sink::kafka) fn not_to_be_created(settings: &KafkaSettings, names: &[&str]) -> BTreeSet<String> {
     let topics: Vec<NewTopic<'_>> =
         names.iter().map(|name| NewTopic::new(name, 1, TopicReplication::Fixed(-1))).collect();
     if topics.is_empty() {
@@ -133,7 +133,7 @@ pub(in crate::sink::kafka) fn not_to_be_created(settings: &Settings, names: &[&s
 
 /// Returns the topics from `names` that this user may not see, and that may exist. None, if the cluster cannot be asked. A consumer asks: its
 /// question creates no topic.
-pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]) -> BTreeSet<String> {
+pub(in crate::sink::kafka) fn not_to_be_seen(settings: &KafkaSettings, names: &[&str]) -> BTreeSet<String> {
     if names.is_empty() {
         return BTreeSet::new();
     }
@@ -148,6 +148,6 @@ pub(in crate::sink::kafka) fn not_to_be_seen(settings: &Settings, names: &[&str]
 }
 
 /// The cluster's answers to a request to create topics for trial.
-fn made_for_trial(settings: &Settings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, RightsRefusal> {
+fn made_for_trial(settings: &KafkaSettings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, RightsRefusal> {
     Admin::new(settings, PATIENCE)?.create(topics, true).map_err(|error| RightsRefusal::new(&error))
 }

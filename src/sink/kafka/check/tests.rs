@@ -4,9 +4,9 @@ use crate::sink::FailureClass;
 use std::collections::BTreeSet;
 
 /// At `kafka:9092`, with these properties.
-pub(super) fn settings(properties: &[(&str, &str)]) -> Settings {
+pub(super) fn settings(properties: &[(&str, &str)]) -> KafkaSettings {
     let properties: Vec<_> = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Settings::new("kafka:9092", "walrelay", &properties, 1 << 20).unwrap()
+    KafkaSettings::new("kafka:9092", "walrelay", &properties, 1 << 20).unwrap()
 }
 
 /// What was seen of the rows.

@@ -1,4 +1,4 @@
-//! [`Settings`]: the properties of librdkafka's clients. Some are walrelay's defaults, some the user's, and some fixed for the guarantees.
+//! [`KafkaSettings`]: the properties of librdkafka's clients. Some are walrelay's defaults, some the user's, and some fixed for the guarantees.
 
 pub(super) mod known;
 pub(super) mod properties;
@@ -106,7 +106,7 @@ const MOST_PRODUCERS: u8 = 8;
 
 /// The properties and other settings of Kafka's clients.
 #[derive(Clone)]
-pub struct Settings {
+pub struct KafkaSettings {
     client: ClientConfig,
     brokers: String,
     max_in_flight: u64,
@@ -130,7 +130,7 @@ enum ReplicaRule {
     SeveralOrOne,
 }
 
-impl Settings {
+impl KafkaSettings {
     /// Checks the user's `properties` with librdkafka. Contacts nobody.
     ///
     /// # Errors
@@ -367,8 +367,8 @@ fn refused(error: KafkaError) -> SettingsError {
 mod tests {
     use super::*;
 
-    fn settings(key: &str, value: &str) -> Result<Settings, SettingsError> {
-        Settings::new("127.0.0.1:1", "walrelay", &[(key.to_owned(), value.to_owned())], 1 << 20)
+    fn settings(key: &str, value: &str) -> Result<KafkaSettings, SettingsError> {
+        KafkaSettings::new("127.0.0.1:1", "walrelay", &[(key.to_owned(), value.to_owned())], 1 << 20)
     }
 
     #[test]
@@ -389,7 +389,7 @@ mod tests {
     fn properties_that_cannot_be_used_together_say_why() {
         let pairs = [("security.protocol", "ssl"), ("ssl.ca.location", "/nowhere/ca.pem")];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let settings = Settings::new("127.0.0.1:1", "walrelay", &pairs, 1 << 20).unwrap();
+        let settings = KafkaSettings::new("127.0.0.1:1", "walrelay", &pairs, 1 << 20).unwrap();
         let error = settings.producer().err().unwrap().to_string();
         assert!(error.starts_with("the Kafka properties cannot be used: ") && error.contains("ca.location"), "{error}");
     }

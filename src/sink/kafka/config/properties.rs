@@ -61,7 +61,7 @@ pub(in crate::sink::kafka) fn one_protocol(addresses: &[Given], spoken: Option<&
             if let Some(named) = named.filter(|named| !named.eq_ignore_ascii_case(spoken)) {
                 let reason = "the client speaks another protocol (security.protocol), and would leave this broker out";
                 let hint = format!("-X security.protocol={}", named.to_ascii_uppercase());
-                return Err(SettingError::refused(&given.origin, broker, reason).hinted(Some(hint)));
+                return Err(SettingError::refused(&given.origin, broker, reason).with_hint(Some(hint)));
             }
         }
     }
@@ -112,7 +112,7 @@ pub(in crate::sink::kafka) fn judge_all(
 fn refused(written: &str, value: &Given, reason: &'static str, hint: Option<String>) -> SettingError {
     // No property that is refused here holds a secret.
     let setting = format!("{written}={}", value.text);
-    SettingError::refused(&value.origin, &setting, reason).hinted(hint)
+    SettingError::refused(&value.origin, &setting, reason).with_hint(hint)
 }
 
 fn refuse(reason: &'static str) -> PropertyVerdict {

@@ -24,8 +24,8 @@ const PARTS: u64 = 16;
 /// another partition the next time.
 #[derive(Debug)]
 pub(super) struct Suspects {
-    first: Row,
-    last: Row,
+    first: RowPlace,
+    last: RowPlace,
     /// The most bytes under way in a partition while one of them is. A larger record goes alone.
     bytes: u64,
     /// The batch's partition.
@@ -37,9 +37,9 @@ pub(super) struct Suspects {
 }
 
 /// The place of a row in the stream: its transaction, and its number there.
-type Row = (u64, u64);
+type RowPlace = (u64, u64);
 
-fn row(origin: Origin) -> Row {
+fn row(origin: Origin) -> RowPlace {
     (origin.final_lsn, origin.ordinal)
 }
 
@@ -49,7 +49,7 @@ impl Suspects {
         self.passed |= row(origin) >= self.last;
     }
 
-    fn have(&self, row: Row) -> bool {
+    fn have(&self, row: RowPlace) -> bool {
         (self.first..=self.last).contains(&row)
     }
 }

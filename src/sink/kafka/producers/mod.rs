@@ -9,7 +9,7 @@ pub(super) use client::{Client, flush_for_a_millisecond};
 
 use super::METADATA_PATIENCE;
 use super::callbacks::Context;
-use super::config::{Settings, SettingsError};
+use super::config::{KafkaSettings, SettingsError};
 use super::errors;
 use super::partitions::{Clients, NotTaken, PartitionPlace, Ticket};
 use super::topics::Topics;
@@ -44,7 +44,7 @@ pub(super) struct Producers {
     urged: Instant,
     /// When a client last asked for a partition.
     learned: Option<Instant>,
-    settings: Settings,
+    settings: KafkaSettings,
 }
 
 struct NumberedProducer {
@@ -61,7 +61,7 @@ pub(super) struct ProducersWithTopics<'a> {
 }
 
 impl Producers {
-    pub(super) fn new(settings: &Settings, producers: u8) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &KafkaSettings, producers: u8) -> Result<Self, SettingsError> {
         let now = Instant::now();
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
         let producer = |_| Ok(NumberedProducer { client: client(settings.producer()?)?, began: now, fruitless: 0 });

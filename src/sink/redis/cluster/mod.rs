@@ -30,7 +30,7 @@ pub(super) use view::tests::{slots, view};
 
 use super::connection::broken;
 use super::conversation::{Conversation, IDLE, Size};
-use super::{ServerPlace, Settings};
+use super::{RedisSettings, ServerPlace};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, RelayEvent, TakenRecord};
@@ -50,7 +50,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const CALM_AFTER: Duration = Duration::from_secs(10);
 
 /// Runs until the relay has dropped the sink.
-pub(super) async fn serve(settings: &Settings, view: View, receiver: &mut Receiver) {
+pub(super) async fn serve(settings: &RedisSettings, view: View, receiver: &mut Receiver) {
     let mut cluster = Cluster::new(settings, &view);
     receiver.set_blocked(None);
     loop {
@@ -84,7 +84,7 @@ type Viewing<'a> = Pin<Box<dyn Future<Output = Result<View, Failure>> + 'a>>;
 
 /// All nodes of the cluster.
 struct Cluster<'a> {
-    settings: &'a Settings,
+    settings: &'a RedisSettings,
     routes: Routes,
     /// The nodes, by their numbers in `routes`.
     nodes: Vec<Node<'a>>,
@@ -104,7 +104,7 @@ struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
-    fn new(settings: &'a Settings, view: &View) -> Self {
+    fn new(settings: &'a RedisSettings, view: &View) -> Self {
         let routes = Routes::of(view);
         let nodes = routes.servers().iter().map(|server| Node::new(settings, server.clone())).collect();
         Self {
@@ -346,6 +346,6 @@ impl<'a> Cluster<'a> {
     }
 }
 
-async fn ask(settings: &Settings, nodes: Vec<Server>) -> Result<View, Failure> {
+async fn ask(settings: &RedisSettings, nodes: Vec<Server>) -> Result<View, Failure> {
     View::read(settings, &nodes).await
 }

@@ -10,7 +10,7 @@ use super::routes::Way;
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
-use crate::sink::redis::Settings;
+use crate::sink::redis::RedisSettings;
 use crate::sink::redis::connection::RedisConnection;
 use crate::sink::redis::conversation::{Conversation, Size, Waiting};
 use crate::sink::redis::errors::{allow, with_fix};
@@ -41,7 +41,7 @@ pub(super) enum NodeState<'a> {
 
 /// A node of a cluster.
 pub(super) struct Node<'a> {
-    settings: &'a Settings,
+    settings: &'a RedisSettings,
     pub(super) server: Server,
     pub(super) state: NodeState<'a>,
     /// The waiting records, one share after the other.
@@ -58,7 +58,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    pub(super) fn new(settings: &'a Settings, server: Server) -> Self {
+    pub(super) fn new(settings: &'a RedisSettings, server: Server) -> Self {
         Self {
             settings,
             server,
@@ -214,7 +214,7 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
     conversation.sent(step, bytes);
 }
 
-async fn open(settings: &Settings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
+async fn open(settings: &RedisSettings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
     let mut connection = RedisConnection::open_at(settings, &server).await?;
     connection.may_batch(settings).await?;
     let waiting = match settings.wait {

@@ -6,7 +6,7 @@
 
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::redis::Settings;
+use crate::sink::redis::RedisSettings;
 use crate::sink::redis::connection::{Info, RedisConnection, broken};
 use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};
 use crate::sink::redis::message::SLOTS;
@@ -45,7 +45,7 @@ impl View {
     ///
     /// # Errors
     /// No node gives a view.
-    pub(in crate::sink::redis) async fn read(settings: &Settings, nodes: &[Server]) -> Result<Self, Failure> {
+    pub(in crate::sink::redis) async fn read(settings: &RedisSettings, nodes: &[Server]) -> Result<Self, Failure> {
         let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, FuturesUnordered::new());
         let mut left = nodes.iter();
         loop {
@@ -169,14 +169,14 @@ impl View {
 }
 
 /// Connects to a node and asks it.
-async fn ask(settings: &Settings, node: &Server) -> Result<View, Failure> {
+async fn ask(settings: &RedisSettings, node: &Server) -> Result<View, Failure> {
     let asking = async { View::of(&mut RedisConnection::open_at(settings, node).await?).await };
     let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
     tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
 }
 
 /// The failure if no node gives a view: the one that an operator has to fix, if there is one.
-fn none_says(settings: &Settings, mut failures: Vec<Failure>) -> Failure {
+fn none_says(settings: &RedisSettings, mut failures: Vec<Failure>) -> Failure {
     if let Some(place) = failures.iter().position(|failure| failure.class == FailureClass::LogIn) {
         return failures.swap_remove(place);
     }
