@@ -148,7 +148,7 @@ fn the_one_of_rabbitmq_commits_its_work() {
 fn the_one_of_sqs_commits_its_work() {
     let (lane, broker) = (elsewhere::lane(), shared(Kind::ElasticMq).unwrap());
     let queue = format!("{}-order.fifo", lane.name);
-    broker.queues().create(&queue, &[]).unwrap();
+    broker.queues().create(&queue, &[("VisibilityTimeout", "2")]).unwrap();
     let relay = elsewhere::start(&lane, &broker.url(), &["--topic", &format!("{}-{{route}}.fifo", lane.name)]);
     let mut consumer = Consumer::of("docs/destinations/sqs.md", &lane, &[("outbox-order.fifo", &queue)]);
     let endpoint = broker.url().rsplit_once('@').unwrap().1.split('/').next().unwrap().to_owned();
