@@ -44,10 +44,15 @@ pub(super) struct NoPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConnectPlan {
     id: Encoder,
-    key: Encoder,
+    /// `None`: the table has no column for the key.
+    key: Option<Encoder>,
+    /// The text of a key without a column. `None`: it has no bytes.
+    absent_key: Option<String>,
     /// One encoder for each of the plan's `extra_headers`.
     headers: Vec<Encoder>,
     value: ValuePlan,
+    /// How a text payload is expanded. `None`: it stays a text.
+    expand: Option<Expand>,
     /// Whether an empty text becomes a tombstone. For Debezium, Java's byte buffers are never empty.
     blank_counts: bool,
     /// The value that replaces a null payload, in Postgres' text form.
@@ -62,24 +67,22 @@ pub(super) struct ConnectPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ValuePlan {
     /// The value is the payload.
-    Payload { encoder: Encoder, expand: Option<Expand> },
+    Payload(Encoder),
     /// The value is `{"payload":…,"name":…}`.
-    Json { members: Vec<(String, Encoder)>, expand: Option<Expand>, schema: EnvelopeSchema },
+    Json { members: Vec<(String, Encoder)>, schema: EnvelopeSchema },
     /// The value is `Struct{payload=…,name=…}`.
     Java { members: Vec<(String, Encoder)> },
 }
 
-/// How a column becomes bytes.
+/// How a column becomes bytes. `null`: the text of a null. `None`: a null has no bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Encoder {
-    /// The table has no such column: the value is null.
-    Absent { null: NullForm },
     /// The text that Postgres sends. For a bytea, its bytes.
-    AsIs { null: NullForm },
+    AsIs { null: Option<String> },
     Write {
         reader: TypeReader,
         form: ValueForm,
-        null: NullForm,
+        null: Option<String>,
         /// Whether a value that Debezium cannot convert ends its task. Else it becomes null.
         must_convert: bool,
     },
@@ -96,13 +99,4 @@ enum ValueForm {
         json: Json,
         before: String,
     },
-}
-
-/// The form of a null.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum NullForm {
-    /// No bytes.
-    Nothing,
-    /// This text.
-    Text(String),
 }

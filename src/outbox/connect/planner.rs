@@ -8,11 +8,11 @@ use super::super::mapping::Mapping;
 use super::super::plan::TablePlan;
 use super::envelope::{EnvelopeField, EnvelopeSchema};
 use super::reader::TypeReader;
-use super::row::{self, Written};
+use super::row;
 use super::settings::{BinaryMode, Connect, Converter, DecimalMode, Json};
 use super::types::{NoType, Schema, Type};
 use super::value::ConnectValue;
-use super::{ConnectPlan, Encoder, NoPlan, NullForm, ValueForm, ValuePlan, default, schema};
+use super::{ConnectPlan, Encoder, NoPlan, ValueForm, ValuePlan, default, schema};
 use crate::pgoutput::Relation;
 
 const ANOTHER_TIME: &str =
@@ -41,7 +41,7 @@ impl Encoder {
         let kind = &column.kind;
         let is_bytes = matches!(kind.reader, TypeReader::Bytes(BinaryMode::Bytes));
         match converter {
-            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: NullForm::Nothing }),
+            Converter::Bytes { .. } if is_bytes => Ok(Self::AsIs { null: None }),
             Converter::Bytes { .. } if kind.schema.kind == "bytes" => Err(OTHER_BYTES),
             Converter::Bytes { other: Some(other) } => Self::new(column, other),
             Converter::Bytes { other: None } => Err(BYTES_ALONE),
@@ -55,7 +55,7 @@ impl Encoder {
     }
 
     fn text(column: &ConnectColumn, form: ValueForm) -> Self {
-        let null = NullForm::of(column, &form).unwrap_or(NullForm::Nothing);
+        let null = column.default_text(&form);
         if is_its_text(&column.kind.reader) {
             return Self::AsIs { null };
         }
@@ -71,7 +71,7 @@ impl Encoder {
         } else {
             (ValueForm::Json(json), "null".to_owned())
         };
-        let null = NullForm::of(column, &form).unwrap_or(NullForm::Text(otherwise));
+        let null = column.default_text(&form).or(Some(otherwise));
         Self::Write { reader, form, null, must_convert: column.must_convert || column.has_no_null() }
     }
 
@@ -81,16 +81,14 @@ impl Encoder {
     }
 }
 
-impl NullForm {
-    /// The form of a null: the default's bytes, if there is a default.
-    fn of(column: &ConnectColumn, form: &ValueForm) -> Option<Self> {
-        let mut out = Vec::new();
-        let written = row::write(&column.kind.reader, form, column.default.as_ref()?.as_bytes(), &mut out).ok()?;
-        String::from_utf8(out).ok().filter(|_| written == Written::Value).map(Self::Text)
-    }
-}
-
 impl ConnectColumn {
+    /// The default as the converter writes it. It replaces a null.
+    fn default_text(&self, form: &ValueForm) -> Option<String> {
+        let mut out = Vec::new();
+        let is_written = row::write(&self.kind.reader, form, self.default.as_ref()?.as_bytes(), &mut out).ok()?;
+        String::from_utf8(out).ok().filter(|_| is_written)
+    }
+
     /// Whether a null is an error if there are schemas.
     fn has_no_null(&self) -> bool {
         !self.optional && self.default.is_none()
@@ -98,11 +96,7 @@ impl ConnectColumn {
 
     /// The column's schema in JSON. `field`: its name in a structure.
     fn schema(&self, json: Json, field: Option<&str>) -> String {
-        let form = ValueForm::Json(json);
-        let default = NullForm::of(self, &form).and_then(|default| match default {
-            NullForm::Text(default) => Some(default),
-            NullForm::Nothing => None,
-        });
+        let default = self.default_text(&ValueForm::Json(json));
         schema::json(&self.kind.schema, self.optional, default.as_deref(), field)
     }
 }
@@ -158,22 +152,23 @@ impl ConnectPlan {
         details: &Details,
     ) -> Result<Self, NoPlan> {
         let planner = Planner { plan, relation, connect, details };
-        let absent = if matches!(connect.key, Converter::Json(_)) { "null" } else { "" };
-        let null = if absent.is_empty() { NullForm::Nothing } else { NullForm::Text(absent.to_owned()) };
         let payload = planner.column(plan.payload)?;
         let is_bytes = payload.kind.reader == TypeReader::Bytes(BinaryMode::Bytes);
+        let is_text = payload.kind.schema.kind == "string";
         Ok(Self {
             id: planner.encoder(plan.id, &connect.header)?,
-            key: plan.key.map_or(Ok(Encoder::Absent { null }), |index| planner.encoder(index, &connect.key))?,
+            key: plan.key.map(|index| planner.encoder(index, &connect.key)).transpose()?,
+            absent_key: matches!(connect.key, Converter::Json(_)).then(|| "null".to_owned()),
             headers: plan
                 .extra_headers
                 .iter()
                 .map(|(_, index)| planner.encoder(*index, &connect.header))
                 .collect::<Result<_, _>>()?,
             value: planner.value(mapping)?,
+            expand: connect.expand.filter(|_| is_text),
             blank_counts: !is_bytes,
             payload_default: payload.default,
-            payload_is_text: payload.kind.schema.kind == "string",
+            payload_is_text: is_text,
             payload_reader: Some(payload.kind.reader).filter(|reader| !is_bytes && !is_its_text(reader)),
         })
     }
@@ -223,24 +218,19 @@ impl Planner<'_> {
     }
 
     fn value(&self, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
-        let (payload, expand) = (self.plan.payload, self.connect.expand);
         // A value stays an envelope even if the table has none of its other columns.
         if mapping.envelope.is_empty() {
-            let encoder = self.encoder(payload, &self.connect.value)?;
-            return Ok(ValuePlan::Payload { encoder, expand: expand.filter(|_| self.is_text(payload)) });
+            return self.encoder(self.plan.payload, &self.connect.value).map(ValuePlan::Payload);
         }
         self.envelope(&self.connect.value, mapping)
     }
 
-    fn is_text(&self, index: usize) -> bool {
-        self.kind(index).is_ok_and(|kind| kind.schema.kind == "string")
-    }
-
     fn envelope(&self, converter: &Converter, mapping: &Mapping) -> Result<ValuePlan, NoPlan> {
-        let payload = self.plan.payload;
         match converter {
             Converter::Bytes { other: Some(other) } => self.envelope(other, mapping),
-            Converter::Bytes { other: None } | Converter::Simple => Err(NoPlan { index: payload, why: BYTES_ALONE }),
+            Converter::Bytes { other: None } | Converter::Simple => {
+                Err(NoPlan { index: self.plan.payload, why: BYTES_ALONE })
+            }
             Converter::Text => {
                 let member = |(name, index): (&str, usize)| {
                     let column = self.column(index)?;
@@ -257,8 +247,7 @@ impl Planner<'_> {
                 };
                 let members = self.members().into_iter().map(member).collect::<Result<_, NoPlan>>()?;
                 let schema = self.envelope_schema(mapping, *json)?;
-                let expand = self.connect.expand.filter(|_| self.is_text(payload));
-                Ok(ValuePlan::Json { members, expand, schema })
+                Ok(ValuePlan::Json { members, schema })
             }
         }
     }
@@ -276,10 +265,7 @@ impl Planner<'_> {
         for (name, index) in self.members() {
             let column = self.column(index)?;
             schemas.push(column.schema(json, Some(name)));
-            let null = match NullForm::of(&column, &ValueForm::Json(json)) {
-                Some(NullForm::Text(default)) => default,
-                Some(NullForm::Nothing) | None => "null".to_owned(),
-            };
+            let null = column.default_text(&ValueForm::Json(json)).unwrap_or_else(|| "null".to_owned());
             let nullable = ConnectColumn { optional: true, default: None, ..column }.schema(json, Some(name));
             fields.push(EnvelopeField { name: format!("{}:", schema::quoted(name)), null, nullable });
         }

@@ -11,32 +11,9 @@ use super::super::value::{Arena, Booleans, Piece};
 use super::envelope::{EnvelopeField, EnvelopeSchema, EnvelopeSchemas};
 use super::expand::{self, Expanded};
 use super::value::{ConnectValue, Unwritable};
-use super::{ConnectPlan, Encoder, NullForm, ValueForm, ValuePlan};
-use crate::outbox::connect::Expand;
+use super::{ConnectPlan, Encoder, ValueForm, ValuePlan};
 use crate::setting_text::shown;
 use crate::sink::Record;
-
-/// The reason why a column's value has no bytes.
-pub(super) enum ValueFault {
-    Row(RowError),
-    Unreadable,
-    NotUtf8,
-}
-
-impl From<RowError> for ValueFault {
-    fn from(error: RowError) -> Self {
-        Self::Row(error)
-    }
-}
-
-impl From<Unwritable> for ValueFault {
-    fn from(unwritable: Unwritable) -> Self {
-        match unwritable {
-            Unwritable::NotUtf8 => Self::NotUtf8,
-            Unwritable::NoForm => Self::Unreadable,
-        }
-    }
-}
 
 impl<'a> Row<'a> {
     /// Calls `take` with the row's record.
@@ -51,7 +28,10 @@ impl<'a> Row<'a> {
         self.id(arena)?;
         let id = self.encoded(self.plan.id, &connect.id, arena)?;
         self.topic_values(&mut parts.topic, arena)?;
-        let key = self.encoded_or_absent(self.plan.key, &connect.key, arena)?;
+        let key = match (self.plan.key, &connect.key) {
+            (Some(index), Some(encoder)) => self.encoded(index, encoder, arena)?,
+            (_, _) => null_piece(connect.absent_key.as_ref(), arena),
+        };
         let value = self.connect_value(connect, arena, schemas, envelope)?;
         parts.headers.push(HeaderDraft { name: "id".into(), value: id });
         let skip_null = self.mapping.connect.as_ref().is_some_and(|connect| connect.skip_null_headers);
@@ -69,37 +49,16 @@ impl<'a> Row<'a> {
 
     /// Encodes a column's value.
     fn encoded(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, RowError> {
-        self.encode(index, encoder, arena).map_err(|fault| self.unwritable(index, fault))
-    }
-
-    fn encoded_or_absent(
-        self,
-        index: Option<usize>,
-        encoder: &Encoder,
-        arena: &mut Arena,
-    ) -> Result<Piece<'a>, RowError> {
-        match (index, encoder) {
-            (Some(index), _) => self.encoded(index, encoder, arena),
-            (None, Encoder::Absent { null }) => Ok(null_piece(null, arena)),
-            (None, Encoder::AsIs { .. } | Encoder::Write { .. }) => Ok(Piece::Null),
-        }
-    }
-
-    fn encode(self, index: usize, encoder: &Encoder, arena: &mut Arena) -> Result<Piece<'a>, ValueFault> {
         let piece = self.piece(index, Booleans::Words, arena)?;
-        let (reader, form, null, must_convert) = match encoder {
-            Encoder::Write { reader, form, null, must_convert } => (reader, form, null, *must_convert),
-            Encoder::AsIs { null } | Encoder::Absent { null } if piece == Piece::Null => {
-                return Ok(null_piece(null, arena));
-            }
-            Encoder::AsIs { .. } | Encoder::Absent { .. } => return Ok(piece),
-        };
-        let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null, arena)) };
+        let (Encoder::AsIs { null } | Encoder::Write { null, .. }) = encoder;
+        let Some(bytes) = piece.bytes(arena) else { return Ok(null_piece(null.as_ref(), arena)) };
+        let Encoder::Write { reader, form, must_convert, .. } = encoder else { return Ok(piece) };
         let mut out = Vec::new();
-        match write(reader, form, bytes, &mut out)? {
-            Written::Value => Ok(Piece::written(arena, |arena| arena.extend(&out))),
-            Written::Nothing if must_convert => Err(ValueFault::Unreadable),
-            Written::Nothing => Ok(null_piece(null, arena)),
+        match write(reader, form, bytes, &mut out) {
+            Ok(true) => Ok(Piece::written(arena, |arena| arena.extend(&out))),
+            Ok(false) if *must_convert => Err(self.unwritable(index, Unwritable::NoForm)),
+            Ok(false) => Ok(null_piece(null.as_ref(), arena)),
+            Err(fault) => Err(self.unwritable(index, fault)),
         }
     }
 
@@ -114,7 +73,7 @@ impl<'a> Row<'a> {
         envelope.clear();
         let fields = match &connect.value {
             ValuePlan::Json { schema, .. } => self.push_schema(schema, arena, schemas, envelope)?,
-            ValuePlan::Payload { .. } | ValuePlan::Java { .. } => &[],
+            ValuePlan::Payload(_) | ValuePlan::Java { .. } => &[],
         };
         let payload = self.plan.payload;
         if self.mapping.tombstone_on_empty_payload {
@@ -124,14 +83,14 @@ impl<'a> Row<'a> {
             }
         }
         match &connect.value {
-            ValuePlan::Payload { encoder, expand } => {
-                if let Some(json) = self.expanded(connect, *expand, arena)? {
+            ValuePlan::Payload(encoder) => {
+                if let Some(json) = self.expanded(connect, arena)? {
                     return Ok(Part::Bare(Piece::written(arena, |arena| arena.extend(&json))));
                 }
                 Ok(Part::Bare(self.encoded(payload, encoder, arena)?))
             }
-            ValuePlan::Json { members, expand, .. } => {
-                let json = self.expanded(connect, *expand, arena)?;
+            ValuePlan::Json { members, .. } => {
+                let json = self.expanded(connect, arena)?;
                 self.push_json_envelope(members, fields, json, arena, envelope)?;
                 Ok(Part::Enveloped)
             }
@@ -156,10 +115,10 @@ impl<'a> Row<'a> {
         let fails = self.mapping.connect.as_ref().is_some_and(|connect| connect.fail_on_conversion);
         match reader.read(bytes) {
             Some(ConnectValue::Nothing) if !fails => Ok(default.map(Cow::Borrowed)),
-            None | Some(ConnectValue::Nothing) => Err(self.unwritable(index, ValueFault::Unreadable)),
+            None | Some(ConnectValue::Nothing) => Err(self.unwritable(index, Unwritable::NoForm)),
             Some(value) if connect.payload_is_text => {
                 let mut text = Vec::new();
-                value.push_java(&mut text).map_err(|why| self.unwritable(index, why.into()))?;
+                value.push_java(&mut text).map_err(|why| self.unwritable(index, why))?;
                 Ok(Some(Cow::Owned(text)))
             }
             Some(_) => Ok(Some(Cow::Borrowed(bytes))),
@@ -167,20 +126,15 @@ impl<'a> Row<'a> {
     }
 
     /// The payload as JSON. `None`: the payload stays as it is.
-    fn expanded(
-        self,
-        connect: &ConnectPlan,
-        expand: Option<Expand>,
-        arena: &mut Arena,
-    ) -> Result<Option<Vec<u8>>, RowError> {
-        let Some(how) = expand else { return Ok(None) };
+    fn expanded(self, connect: &ConnectPlan, arena: &mut Arena) -> Result<Option<Vec<u8>>, RowError> {
+        let Some(how) = connect.expand else { return Ok(None) };
         let payload = self.plan.payload;
         let Some(bytes) = self.payload_text(connect, arena)? else { return Ok(None) };
-        let text = std::str::from_utf8(&bytes).map_err(|_| self.unwritable(payload, ValueFault::NotUtf8))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| self.unwritable(payload, Unwritable::NotUtf8))?;
         match expand::expand(text, how) {
             Expanded::Json(json) => Ok(Some(json)),
             Expanded::String => Ok(None),
-            Expanded::Broken => Err(self.unwritable(payload, ValueFault::Unreadable)),
+            Expanded::Broken => Err(self.unwritable(payload, Unwritable::NoForm)),
         }
     }
 
@@ -232,7 +186,7 @@ impl<'a> Row<'a> {
         let route = self.piece(schema.route, Booleans::Words, arena)?;
         let version = schema.version.map_or(Ok(Piece::Null), |index| self.piece(index, Booleans::Words, arena))?;
         let route = std::str::from_utf8(route.bytes(arena).unwrap_or_default())
-            .map_err(|_| self.unwritable(schema.route, ValueFault::NotUtf8))?;
+            .map_err(|_| self.unwritable(schema.route, Unwritable::NotUtf8))?;
         Ok(schemas.push(schema, version.bytes(arena), route, envelope))
     }
 
@@ -259,43 +213,32 @@ impl<'a> Row<'a> {
     }
 
     #[cold]
-    fn unwritable(self, index: usize, fault: ValueFault) -> RowError {
+    fn unwritable(self, index: usize, fault: Unwritable) -> RowError {
         let mut arena = Arena::new();
         let piece = self.piece(index, Booleans::Words, &mut arena).unwrap_or(Piece::Null);
         let value = shown(piece.bytes(&arena).unwrap_or_default());
         let column = self.plan.column_name(index).to_owned();
-        match fault {
-            ValueFault::Row(error) => error,
-            ValueFault::Unreadable => self.bad_row(BadReason::Unwritable { column, value }),
-            ValueFault::NotUtf8 => self.bad_row(BadReason::NotUtf8 { column, value }),
-        }
+        self.bad_row(match fault {
+            Unwritable::NoForm => BadReason::Unwritable { column, value },
+            Unwritable::NotUtf8 => BadReason::NotUtf8 { column, value },
+        })
     }
 }
 
-fn null_piece<'a>(null: &NullForm, arena: &mut Arena) -> Piece<'a> {
-    match null {
-        NullForm::Nothing => Piece::Null,
-        NullForm::Text(text) => Piece::written(arena, |arena| arena.extend(text.as_bytes())),
-    }
+fn null_piece<'a>(null: Option<&String>, arena: &mut Arena) -> Piece<'a> {
+    null.map_or(Piece::Null, |text| Piece::written(arena, |arena| arena.extend(text.as_bytes())))
 }
 
-/// Whether a value was written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
-    Value,
-    /// Debezium has no value for this text.
-    Nothing,
-}
-
+/// Writes the value of a column's text. `Ok(false)`: Debezium has no value for this text.
 pub(super) fn write(
     reader: &super::TypeReader,
     form: &ValueForm,
     bytes: &[u8],
     out: &mut Vec<u8>,
-) -> Result<Written, ValueFault> {
-    let value = reader.read(bytes).ok_or(ValueFault::Unreadable)?;
+) -> Result<bool, Unwritable> {
+    let value = reader.read(bytes).ok_or(Unwritable::NoForm)?;
     if value == ConnectValue::Nothing {
-        return Ok(Written::Nothing);
+        return Ok(false);
     }
     match form {
         ValueForm::Java => value.push_java(out)?,
@@ -307,5 +250,5 @@ pub(super) fn write(
             out.push(b'}');
         }
     }
-    Ok(Written::Value)
+    Ok(true)
 }

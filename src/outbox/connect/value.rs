@@ -32,7 +32,7 @@ pub(super) enum ConnectValue<'a> {
     Nothing,
 }
 
-/// The reason why a value cannot be written: a text is not UTF-8, or this form has no such value.
+/// The reason why a value has no bytes: a text is not UTF-8, or the value cannot be read, or this form has no such value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unwritable {
     NotUtf8,
