@@ -17,6 +17,7 @@ use super::mapping::{CloudEvents, EventMode};
 use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
+use percent_encoding::percent_encode_byte;
 
 /// The version of the specification.
 const VERSION: &str = "1.0";
@@ -161,7 +162,6 @@ fn percent_encoded<'a>(value: Piece<'a>, arena: &mut Arena) -> Piece<'a> {
     if value.bytes(arena).unwrap_or_default().iter().all(|&byte| plain(byte)) {
         return value;
     }
-    let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'A' + nibble - 10 };
     let length = value.bytes(arena).map_or(0, <[u8]>::len);
     let start = arena.len();
     for at in 0..length {
@@ -169,7 +169,7 @@ fn percent_encoded<'a>(value: Piece<'a>, arena: &mut Arena) -> Piece<'a> {
         if plain(byte) {
             arena.push(byte);
         } else {
-            arena.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+            arena.extend(percent_encode_byte(byte).as_bytes());
         }
     }
     Piece::Decoded(start, arena.len())

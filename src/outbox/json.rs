@@ -4,6 +4,8 @@
 //! escaped. Numbers, objects and arrays keep their text, as in `1.50`, with their white space. Names may repeat.
 
 use super::column_kind::ColumnKind;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -105,19 +107,13 @@ pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).unwrap_or_default();
 }
 
+/// Appends bytes as a JSON string in base64.
 pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
-    const DIGITS: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digit = |bits: u32| DIGITS.get((bits & 63) as usize).copied().unwrap_or(b'=');
     out.push(b'"');
-    for chunk in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or_default());
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        let mut quad = [digit(bits >> 18), digit(bits >> 12), digit(bits >> 6), digit(bits)];
-        if let Some(padding) = quad.get_mut(chunk.len() + 1..) {
-            padding.fill(b'=');
-        }
-        out.extend(quad);
-    }
+    let start = out.len();
+    out.resize(start + base64::encoded_len(bytes.len(), true).unwrap_or_default(), 0);
+    // The room has the length of the text, so this does not fail.
+    let _length = BASE64_STANDARD.encode_slice(bytes, out.get_mut(start..).unwrap_or_default());
     out.push(b'"');
 }
 

@@ -11,6 +11,9 @@ use super::special_types;
 use super::temporal::{self, Unit};
 use super::value::{self, ConnectValue};
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode};
+use crate::wire::Hex;
+use base64::Engine as _;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
 use std::borrow::Cow;
 
 /// How a type's text (for a bytea, its bytes) is read.
@@ -108,29 +111,13 @@ impl TypeReader {
 }
 
 fn binary(bytes: &[u8], mode: BinaryMode) -> ConnectValue<'_> {
-    match mode {
-        BinaryMode::Bytes => ConnectValue::Bytes(Cow::Borrowed(bytes)),
-        BinaryMode::Base64 => ConnectValue::Text(Cow::Owned(base64(bytes))),
-        BinaryMode::Base64UrlSafe => {
-            let safe = |byte| match byte {
-                b'+' => b'-',
-                b'/' => b'_',
-                other => other,
-            };
-            ConnectValue::Text(Cow::Owned(base64(bytes).into_iter().map(safe).collect()))
-        }
-        BinaryMode::Hex => {
-            let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' + half - 10 };
-            ConnectValue::Text(Cow::Owned(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()))
-        }
-    }
-}
-
-fn base64(bytes: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    super::super::json::push_base64(&mut out, bytes);
-    out.retain(|byte| *byte != b'"');
-    out
+    let text = match mode {
+        BinaryMode::Bytes => return ConnectValue::Bytes(Cow::Borrowed(bytes)),
+        BinaryMode::Base64 => BASE64_STANDARD.encode(bytes),
+        BinaryMode::Base64UrlSafe => BASE64_URL_SAFE.encode(bytes),
+        BinaryMode::Hex => Hex(bytes).to_string(),
+    };
+    ConnectValue::Text(Cow::Owned(text.into_bytes()))
 }
 
 /// Reads a decimal. `NaN` and infinities have a form only as texts and doubles.

@@ -7,6 +7,8 @@ use super::super::json::push_base64;
 use super::number::{self, Decimal};
 use super::special_types::well_known_binary;
 use crate::outbox::connect::Json;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use std::borrow::Cow;
 use std::io::Write;
 
@@ -64,11 +66,7 @@ impl ConnectValue<'_> {
         match self {
             Self::Text(text) if embedded => push_simple_string(out, text),
             Self::Bytes(bytes) if embedded => push_base64(out, bytes),
-            Self::Bytes(bytes) => {
-                let mut quoted = Vec::new();
-                push_base64(&mut quoted, bytes);
-                out.extend(quoted.get(1..quoted.len() - 1).unwrap_or_default());
-            }
+            Self::Bytes(bytes) => out.extend(BASE64_STANDARD.encode(bytes).as_bytes()),
             Self::Decimal(decimal) => out.extend(decimal.text().as_bytes()),
             Self::VariableDecimal(decimal) => push_variable(out, decimal),
             Self::Point(x, y) => push_point(out, *x, *y),
