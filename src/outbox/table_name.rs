@@ -79,7 +79,7 @@ impl TableName {
 /// Parses one identifier. Returns it, and the text after it.
 fn identifier(text: &str) -> Option<(String, &str)> {
     let (name, rest) = match text.strip_prefix('"') {
-        Some(quoted) => quoted_identifier(quoted)?,
+        Some(quoted) => up_to_quote(quoted, '"')?,
         None => plain_identifier(text)?,
     };
     is_name(&name).then_some((name, rest))
@@ -91,16 +91,16 @@ fn plain_identifier(text: &str) -> Option<(String, &str)> {
     Some((name.to_ascii_lowercase(), rest))
 }
 
-/// Parses up to the closing quote. A doubled quote stands for one.
-fn quoted_identifier(text: &str) -> Option<(String, &str)> {
-    let mut name = String::new();
+/// Parses up to the closing quote. A doubled quote stands for one. Returns the text before it, and the text after it.
+pub(super) fn up_to_quote(text: &str, quote: char) -> Option<(String, &str)> {
+    let mut inside = String::new();
     let mut rest = text;
     loop {
-        let (part, after) = rest.split_once('"')?;
-        name.push_str(part);
-        match after.strip_prefix('"') {
-            Some(after) => (name.push('"'), rest = after),
-            None => return Some((name, after)),
+        let (part, after) = rest.split_once(quote)?;
+        inside.push_str(part);
+        match after.strip_prefix(quote) {
+            Some(after) => (inside.push(quote), rest = after),
+            None => return Some((inside, after)),
         };
     }
 }

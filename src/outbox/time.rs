@@ -27,7 +27,9 @@ fn timestamp_millis(text: &str) -> Option<i64> {
         Some((whole, fraction)) => (time_of_day_seconds(whole)?, fraction_millis(fraction)?),
         None => (time_of_day_seconds(time)?, 0),
     };
-    let seconds = days_since_1970(date)?.checked_mul(86_400)?.checked_add(seconds - offset_seconds)?;
+    let (year, month, day) = date_parts(date)?;
+    let days = days_from_civil(year, month, day)?;
+    let seconds = days.checked_mul(86_400)?.checked_add(seconds - offset_seconds)?;
     seconds.checked_mul(1000)?.checked_add(millis)
 }
 
@@ -63,15 +65,15 @@ fn fraction_millis(text: &str) -> Option<i64> {
     digits(padded.get(..3)?)
 }
 
-fn digits(text: &str) -> Option<i64> {
+pub(super) fn digits(text: &str) -> Option<i64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// Days since 1970-01-01.
-fn days_since_1970(date: &str) -> Option<i64> {
-    let mut parts = date.split('-');
-    let (year, month, day) = (digits(parts.next()?)?, digits(parts.next()?)?, digits(parts.next()?)?);
-    if parts.next().is_some() { None } else { days_from_civil(year, month, day) }
+/// The year, the month and the day of a date such as `2025-11-21`.
+pub(super) fn date_parts(date: &str) -> Option<(i64, i64, i64)> {
+    let mut parts = date.split('-').map(digits);
+    let date = (parts.next()??, parts.next()??, parts.next()??);
+    parts.next().is_none().then_some(date)
 }
 
 /// Days since 1970-01-01 in the Gregorian calendar, counted in eras of 400 years that begin on the first of March of year 0, the year

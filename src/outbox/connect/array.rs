@@ -72,13 +72,19 @@ fn quoted(text: &str) -> Option<Rest<'_>> {
     if inside.get(end..)?.starts_with('"') {
         return Some((Element::Text(Cow::Borrowed(inside.get(..end)?)), inside.get(end + 1..)?));
     }
-    let mut element = String::new();
+    let (element, after) = unescaped(inside)?;
+    Some((Element::Text(Cow::Owned(element)), after))
+}
+
+/// Reads up to and with the closing quote. A backslash escapes the next character. Returns the text, and what follows the quote.
+pub(super) fn unescaped(inside: &str) -> Option<(String, &str)> {
+    let mut text = String::new();
     let mut characters = inside.char_indices();
     while let Some((at, character)) = characters.next() {
         match character {
-            '"' => return Some((Element::Text(Cow::Owned(element)), inside.get(at + 1..)?)),
-            '\\' => element.push(characters.next()?.1),
-            _ => element.push(character),
+            '"' => return Some((text, inside.get(at + 1..)?)),
+            '\\' => text.push(characters.next()?.1),
+            _ => text.push(character),
         }
     }
     None

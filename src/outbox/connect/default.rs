@@ -5,6 +5,8 @@
 //! default.
 //! Specification: Debezium 3.6.3's `PostgresDefaultValueConverter`.
 
+use crate::outbox::table_name::up_to_quote;
+
 /// The facts about a column that its default needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DefaultColumn<'a> {
@@ -75,17 +77,8 @@ fn is_call(expression: &str) -> bool {
 
 /// The text in the first quotes. A doubled quote stands for one.
 fn literal(expression: &str) -> Option<String> {
-    let (_, mut rest) = expression.split_once('\'')?;
-    let mut text = String::new();
-    loop {
-        let (part, after) = rest.split_once('\'')?;
-        text.push_str(part);
-        match after.strip_prefix('\'') {
-            Some(after) => rest = after,
-            None => return Some(text),
-        }
-        text.push('\'');
-    }
+    let (_, inside) = expression.split_once('\'')?;
+    up_to_quote(inside, '\'').map(|(text, _)| text)
 }
 
 /// The label between quotes, with a cast to the enum after it.

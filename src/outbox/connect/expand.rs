@@ -5,8 +5,7 @@
 //! text stays a string, or that Debezium's task would end.
 //! Specification: Debezium's `JsonSchemaData`, `EventRouterDelegate`.
 
-use super::number;
-use super::value::push_string;
+use super::value::{push_double, push_string};
 use crate::outbox::connect::Expand;
 use serde::de::IgnoredAny;
 
@@ -234,8 +233,7 @@ fn write(node: &JsonNode, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Misfit
         (JsonNode::Boolean(value), Shape::Boolean) => out.extend(value.to_string().as_bytes()),
         (JsonNode::Int(value), Shape::Int) => out.extend(value.to_string().as_bytes()),
         (JsonNode::Long(value), Shape::Long) => out.extend(value.to_string().as_bytes()),
-        (JsonNode::Double(value), Shape::Double) if !value.is_finite() => push_string(out, &number::float(*value)),
-        (JsonNode::Double(value), Shape::Double) => out.extend(number::float(*value).as_bytes()),
+        (JsonNode::Double(value), Shape::Double) => push_double(out, *value),
         (JsonNode::String(text), Shape::String) => push_string(out, text),
         (JsonNode::List(items), Shape::List(shape)) => {
             out.push(b'[');

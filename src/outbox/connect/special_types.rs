@@ -3,6 +3,7 @@
 //! In: Postgres' text. Out: Debezium's values. `None` if the text ends Debezium's task.
 //! Specification: Debezium's `PostgresMoney` and `PostgresValueConverter`, the hstore parser of Java's driver, `java.util.HashMap`.
 
+use super::array::unescaped;
 use super::number::Decimal;
 
 /// Reads an amount of money: a sign or parentheses, one currency character, and digits with commas.
@@ -63,17 +64,7 @@ pub(super) fn hstore(text: &str) -> Option<Vec<(String, Option<String>)>> {
 }
 
 fn quoted(text: &str) -> Option<(String, &str)> {
-    let inside = text.strip_prefix('"')?;
-    let mut out = String::new();
-    let mut characters = inside.char_indices();
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '"' => return Some((out, inside.get(at + 1..)?)),
-            '\\' => out.push(characters.next()?.1),
-            _ => out.push(character),
-        }
-    }
-    None
+    unescaped(text.strip_prefix('"')?)
 }
 
 /// `String.hashCode`.

@@ -5,7 +5,7 @@
 //! numbers saturate or wrap around.
 //! Specification: Debezium's PostgreSQL connector, "Temporal types"; PostgreSQL manual, section 8.5.
 
-use super::super::time;
+use super::super::time::{self, digits};
 use super::number;
 
 /// The unit of a time.
@@ -60,25 +60,21 @@ pub(super) fn days(text: &str) -> Option<i64> {
     match text {
         "infinity" => Some(INFINITY_DAYS),
         "-infinity" => Some(MINUS_INFINITY_DAYS),
-        _ => finite_days(text),
+        _ => {
+            let (date, before_christ) = era(text);
+            finite_days(date, before_christ)
+        }
     }
 }
 
-fn finite_days(text: &str) -> Option<i64> {
-    let (date, before_christ) = era(text);
-    let mut parts = date.split('-').map(digits);
-    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    let year = if before_christ { 1 - year } else { year };
-    parts.next().is_none().then(|| time::days_from_civil(year, month, day)).flatten()
+fn finite_days(date: &str, before_christ: bool) -> Option<i64> {
+    let (year, month, day) = time::date_parts(date)?;
+    time::days_from_civil(if before_christ { 1 - year } else { year }, month, day)
 }
 
 /// The text without its ` BC`, and whether it had one.
 fn era(text: &str) -> (&str, bool) {
     text.strip_suffix(" BC").map_or((text, false), |text| (text, true))
-}
-
-fn digits(text: &str) -> Option<i64> {
-    (!text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok()).flatten()
 }
 
 /// A time of day since midnight.
@@ -109,7 +105,7 @@ pub(super) fn timestamp(text: &str, unit: Unit) -> Option<Option<i64>> {
         _ => {
             let (text, before_christ) = era(text);
             let (date, clock) = text.split_once(' ')?;
-            let days = if before_christ { finite_days(&format!("{date} BC"))? } else { finite_days(date)? };
+            let days = finite_days(date, before_christ)?;
             let micros = clock_micros(clock)?;
             let seconds = days.checked_mul(SECONDS_PER_DAY)?.checked_add(micros / MICROS_PER_SECOND)?;
             unit.of_instant(Instant { seconds, micros: micros % MICROS_PER_SECOND })
@@ -138,7 +134,7 @@ pub(super) fn zoned_timestamp(text: &str, fraction_digits: usize) -> Option<Stri
 fn signed_date(date: &str, before_christ: bool) -> Option<String> {
     let (year, rest) = date.split_once('-')?;
     let year = digits(year)?;
-    finite_days(date)?;
+    finite_days(date, false)?;
     Some(format!("{}-{rest}", iso_year(if before_christ { 1 - year } else { year })))
 }
 
@@ -191,9 +187,8 @@ fn date_in_array(text: &str) -> Option<(i64, i64, i64)> {
         _ => {}
     }
     let (date, _) = era(text);
-    finite_days(date)?;
-    let mut parts = date.split('-').map(digits);
-    Some(match (parts.next()??, parts.next()??, parts.next()??) {
+    finite_days(date, false)?;
+    Some(match time::date_parts(date)? {
         (1582, 10, day @ 5..=14) => (1582, 10, day + 10),
         fields => fields,
     })
@@ -204,7 +199,7 @@ pub(super) fn in_gregorian(text: &str) -> Option<String> {
     const FIRST_GREGORIAN: i64 = -141_427;
     let (plain, before_christ) = era(text);
     let Some((date, clock)) = plain.split_once(' ') else { return Some(text.to_owned()) };
-    let own = if before_christ { finite_days(&format!("{date} BC"))? } else { finite_days(date)? };
+    let own = finite_days(date, before_christ)?;
     if own >= FIRST_GREGORIAN {
         return Some(text.to_owned());
     }

@@ -63,6 +63,11 @@ impl Type {
         text(None)
     }
 
+    fn with_parameters(mut self, parameters: Vec<(&'static str, String)>) -> Self {
+        self.schema.parameters = parameters;
+        self
+    }
+
     pub(super) fn of(type_id: u32, modifier: i32, modes: Modes, details: &TypeDetails) -> Result<Self, NoType> {
         if let Some(builtin) = scalar(type_id, modifier, modes) {
             return Ok(builtin);
@@ -90,7 +95,7 @@ impl Type {
             return Ok(list_of(Self::of(detail.element, modifier, modes, details)?));
         }
         match (&detail.labels, detail.name.as_str()) {
-            (Some(labels), _) => Ok(enumeration(labels)),
+            (Some(labels), _) => Ok(text(Some(ENUM)).with_parameters(vec![("allowed", labels.join(","))])),
             (None, "citext" | "isbn") => Ok(text(None)),
             (None, "ltree") => Ok(text(Some("io.debezium.data.Ltree"))),
             (None, "hstore") => Ok(hstore(modes.hstore)),
@@ -106,16 +111,6 @@ const TSVECTOR: &str = "io.debezium.data.Tsvector";
 const ENUM: &str = "io.debezium.data.Enum";
 const DECIMAL: &str = "org.apache.kafka.connect.data.Decimal";
 pub(super) const POINT: &str = "io.debezium.data.geometry.Point";
-
-fn enumeration(labels: &[String]) -> Type {
-    let schema = Schema {
-        kind: "string",
-        name: Some(ENUM),
-        parameters: vec![("allowed", labels.join(","))],
-        ..Schema::default()
-    };
-    Type { reader: TypeReader::Text, schema }
-}
 
 fn hstore(mode: HstoreMode) -> Type {
     let reader = TypeReader::Hstore(mode);
@@ -265,15 +260,8 @@ fn decimal(modifier: i32, mode: DecimalMode) -> Type {
         (DecimalMode::Double, _) => typed(reader, "double", None),
         (DecimalMode::Text, _) => typed(reader, "string", None),
         (DecimalMode::Precise, None) => typed(reader, "struct", Some("io.debezium.data.VariableScaleDecimal")),
-        (DecimalMode::Precise, Some((precision, scale))) => Type {
-            reader,
-            schema: Schema {
-                kind: "bytes",
-                name: Some(DECIMAL),
-                parameters: vec![("scale", scale.to_string()), ("connect.decimal.precision", precision.to_string())],
-                ..Schema::default()
-            },
-        },
+        (DecimalMode::Precise, Some((precision, scale))) => typed(reader, "bytes", Some(DECIMAL))
+            .with_parameters(vec![("scale", scale.to_string()), ("connect.decimal.precision", precision.to_string())]),
     }
 }
 
@@ -283,9 +271,7 @@ fn money(mode: DecimalMode, digits: i32) -> Type {
         DecimalMode::Double => typed(reader, "double", None),
         DecimalMode::Text => typed(reader, "string", None),
         DecimalMode::Precise => {
-            let plain = typed(reader, "bytes", Some(DECIMAL));
-            let parameters = vec![("scale", digits.to_string())];
-            Type { schema: Schema { parameters, ..plain.schema }, ..plain }
+            typed(reader, "bytes", Some(DECIMAL)).with_parameters(vec![("scale", digits.to_string())])
         }
     }
 }
@@ -300,9 +286,8 @@ fn bits(type_id: u32, modifier: i32) -> Type {
     if length == 1 {
         return typed(TypeReader::Bit, "boolean", None);
     }
-    let plain = typed(TypeReader::Bits, "bytes", Some("io.debezium.data.Bits"));
-    let parameters = vec![("length", length.to_string())];
-    Type { schema: Schema { parameters, ..plain.schema }, ..plain }
+    let bits = typed(TypeReader::Bits, "bytes", Some("io.debezium.data.Bits"));
+    bits.with_parameters(vec![("length", length.to_string())])
 }
 
 impl Schema {

@@ -92,9 +92,9 @@ impl ConnectValue<'_> {
             Self::Map(members) => push_map(out, members, push_string),
             Self::Nothing => return Err(Unwritable::NoForm),
             Self::Float(value) if !value.is_finite() => push_string(out, &number::float(*value)),
-            Self::Double(value) if !value.is_finite() => push_string(out, &number::float(*value)),
+            Self::Double(value) => push_double(out, *value),
             Self::List(items) => push_list(out, items, b",", |out, item| item.push_json(out, json))?,
-            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) | Self::Double(_) => self.push_scalar(out),
+            Self::Boolean(_) | Self::Integer(_) | Self::Float(_) => self.push_scalar(out),
         }
         Ok(())
     }
@@ -151,15 +151,17 @@ fn push_variable(out: &mut Vec<u8>, decimal: &Decimal) {
 fn push_point(out: &mut Vec<u8>, x: f64, y: f64) {
     for (name, number) in [("{\"x\":", x), (",\"y\":", y)] {
         out.extend(name.as_bytes());
-        if number.is_finite() {
-            out.extend(number::float(number).as_bytes());
-        } else {
-            push_string(out, &number::float(number));
-        }
+        push_double(out, number);
     }
     out.extend(b",\"wkb\":");
     push_base64(out, &well_known_binary(x, y));
     out.extend(b",\"srid\":null}");
+}
+
+/// Writes a double as JSON. Infinities and `NaN` are strings.
+pub(super) fn push_double(out: &mut Vec<u8>, value: f64) {
+    let text = number::float(value);
+    if value.is_finite() { out.extend(text.as_bytes()) } else { push_string(out, &text) }
 }
 
 fn push_map(out: &mut Vec<u8>, members: &[(String, Option<String>)], push: impl Fn(&mut Vec<u8>, &str)) {
@@ -206,7 +208,7 @@ pub(super) fn push_string(out: &mut Vec<u8>, text: &str) {
 
 /// Appends a JSON string. With `wide`, characters beyond 16 bits are escaped, too. Jackson does not escape them when it writes into a
 /// text.
-pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
+fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
     out.push(b'"');
     for character in text.chars() {
         match character {
@@ -232,17 +234,8 @@ pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str, wide: bool) {
 
 /// Writes members as one JSON object, as Jackson does into a text.
 pub(super) fn members_json(members: &[(String, Option<String>)]) -> Vec<u8> {
-    let mut out = vec![b'{'];
-    for (at, (key, value)) in members.iter().enumerate() {
-        out.extend(if at > 0 { b",".as_slice() } else { b"" });
-        push_escaped(&mut out, key, false);
-        out.push(b':');
-        match value {
-            Some(value) => push_escaped(&mut out, value, false),
-            None => out.extend(b"null"),
-        }
-    }
-    out.push(b'}');
+    let mut out = Vec::new();
+    push_map(&mut out, members, |out, text| push_escaped(out, text, false));
     out
 }
 
