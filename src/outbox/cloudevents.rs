@@ -10,13 +10,13 @@
 //! nothing.
 //! Specification: CloudEvents 1.0.2, "JSON Event Format", "Kafka Protocol Binding", "NATS Protocol Binding".
 
-use super::column_kind::ColumnKind;
 use super::fault::{BadReason, RowError};
 use super::json;
 use super::mapping::{CloudEvents, EventMode};
 use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
+use crate::sink::Content;
 use percent_encoding::percent_encode_byte;
 
 /// The version of the specification.
@@ -127,26 +127,16 @@ impl<'a> Row<'a> {
         let kind = self.kind(self.plan.payload);
         out.extend(b",\"datacontenttype\":");
         json::push_text(out, kind.media_type());
-        match kind {
-            ColumnKind::Json | ColumnKind::Jsonb => {
+        match kind.content() {
+            Content::Json => {
                 out.extend(b",\"data\":");
                 out.extend(bytes);
             }
-            ColumnKind::Bytea => {
+            Content::Bytes => {
                 out.extend(b",\"data_base64\":");
                 json::push_base64(out, bytes);
             }
-            ColumnKind::Bool
-            | ColumnKind::Int2
-            | ColumnKind::Int4
-            | ColumnKind::Int8
-            | ColumnKind::Text
-            | ColumnKind::Uuid
-            | ColumnKind::Timestamp
-            | ColumnKind::Timestamptz
-            | ColumnKind::Number
-            | ColumnKind::Custom
-            | ColumnKind::Other => {
+            Content::Text | Content::Unknown => {
                 out.extend(b",\"data\":");
                 let text = std::str::from_utf8(bytes).map_err(|_| self.not_utf8(self.plan.payload, bytes))?;
                 json::push_text(out, text);

@@ -31,8 +31,8 @@ impl Domains {
 
     /// Adds a type that the stream announces, if it is a domain. The stream names a domain by the type below it.
     pub(super) fn add_from_stream(&mut self, DataType { id, namespace, name }: DataType<'_>) {
-        let below = BUILT_IN.iter().find(|(_, built_in)| namespace.is_empty() && *built_in == name);
-        self.0.extend(below.map(|(below, _)| (id, *below)));
+        let below = BUILT_IN.iter().find(|built_in| namespace.is_empty() && built_in.typname == name);
+        self.0.extend(below.map(|below| (id, below.oid)));
     }
 
     /// The type below a domain. For another type, or a domain that is not known, the type itself.
@@ -41,27 +41,41 @@ impl Domains {
     }
 }
 
-/// `pg_type.oid` and `pg_type.typname` of types that have a [`ColumnKind`] of their own.
-const BUILT_IN: [(u32, &str); 19] = [
-    (16, "bool"),
-    (17, "bytea"),
-    (18, "char"),
-    (19, "name"),
-    (20, "int8"),
-    (21, "int2"),
-    (23, "int4"),
-    (25, "text"),
-    (26, "oid"),
-    (114, "json"),
-    (700, "float4"),
-    (701, "float8"),
-    (BPCHAR, "bpchar"),
-    (1043, "varchar"),
-    (1114, "timestamp"),
-    (1184, "timestamptz"),
-    (1700, "numeric"),
-    (2950, "uuid"),
-    (3802, "jsonb"),
+/// A type that has a [`ColumnKind`] of its own.
+struct BuiltIn {
+    /// `pg_type.oid`.
+    oid: u32,
+    /// `pg_type.typname`.
+    typname: &'static str,
+    /// Its name in SQL.
+    sql: &'static str,
+    kind: ColumnKind,
+}
+
+const fn built_in(oid: u32, typname: &'static str, sql: &'static str, kind: ColumnKind) -> BuiltIn {
+    BuiltIn { oid, typname, sql, kind }
+}
+
+const BUILT_IN: [BuiltIn; 19] = [
+    built_in(16, "bool", "boolean", ColumnKind::Bool),
+    built_in(17, "bytea", "bytea", ColumnKind::Bytea),
+    built_in(18, "char", "\"char\"", ColumnKind::Text),
+    built_in(19, "name", "name", ColumnKind::Text),
+    built_in(20, "int8", "bigint", ColumnKind::Int8),
+    built_in(21, "int2", "smallint", ColumnKind::Int2),
+    built_in(23, "int4", "integer", ColumnKind::Int4),
+    built_in(25, "text", "text", ColumnKind::Text),
+    built_in(26, "oid", "oid", ColumnKind::Number),
+    built_in(114, "json", "json", ColumnKind::Json),
+    built_in(700, "float4", "real", ColumnKind::Number),
+    built_in(701, "float8", "double precision", ColumnKind::Number),
+    built_in(BPCHAR, "bpchar", "character", ColumnKind::Text),
+    built_in(1043, "varchar", "character varying", ColumnKind::Text),
+    built_in(1114, "timestamp", "timestamp", ColumnKind::Timestamp),
+    built_in(1184, "timestamptz", "timestamp with time zone", ColumnKind::Timestamptz),
+    built_in(1700, "numeric", "numeric", ColumnKind::Number),
+    built_in(2950, "uuid", "uuid", ColumnKind::Uuid),
+    built_in(3802, "jsonb", "jsonb", ColumnKind::Jsonb),
 ];
 
 /// The kind of a type: the uses that its values allow, and the form of its binary values.
@@ -106,41 +120,17 @@ impl ColumnKind {
         }
     }
 
-    pub(super) const fn of(type_id: u32) -> Self {
-        match type_id {
-            16 => Self::Bool,
-            17 => Self::Bytea,
-            21 => Self::Int2,
-            23 => Self::Int4,
-            20 => Self::Int8,
-            18 | 19 | 25 | BPCHAR | 1043 => Self::Text,
-            2950 => Self::Uuid,
-            114 => Self::Json,
-            3802 => Self::Jsonb,
-            1114 => Self::Timestamp,
-            1184 => Self::Timestamptz,
-            26 | 700 | 701 | 1700 => Self::Number,
-            FIRST_CUSTOM.. => Self::Custom,
-            _ => Self::Other,
-        }
+    pub(super) fn of(type_id: u32) -> Self {
+        let other = if is_custom(type_id) { Self::Custom } else { Self::Other };
+        BUILT_IN.iter().find(|built_in| built_in.oid == type_id).map_or(other, |built_in| built_in.kind)
     }
 
     /// The media type of a value in its text form. For a bytea, it is that of its bytes.
     pub(super) const fn media_type(self) -> &'static str {
-        match self {
-            Self::Json | Self::Jsonb => "application/json",
-            Self::Bytea => "application/octet-stream",
-            Self::Bool
-            | Self::Int2
-            | Self::Int4
-            | Self::Int8
-            | Self::Text
-            | Self::Uuid
-            | Self::Timestamp
-            | Self::Timestamptz
-            | Self::Number
-            | Self::Custom
-            | Self::Other => "text/plain; charset=UTF-8",
+        match self.content() {
+            Content::Json => "application/json",
+            Content::Bytes => "application/octet-stream",
+            Content::Text | Content::Unknown => "text/plain; charset=UTF-8",
         }
     }
 
@@ -166,32 +156,10 @@ pub(super) const fn binary_safe(type_id: u32) -> bool {
 
 /// The type's name in SQL, or its oid.
 pub(super) fn type_name(type_id: u32) -> String {
-    let name = match type_id {
-        16 => "boolean",
-        17 => "bytea",
-        18 => "\"char\"",
-        19 => "name",
-        20 => "bigint",
-        21 => "smallint",
-        23 => "integer",
-        25 => "text",
-        26 => "oid",
-        114 => "json",
-        700 => "real",
-        701 => "double precision",
-        BPCHAR => "character",
-        1043 => "character varying",
-        1082 => "date",
-        1083 => "time",
-        1114 => "timestamp",
-        1184 => "timestamp with time zone",
-        1186 => "interval",
-        1700 => "numeric",
-        2950 => "uuid",
-        3802 => "jsonb",
-        _ => return format!("of the type with oid {type_id}"),
-    };
-    name.to_owned()
+    const OTHERS: [(u32, &str); 3] = [(1082, "date"), (1083, "time"), (1186, "interval")];
+    let mut known = BUILT_IN.iter().map(|built_in| (built_in.oid, built_in.sql)).chain(OTHERS);
+    let name = known.find(|(oid, _)| *oid == type_id).map(|(_, name)| name.to_owned());
+    name.unwrap_or_else(|| format!("of the type with oid {type_id}"))
 }
 
 #[cfg(test)]
@@ -208,7 +176,8 @@ mod tests {
         let below = [17, 20_001, 20_002, 20_003, 20_004, 20_005].map(|type_id| domains.below(type_id));
         assert_eq!(below, [17, 17, 20_009, 3802, 20_004, 20_005]);
         assert_eq!(ColumnKind::of(domains.below(20_001)), ColumnKind::Bytea);
-        for (type_id, _) in BUILT_IN {
+        for built_in in BUILT_IN {
+            let type_id = built_in.oid;
             assert!(!matches!(ColumnKind::of(type_id), ColumnKind::Custom | ColumnKind::Other), "{type_id}");
         }
     }
