@@ -61,23 +61,16 @@ impl<'a> Row<'a> {
         drafts: &mut Vec<HeaderDraft<'a>>,
         arena: &mut Arena,
     ) -> Result<(), RowError> {
-        let EventMode::Binary(names) = &events.mode else {
+        let EventMode::Binary { names, percent } = &events.mode else {
             let value = Piece::Borrowed(STRUCTURED.as_bytes());
             drafts.push(HeaderDraft { name: CONTENT_TYPE.into(), value });
             return Ok(());
         };
         let Attributes { id, kind, subject, time } = self.attributes(id, arena)?;
         let text = |text: &'a str| Piece::Borrowed(text.as_bytes());
-        let all = [
-            (&names.version, text(VERSION)),
-            (&names.id, id),
-            (&names.source, text(&events.source)),
-            (&names.kind, kind),
-            (&names.time, time),
-            (&names.subject, subject),
-        ];
-        for (name, value) in all {
-            let value = if names.percent { percent_encoded(value, arena) } else { value };
+        let values = [text(VERSION), id, text(&events.source), kind, time, subject];
+        for (name, value) in names.iter().zip(values) {
+            let value = if *percent { percent_encoded(value, arena) } else { value };
             if value != Piece::Null {
                 drafts.push(HeaderDraft { name: name.as_str().into(), value });
             }

@@ -118,36 +118,21 @@ pub struct CloudEvents {
 /// The place of the attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EventMode {
-    Binary(EventNames),
+    Binary {
+        /// The headers of the version, the id, the source, the type, the time and the subject.
+        names: [String; 6],
+        /// Whether their values are percent-encoded.
+        percent: bool,
+    },
     Structured,
-}
-
-/// The names of the attributes' headers at the destination, and whether their values are percent-encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct EventNames {
-    pub(super) version: String,
-    pub(super) id: String,
-    pub(super) source: String,
-    pub(super) kind: String,
-    pub(super) time: String,
-    pub(super) subject: String,
-    pub(super) percent: bool,
 }
 
 impl CloudEvents {
     /// The attributes become headers, as the destination's binding names them.
     pub fn binary(source: String, binding: EventBinding) -> Self {
-        let name = |attribute: &str| format!("{}{attribute}", binding.prefix);
-        let mode = EventMode::Binary(EventNames {
-            version: name("specversion"),
-            id: name("id"),
-            source: name("source"),
-            kind: name("type"),
-            time: name("time"),
-            subject: name("subject"),
-            percent: binding.percent_encoded,
-        });
-        Self { mode, source }
+        let names = ["specversion", "id", "source", "type", "time", "subject"];
+        let names = names.map(|attribute| format!("{}{attribute}", binding.prefix));
+        Self { mode: EventMode::Binary { names, percent: binding.percent_encoded }, source }
     }
 
     /// An event becomes one JSON object.
