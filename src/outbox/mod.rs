@@ -275,9 +275,10 @@ impl Outbox {
     fn check_envelopes_alike(&self, plans: &[TablePlan]) -> Result<(), PlanError> {
         let asked = self.mapping.connect.as_ref().is_some_and(|connect| connect.wants_alike_envelopes());
         let Some(first) = plans.first().filter(|_| asked) else { return Ok(()) };
-        let members = |plan: &TablePlan| format!("{} has {:?}", plan.table(), plan.envelope_names);
-        match plans.iter().find(|plan| plan.envelope_names != first.envelope_names) {
-            Some(other) => Err(PlanError::EnvelopesDiffer { one: members(first), other: members(other) }),
+        let members = |plan: &TablePlan| plan.envelope.iter().map(|member| member.name.clone()).collect::<Vec<_>>();
+        let shown = |plan: &TablePlan| format!("{} has {:?}", plan.table(), members(plan));
+        match plans.iter().find(|plan| members(plan) != members(first)) {
+            Some(other) => Err(PlanError::EnvelopesDiffer { one: shown(first), other: shown(other) }),
             None => Ok(()),
         }
     }

@@ -228,11 +228,11 @@ impl<'a> Row<'a> {
         envelope.clear();
         envelope.extend(b"{\"payload\":");
         self.push_member(self.plan.payload, arena, envelope)?;
-        for (name, index) in &self.plan.envelope {
+        for member in &self.plan.envelope {
             envelope.push(b',');
-            envelope.extend(name.as_bytes());
+            envelope.extend(member.quoted_name.as_bytes());
             envelope.push(b':');
-            self.push_member(*index, arena, envelope)?;
+            self.push_member(member.column, arena, envelope)?;
         }
         envelope.push(b'}');
         Ok(RecordValue::Enveloped)

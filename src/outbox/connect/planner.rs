@@ -136,9 +136,7 @@ impl TablePlan {
             kind == Some(Err(NoType::LeftOut))
         };
         self.extra_headers.retain(|(_, index)| !is_left_out(*index));
-        let mut kept = self.envelope.iter().map(|(_, index)| !is_left_out(*index)).collect::<Vec<_>>().into_iter();
-        self.envelope_names.retain(|_| kept.next().unwrap_or(true));
-        self.envelope.retain(|(_, index)| !is_left_out(*index));
+        self.envelope.retain(|member| !is_left_out(member.column));
     }
 }
 
@@ -254,10 +252,8 @@ impl Planner<'_> {
 
     /// The members: the payload first, then the others in the order of the setting.
     fn members(&self) -> Vec<(&str, usize)> {
-        let further = self.plan.envelope_names.iter().map(String::as_str).zip(&self.plan.envelope);
-        std::iter::once(("payload", self.plan.payload))
-            .chain(further.map(|(name, (_, index))| (name, *index)))
-            .collect()
+        let further = self.plan.envelope.iter().map(|member| (member.name.as_str(), member.column));
+        std::iter::once(("payload", self.plan.payload)).chain(further).collect()
     }
 
     fn envelope_schema(&self, mapping: &Mapping, json: Json) -> Result<EnvelopeSchema, NoPlan> {

@@ -140,7 +140,7 @@ impl<'a> Row<'a> {
 
     /// The columns of an envelope. The payload's comes first.
     fn member_indexes(self) -> impl Iterator<Item = usize> {
-        std::iter::once(self.plan.payload).chain(self.plan.envelope.iter().map(|(_, index)| *index))
+        std::iter::once(self.plan.payload).chain(self.plan.envelope.iter().map(|member| member.column))
     }
 
     fn push_json_envelope(

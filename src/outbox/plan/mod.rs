@@ -39,12 +39,19 @@ pub struct TablePlan {
     pub(super) topic: Vec<usize>,
     /// The name and the column of each header.
     pub(super) extra_headers: Vec<(String, usize)>,
-    /// Each member's name in JSON, and its column.
-    pub(super) envelope: Vec<(String, usize)>,
-    /// The names of the columns in `envelope`, not escaped.
-    pub(super) envelope_names: Vec<String>,
+    /// The members beside the payload.
+    pub(super) envelope: Vec<EnvelopeMember>,
     /// The plan for Debezium's form, if a setting asks for it.
     pub(super) connect: Option<Box<ConnectPlan>>,
+}
+
+/// A member of an envelope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EnvelopeMember {
+    pub(super) name: String,
+    /// The name as a JSON string.
+    pub(super) quoted_name: String,
+    pub(super) column: usize,
 }
 
 /// The facts about a column that records need.
@@ -183,8 +190,7 @@ impl TablePlan {
             schema_id,
             topic,
             extra_headers,
-            envelope_names: envelope.iter().map(|(name, _)| name.clone()).collect(),
-            envelope: envelope.into_iter().map(as_json_name).collect(),
+            envelope: envelope.into_iter().map(EnvelopeMember::new).collect(),
             connect: None,
             table,
             columns,
@@ -282,16 +288,12 @@ impl TablePlan {
         let roles = [Role::Id, Role::Key, Role::Payload, Role::Type, Role::Headers];
         let found = roles.into_iter().filter_map(|role| Some((role.to_string(), self.column(role)?.to_owned())));
         let topic = self.topic_columns().map(|name| ("topic".to_owned(), name.to_owned()));
-        let named = |name: &str, index: Option<usize>| Some((name.to_owned(), self.column_name(index?).to_owned()));
         let more = [("partition", self.partition), ("timestamp", self.timestamp), ("schema id", self.schema_id)];
-        let more = more.into_iter().filter_map(|(name, index)| named(name, index));
-        let paired = |kind: &'static str, pairs: Vec<(String, usize)>| {
-            pairs.into_iter().map(move |(name, index)| (format!("{kind} {name}"), index))
-        };
-        let envelope = self.envelope_names.iter().cloned().zip(self.envelope.iter().map(|(_, index)| *index)).collect();
-        let pairs = paired("header", self.extra_headers.clone()).chain(paired("envelope", envelope));
-        let pairs = pairs.map(|(name, index)| (name, self.column_name(index).to_owned()));
-        found.chain(topic).chain(more).chain(pairs).collect()
+        let more = more.into_iter().filter_map(|(name, index)| Some((name.to_owned(), index?)));
+        let headers = self.extra_headers.iter().map(|(name, index)| (format!("header {name}"), *index));
+        let envelope = self.envelope.iter().map(|member| (format!("envelope {}", member.name), member.column));
+        let more = more.chain(headers).chain(envelope).map(|(name, index)| (name, self.column_name(index).to_owned()));
+        found.chain(topic).chain(more).collect()
     }
 
     /// Whether walrelay understands the binary form of all used columns, so that the connection may ask for it.
@@ -307,12 +309,12 @@ impl TablePlan {
     /// The columns that a record is made of. Some come more than once.
     fn used(&self) -> impl Iterator<Item = usize> {
         let optional = [self.key, self.event_type, self.headers, self.partition, self.timestamp, self.schema_id];
-        let paired = self.extra_headers.iter().chain(&self.envelope).map(|(_, index)| *index);
         [self.id, self.payload]
             .into_iter()
             .chain(optional.into_iter().flatten())
             .chain(self.topic.iter().copied())
-            .chain(paired)
+            .chain(self.extra_headers.iter().map(|(_, index)| *index))
+            .chain(self.envelope.iter().map(|member| member.column))
     }
 
     /// The column's name, for people.
@@ -326,8 +328,10 @@ pub(super) fn id_column(columns: &[PlanColumn], mapping: &Mapping) -> Option<usi
     Finder { table: "", columns, mapping, captured: None }.role(Role::Id).ok().flatten()
 }
 
-fn as_json_name((name, index): (String, usize)) -> (String, usize) {
-    (serde_json::Value::String(name).to_string(), index)
+impl EnvelopeMember {
+    fn new((name, column): (String, usize)) -> Self {
+        Self { quoted_name: serde_json::Value::from(name.as_str()).to_string(), name, column }
+    }
 }
 
 impl PlanColumn {
