@@ -33,6 +33,15 @@ impl<'a> Member<'a> {
         }
         Ok(Self::Text(Cow::Borrowed(inside)))
     }
+
+    /// The string's content, or the text of another value. `None`: null.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Null => None,
+            Self::Text(text) => Some(text),
+            Self::Json(text) => Some(text),
+        }
+    }
 }
 
 /// Calls `each` for each member of the object `text`, in order.

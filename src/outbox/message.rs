@@ -72,22 +72,14 @@ fn plan_columns(members: &Members<'_>) -> Vec<PlanColumn> {
 
 /// The members' values, in the order of the plan.
 pub(super) fn columns<'m>(members: &'m Members<'_>) -> Vec<TupleValue<'m>> {
-    let column = |member: &'m Member<'_>| match member {
-        Member::Null => TupleValue::Null,
-        Member::Text(text) => TupleValue::Text(text.as_bytes()),
-        Member::Json(text) => TupleValue::Text(text.as_bytes()),
-    };
-    members.iter().map(|(_, member)| column(member)).collect()
+    let texts = members.iter().map(|(_, member)| member.text());
+    texts.map(|text| text.map_or(TupleValue::Null, |text| TupleValue::Text(text.as_bytes()))).collect()
 }
 
 /// The id, shortened, if there is no plan with its column.
 pub(super) fn shown_id(members: &Members<'_>, mapping: &Mapping) -> Option<String> {
     let index = plan::id_column(&plan_columns(members), mapping)?;
-    match &members.get(index)?.1 {
-        Member::Null => None,
-        Member::Text(text) => Some(shown(text.as_bytes())),
-        Member::Json(text) => Some(shown(text.as_bytes())),
-    }
+    members.get(index)?.1.text().map(|text| shown(text.as_bytes()))
 }
 
 fn missing(error: PlanError) -> BadReason {

@@ -159,20 +159,6 @@ impl Ignored {
     }
 }
 
-/// The action for an update.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UpdateOutcome {
-    /// None: it is a row of another table.
-    NotPublished,
-    /// Count it as [`Ignored::Update`]. If `warn` is set, log it as well.
-    Ignored {
-        /// Whether `--on-update` is `warn`.
-        warn: bool,
-    },
-    /// End the run.
-    Stop,
-}
-
 impl Outbox {
     /// An outbox that knows no table yet. `tables`: the values of `--table`. Empty: every table of the publication.
     ///
@@ -180,22 +166,18 @@ impl Outbox {
     /// The topic setting is not well-formed.
     pub fn new(mapping: Mapping, tables: Vec<TableName>) -> Result<Self, TopicError> {
         let topic = TopicRule::new(&mapping.topic, mapping.addresses)?;
-        let (tables, unmappable) = (Tables::new(tables), None);
-        let (relations, scratch) = (BTreeMap::new(), record::Scratch::default());
-        let (details, details_as_of, text_only) = (Details::default(), Lsn::ZERO, false);
-        let (readings, domains) = (Vec::new(), Domains::default());
         Ok(Self {
             mapping,
             topic,
-            tables,
-            unmappable,
-            relations,
-            text_only,
-            domains,
-            details,
-            details_as_of,
-            readings,
-            scratch,
+            tables: Tables::new(tables),
+            unmappable: None,
+            relations: BTreeMap::new(),
+            text_only: false,
+            domains: Domains::default(),
+            details: Details::default(),
+            details_as_of: Lsn::ZERO,
+            readings: Vec::new(),
+            scratch: record::Scratch::default(),
         })
     }
 
@@ -318,7 +300,8 @@ impl Outbox {
     }
 
     fn mapped(&self, relation: &Relation) -> Result<TablePlan, PlanError> {
-        TablePlan::with_connect(relation, &self.mapping, &self.topic, (&self.domains, &self.details))
+        let plan = TablePlan::new(relation, &self.mapping, &self.topic, &self.domains)?;
+        plan.connected(Some(relation), &self.mapping, &self.details)
     }
 
     /// Takes a type that is not built in. It comes before the tables that use it.
@@ -394,7 +377,7 @@ impl Outbox {
     #[cold]
     fn removed_table_row(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> RowError {
         let id = self.shown_id(relation, tuple, context);
-        let table = self.plan(relation).map_or("?", TablePlan::table).to_owned();
+        let table = self.table(relation).to_owned();
         Box::new(BadRow { table, id, reason: BadReason::GoneTable }).into()
     }
 
@@ -404,6 +387,11 @@ impl Outbox {
             Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) => Some(plan),
             Some(RelationEntry::NotPublished | RelationEntry::Undecided(_)) | None => None,
         }
+    }
+
+    /// The table's name, for people.
+    pub fn table(&self, relation: RelationId) -> &str {
+        self.plan(relation).map_or("?", TablePlan::table)
     }
 
     /// The topic of a table's rows, with `<column>` in the place of values.
@@ -457,37 +445,21 @@ impl Outbox {
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
         let row = record::Row { plan, columns: &columns, mapping, topic, context };
-        let made = match &plan.connect {
-            None => row.with_record(scratch, take),
-            Some(connect) => row.with_connect_record(connect, scratch, take),
-        };
+        let made = row.with_record(scratch, take);
         scratch.return_columns(columns);
         self.text_only |= matches!(made, Err(RowError::BinaryForm { .. }));
         made.map(RowOutcome::Record)
     }
 
-    /// Returns the action for an update in the transaction that commits at `final_lsn`.
+    /// Returns the reaction to an update in the transaction that commits at `final_lsn`. `None`: it is a row of another table.
     ///
     /// # Errors
     /// [`RowError::UnknownRelation`], [`RowError::NewTable`].
-    pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<UpdateOutcome, RowError> {
-        match self.relations.get(&relation) {
-            Some(RelationEntry::Published(_) | RelationEntry::Removed(_)) => Ok(self.on_update()),
-            Some(RelationEntry::NotPublished) => Ok(UpdateOutcome::NotPublished),
-            Some(RelationEntry::Undecided(_)) | None => {
-                self.decide(relation, final_lsn)?;
-                let is_published = matches!(self.relations.get(&relation), Some(RelationEntry::Published(_)));
-                Ok(if is_published { self.on_update() } else { UpdateOutcome::NotPublished })
-            }
+    pub fn update(&mut self, relation: RelationId, final_lsn: Lsn) -> Result<Option<OnUpdate>, RowError> {
+        if let Some(RelationEntry::Undecided(_)) | None = self.relations.get(&relation) {
+            self.decide(relation, final_lsn)?;
         }
-    }
-
-    const fn on_update(&self) -> UpdateOutcome {
-        match self.mapping.on_update {
-            OnUpdate::Warn => UpdateOutcome::Ignored { warn: true },
-            OnUpdate::Skip => UpdateOutcome::Ignored { warn: false },
-            OnUpdate::Stop => UpdateOutcome::Stop,
-        }
+        Ok(self.plan(relation).map(|_| self.mapping.on_update))
     }
 
     /// Whether messages with this prefix are published.
@@ -546,11 +518,7 @@ impl Outbox {
         let plan = message::plan(table.clone(), &members, mapping, topic)
             .map_err(|reason| Box::new(BadRow { table, id: message::shown_id(&members, mapping), reason }))?;
         let row = record::Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
-        match &plan.connect {
-            None => row.with_record(scratch, take),
-            Some(connect) => row.with_connect_record(connect, scratch, take),
-        }
-        .map(RowOutcome::Record)
+        row.with_record(scratch, take).map(RowOutcome::Record)
     }
 }
 

@@ -109,6 +109,9 @@ impl<'a> Row<'a> {
         scratch: &mut Scratch,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<T, RowError> {
+        if let Some(connect) = &self.plan.connect {
+            return self.with_connect_record(connect, scratch, take);
+        }
         let mut parts = scratch.parts();
         let Scratch { arena, envelope, .. } = &mut *scratch;
         let id = self.id(arena)?;
@@ -322,7 +325,12 @@ impl<'a> Row<'a> {
             drafts
                 .push(HeaderDraft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
         }
-        self.position_header(drafts, arena);
+        if self.mapping.position_header {
+            let RowContext { final_lsn, ordinal, .. } = self.context;
+            // Writing to a vector does not fail.
+            let value = Piece::written(arena, |arena| write!(arena, "{final_lsn}:{ordinal}").unwrap_or_default());
+            drafts.push(HeaderDraft { name: POSITION_HEADER.into(), value });
+        }
     }
 
     /// The value's media type. An envelope is JSON. A value that begins with a schema's number is bytes.
@@ -333,18 +341,6 @@ impl<'a> Row<'a> {
             (None, true) => self.kind(self.plan.payload),
         };
         kind.media_type()
-    }
-
-    fn position_header(self, drafts: &mut Vec<HeaderDraft<'a>>, arena: &mut Arena) {
-        if self.mapping.position_header {
-            drafts.push(HeaderDraft { name: POSITION_HEADER.into(), value: self.position(arena) });
-        }
-    }
-
-    fn position(self, arena: &mut Arena) -> Piece<'static> {
-        let RowContext { final_lsn, ordinal, .. } = self.context;
-        // Writing to a vector does not fail.
-        Piece::written(arena, |arena| write!(arena, "{final_lsn}:{ordinal}").unwrap_or_default())
     }
 
     /// Adds a header for each member: a string as it is, null as null, another value as its JSON text.
@@ -366,16 +362,11 @@ impl<'a> Row<'a> {
 
     pub(super) fn timestamp_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
         let at_commit = self.context.commit_time.unix_millis();
-        let Some(index) = self.plan.timestamp else {
-            return Ok(at_commit);
-        };
+        let Some(index) = self.plan.timestamp else { return Ok(at_commit) };
         let piece = self.piece(index, Booleans::Letters, arena)?;
-        let Some(text) = piece.bytes(arena) else {
-            return Ok(at_commit);
-        };
-        let value = || shown(text);
+        let Some(text) = piece.bytes(arena) else { return Ok(at_commit) };
         time::unix_millis(text)
-            .ok_or_else(|| self.bad(index, |column| BadReason::InvalidTimestamp { column, value: value() }))
+            .ok_or_else(|| self.bad(index, |column| BadReason::InvalidTimestamp { column, value: shown(text) }))
     }
 
     pub(super) fn partition(self, arena: &mut Arena) -> Result<Option<i32>, RowError> {

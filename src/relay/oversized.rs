@@ -5,10 +5,10 @@
 //! Specification: as for [`pgoutput`](crate::pgoutput).
 
 use super::bad_rows::BadRowAction;
-use super::rows::{table, unreadable};
+use super::rows::unreadable;
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::{Clock, Relay};
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, UpdateOutcome};
+use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::RelationId;
 use crate::sink::Sink;
@@ -61,8 +61,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match found {
             Oversized::Insert(relation) => {
                 let published = |outbox: &mut Outbox, context: &RowContext| {
-                    let listed = outbox.update(relation, context.final_lsn)? != UpdateOutcome::NotPublished;
-                    Ok(listed.then(|| table(outbox, relation)))
+                    let listed = outbox.update(relation, context.final_lsn)?.is_some();
+                    Ok(listed.then(|| outbox.table(relation).to_owned()))
                 };
                 self.take_oversized_row("Insert", published, &error, session)
             }

@@ -13,7 +13,7 @@
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
 use super::topics::TOPIC_WITHIN;
 use super::{BadRowAction, Clock, ProtocolError, Relay, StreamEnd};
-use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError, RowOutcome, TablePlan, UpdateOutcome};
+use crate::outbox::{BadReason, BadRow, Ignored, OnUpdate, Outbox, RowContext, RowError, RowOutcome};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::positions::Position;
 use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
@@ -85,16 +85,13 @@ impl Change<'_> {
     /// Describes the row for people.
     pub(super) fn bad(&self, outbox: &mut Outbox, context: &RowContext, reason: BadReason) -> BadRow {
         let (table, id) = match self {
-            Self::Row { relation, new } => (table(outbox, *relation), outbox.shown_id(*relation, new, context)),
+            Self::Row { relation, new } => {
+                (outbox.table(*relation).to_owned(), outbox.shown_id(*relation, new, context))
+            }
             Self::Message(message) => (format!("message {:?}", message.prefix), outbox.shown_message_id(message)),
         };
         BadRow { table, id, reason }
     }
-}
-
-/// The name of the table for people.
-pub(super) fn table(outbox: &Outbox, relation: RelationId) -> String {
-    outbox.plan(relation).map_or("?", TablePlan::table).to_owned()
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
@@ -211,14 +208,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let Some(context) = session.row_context("Update")? else { return Ok(FrameStep::Done) };
         let position = position(&context);
         match self.outbox.update(relation, context.final_lsn) {
-            Ok(UpdateOutcome::NotPublished) => Ok(FrameStep::Done),
-            Ok(UpdateOutcome::Ignored { warn }) => {
-                self.ignore_update(relation, warn);
+            Ok(None) => Ok(FrameStep::Done),
+            Ok(Some(on_update @ (OnUpdate::Warn | OnUpdate::Skip))) => {
+                self.ignore_update(relation, on_update == OnUpdate::Warn);
                 Ok(FrameStep::Done)
             }
-            Ok(UpdateOutcome::Stop) => {
+            Ok(Some(OnUpdate::Stop)) => {
                 let id = new.and_then(|new| self.outbox.shown_id(relation, new, &context));
-                let row = BadRow { table: table(&self.outbox, relation), id, reason: BadReason::Updated };
+                let row = BadRow { table: self.outbox.table(relation).to_owned(), id, reason: BadReason::Updated };
                 Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, None))))
             }
             Err(error) => Err(unreadable(error, position)),
@@ -229,9 +226,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn ignore_update(&mut self, relation: RelationId, warn: bool) {
         self.metrics.ignored(Ignored::Update.label(), 1);
         if warn && !std::mem::replace(&mut self.warned_of_update, true) {
-            let table = self.outbox.plan(relation).map_or("?", TablePlan::table);
             tracing::warn!(
-                table,
+                table = self.outbox.table(relation),
                 "outbox row updated; updates publish nothing (walrelay_ignored_total counts them, --on-update changes it)"
             );
         }

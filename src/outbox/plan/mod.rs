@@ -197,21 +197,10 @@ impl TablePlan {
         })
     }
 
-    /// Finds each role's column, and plans Debezium's form if a setting asks for it.
+    /// Adds the plan for Debezium's form, if a setting asks for it.
     ///
     /// # Errors
-    /// As [`TablePlan::new`]. Or Debezium has no form for a column.
-    pub(super) fn with_connect(
-        relation: &Relation,
-        mapping: &Mapping,
-        topic: &TopicRule,
-        (domains, details): (&Domains, &Details),
-    ) -> Result<Self, PlanError> {
-        let plan = Self::new(relation, mapping, topic, domains)?;
-        plan.connected(Some(relation), mapping, details)
-    }
-
-    /// Adds the plan for Debezium's form, if a setting asks for it.
+    /// Debezium has no form for a column.
     pub(super) fn connected(
         mut self,
         relation: Option<&Relation>,
@@ -220,15 +209,13 @@ impl TablePlan {
     ) -> Result<Self, PlanError> {
         let Some(connect) = &mapping.connect else { return Ok(self) };
         self.without_left_out(relation, connect, details);
-        let plan = ConnectPlan::new(&self, relation, mapping, connect, details)
-            .map_err(|NoPlan { index, why }| self.not_as_debezium(index, why))?;
+        let no_plan = |NoPlan { index, why }| {
+            let (table, column) = (self.table.clone(), self.column_name(index).to_owned());
+            PlanError::NotAsDebezium { table, column, why }
+        };
+        let plan = ConnectPlan::new(&self, relation, mapping, connect, details).map_err(no_plan)?;
         self.connect = Some(Box::new(plan));
         Ok(self)
-    }
-
-    fn not_as_debezium(&self, index: usize, why: &'static str) -> PlanError {
-        let (table, column) = (self.table.clone(), self.column_name(index).to_owned());
-        PlanError::NotAsDebezium { table, column, why }
     }
 
     fn check_types(&self, mapping: &Mapping) -> Result<(), PlanError> {

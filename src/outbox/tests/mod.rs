@@ -531,9 +531,9 @@ fn an_update_does_what_its_setting_says() {
         assert_eq!(id.as_deref(), Some("0192"));
         outbox.update(RELATION, AT)
     };
-    assert_eq!(update(OnUpdate::Warn), Ok(UpdateOutcome::Ignored { warn: true }));
-    assert_eq!(update(OnUpdate::Skip), Ok(UpdateOutcome::Ignored { warn: false }));
-    assert_eq!(update(OnUpdate::Stop), Ok(UpdateOutcome::Stop));
+    assert_eq!(update(OnUpdate::Warn), Ok(Some(OnUpdate::Warn)));
+    assert_eq!(update(OnUpdate::Skip), Ok(Some(OnUpdate::Skip)));
+    assert_eq!(update(OnUpdate::Stop), Ok(Some(OnUpdate::Stop)));
 }
 
 /// A mapping with all settings at once, so that each column is used in each way.
