@@ -5,11 +5,10 @@
 //! counts, as in jsonb. If a setting names a column that the object lacks, it is null.
 
 use super::column_kind::ColumnKind;
-use super::details::Details;
 use super::fault::BadReason;
 use super::json::{self, Member};
 use super::plan::{self, MissingColumn, PlanColumn, PlanError, Role, TablePlan};
-use crate::outbox::{Mapping, SchemaId, Timestamp};
+use crate::outbox::{Details, Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{LogicalMessage, TupleValue};
 use crate::route::TopicRule;
 use crate::setting_text::shown;

@@ -18,7 +18,6 @@ mod cloudevents;
 mod column_kind;
 #[cfg_attr(not(feature = "debezium"), path = "connect/off.rs")]
 pub mod connect;
-mod details;
 mod fault;
 mod json;
 mod mapping;
@@ -32,8 +31,8 @@ mod tables;
 mod time;
 mod value;
 
+pub use crate::pg::details::{ColumnDetail, Details, TypeDetail};
 use column_kind::Domains;
-pub use details::{ColumnDetail, Details, TypeDetail};
 pub use fault::{BadKind, BadReason, BadRow, RowError};
 pub(crate) use json::push_base64;
 pub use mapping::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};

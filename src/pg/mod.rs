@@ -7,6 +7,7 @@ pub mod catalog;
 mod certificate;
 pub mod connection;
 pub mod copy_both;
+pub mod details;
 pub mod error;
 pub mod frame;
 mod large_object_state;

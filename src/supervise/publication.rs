@@ -6,9 +6,9 @@
 use super::StreamTarget;
 use super::error::{RunCause, RunError};
 use crate::lsn::Lsn;
-use crate::outbox::{ColumnDetail, Details, Outbox, PlanError, TableName, TypeDetail};
-use crate::pg::server;
+use crate::outbox::{Details, Outbox, PlanError, TableName};
 use crate::pg::{Connection, Error, Purpose, sqlstate};
+use crate::pg::{details, server};
 use crate::pgoutput::PublishedTable;
 
 /// As [`read_publication`], at `flushed`. If a lock prevents that, the tables that were read last count, at the position of that
@@ -118,7 +118,7 @@ fn read_publication(
     let publication = &target.publication;
     let tables = published(connection, target)?;
     if outbox.wants_details() {
-        outbox.details(details(connection, publication)?);
+        outbox.details(details::read(connection, publication)?);
     }
     if let Some(position) = at {
         outbox.set_read_position(position);
@@ -147,25 +147,5 @@ fn take_tables(tables: &[PublishedTable], outbox: &mut Outbox) -> (bool, Option<
 pub(crate) fn details_now(target: &StreamTarget) -> Result<(Details, Lsn), Error> {
     let connection = &mut Connection::open(&target.source, Purpose::Control)?;
     let as_of = server::wal_end(connection)?;
-    Ok((details(connection, &target.publication)?, as_of))
-}
-
-/// Reads details of types and columns from the catalog.
-fn details(connection: &mut Connection, publication: &str) -> Result<Details, Error> {
-    let types = server::custom_types(connection)?.into_iter().map(|found| {
-        let detail = TypeDetail {
-            type_id: found.oid,
-            name: found.typname,
-            base: found.typbasetype,
-            base_modifier: found.typtypmod,
-            element: found.typelem,
-            labels: found.labels,
-        };
-        (found.oid, detail)
-    });
-    let types = types.collect();
-    let columns = server::column_constraints(connection, publication)?
-        .into_iter()
-        .map(|found| (found.name, ColumnDetail { not_null: found.not_null, default: found.default }));
-    Ok(Details { types, columns: columns.collect() })
+    Ok((details::read(connection, &target.publication)?, as_of))
 }

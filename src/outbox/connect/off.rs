@@ -2,7 +2,7 @@
 
 #![allow(clippy::unused_self, reason = "the methods are those of the module that this one stands for")]
 
-use super::details::Details;
+use super::Details;
 use super::fault::RowError;
 use super::mapping::Mapping;
 use super::patterns::TablePatterns;

@@ -3,7 +3,6 @@
 //! In: a table's plan, the catalog's details, the settings. Out: a [`ConnectPlan`], or the column of which Debezium writes what cannot be
 //! written here. Reads no row.
 
-use super::super::details::{ColumnDetail, Details};
 use super::super::mapping::Mapping;
 use super::super::plan::TablePlan;
 use super::envelope::{EnvelopeField, EnvelopeSchema};
@@ -13,6 +12,7 @@ use super::settings::{BinaryMode, Connect, Converter, DecimalMode, Json};
 use super::types::{NoType, Schema, Type};
 use super::value::ConnectValue;
 use super::{ConnectPlan, Encoder, NoPlan, ValueForm, ValuePlan, default, schema};
+use crate::outbox::{ColumnDetail, Details};
 use crate::pgoutput::Relation;
 
 const ANOTHER_TIME: &str =

@@ -5,10 +5,14 @@
 //! Specification: Debezium's PostgreSQL connector, "Data type mappings"; `PostgresValueConverter`.
 
 use super::super::column_kind::is_custom;
-use super::super::details::TypeDetails;
 use super::reader::TypeReader;
 use super::temporal::Unit;
+use crate::outbox::TypeDetail;
 use crate::outbox::connect::{BinaryMode, DecimalMode, HstoreMode, IntervalMode, Modes, TimePrecision};
+use std::collections::HashMap;
+
+/// Types that are not built in, by oid.
+type TypeDetails = HashMap<u32, TypeDetail>;
 
 /// How a type's text is read, and its schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -303,7 +307,6 @@ impl Schema {
 mod tests {
     use super::super::value::ConnectValue;
     use super::*;
-    use crate::outbox::TypeDetail;
 
     fn of(type_id: u32, modifier: i32, modes: Modes) -> Type {
         Type::of(type_id, modifier, modes, &TypeDetails::new()).unwrap()

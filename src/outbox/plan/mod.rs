@@ -14,9 +14,8 @@ pub use error::{ColumnSetting, HiddenColumns, MissingColumn, PlanError};
 
 use super::column_kind::{ColumnKind, Domains, binary_safe, type_name};
 use super::connect::{ConnectPlan, NoPlan};
-use super::details::Details;
 use crate::outbox::TablePatterns;
-use crate::outbox::{Mapping, SchemaId, Timestamp};
+use crate::outbox::{Details, Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Relation, RelationColumn};
 use crate::route::{TopicInput, TopicRule, TopicSetting};
 use std::fmt;
