@@ -135,12 +135,12 @@ pub(crate) fn no_longer_left_out(publication: &str, left_out: &[(String, String)
 /// # Errors
 /// The role may not read the table, or the connection broke.
 pub fn count_rows(connection: &mut Connection, schema: &str, name: &str, limit: u64) -> Result<u64, Error> {
-    let rows = connection.query(&format!(
+    let count = connection.value(&format!(
         "SELECT count(*) FROM (SELECT FROM {}.{} LIMIT {limit}) AS counted",
         identifier(schema),
         identifier(name)
     ))?;
-    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+    Ok(count.unwrap_or_default())
 }
 
 /// Counts the rows of `table` (as SQL names it) that transactions before `xid` have written, up to `limit`. `xid` has 64 bits, with its
@@ -152,11 +152,10 @@ pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u6
     if !next_transaction(connection)?.is_some_and(|next| is_comparable(xid, next)) {
         return Ok(None);
     }
-    let rows = connection.query(&format!(
+    connection.value(&format!(
         "SELECT count(*) FROM (SELECT FROM {table} WHERE {} LIMIT {limit}) AS counted",
         older_than(xid)
-    ))?;
-    Ok(rows.first().and_then(|row| row.parse(0)))
+    ))
 }
 
 /// The oldest running transaction, or the next one if none runs. All transactions before it have ended. It has 64 bits, with its epoch.
@@ -164,8 +163,7 @@ pub fn count_older(connection: &mut Connection, table: &str, xid: u64, limit: u6
 /// # Errors
 /// The connection broke.
 pub fn oldest_running(connection: &mut Connection) -> Result<Option<u64>, Error> {
-    let rows = connection.query("SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")?;
-    Ok(rows.first().and_then(|row| row.parse(0)))
+    connection.value("SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")
 }
 
 /// The next transaction. All transactions before it have begun. It has 64 bits, with its epoch.
@@ -173,8 +171,7 @@ pub fn oldest_running(connection: &mut Connection) -> Result<Option<u64>, Error>
 /// # Errors
 /// The connection broke.
 pub fn next_transaction(connection: &mut Connection) -> Result<Option<u64>, Error> {
-    let rows = connection.query("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text")?;
-    Ok(rows.first().and_then(|row| row.parse(0)))
+    connection.value("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text")
 }
 
 /// As SQL, whether a transaction before `xid` has written the row. `xid` has 64 bits, with its epoch. The result is right only if
@@ -194,8 +191,7 @@ pub(crate) const fn is_comparable(xid: u64, next: u64) -> bool {
 /// # Errors
 /// The connection broke.
 pub fn membership(connection: &mut Connection, publication: &str) -> Result<Option<String>, Error> {
-    let rows = connection.query_small(&membership_sql(publication))?;
-    Ok(rows.first().and_then(|row| row.text(0).map(str::to_owned)))
+    connection.value(&membership_sql(publication))
 }
 
 /// As SQL, the publication's definition as one word. The word changes if the publication is recreated or gets other parameters, and if
@@ -229,11 +225,11 @@ fn published_oids(publication: &str) -> String {
 /// # Errors
 /// The connection broke.
 pub fn updates(connection: &mut Connection, publication: &str) -> Result<u64, Error> {
-    let rows = connection.query(&format!(
+    let updates = connection.value(&format!(
         "SELECT COALESCE(sum(n_tup_upd), 0)::bigint FROM pg_catalog.pg_stat_all_tables WHERE relid IN ({})",
         published_oids(publication)
     ))?;
-    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+    Ok(updates.unwrap_or_default())
 }
 
 /// Whether the server has counted an update of a row in the table or its partitions.

@@ -67,8 +67,7 @@ pub(super) fn write(connection: &mut Connection, large_object: Option<u32>, text
     let large_object = if let Some(large_object) = large_object {
         large_object
     } else {
-        let rows = connection.query(CREATE)?;
-        rows.first().and_then(|row| row.parse(0)).unwrap_or_default()
+        connection.value(CREATE)?.unwrap_or_default()
     };
     connection.query(&format!("COMMENT ON LARGE OBJECT {large_object} IS {}", literal(text)))?;
     Ok(large_object)

@@ -8,7 +8,7 @@ use super::error::Error;
 use super::marker::{self, MoveState};
 use super::shard::Shard;
 use super::{identifier, literal, server};
-use crate::pgoutput::{PublishedTable, Relation, RelationColumn};
+use crate::pgoutput::{PublishedTable, RelationColumn};
 
 /// Column lists and row filters came with this version.
 const LISTS_SINCE: u32 = 150_000;
@@ -74,34 +74,15 @@ pub fn slots_of_others(connection: &mut Connection, publication: &str) -> Result
 /// # Errors
 /// The connection broke.
 pub fn other_database_of(connection: &mut Connection, slot: &str) -> Result<Option<String>, Error> {
-    let found = names(
-        connection,
-        &format!(
-            "SELECT database FROM pg_catalog.pg_replication_slots
-              WHERE slot_name = {} AND database <> current_database()",
-            literal(slot)
-        ),
-    )?;
-    Ok(found.into_iter().next())
+    connection.value(&format!(
+        "SELECT database FROM pg_catalog.pg_replication_slots
+          WHERE slot_name = {} AND database <> current_database()",
+        literal(slot)
+    ))
 }
 
 fn names(connection: &mut Connection, sql: &str) -> Result<Vec<String>, Error> {
-    let rows = connection.query(&format!("{sql} LIMIT {MOST}"))?;
-    Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
-}
-
-/// Whether there is such a table.
-///
-/// # Errors
-/// The connection broke.
-pub fn is_table(connection: &mut Connection, schema: &str, name: &str) -> Result<bool, Error> {
-    let rows = connection.query(&format!(
-        "SELECT FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-          WHERE c.relkind IN ('r', 'p') AND n.nspname = {} AND c.relname = {}",
-        literal(schema),
-        literal(name)
-    ))?;
-    Ok(!rows.is_empty())
+    connection.texts(&format!("{sql} LIMIT {MOST}"))
 }
 
 /// Tables that have a column with one of these names, with all their columns. Partitions are not among them.
@@ -123,21 +104,7 @@ pub fn tables_with(connection: &mut Connection, columns: &[&str]) -> Result<Vec<
           ORDER BY 2, 3, a.attnum",
         columns.join(", ")
     ))?;
-    let mut tables: Vec<PublishedTable> = Vec::new();
-    for row in &rows {
-        let id = row.parse(0).unwrap_or_default();
-        let text = |at| row.text(at).unwrap_or_default().to_owned();
-        if tables.last().is_none_or(|table| table.relation.id != id) {
-            let relation =
-                Relation { id, namespace: text(1), name: text(2), replica_identity: b'd', columns: Vec::new() };
-            tables.push(PublishedTable { relation, ancestors: Vec::new(), domains: Vec::new() });
-        }
-        let column = || Some(RelationColumn { name: text(3), type_id: row.parse(4)?, type_modifier: row.parse(5)? });
-        if let Some(table) = tables.last_mut() {
-            table.relation.columns.extend(column());
-        }
-    }
-    Ok(tables)
+    Ok(server::tables(&rows))
 }
 
 /// The columns of a table that a publication lists.
@@ -183,10 +150,7 @@ pub fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<RelationColu
         "SELECT attname, atttypid, atttypmod FROM pg_catalog.pg_attribute
           WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
     ))?;
-    let column = |row: &Row| {
-        Some(RelationColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, type_modifier: row.parse(2)? })
-    };
-    Ok(rows.iter().filter_map(column).collect())
+    Ok(rows.iter().filter_map(|row| server::column(row, 0)).collect())
 }
 
 /// SQL that sets the columns and the row filter of a table in the publication. `table`: as SQL names it. Without `columns`, all are

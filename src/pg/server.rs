@@ -45,8 +45,7 @@ pub fn identify_system(connection: &mut Connection) -> Result<SystemIdentity, Er
 /// # Errors
 /// The connection broke.
 pub fn started_at(connection: &mut Connection) -> Result<String, Error> {
-    let rows = connection.query_small("SELECT pg_catalog.pg_postmaster_start_time()")?;
-    Ok(rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned())
+    Ok(connection.value("SELECT pg_catalog.pg_postmaster_start_time()")?.unwrap_or_default())
 }
 
 /// Opens a connection for queries beside a stream. `started_at`: the start of the server that the stream comes from.
@@ -243,19 +242,24 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
           ORDER BY 2, 3, a.attnum",
         literal(publication)
     );
-    let rows = locked::query(connection, publication, &sql)?;
+    Ok(tables(&locked::query(connection, publication, &sql)?))
+}
+
+/// Collects tables from a row for each column: oid, schema, name, the column's name, type and modifier, and perhaps the partitioned
+/// tables above as JSON, and the type below a domain. The rows of a table come one after the other.
+pub(super) fn tables(rows: &[Row]) -> Vec<PublishedTable> {
     let mut tables: Vec<PublishedTable> = Vec::new();
-    for row in &rows {
+    for row in rows {
         let id = row.parse(0).unwrap_or_default();
         if tables.last().is_none_or(|table| table.relation.id != id) {
             tables.push(table(id, row));
         }
         if let Some(table) = tables.last_mut() {
-            table.relation.columns.extend(column(row));
+            table.relation.columns.extend(column(row, 3));
             table.domains.extend(row.parse(4).zip(row.parse(7)));
         }
     }
-    Ok(tables)
+    tables
 }
 
 /// Returns the end of the written WAL. On a standby: of the replayed WAL.
@@ -263,11 +267,11 @@ pub fn published_tables(connection: &mut Connection, publication: &str) -> Resul
 /// # Errors
 /// The connection broke.
 pub fn wal_end(connection: &mut Connection) -> Result<Lsn, Error> {
-    let rows = connection.query(
+    let end = connection.value(
         "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
                      ELSE pg_catalog.pg_current_wal_flush_lsn() END",
     )?;
-    Ok(rows.first().and_then(|row| row.parse(0)).unwrap_or_default())
+    Ok(end.unwrap_or_default())
 }
 
 fn table(id: u32, row: &Row) -> PublishedTable {
@@ -277,8 +281,9 @@ fn table(id: u32, row: &Row) -> PublishedTable {
     PublishedTable { relation, ancestors, domains: Vec::new() }
 }
 
-fn column(row: &Row) -> Option<RelationColumn> {
-    Some(RelationColumn { name: row.text(3)?.to_owned(), type_id: row.parse(4)?, type_modifier: row.parse(5)? })
+/// The column whose name, type and modifier a row has from index `at` on.
+pub(super) fn column(row: &Row, at: usize) -> Option<RelationColumn> {
+    Some(RelationColumn { name: row.parse(at)?, type_id: row.parse(at + 1)?, type_modifier: row.parse(at + 2)? })
 }
 
 /// A setting's value in its base unit, as `pg_settings` has it.
@@ -286,9 +291,17 @@ fn column(row: &Row) -> Option<RelationColumn> {
 /// # Errors
 /// The connection broke.
 pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, Error> {
-    let rows = connection
-        .query_small(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))?;
-    Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
+    connection.value(&format!("SELECT setting FROM pg_catalog.pg_settings WHERE name = {}", literal(name)))
+}
+
+/// A setting that is a time, which `unit` makes of its number. `None`: it is 0, or the version does not have it.
+fn time_setting(
+    connection: &mut Connection,
+    name: &str,
+    unit: impl FnOnce(u64) -> Duration,
+) -> Result<Option<Duration>, Error> {
+    let number = setting(connection, name)?.and_then(|text| text.parse().ok());
+    Ok(number.filter(|number| *number > 0).map(unit))
 }
 
 /// `wal_sender_timeout`. `None`: the server waits without limit.
@@ -296,8 +309,7 @@ pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>
 /// # Errors
 /// The connection broke.
 pub fn wal_sender_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
-    let millis = setting(connection, "wal_sender_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
-    Ok((millis > 0).then(|| Duration::from_millis(millis)))
+    time_setting(connection, "wal_sender_timeout", Duration::from_millis)
 }
 
 /// A slot that no walsender reads.
@@ -332,8 +344,7 @@ pub fn free_slot(connection: &mut Connection, slot: &str) -> Result<Option<FreeS
 /// # Errors
 /// The connection broke.
 pub fn idle_slot_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
-    let seconds = setting(connection, "idle_replication_slot_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
-    Ok((seconds > 0).then(|| Duration::from_secs(seconds)))
+    time_setting(connection, "idle_replication_slot_timeout", Duration::from_secs)
 }
 
 /// How long data that the server has sent may stay unacknowledged before it ends the connection. `None`: its operating system decides.
@@ -341,8 +352,7 @@ pub fn idle_slot_timeout(connection: &mut Connection) -> Result<Option<Duration>
 /// # Errors
 /// The connection broke.
 pub fn tcp_user_timeout(connection: &mut Connection) -> Result<Option<Duration>, Error> {
-    let millis = setting(connection, "tcp_user_timeout")?.and_then(|text| text.parse().ok()).unwrap_or(0);
-    Ok((millis > 0).then(|| Duration::from_millis(millis)))
+    time_setting(connection, "tcp_user_timeout", Duration::from_millis)
 }
 
 #[cfg(test)]

@@ -76,9 +76,7 @@ pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Op
     ))?;
     let Some(row) = rows.first() else { return Ok(None) };
     let oid = row.parse(0).unwrap_or_default();
-    let mut names = |sql: String| -> Result<Vec<String>, Error> {
-        Ok(connection.query(&sql)?.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
-    };
+    let mut names = |sql: String| connection.texts(&sql);
     // In tgtype, 4 is INSERT and 8 is DELETE.
     let triggers = names(format!(
         "SELECT tgname || ' on ' || tgrelid::regclass FROM pg_catalog.pg_trigger

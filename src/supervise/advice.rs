@@ -51,7 +51,7 @@ impl Surroundings {
     ) -> Result<Self, pg::Error> {
         let mut absent = Vec::new();
         for table in tables {
-            if !names::is_table(connection, &table.schema, &table.name)? {
+            if catalog::table(connection, &table.schema, &table.name, publication)?.is_none() {
                 absent.push(table.clone());
             }
         }

@@ -12,7 +12,7 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
-use crate::pg::{Error, Recovery, ReplicationStream, Upstream};
+use crate::pg::{Connection, Error, Recovery, ReplicationStream, Upstream};
 use crate::relay::{Clock, Relay};
 use crate::remedy::Remedy;
 use crate::sink::Sink;
@@ -89,7 +89,7 @@ impl PgServer {
     /// Adds a remedy to an error of a server that was never reached. The relay tries again, but the address may be wrong.
     fn never_reached(&self, error: RunError) -> RunError {
         let passes = error.postgres().filter(|error| error.recovery() == Recovery::Reconnect);
-        let host = self.target.source.hosts.first().map(ToString::to_string).unwrap_or_default();
+        let host = Connection::first_host(&self.target.source);
         let remedy = passes.map(|error| Pooler::recognise(&host, error).map_or(CHECK, |pooler| pooler.way_around));
         error.advised(remedy.map(Remedy::from))
     }

@@ -136,7 +136,7 @@ impl Connection {
     }
 
     fn open_host_as(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
-        let name = host_name(host);
+        let name = host.to_string();
         let (socket, deadline) =
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
@@ -181,7 +181,7 @@ impl Connection {
 
     /// The host and port that are tried first, for messages.
     pub fn first_host(source: &Source) -> String {
-        source.hosts.first().map_or_else(String::new, host_name)
+        source.hosts.first().map_or_else(String::new, ToString::to_string)
     }
 
     /// Whether others on the network can read the bytes: over TCP without TLS, to a host that is not loopback.
@@ -223,6 +223,22 @@ impl Connection {
     pub fn query_small(&mut self, sql: &str) -> Result<Vec<Row>, Error> {
         self.send_query(sql)?;
         self.answer(sql, Instant::now() + QUERY_TIMEOUT, SMALL_ANSWER_BYTES)
+    }
+
+    /// Runs a query that returns one value. `None`: there is no row, the value is null, or it cannot be parsed.
+    ///
+    /// # Errors
+    /// As [`Connection::query_small`].
+    pub fn value<T: std::str::FromStr>(&mut self, sql: &str) -> Result<Option<T>, Error> {
+        Ok(self.query_small(sql)?.first().and_then(|row| row.parse(0)))
+    }
+
+    /// Runs a query. Returns the first column of its rows, without nulls.
+    ///
+    /// # Errors
+    /// As [`Connection::query`].
+    pub fn texts(&mut self, sql: &str) -> Result<Vec<String>, Error> {
+        Ok(self.query(sql)?.iter().filter_map(|row| row.parse(0)).collect())
     }
 
     pub(super) fn send_query(&mut self, sql: &str) -> Result<(), Error> {
@@ -345,14 +361,6 @@ pub(super) fn broke(doing: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::Io { doing, source }
 }
 
-fn host_name(host: &Host) -> String {
-    match host {
-        Host::Tcp { name, port, .. } if name.contains(':') => format!("[{name}]:{port}"),
-        Host::Tcp { name, port, .. } => format!("{name}:{port}"),
-        Host::Unix { dir, port } => format!("{}/.s.PGSQL.{port}", dir.display()),
-    }
-}
-
 fn connect_timeout(source: &Source) -> Duration {
     match source.connect_timeout {
         None => CONNECT_TIMEOUT,
@@ -367,7 +375,7 @@ fn connect_timeout(source: &Source) -> Duration {
 fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     let timeout = connect_timeout(source);
     let addresses: Vec<SocketAddr> = match host {
-        Host::Unix { .. } => return Ok((Socket::unix(host_name(host).as_ref())?, Instant::now() + timeout)),
+        Host::Unix { .. } => return Ok((Socket::unix(host.to_string().as_ref())?, Instant::now() + timeout)),
         Host::Tcp { port, address: Some(address), .. } => vec![SocketAddr::new(*address, *port)],
         Host::Tcp { name, port, .. } => (name.as_str(), *port).to_socket_addrs()?.collect(),
     };

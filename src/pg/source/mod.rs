@@ -329,6 +329,7 @@ impl fmt::Display for Source {
 }
 
 impl fmt::Display for Host {
+    /// Writes host and port, or the socket's path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { name, port, .. } if name.contains(':') => write!(f, "[{name}]:{port}"),
