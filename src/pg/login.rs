@@ -17,6 +17,7 @@ use bytes::BytesMut;
 use postgres_protocol::authentication::{md5_hash, sasl};
 use postgres_protocol::message::frontend;
 use secrecy::ExposeSecret;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -69,7 +70,7 @@ impl Connection {
                 }
                 (10, Exchange::Unasked) => self.begin_sasl(source, host, &mut reader)?,
                 (11, Exchange::TokenSent) => {
-                    self.send_sasl(TOKEN_GIVEN_UP)?;
+                    self.send(|out| frontend::sasl_response(TOKEN_GIVEN_UP, out))?;
                     Exchange::TokenRefused
                 }
                 (11, Exchange::Scram(mut scram)) => {
@@ -138,7 +139,7 @@ impl Connection {
             if is_refused_in_clear(exposed, source.sslmode) {
                 return Err(Error::ClearText { host: self.host.clone() });
             }
-            return self.send_password(password.as_bytes());
+            return self.send(|out| frontend::password_message(password.as_bytes(), out));
         }
         if exposed && !WARNED_OF_MD5.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -148,7 +149,8 @@ impl Connection {
             );
         }
         let salt = reader.take(4)?.first_chunk().copied().unwrap_or_default();
-        self.send_password(md5_hash(source.user.as_bytes(), password.as_bytes(), salt).as_bytes())
+        let hash = md5_hash(source.user.as_bytes(), password.as_bytes(), salt);
+        self.send(|out| frontend::password_message(hash.as_bytes(), out))
     }
 
     fn begin_sasl(&mut self, source: &Source, host: &Host, reader: &mut Reader<'_>) -> Result<Exchange, Error> {
@@ -165,7 +167,7 @@ impl Connection {
         }
         let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
         let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
-        self.send_initial(mechanism, scram.message())?;
+        self.send(|out| frontend::sasl_initial_response(mechanism, scram.message(), out))?;
         Ok(Exchange::Scram(Box::new(scram)))
     }
 
@@ -183,7 +185,7 @@ impl Connection {
             return Err(self.unable("the server asks for an OAuth token, and the password that is set is none"));
         }
         let message = format!("n,,\x01auth=Bearer {token}\x01\x01");
-        self.send_initial(OAUTHBEARER, message.as_bytes())
+        self.send(|out| frontend::sasl_initial_response(OAUTHBEARER, message.as_bytes(), out))
     }
 
     fn choose_mechanism(
@@ -210,25 +212,13 @@ impl Connection {
 
     fn continue_scram(&mut self, scram: &mut sasl::ScramSha256, challenge: &[u8]) -> Result<(), Error> {
         scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
-        self.send_sasl(scram.message())
+        self.send(|out| frontend::sasl_response(scram.message(), out))
     }
 
-    fn send_initial(&mut self, mechanism: &str, data: &[u8]) -> Result<(), Error> {
+    /// Sends the message that `encode` appends.
+    fn send(&mut self, encode: impl FnOnce(&mut BytesMut) -> io::Result<()>) -> Result<(), Error> {
         let mut message = BytesMut::new();
-        frontend::sasl_initial_response(mechanism, data, &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))
-    }
-
-    fn send_sasl(&mut self, data: &[u8]) -> Result<(), Error> {
-        let mut message = BytesMut::new();
-        frontend::sasl_response(data, &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))
-    }
-
-    fn send_password(&mut self, password: &[u8]) -> Result<(), Error> {
-        let mut message = BytesMut::new();
-        frontend::password_message(password, &mut message).map_err(broke("authenticating"))?;
-        self.stream.write_all(&message).map_err(broke("authenticating"))
+        encode(&mut message).and_then(|()| self.stream.write_all(&message)).map_err(broke("authenticating"))
     }
 
     fn password<'a>(&self, source: &'a Source, host: &Host) -> Result<&'a str, Error> {
@@ -259,7 +249,6 @@ mod tests {
     use super::super::connection::Purpose;
     use super::super::source::Environment;
     use super::*;
-    use std::io;
 
     /// A server that does not know the password. `answers` are its messages, one after the other.
     struct Pretender {
