@@ -49,16 +49,14 @@ pub(crate) enum MoveState {
 }
 
 impl MoveState {
-    const WORDS: [(Self, &'static str); 3] =
-        [(Self::Waits, "waits"), (Self::Drains, "drains"), (Self::Drained, "drained")];
+    const ALL: [Self; 3] = [Self::Waits, Self::Drains, Self::Drained];
 
     /// The word for it in the comment.
     pub(crate) const fn word(self) -> &'static str {
-        let [waits, drains, drained] = Self::WORDS;
         match self {
-            Self::Waits => waits.1,
-            Self::Drains => drains.1,
-            Self::Drained => drained.1,
+            Self::Waits => "waits",
+            Self::Drains => "drains",
+            Self::Drained => "drained",
         }
     }
 }
@@ -88,7 +86,7 @@ pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
 pub(crate) fn moving(comment: Option<&str>) -> Option<MoveState> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
-    MoveState::WORDS.iter().find(|(_, known)| *known == word).map(|(moving, _)| *moving)
+    MoveState::ALL.into_iter().find(|moving| moving.word() == word)
 }
 
 /// The comment with this progress in the place of the old one. `None`: the comment is empty then.
@@ -141,15 +139,13 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
 
 /// The first transaction that `slot` has, with 64 bits and its epoch. `None`: the comment does not have it.
 pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
-    let mut lines = comment.unwrap_or_default().lines();
-    lines.find_map(|line| line.strip_prefix(SINCE)?.strip_prefix(slot)?.strip_prefix(' ')?.parse().ok())
+    lines_of(comment, SINCE, slot).find_map(|words| words.parse().ok())
 }
 
 /// Since when `slot` has had all tables of the publication. `None`: the comment does not have it.
 pub(crate) fn complete_since(comment: Option<&str>, slot: &str) -> Option<CompleteSince> {
-    let mut lines = comment.unwrap_or_default().lines();
-    lines.find_map(|line| {
-        let mut words = line.strip_prefix(WHOLE)?.strip_prefix(slot)?.strip_prefix(' ')?.split(' ');
+    lines_of(comment, WHOLE, slot).find_map(|words| {
+        let mut words = words.split(' ');
         let (xid, seconds, members) =
             (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.to_owned());
         words.next().is_none().then_some(CompleteSince { xid, seconds, members })
@@ -158,9 +154,8 @@ pub(crate) fn complete_since(comment: Option<&str>, slot: &str) -> Option<Comple
 
 /// The position of the cluster when `slot` was marked. `None`: the comment does not have it.
 pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
-    let mut lines = comment.unwrap_or_default().lines();
-    lines.find_map(|line| {
-        let mut words = line.strip_prefix(AT)?.strip_prefix(slot)?.strip_prefix(' ')?.split(' ');
+    lines_of(comment, AT, slot).find_map(|words| {
+        let mut words = words.split(' ');
         let anchor = Anchor {
             system_identifier: words.next()?.to_owned(),
             timeline: words.next()?.parse().ok()?,
@@ -173,9 +168,7 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
 
 /// The snapshot that `slot` begins at. `None`: the comment does not have it.
 pub(crate) fn snapshot(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
-    let mut lines = comment.unwrap_or_default().lines();
-    lines.find_map(|line| {
-        let words = line.strip_prefix(SNAPSHOT)?.strip_prefix(slot)?.strip_prefix(' ')?;
+    lines_of(comment, SNAPSHOT, slot).find_map(|words| {
         let (updates, snapshot) = words.split_once(' ')?;
         Some(SlotSnapshot { updates: updates.parse().ok()?, snapshot: snapshot.to_owned() })
     })
@@ -203,11 +196,15 @@ pub(crate) fn without_complete_since(comment: Option<&str>, slot: &str) -> Optio
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let mark = format!("{PREFIX}{slot}");
     without(comment, |line| {
-        let line_of = |prefix: &str| {
-            line.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(slot)).is_some_and(|rest| rest.starts_with(' '))
-        };
-        line == mark || [SINCE, WHOLE, AT, SNAPSHOT].into_iter().any(line_of)
+        let is_of_slot = |prefix| lines_of(Some(line), prefix, slot).next().is_some();
+        line == mark || [SINCE, WHOLE, AT, SNAPSHOT].into_iter().any(is_of_slot)
     })
+}
+
+/// The lines with this prefix and then `slot`, without both.
+fn lines_of<'c>(comment: Option<&'c str>, prefix: &'c str, slot: &'c str) -> impl Iterator<Item = &'c str> {
+    let lines = comment.unwrap_or_default().lines();
+    lines.filter_map(move |line| line.strip_prefix(prefix)?.strip_prefix(slot)?.strip_prefix(' '))
 }
 
 /// The comment without the lines for which `goes` is true. `None`: the comment is empty then.
