@@ -299,29 +299,15 @@ impl Error {
 
     /// Whether the error is about passwords, certificates or their files. If they were right before, somebody may be replacing them.
     pub fn is_of_credentials(&self) -> bool {
-        match self {
+        let is_local = matches!(
+            self,
             Self::Tls { .. }
-            | Self::File { .. }
-            | Self::Authentication { .. }
-            | Self::ClearText { .. }
-            | Self::Source(_) => true,
-            Self::Server { error, .. } | Self::LoginRefused { error, .. } => {
-                [sqlstate::INVALID_PASSWORD, sqlstate::INVALID_AUTHORIZATION].contains(&error.code.as_str())
-            }
-            Self::Connect { .. }
-            | Self::Io { .. }
-            | Self::Ended
-            | Self::Silent { .. }
-            | Self::Locked { .. }
-            | Self::SlotUnfinished { .. }
-            | Self::NotPromoted { .. }
-            | Self::OtherServer { .. }
-            | Self::WrongSession { .. }
-            | Self::Oversized { .. }
-            | Self::Decode(_)
-            | Self::Frame(_)
-            | Self::Unexpected { .. } => false,
-        }
+                | Self::File { .. }
+                | Self::Authentication { .. }
+                | Self::ClearText { .. }
+                | Self::Source(_)
+        );
+        is_local || matches!(self.code(), Some(sqlstate::INVALID_PASSWORD | sqlstate::INVALID_AUTHORIZATION))
     }
 
     /// The SQLSTATE. `None`: the server has not refused anything.
@@ -331,26 +317,6 @@ impl Error {
 
     /// The server's answer. `None`: the server has not refused anything.
     pub fn server_error(&self) -> Option<&ServerError> {
-        match self {
-            Self::Server { error, .. } | Self::LoginRefused { error, .. } => Some(error),
-            Self::Connect { .. }
-            | Self::Io { .. }
-            | Self::Ended
-            | Self::Silent { .. }
-            | Self::Locked { .. }
-            | Self::SlotUnfinished { .. }
-            | Self::NotPromoted { .. }
-            | Self::Tls { .. }
-            | Self::File { .. }
-            | Self::Authentication { .. }
-            | Self::ClearText { .. }
-            | Self::Source(_)
-            | Self::OtherServer { .. }
-            | Self::WrongSession { .. }
-            | Self::Oversized { .. }
-            | Self::Decode(_)
-            | Self::Frame(_)
-            | Self::Unexpected { .. } => None,
-        }
+        if let Self::Server { error, .. } | Self::LoginRefused { error, .. } = self { Some(error) } else { None }
     }
 }

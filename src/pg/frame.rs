@@ -108,7 +108,7 @@ impl ReadBuffer {
     #[inline]
     pub fn frame(&self) -> Result<Option<Frame<'_>>, FrameError> {
         let Some((tag, length)) = self.header()? else { return Ok(None) };
-        Ok(self.received().get(HEADER_BYTES..length).map(|body| Frame { tag, body }))
+        Ok(self.front().get(HEADER_BYTES..length).map(|body| Frame { tag, body }))
     }
 
     /// Removes the first `length` bytes: a frame that was handled.
@@ -125,11 +125,6 @@ impl ReadBuffer {
     pub fn discard(&mut self, length: usize) {
         self.unwanted = length;
         self.drop_unwanted();
-    }
-
-    /// The received bytes, from the tag of the first frame on.
-    pub fn front(&self) -> &[u8] {
-        self.received()
     }
 
     /// The room for the next read. It is never empty.
@@ -167,19 +162,20 @@ impl ReadBuffer {
     /// The bytes of the first frame that were not received yet. 0: the frame is whole, or its length is not known.
     pub fn missing(&self) -> usize {
         match self.header() {
-            Ok(Some((_, length))) => length.saturating_sub(self.received().len()),
+            Ok(Some((_, length))) => length.saturating_sub(self.front().len()),
             Ok(None) | Err(_) => self.unwanted,
         }
     }
 
-    fn received(&self) -> &[u8] {
+    /// The received bytes, from the tag of the first frame on.
+    pub fn front(&self) -> &[u8] {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
     /// The tag and the whole length of the first frame.
     #[inline]
     fn header(&self) -> Result<Option<(u8, usize)>, FrameError> {
-        let Some(&[tag, a, b, c, d]) = self.received().first_chunk::<HEADER_BYTES>() else { return Ok(None) };
+        let Some(&[tag, a, b, c, d]) = self.front().first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let counted = i32::from_be_bytes([a, b, c, d]);
         let length = match usize::try_from(counted) {
             Ok(counted @ 4..) => counted + 1,

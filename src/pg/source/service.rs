@@ -35,7 +35,6 @@ fn candidates(named: Option<&str>, environment: &Environment) -> Vec<PathBuf> {
 
 fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, SourceProblem> {
     let mut found = None::<Vec<Pair>>;
-    let mut inside = false;
     for (index, line) in text.lines().map(str::trim).enumerate() {
         if line.is_empty() || line.starts_with('#') {
             continue;
@@ -45,9 +44,9 @@ fn section(text: &str, service: &str, path: &Path) -> Result<Option<Vec<Pair>>, 
                 break;
             }
             // The text after the bracket is ignored.
-            inside = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
-            found = inside.then(Vec::new);
-        } else if let (true, Some(pairs)) = (inside, found.as_mut()) {
+            let is_it = name.strip_prefix(service).is_some_and(|rest| rest.starts_with(']'));
+            found = is_it.then(Vec::new);
+        } else if let Some(pairs) = &mut found {
             let wrong = |what: &str| SourceProblem::new(format!("{}, line {}: {what}", shown_path(path), index + 1));
             let pair = entry(line).map_err(wrong)?;
             if !pairs.iter().any(|earlier| earlier.keyword == pair.keyword) {
