@@ -339,16 +339,12 @@ fn tuple<'a>(reader: &mut Reader<'a>) -> Result<Tuple<'a>, DecodeError> {
 
 /// Skips a tuple that is followed by another one.
 fn skip_tuple(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-    for _ in 0..reader.u16()? {
-        match reader.u8()? {
-            b'n' | b'u' => {}
-            b't' | b'b' => {
-                let length = reader.length()?;
-                reader.take(length)?;
-            }
-            byte => return Err(reader.error(DecodeFault::UnknownTag { what: "column kind", byte })),
-        }
+    let left = reader.u16()?;
+    let mut columns = Columns { reader: *reader, left, ended: false };
+    while columns.left > 0 {
+        columns.column()?;
     }
+    *reader = columns.reader;
     Ok(())
 }
 
