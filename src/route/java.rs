@@ -166,7 +166,7 @@ impl<'p> Translator<'p> {
     fn outside(&mut self, character: char, at: usize) -> Result<(), &'static str> {
         let quantified = std::mem::replace(&mut self.quantified, false);
         match character {
-            '[' => self.open_class(),
+            '[' => self.depth += 1,
             '(' => refuse_group(self.java.get(at + 1..).unwrap_or_default())?,
             '+' if quantified => return Err("a possessive quantifier"),
             '?' if quantified => {}
@@ -177,14 +177,10 @@ impl<'p> Translator<'p> {
         Ok(())
     }
 
-    fn open_class(&mut self) {
-        self.depth += 1;
-    }
-
     /// Escapes a character within brackets, where the crate knows `--`, `~~` and `[:name:]` and Java does not.
     fn within_class(&mut self, character: char) {
         match character {
-            '[' => self.open_class(),
+            '[' => self.depth += 1,
             ']' if !matches!(self.previous, '[') && !self.out.ends_with("[^") => self.depth -= 1,
             '~' => self.out.push('\\'),
             '-' if self.previous == '-' => self.out.push('\\'),
@@ -201,7 +197,10 @@ impl<'p> Translator<'p> {
             return Ok(());
         };
         match escaped {
-            'Q' => self.quoted(),
+            'Q' => {
+                let quoted = self.up_to(r"\E");
+                self.out.push_str(&regex::escape(quoted.strip_suffix(r"\E").unwrap_or(&quoted)));
+            }
             'E' => {}
             '1'..='9' | 'k' => return Err("a back reference"),
             'G' => return Err(r"\G"),
@@ -228,7 +227,7 @@ impl<'p> Translator<'p> {
     fn same(&mut self, escaped: char) {
         self.out.extend(['\\', escaped]);
         if matches!(escaped, 'x' | 'u') && self.rest.peek().is_some_and(|(_, next)| *next == '{') {
-            let braces = self.braces();
+            let braces = self.up_to("}");
             self.out.push_str(&braces);
         }
     }
@@ -241,18 +240,6 @@ impl<'p> Translator<'p> {
         }
     }
 
-    fn quoted(&mut self) {
-        let mut text = String::new();
-        for (_, character) in self.rest.by_ref() {
-            text.push(character);
-            if text.ends_with(r"\E") {
-                text.truncate(text.len() - 2);
-                break;
-            }
-        }
-        self.out.push_str(&regex::escape(&text));
-    }
-
     /// Translates `\p{…}`. `\p{Alpha}` and the like are ASCII in Java and Unicode in the crate. The others are the same.
     fn property(&mut self, negated: bool) {
         const POSIX: [&str; 13] = [
@@ -260,7 +247,7 @@ impl<'p> Translator<'p> {
             "XDigit", "Space",
         ];
         let braced = self.rest.peek().is_some_and(|(_, next)| *next == '{');
-        let name = if braced { self.braces() } else { String::new() };
+        let name = if braced { self.up_to("}") } else { String::new() };
         match POSIX.iter().find(|posix| name.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) == Some(**posix))
         {
             Some(posix) => {
@@ -272,12 +259,12 @@ impl<'p> Translator<'p> {
         }
     }
 
-    /// Reads from a `{` up to and with the next `}`.
-    fn braces(&mut self) -> String {
+    /// Reads up to and with `end`. If it does not come, reads the whole rest.
+    fn up_to(&mut self, end: &str) -> String {
         let mut text = String::new();
         for (_, character) in self.rest.by_ref() {
             text.push(character);
-            if character == '}' {
+            if text.ends_with(end) {
                 break;
             }
         }
