@@ -182,7 +182,7 @@ impl Ledger {
 
     /// Whether a transaction is open: its Begin has come, and its Commit has not.
     pub fn is_open(&self) -> bool {
-        self.ring.back().is_some_and(|transaction| transaction.end_lsn.is_none())
+        self.open_transaction().is_some()
     }
 
     /// `final_lsn` of the open transaction.
@@ -326,7 +326,8 @@ impl Ledger {
         if confirmed <= self.flush_lsn {
             return;
         }
-        while self.ring.front().is_some_and(|front| front.lies_before(confirmed)) {
+        // If the server starts from `confirmed`, it skips a transaction whose commit record starts before that.
+        while self.ring.front().is_some_and(|front| front.final_lsn < confirmed) {
             self.pop_front();
         }
         self.advance(confirmed);
@@ -394,12 +395,5 @@ impl Ledger {
             self.first = self.first.wrapping_add(1);
             self.orphans += u64::from(front.undelivered);
         }
-    }
-}
-
-impl Transaction {
-    /// Whether the server skips the transaction if it starts from `confirmed`: its commit record starts before that.
-    fn lies_before(&self, confirmed: Lsn) -> bool {
-        self.final_lsn < confirmed
     }
 }
