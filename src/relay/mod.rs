@@ -274,7 +274,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 if matches!(*ended, StreamEnd::Disconnected(pg::Error::Ended)) {
                     // If the server ends the stream in order, it has read every status update.
-                    session.confirmed().into_iter().for_each(|lsn| self.ledger.server_received(lsn));
+                    session.feedback.confirmed().into_iter().for_each(|lsn| self.ledger.server_received(lsn));
                 }
                 return *ended;
             }

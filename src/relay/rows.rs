@@ -17,7 +17,7 @@ use crate::outbox::{BadReason, BadRow, Ignored, OnUpdate, Outbox, RowContext, Ro
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::positions::Position;
 use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A sink that takes nothing any more reports what was in flight within this time, or never.
 const REPORTS_WITHIN: Duration = Duration::from_secs(1);
@@ -187,15 +187,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// only they show that a record was refused.
     pub(super) fn wait_for(&self, failure: Failure, session: &Session) -> Turn<FrameStep> {
         let waited = session.blocked_since(FailureClass::Client);
-        let long = waited.is_some_and(|since| self.since(since) >= REPORTS_WITHIN);
+        let long = waited.is_some_and(|since| self.clock.now().saturating_duration_since(since) >= REPORTS_WITHIN);
         if failure.class == FailureClass::Client && (long || self.sink.in_flight().records == 0) {
             return Err(Box::new(StreamEnd::SinkFailed(failure)));
         }
         Ok(FrameStep::Wait(WaitCause::Blocked(failure)))
-    }
-
-    fn since(&self, at: Instant) -> Duration {
-        self.clock.now().saturating_duration_since(at)
     }
 
     /// An update publishes nothing.

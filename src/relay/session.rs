@@ -25,7 +25,7 @@ pub(super) struct Session {
     /// The transaction whose messages are coming.
     pub(super) open: Option<Open>,
     /// The confirmed position when the connection began.
-    began: Lsn,
+    pub(super) began: Lsn,
     /// The highest position that the server has sent.
     pub(super) received: Lsn,
     /// The reason for which the sink does not take the next record.
@@ -104,16 +104,6 @@ impl Session {
             taking_over: None,
             withheld: None,
         }
-    }
-
-    /// The confirmed position when the connection began.
-    pub(super) fn began(&self) -> Lsn {
-        self.began
-    }
-
-    /// The position that the last status update confirmed.
-    pub(super) fn confirmed(&self) -> Option<Lsn> {
-        self.feedback.confirmed()
     }
 
     /// The reason for which the stream waits, once it has lasted long enough to be reported.

@@ -121,8 +121,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether the last error is over: Postgres receives status updates, and records are acknowledged.
     fn has_recovered(&self, session: &Session) -> bool {
-        let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began();
-        self.shown.problem.is_none() && self.shown.reason.is_none() && session.confirmed().is_some() && delivers
+        let delivers = self.ledger.transactions() == 0 || self.flush_lsn() > session.began;
+        self.shown.problem.is_none()
+            && self.shown.reason.is_none()
+            && session.feedback.confirmed().is_some()
+            && delivers
     }
 
     fn state(&self, session: &Session, now: Instant) -> State {

@@ -141,13 +141,8 @@ impl SinkTransaction {
         self.without_stream_since = Some(now);
     }
 
-    /// Nothing could be enqueued since `since`, so the transaction is not to blame for its age.
-    pub(super) fn blocked(&mut self, since: Instant, now: Instant) {
-        self.note_outage(since, now);
-    }
-
     /// If the time from `since` on is long enough for an outage, that explains the age of the open transaction.
-    fn note_outage(&mut self, since: Instant, now: Instant) {
+    pub(super) fn note_outage(&mut self, since: Instant, now: Instant) {
         let outage = self.timeout.map_or(OUTAGE, |timeout| OUTAGE.min(timeout / 2));
         if let Some(open) = &mut self.open {
             open.had_outage |= now.saturating_duration_since(since) >= outage;

@@ -318,7 +318,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let before = was_blocked.filter(|before| before.class() == failure.class);
                 let (now, unready_after) = (self.clock.now(), self.metrics.unready_after());
                 let blocked = Obstacle::new(failure, before.as_ref(), now, unready_after);
-                self.transaction.blocked(blocked.since(), now);
+                // Nothing could be enqueued since then, so the transaction is not to blame for its age.
+                self.transaction.note_outage(blocked.since(), now);
                 session.blocked = Some(blocked);
                 self.clock.pause(WAIT_BLOCKED);
             }
