@@ -86,7 +86,7 @@ pub(super) struct KnownServer {
 
 impl KnownServer {
     /// Opens a connection for queries, to the server that the replication connection reaches.
-    fn open_query_connection(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
+    pub(super) fn open_query_connection(&self, target: &StreamTarget, purpose: Purpose) -> Result<Connection, Error> {
         server::open_beside(&target.source, purpose, &self.started_at)
     }
 
@@ -192,7 +192,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         }
         drop(control);
         let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
-        let (stream, since, TakenSlot { released, sends_from, log_end }) = self.start(connection, slot, &options)?;
+        let (stream, since, freed) = self.start(connection, slot, &options)?;
         self.set_identity(mark.comment.as_deref())?;
         let own = stream.backend_pid();
         let (confirmed, slot) = if let Some(lsn) = confirmed {
@@ -202,6 +202,8 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let asks = Box::new(SlotHolder::start(target, &self.known.started_at)?);
             // Behind a pooler, this connection's process id is not the server's.
             let walsender = reader.unwrap_or(own);
+            let FreedSlot { released, waits_until, log_end } = freed;
+            let sends_from = waits_until.unwrap_or(Duration::ZERO);
             (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
         };
         Ok(Some(Acquired { stream, wal_sender_timeout, confirmed, slot }))
@@ -247,13 +249,14 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         Ok(())
     }
 
-    /// Starts the stream. If another process reads the slot, waits for it.
+    /// Starts the stream. If another process reads the slot, waits for it. Also returns a moment before this relay took the slot, and the
+    /// facts about the slot at that moment.
     fn start(
         &mut self,
         mut connection: Connection,
         slot: &str,
         options: &PluginOptions<'_>,
-    ) -> Result<(ReplicationStream, Duration, TakenSlot), NotAcquired> {
+    ) -> Result<(ReplicationStream, Duration, FreedSlot), NotAcquired> {
         let (mut waits, mut held) = (0_u32, None);
         loop {
             let free = match self.target.temporary_slot {
@@ -264,10 +267,9 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let (back, error) =
                 match connection.start_replication(slot, self.relay.flush_lsn(), options, self.target.max_row) {
                     Ok(stream) => {
-                        let FreedSlot { released, waits_until, log_end } = free;
                         let taken = self.relay.clock().since_boot();
-                        let sends_from = waits_until.map_or(Duration::ZERO, |until| until.max(taken + BELIEVED_FREE));
-                        return Ok((stream, since, TakenSlot { released, sends_from, log_end }));
+                        let waits_until = free.waits_until.map(|until| until.max(taken + BELIEVED_FREE));
+                        return Ok((stream, since, FreedSlot { waits_until, ..free }));
                     }
                     Err((back, error)) => (back, error),
                 };
@@ -408,11 +410,8 @@ fn follow_timeline(
     now: u32,
     relay: &mut Relay<impl Sink, impl Clock>,
 ) -> Result<Lsn, RunError> {
-    let switch_point = match server::switch_point(connection, now, before)? {
-        Some(lsn) => lsn,
-        // The server's timeline did not branch off ours, so our positions mean nothing there.
-        None => Lsn::ZERO,
-    };
+    // If the server's timeline did not branch off ours, our positions mean nothing there.
+    let switch_point = server::switch_point(connection, now, before)?.unwrap_or(Lsn::ZERO);
     tracing::warn!(
         from = before, to = now, %switch_point, confirmed = %relay.flush_lsn(),
         "Postgres failed over: this server is on a newer timeline; commits that the old primary made after switch_point are missing here"
@@ -474,13 +473,6 @@ fn invalidation(slot: &Slot) -> Option<String> {
         .or_else(|| (row.wal_status.as_deref() == Some("lost")).then(|| "wal_status = lost".to_owned()))
 }
 
-/// The times and the position of a slot that was just taken, for [`HeldSlot`].
-struct TakenSlot {
-    released: Option<Duration>,
-    sends_from: Duration,
-    log_end: Option<Lsn>,
-}
-
 /// The times and the position of a slot that nobody reads.
 #[derive(Default)]
 struct FreedSlot {
@@ -512,23 +504,4 @@ pub(super) fn explain_missing_publication(
         None => RunError::no_publication(publication, &target.source.dbname),
         Some(_) => RunError::publication_too_new(publication, &target.slot),
     })
-}
-
-/// Takes the slot only so that the server counts it as used. The relay reads and confirms nothing of this stream.
-///
-/// # Errors
-/// It cannot be taken.
-pub(super) fn use_slot(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<ReplicationStream, Error> {
-    let connection = known.open_query_connection(target, Purpose::Replication)?;
-    let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
-    connection.start_replication(&target.slot, lsn, &options, target.max_row).map_err(|(_, error)| error)
-}
-
-/// Whether the slot has confirmed `lsn`, queried over a control connection.
-///
-/// # Errors
-/// The server cannot be queried.
-pub(super) fn has_confirmed(target: &StreamTarget, known: &KnownServer, lsn: Lsn) -> Result<bool, Error> {
-    let mut control = known.open_query_connection(target, Purpose::Control)?;
-    Ok(server::slot(&mut control, &target.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
 }

@@ -79,15 +79,18 @@ impl HolderThread {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             let asked = since_boot();
-            match self.ask() {
-                Ok(holder) => send_answer(answering, HolderAnswer { asked, holder }),
+            let holder = match self.ask() {
+                Ok(holder) => Some(holder),
                 Err(error) => {
                     tracing::debug!(%error, "who holds the slot cannot be asked");
                     self.connection = None;
-                    if let Some(holder) = holder_in(&error) {
-                        send_answer(answering, HolderAnswer { asked, holder });
-                    }
+                    holder_in(&error)
                 }
+            };
+            if let Some(holder) = holder {
+                // If the relay reads no answers for a minute, newer ones are dropped. The oldest ones remain, and they prove nothing any
+                // more.
+                let _full = answering.try_send(HolderAnswer { asked, holder }).is_err();
             }
         }
     }
@@ -110,12 +113,6 @@ impl HolderThread {
         let nobody = || row.parse::<Lsn>(1).map_or(Holder::Unknown, Holder::Nobody);
         Ok(row.parse(0).map_or_else(nobody, Holder::Walsender))
     }
-}
-
-/// Sends an answer. If the relay reads no answers for a minute, newer ones are dropped. The oldest ones remain, and they prove nothing
-/// any more.
-fn send_answer(answering: &SyncSender<HolderAnswer>, answer: HolderAnswer) {
-    let _full = answering.try_send(answer).is_err();
 }
 
 /// The slot's holder, as far as an error shows it.

@@ -12,7 +12,7 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
-use crate::pg::{Connection, Error, Recovery, ReplicationStream, Upstream};
+use crate::pg::{self, Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, Upstream};
 use crate::relay::{Clock, Relay};
 use crate::remedy::Remedy;
 use crate::sink::Sink;
@@ -124,14 +124,21 @@ impl Server for PgServer {
         self.known.idle_slot_timeout
     }
 
+    /// Reads and confirms nothing of the stream.
     fn use_slot(&mut self, lsn: Lsn) -> Result<Option<u32>, Error> {
-        let mut stream = acquire::use_slot(&self.target, &self.known, lsn)?;
+        let target = &self.target;
+        let connection = self.known.open_query_connection(target, Purpose::Replication)?;
+        let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
+        let started = connection.start_replication(&target.slot, lsn, &options, target.max_row);
+        let mut stream = started.map_err(|(_, error)| error)?;
         stream.finish(USED_WITHIN)?;
         Ok(Some(stream.backend_pid()))
     }
 
     fn has_confirmed(&mut self, lsn: Lsn) -> Result<bool, Error> {
-        acquire::has_confirmed(&self.target, &self.known, lsn)
+        let mut control = self.known.open_query_connection(&self.target, Purpose::Control)?;
+        let slot = pg::server::slot(&mut control, &self.target.slot)?;
+        Ok(slot.is_some_and(|slot| slot.confirmed_flush_lsn >= Some(lsn)))
     }
 
     fn system(&self) -> Option<&str> {
