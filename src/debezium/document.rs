@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
-use super::keys::{KeyValue, Keys};
+use super::keys::Keys;
 use super::places::Places;
 use super::properties::{self, PropertyEntry};
-use crate::setting_text::{Foreign, Origin, SettingError, shown};
+use crate::setting_text::{Foreign, Given, Origin, SettingError, shown};
 
 /// The program that ran the Debezium configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +148,7 @@ fn json(file: &Path, text: &str) -> Result<Keys, SettingError> {
                 ));
             }
         };
-        keys.insert(key.clone(), KeyValue { text, origin: origin(file, line, key) });
+        keys.insert(key.clone(), Given { text, origin: origin(file, line, key) });
     }
     Ok(keys)
 }
@@ -164,7 +164,7 @@ fn line_of(text: &str, key: &str) -> usize {
 fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
     let mut keys = Keys::default();
     for PropertyEntry { key, value, line } in entries {
-        let value = KeyValue { text: value, origin: origin(file, line, &key) };
+        let value = Given { text: value, origin: origin(file, line, &key) };
         match key.strip_prefix('%').and_then(|rest| rest.split_once('.')) {
             None => keys.insert(key, value),
             Some((profiles, name)) => {

@@ -217,9 +217,8 @@ fn matching(text: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::keys::KeyValue;
     use super::*;
-    use crate::setting_text::Origin;
+    use crate::setting_text::{Given, Origin};
     use proptest::prelude::*;
 
     fn resolve(platform: Platform, text: &str) -> Result<String, String> {
@@ -230,7 +229,7 @@ mod tests {
         let mut keys = Keys::default();
         for (key, text) in [("other.key", "x-${HOST}"), ("circle", "${circle}"), ("config.providers.aws.class", "a.B")]
         {
-            keys.insert(key.to_owned(), KeyValue { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
+            keys.insert(key.to_owned(), Given { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
         let places = Places::new(keys.clone(), None, &environment);
         let context = ExpressionContext::new(platform, &environment, &places, &[&keys], false);

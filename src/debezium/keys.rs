@@ -2,59 +2,40 @@
 
 use std::collections::BTreeMap;
 
-use crate::setting_text::Origin;
+use crate::setting_text::Given;
 
-/// A key's value and its origin. It has no `Debug`, since the value may be a secret.
-#[derive(Clone)]
-pub(super) struct KeyValue {
-    pub(super) text: String,
-    pub(super) origin: Origin,
-}
-
-impl KeyValue {
-    /// `true` or `false` in any case. `None`: another text, which Java takes for false.
-    pub(super) fn boolean(&self) -> Option<bool> {
-        match self.text.trim().to_ascii_lowercase().as_str() {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => None,
-        }
-    }
+/// Whether the value is this word, in any case. Java takes each text but `true` for false.
+pub(super) fn says(value: &Given, word: &str) -> bool {
+    value.text.trim().eq_ignore_ascii_case(word)
 }
 
 /// A set of keys. The translation removes each key that it handles, so the keys that are left have no counterpart.
 #[derive(Clone, Default)]
-pub(super) struct Keys(BTreeMap<String, KeyValue>);
+pub(super) struct Keys(BTreeMap<String, Given>);
 
 impl Keys {
     /// Inserts a key. If it is there already, the new value replaces the old one.
-    pub(super) fn insert(&mut self, key: String, value: KeyValue) {
+    pub(super) fn insert(&mut self, key: String, value: Given) {
         self.0.insert(key, value);
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&KeyValue> {
+    pub(super) fn get(&self, key: &str) -> Option<&Given> {
         self.0.get(key)
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<KeyValue> {
+    pub(super) fn take(&mut self, key: &str) -> Option<Given> {
         self.0.remove(key)
     }
 
     /// Removes a key. An empty value counts as not given.
-    pub(super) fn take_filled(&mut self, key: &str) -> Option<KeyValue> {
+    pub(super) fn take_filled(&mut self, key: &str) -> Option<Given> {
         self.take(key).filter(|value| !value.text.trim().is_empty())
     }
 
     /// Removes all keys that begin with `prefix`. The result has them without it.
     pub(super) fn take_below(&mut self, prefix: &str) -> Self {
-        let below = self.0.keys().filter(|key| key.starts_with(prefix)).cloned().collect::<Vec<_>>();
-        let mut taken = Self::default();
-        for key in below {
-            if let (Some(value), Some(rest)) = (self.0.remove(&key), key.strip_prefix(prefix)) {
-                taken.insert(rest.to_owned(), value);
-            }
-        }
-        taken
+        let below = self.0.extract_if(.., |key, _| key.starts_with(prefix));
+        Self(below.map(|(mut key, value)| (key.split_off(prefix.len()), value)).collect())
     }
 
     /// Merges `over` into these keys. If both have a key, the value of `over` counts.
@@ -63,11 +44,11 @@ impl Keys {
         self
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &KeyValue)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Given)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut KeyValue)> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = (&str, &mut Given)> {
         self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 }

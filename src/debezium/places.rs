@@ -11,9 +11,9 @@
 //! Specification: Debezium Server's `DebeziumServer.configToProperties`; SmallRye Config's `EnvConfigSource`,
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
 
-use super::keys::{KeyValue, Keys};
+use super::keys::Keys;
 use crate::pg::source::Environment;
-use crate::setting_text::{Origin, SettingError};
+use crate::setting_text::{Given, Origin, SettingError};
 
 /// All places. The first one that has a key counts.
 #[derive(Default)]
@@ -55,7 +55,7 @@ impl Places {
     pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
         let mut variables = Keys::default();
         for (name, text) in &environment.variables {
-            variables.insert(name.clone(), KeyValue { text: text.clone(), origin: Origin::foreign(name) });
+            variables.insert(name.clone(), Given { text: text.clone(), origin: Origin::foreign(name) });
         }
         let of_variables =
             std::iter::once(variables).chain(dot_env).map(|keys| KeyPlace { keys, is_of_variables: true });
@@ -80,7 +80,7 @@ impl Places {
     }
 
     /// The value of a key, from the first place that has it.
-    pub(super) fn find(&self, name: &str) -> Option<&KeyValue> {
+    pub(super) fn find(&self, name: &str) -> Option<&Given> {
         self.places.iter().find_map(|place| {
             let of_profiles = self.profiles.iter().rev().find_map(|profile| place.find(&format!("%{profile}.{name}")));
             of_profiles.or_else(|| place.find(name))
@@ -132,7 +132,7 @@ impl Places {
 
     /// The names of the keys for which a variable stands: its own name, and one with dots. If a file has the key in mixed case, there
     /// are none.
-    fn of_variable(&self, name: &str, value: &KeyValue, of_files: &[String]) -> Vec<String> {
+    fn of_variable(&self, name: &str, value: &Given, of_files: &[String]) -> Vec<String> {
         let is_option = |word: &str| {
             ["debezium", "quarkus", "smallrye", "mp"].iter().any(|of| word.starts_with(&format!("-D{of}.")))
         };
@@ -164,7 +164,7 @@ fn is_in_any_form(dotted: &str) -> bool {
 const DEFAULT_PROFILE: &str = "prod";
 
 impl KeyPlace {
-    fn find(&self, name: &str) -> Option<&KeyValue> {
+    fn find(&self, name: &str) -> Option<&Given> {
         if !self.is_of_variables {
             return self.keys.get(name);
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use super::{Platform, Setting, Severity, Translation};
 use crate::outbox::connect::{Connect, Converter};
+use crate::setting_text::shell_quoted;
 
 impl Translation {
     /// The whole report. `accept`: `--accept-differences` is set.
@@ -30,13 +31,13 @@ impl Translation {
 
     fn flags(&self, files: &[String]) -> String {
         let mut lines = vec!["walrelay run".to_owned()];
-        lines.extend(files.iter().map(|file| format!("  --from-debezium {}", for_shell(file))));
+        lines.extend(files.iter().map(|file| format!("  --from-debezium {}", shell_quoted(file))));
         for (name, setting) in &self.settings {
-            lines.extend(shown(setting).into_iter().map(|value| flag(name, value)));
+            lines.extend(shown(setting).iter().map(|value| flag(name, value)));
         }
         for (name, setting) in &self.properties {
             let value = shown(setting).first().map_or("@FILE", |value| value);
-            lines.push(format!("  -X {}", for_shell(&format!("{name}={value}"))));
+            lines.push(format!("  -X {}", shell_quoted(&format!("{name}={value}"))));
         }
         format!("  {}\n", lines.join(" \\\n  "))
     }
@@ -49,11 +50,11 @@ impl Translation {
         let mut lines = vec![(format!("from-debezium = {}", list(files)), String::new())];
         for (name, setting) in &self.settings {
             let values = shown(setting);
-            let text = match values.as_slice() {
+            let text = match values {
                 [one] if !setting.is_list => for_toml(one),
-                several => list(&several.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>()),
+                several => list(several),
             };
-            lines.push((format!("{name} = {text}"), place(setting)));
+            lines.push((format!("{name} = {text}"), setting.origin.to_string()));
         }
         if !self.properties.is_empty() {
             lines.extend([(String::new(), String::new()), ("[kafka]".to_owned(), String::new())]);
@@ -63,7 +64,7 @@ impl Translation {
                 Some(value) => format!("\"{name}\" = {}", for_toml(value)),
                 None => format!("# \"{name}\" = …, not shown"),
             };
-            lines.push((line, place(setting)));
+            lines.push((line, setting.origin.to_string()));
         }
         aligned(&lines)
     }
@@ -117,15 +118,11 @@ impl Translation {
 /// A flag and its value. A value that begins with a hyphen needs an equals sign before it.
 fn flag(name: &str, value: &str) -> String {
     let between = if value.starts_with('-') { '=' } else { ' ' };
-    format!("  --{name}{between}{}", for_shell(value))
+    format!("  --{name}{between}{}", shell_quoted(value))
 }
 
-fn shown(setting: &Setting) -> Vec<&String> {
-    setting.shown.iter().flatten().collect()
-}
-
-fn place(setting: &Setting) -> String {
-    setting.origin.to_string()
+fn shown(setting: &Setting) -> &[String] {
+    setting.shown.as_deref().unwrap_or_default()
 }
 
 /// Aligns lines: each has its text, and in a common column a `#` and its origin.
@@ -139,13 +136,6 @@ fn aligned(lines: &[(String, String)]) -> String {
         };
         out
     })
-}
-
-/// Puts a text into single quotes, unless it is plain.
-fn for_shell(text: &str) -> String {
-    let plain =
-        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:,=@+%".contains(&byte));
-    if plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
 }
 
 fn for_toml(text: &str) -> String {

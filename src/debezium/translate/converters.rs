@@ -2,10 +2,11 @@
 //!
 //! Specification: Kafka Connect's converters, Debezium Server's `debezium.format.*`.
 
-use super::Translator;
-use crate::debezium::keys::{KeyValue, Keys};
+use super::{NO_EFFECT, Translator, class_name};
+use crate::debezium::keys::{Keys, says};
 use crate::debezium::{Note, Severity};
 use crate::outbox::connect::{Converter, Json};
+use crate::setting_text::Given;
 
 /// A part of the record that a converter makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Translator {
         &mut self,
         part: RecordPart,
         class: &str,
-        named_by: Option<&KeyValue>,
+        named_by: Option<&Given>,
         mut options: Keys,
     ) -> Option<Converter> {
         let class = self.whole_class(class.trim());
@@ -150,7 +151,7 @@ impl Translator {
     /// another class.
     fn whole_class<'c>(&self, class: &'c str) -> &'c str {
         let fits = |whole: &&&'static str| {
-            let last = whole.rsplit('.').next().unwrap_or_default();
+            let last = class_name(whole);
             let short = last.strip_suffix("HeaderConverter").or_else(|| last.strip_suffix("Converter"));
             last == class || short == Some(class)
         };
@@ -161,7 +162,7 @@ impl Translator {
     fn text(&mut self, options: &mut Keys) -> Option<Converter> {
         for key in ["encoding", "converter.encoding"] {
             let encoding = options.take(key);
-            let utf8 = |value: &KeyValue| ["utf-8", "utf8"].contains(&value.text.trim().to_ascii_lowercase().as_str());
+            let utf8 = |value: &Given| ["utf-8", "utf8"].contains(&value.text.trim().to_ascii_lowercase().as_str());
             if let Some(encoding) = encoding.filter(|value| !utf8(value)) {
                 self.refuse(&encoding, "texts are written in UTF-8");
                 return None;
@@ -177,18 +178,16 @@ impl Translator {
         let schemas = options.take("schemas.enable");
         let schemas = schemas.is_none() || self.is_on(schemas);
         match options.take("replace.null.with.default") {
-            Some(value) if value.boolean() == Some(false) => {
+            Some(value) if says(&value, "false") => {
                 self.differs(
                     &value,
                     "a column's default stands in the place of a null here, and with this it does not",
                 );
             }
-            Some(value) => self.not_needed(&value, "it asks for nothing"),
-            None => {}
+            value => self.not_needed(&value, NO_EFFECT),
         }
-        if let Some(content) = options.take_filled("schema.content") {
-            self.differs(&content, "records would hold this schema instead of their own: it is not written");
-        }
+        let content = options.take_filled("schema.content");
+        self.differs(&content, "records would hold this schema instead of their own: it is not written");
         let words = [("base64", false), ("numeric", true)];
         let decimals = options.take("decimal.format");
         Json { schemas, numeric_decimals: decimals.and_then(|value| self.one_of(&value, &words)).unwrap_or(false) }

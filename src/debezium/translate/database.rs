@@ -1,10 +1,10 @@
 //! Translates where rows come from: `database.*`, slot, publication, tables.
 
-use super::Translator;
-use crate::debezium::keys::KeyValue;
-use crate::debezium::{Setting, Severity};
+use super::{NO_EFFECT, Translator, class_name};
+use crate::debezium::Setting;
+use crate::debezium::keys::says;
 use crate::outbox::{List, TablePatterns};
-use crate::setting_text::{Foreign, Origin};
+use crate::setting_text::{Foreign, Given, Origin};
 
 /// Debezium's keys with libpq's keywords for them, and whether the value may be shown.
 const PARTS: [(&str, &str); 9] = [
@@ -29,10 +29,10 @@ impl Translator {
             }
         }
         match self.configuration.connector.take("database.tcpKeepAlive") {
-            Some(off) if off.boolean() == Some(false) => {
-                parts.push(("keepalives", KeyValue { text: "0".to_owned(), origin: off.origin }));
+            Some(off) if says(&off, "false") => {
+                parts.push(("keepalives", Given { text: "0".to_owned(), origin: off.origin }));
             }
-            on => self.note_no_effect(on),
+            on => self.not_needed(&on, NO_EFFECT),
         }
         self.judge_tls(&parts);
         self.judge_places(&mut parts);
@@ -41,47 +41,38 @@ impl Translator {
             let pairs = parts.iter().filter(|(keyword, _)| !shown || *keyword != "password");
             pairs.map(|(keyword, value)| format!("{keyword}={}", quoted(&value.text))).collect::<Vec<_>>().join(" ")
         };
-        let setting = Setting {
-            values: vec![pairs(false)],
-            is_list: false,
-            shown: Some(vec![pairs(true)]),
-            origin: origin.clone(),
-        };
-        self.out.settings.insert("source", setting);
-        if parts.iter().any(|(keyword, _)| *keyword == "password") {
-            let text = "the password is taken from the file and not shown; without the file: PGPASSWORD or ~/.pgpass";
-            self.note(Severity::NotNeeded, &origin_of(&parts, "password").unwrap_or(origin), text);
-        }
+        let (values, shown) = (vec![pairs(false)], Some(vec![pairs(true)]));
+        self.out.settings.insert("source", Setting { values, is_list: false, shown, origin });
+        let password = parts.iter().find(|(keyword, _)| *keyword == "password").map(|(_, value)| value);
+        let text = "the password is taken from the file and not shown; without the file: PGPASSWORD or ~/.pgpass";
+        self.not_needed(password, text);
     }
 
     /// Refuses values that libpq would refuse without naming the key.
-    fn judge_places(&mut self, parts: &mut [(&str, KeyValue)]) {
+    fn judge_places(&mut self, parts: &mut [(&str, Given)]) {
         for (keyword, value) in parts {
             let text = value.text.trim().to_ascii_lowercase();
             match *keyword {
                 // Debezium takes these values in any case.
                 "sslmode" if SSL_MODES.contains(&text.as_str()) => value.text = text,
-                "sslmode" => self.refuse(value, format!("\"{text}\" is none of {}", SSL_MODES.join(", "))),
+                "sslmode" => self.refuse(&*value, format!("\"{text}\" is none of {}", SSL_MODES.join(", "))),
                 "port" if text.parse::<u16>().is_ok_and(|port| port > 0) => value.text = text,
-                "port" => self.refuse(value, format!("\"{text}\" is not a port: 1 to 65535")),
+                "port" => self.refuse(&*value, format!("\"{text}\" is not a port: 1 to 65535")),
                 _ => {}
             }
         }
     }
 
-    fn judge_tls(&mut self, parts: &[(&str, KeyValue)]) {
-        if let Some((_, key)) = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text)) {
-            self.refuse(key, "Java's drivers read keys in DER, here PEM is wanted: openssl pkcs8 -inform DER -nocrypt");
-        }
-        if let Some(password) = self.configuration.connector.take_filled("database.sslpassword") {
-            self.refuse(
-                &password,
-                "encrypted keys cannot be read: give an unencrypted one that only this user may read",
-            );
-        }
-        if let Some(factory) = self.configuration.connector.take_filled("database.sslfactory") {
-            self.warn(&factory, "a Java class that makes TLS connections; TLS is made as sslmode says");
-        }
+    fn judge_tls(&mut self, parts: &[(&str, Given)]) {
+        let key = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text));
+        self.refuse(
+            key.map(|(_, key)| key),
+            "Java's drivers read keys in DER, here PEM is wanted: openssl pkcs8 -inform DER -nocrypt",
+        );
+        let password = self.configuration.connector.take_filled("database.sslpassword");
+        self.refuse(&password, "encrypted keys cannot be read: give an unencrypted one that only this user may read");
+        let factory = self.configuration.connector.take_filled("database.sslfactory");
+        self.warn(&factory, "a Java class that makes TLS connections; TLS is made as sslmode says");
     }
 
     pub(super) fn slot(&mut self) {
@@ -93,14 +84,13 @@ impl Translator {
         let drop = connector.take("slot.drop.on.stop");
         match class {
             // Kafka Connect also takes short names of its plugins' classes.
-            Some(class) if ["PostgresConnector", "Postgres"].contains(&last_part(&class.text)) => {
+            Some(class) if ["PostgresConnector", "Postgres"].contains(&class_name(&class.text)) => {
                 self.not_needed(&class, "the same job");
             }
-            Some(class) => {
+            class => {
                 let text = "this is not a PostgreSQL connector (io.debezium.connector.postgresql.PostgresConnector)";
                 self.refuse(&class, text);
             }
-            None => {}
         }
         match plugin {
             Some(plugin) if plugin.text.trim() == "pgoutput" => {
@@ -113,13 +103,13 @@ impl Translator {
         self.named("slot", slot, "debezium");
         self.named("publication", publication, "dbz_publication");
         match drop {
-            Some(drop) if drop.boolean() == Some(true) => self.refuse(&drop, DROPS_SLOT),
-            keep => self.note_no_effect(keep),
+            Some(drop) if says(&drop, "true") => self.refuse(&drop, DROPS_SLOT),
+            keep => self.not_needed(&keep, NO_EFFECT),
         }
     }
 
     /// Sets a name: the given one, or Debezium's default.
-    fn named(&mut self, setting: &'static str, given: Option<KeyValue>, default: &str) {
+    fn named(&mut self, setting: &'static str, given: Option<Given>, default: &str) {
         match given {
             Some(value) => self.set(setting, value.text.trim().to_owned(), &value.origin),
             None => self.set(setting, default, &Origin::foreign(format!("Debezium's default {setting}"))),
@@ -178,15 +168,6 @@ fn of_all(first: &Origin) -> Origin {
         }
         Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => first.clone(),
     }
-}
-
-fn origin_of(parts: &[(&str, KeyValue)], keyword: &str) -> Option<Origin> {
-    parts.iter().find(|(known, _)| *known == keyword).map(|(_, value)| value.origin.clone())
-}
-
-/// The last part of a class's name.
-fn last_part(class: &str) -> &str {
-    class.trim().rsplit('.').next().unwrap_or_default()
 }
 
 fn is_der(file: &str) -> bool {

@@ -16,13 +16,11 @@ use std::collections::BTreeMap;
 
 use super::document::{Configuration, Platform};
 use super::expressions::ExpressionContext;
-use super::keys::KeyValue;
 use super::{Note, Setting, Severity, Translation};
 use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
-use crate::setting_text::Origin;
-use crate::setting_text::is_secret;
+use crate::setting_text::{Given, Origin, is_secret};
 
 /// Translates a whole configuration.
 pub(super) fn translate(configuration: Configuration, environment: &Environment) -> Translation {
@@ -48,6 +46,14 @@ pub(super) fn translate(configuration: Configuration, environment: &Environment)
     translator.rest();
     translator.out.notes.sort_by_key(|note| std::cmp::Reverse(note.severity));
     translator.out
+}
+
+/// The note on a key whose value has no effect.
+const NO_EFFECT: &str = "it asks for nothing";
+
+/// The last part of the name of a Java class.
+fn class_name(class: &str) -> &str {
+    class.trim().rsplit('.').next().unwrap_or_default()
 }
 
 /// A configuration that is being translated.
@@ -84,34 +90,27 @@ impl Translator {
         self.out.notes.push(Note::new(severity, origin.to_string(), &text));
     }
 
-    fn not_needed(&mut self, value: &KeyValue, text: impl Into<String>) {
-        self.note(Severity::NotNeeded, &value.origin, text);
-    }
-
-    /// Notes that a key, if it is set, has no effect.
-    fn note_no_effect(&mut self, value: Option<KeyValue>) {
-        if let Some(value) = value {
-            self.not_needed(&value, "it asks for nothing");
+    /// Makes a note on a key, if it is set.
+    fn note_if_set<'v>(&mut self, severity: Severity, value: impl Into<Option<&'v Given>>, text: impl Into<String>) {
+        if let Some(value) = value.into() {
+            self.note(severity, &value.origin, text);
         }
     }
 
-    /// Notes that a key, if it is set, has no effect because of another key.
-    fn note_overruled(&mut self, value: Option<KeyValue>, by: &str) {
-        if let Some(value) = value {
-            self.not_needed(&value, format!("{by} counts more"));
-        }
+    fn not_needed<'v>(&mut self, value: impl Into<Option<&'v Given>>, text: impl Into<String>) {
+        self.note_if_set(Severity::NotNeeded, value, text);
     }
 
-    fn warn(&mut self, value: &KeyValue, text: impl Into<String>) {
-        self.note(Severity::Warning, &value.origin, text);
+    fn warn<'v>(&mut self, value: impl Into<Option<&'v Given>>, text: impl Into<String>) {
+        self.note_if_set(Severity::Warning, value, text);
     }
 
-    fn differs(&mut self, value: &KeyValue, text: impl Into<String>) {
-        self.note(Severity::Differs, &value.origin, text);
+    fn differs<'v>(&mut self, value: impl Into<Option<&'v Given>>, text: impl Into<String>) {
+        self.note_if_set(Severity::Differs, value, text);
     }
 
-    fn refuse(&mut self, value: &KeyValue, text: impl Into<String>) {
-        self.note(Severity::Refused, &value.origin, text);
+    fn refuse<'v>(&mut self, value: impl Into<Option<&'v Given>>, text: impl Into<String>) {
+        self.note_if_set(Severity::Refused, value, text);
     }
 
     /// Refuses the configuration since a key is missing.
@@ -145,8 +144,15 @@ impl Translator {
         }
     }
 
+    /// Sets a property of librdkafka to the value of a key, if the key is set.
+    fn property_if_set(&mut self, name: &str, value: Option<Given>) {
+        if let Some(Given { text, origin }) = value {
+            self.property(name, text, &origin);
+        }
+    }
+
     /// Reads a value that has to be one of `words`, in upper or lower case. Another value is refused.
-    fn one_of<T: Copy>(&mut self, value: &KeyValue, words: &[(&str, T)]) -> Option<T> {
+    fn one_of<T: Copy>(&mut self, value: &Given, words: &[(&str, T)]) -> Option<T> {
         let text = value.text.trim();
         let found = words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map(|(_, meant)| *meant);
         if found.is_none() {
@@ -156,7 +162,7 @@ impl Translator {
         found
     }
 
-    fn is_on(&mut self, value: Option<KeyValue>) -> bool {
+    fn is_on(&mut self, value: Option<Given>) -> bool {
         value.is_some_and(|value| self.one_of(&value, &[("true", true), ("false", false)]).unwrap_or(false))
     }
 

@@ -4,10 +4,11 @@
 
 use std::ops::RangeInclusive;
 
-use super::Translator;
+use super::{NO_EFFECT, Translator, class_name};
 use crate::debezium::jaas::{self, Jaas};
-use crate::debezium::keys::KeyValue;
+use crate::debezium::keys::says;
 use crate::debezium::{Note, Severity};
+use crate::setting_text::Given;
 
 /// What is done with a property of Java's producer.
 #[derive(Clone, Copy)]
@@ -167,7 +168,7 @@ impl Translator {
         self.out.notes.push(Note::new(Severity::Warning, "bootstrap.servers".to_owned(), text));
     }
 
-    fn plain_property(&mut self, key: &str, value: &KeyValue) {
+    fn plain_property(&mut self, key: &str, value: &Given) {
         let action = PROPERTIES.iter().find(|(name, _)| key == *name || (name.ends_with('.') && key.starts_with(name)));
         match action.map(|(_, action)| *action) {
             Some(Becomes(name)) => self.becomes(key, name, value),
@@ -178,7 +179,7 @@ impl Translator {
     }
 
     /// Sets librdkafka's property. If Java takes a number and librdkafka does not, it becomes the nearest one that librdkafka takes.
-    fn becomes(&mut self, key: &str, name: &str, value: &KeyValue) {
+    fn becomes(&mut self, key: &str, name: &str, value: &Given) {
         let text = value.text.trim();
         if text.is_empty() && self.is_server() {
             return self.not_needed(value, "Quarkus takes an empty value for none");
@@ -197,9 +198,8 @@ impl Translator {
         let codec =
             self.configuration.producer.get("compression.type").map(|codec| codec.text.trim().to_ascii_lowercase());
         for other in ["gzip", "lz4", "zstd"].into_iter().filter(|other| codec.as_deref() != Some(other)) {
-            if let Some(level) = self.configuration.producer.take(&format!("compression.{other}.level")) {
-                self.not_needed(&level, format!("compression.type is not {other}"));
-            }
+            let level = self.configuration.producer.take(&format!("compression.{other}.level"));
+            self.not_needed(&level, format!("compression.type is not {other}"));
         }
     }
 
@@ -208,12 +208,12 @@ impl Translator {
     fn reconnects(&mut self) {
         let (first, longest) = ("reconnect.backoff.ms", "reconnect.backoff.max.ms");
         let producer = &mut self.configuration.producer;
-        let number = |value: &KeyValue| value.text.trim().parse::<i64>().ok();
+        let number = |value: &Given| value.text.trim().parse::<i64>().ok();
         let Some(pause) = producer.get(first).filter(|pause| number(pause).is_some()).cloned() else { return };
         match producer.get(longest).cloned() {
             None => producer.insert(longest.to_owned(), pause),
             Some(bound) if number(&bound).is_some_and(|bound| number(&pause).is_some_and(|pause| pause > bound)) => {
-                producer.insert(first.to_owned(), KeyValue { text: bound.text, ..pause });
+                producer.insert(first.to_owned(), Given { text: bound.text, ..pause });
             }
             Some(_) => {}
         }
@@ -221,33 +221,32 @@ impl Translator {
 
     fn partitioner(&mut self) {
         if let Some(class) = self.configuration.producer.take_filled("partitioner.class") {
-            let class_name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
-            if class_name == "DefaultPartitioner" {
+            let name = class_name(&class.text);
+            if name == "DefaultPartitioner" {
                 self.not_needed(&class, "records go by their keys here, too");
             } else {
                 self.differs(
                     &class,
-                    format!("{class_name} may choose other partitions; here records go by murmur2 of their keys"),
+                    format!("{name} may choose other partitions; here records go by murmur2 of their keys"),
                 );
             }
         }
         match self.configuration.producer.take("partitioner.ignore.keys") {
-            Some(ignore) if ignore.boolean() == Some(true) => {
+            Some(ignore) if says(&ignore, "true") => {
                 self.differs(&ignore, "records went to any partition; here they go by murmur2 of their keys");
             }
-            obey => self.note_no_effect(obey),
+            obey => self.not_needed(&obey, NO_EFFECT),
         }
-        if let Some(classes) = self.configuration.producer.take_filled("interceptor.classes") {
-            self.differs(&classes, "interceptors may change records; none is applied");
-        }
+        let classes = self.configuration.producer.take_filled("interceptor.classes");
+        self.differs(&classes, "interceptors may change records; none is applied");
     }
 
     /// Checks the serializers. They get the converter's bytes, and these two do not change them.
     fn serializers(&mut self) {
         for key in ["key.serializer", "value.serializer"] {
             let Some(class) = self.configuration.producer.take_filled(key) else { continue };
-            let name = class.text.trim().rsplit('.').next().unwrap_or_default().to_owned();
-            if ["StringSerializer", "ByteArraySerializer", "ByteBufferSerializer"].contains(&name.as_str()) {
+            let name = class_name(&class.text);
+            if ["StringSerializer", "ByteArraySerializer", "ByteBufferSerializer"].contains(&name) {
                 self.not_needed(&class, "it leaves what the converter made as it is");
             } else {
                 self.differs(&class, format!("{name} may write other bytes than the converter made"));
@@ -284,7 +283,7 @@ impl Translator {
     }
 
     /// Translates the mechanism. In Java, the names are only in capitals.
-    fn mechanism(&mut self, named: &KeyValue) {
+    fn mechanism(&mut self, named: &Given) {
         let text = named.text.trim();
         if MECHANISMS.contains(&text) {
             self.property("sasl.mechanism", text, &named.origin);
@@ -296,7 +295,7 @@ impl Translator {
     }
 
     /// Refuses Kerberos (GSSAPI), which Java's producer uses if no mechanism is named.
-    fn kerberos(&mut self, mechanism: Option<&KeyValue>) {
+    fn kerberos(&mut self, mechanism: Option<&Given>) {
         let protocol = self.sasl_protocol().filter(|_| mechanism.is_none());
         if let Some(protocol) = protocol.filter(|_| !self.out.properties.contains_key("sasl.mechanism")) {
             let text =
@@ -306,12 +305,12 @@ impl Translator {
     }
 
     /// `security.protocol`, if its value means SASL.
-    fn sasl_protocol(&self) -> Option<KeyValue> {
+    fn sasl_protocol(&self) -> Option<Given> {
         let protocol = self.configuration.producer.get("security.protocol").cloned();
         protocol.filter(|value| value.text.trim().to_ascii_uppercase().starts_with("SASL"))
     }
 
-    fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &KeyValue) {
+    fn log_in(&mut self, mut jaas: Jaas, has_mechanism: bool, config: &Given) {
         let (names, mechanism) = match jaas.module.as_str() {
             "PlainLoginModule" => {
                 ([("username", "sasl.username"), ("password", "sasl.password")].as_slice(), Some("PLAIN"))

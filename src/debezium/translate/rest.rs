@@ -2,14 +2,14 @@
 //!
 //! Specification: Debezium's PostgreSQL connector and Server, Kafka Connect's worker properties.
 
-use super::Translator;
 use super::without_counterpart::When::{Always, InSchemas, Off, On};
 use super::without_counterpart::{self, CONNECT, When};
+use super::{NO_EFFECT, Translator};
 use crate::debezium::Note;
 use crate::debezium::Severity::{self, NotNeeded, Warning};
 use crate::debezium::document::Configuration;
-use crate::debezium::keys::{KeyValue, Keys};
-use crate::setting_text::nearest;
+use crate::debezium::keys::{Keys, says};
+use crate::setting_text::{Given, nearest};
 
 /// Values without an effect, for keys of all kinds. Debezium's defaults are among them.
 const NOTHING: [&str; 8] = [
@@ -64,10 +64,8 @@ impl Translator {
 
     /// Refuses `skipped.operations=c`, which would publish nothing.
     fn inserts(&mut self) {
-        if !self.skips("c") {
-            return;
-        }
-        if let Some(skipped) = self.configuration.connector.take("skipped.operations") {
+        if self.skips("c") {
+            let skipped = self.configuration.connector.take("skipped.operations");
             self.differs(&skipped, "Debezium skipped inserts, and so published nothing");
         }
     }
@@ -92,7 +90,7 @@ impl Translator {
     /// read between two commits of its offsets.
     fn transactions(&mut self) {
         let asked = |keys: &mut Keys, key: &str, word: &str| {
-            let is_asked = keys.get(key).is_some_and(|value| value.text.trim().eq_ignore_ascii_case(word));
+            let is_asked = keys.get(key).is_some_and(|value| says(value, word));
             is_asked.then(|| keys.take(key)).flatten()
         };
         let Configuration { worker, connector, .. } = &mut self.configuration;
@@ -117,20 +115,20 @@ impl Translator {
         }
     }
 
-    fn left(&mut self, value: &KeyValue, when: When, severity: Severity, text: &str) {
+    fn left(&mut self, value: &Given, when: When, severity: Severity, text: &str) {
         let asks = !NOTHING.contains(&value.text.trim().to_ascii_lowercase().as_str());
         let (severity, text) = match when {
             InSchemas if asks && !self.out.connect.writes_schemas() => {
                 (NotNeeded, "it shows only where a JsonConverter writes schemas")
             }
-            On | InSchemas if !asks => (NotNeeded, "it asks for nothing"),
-            Off if value.boolean() != Some(false) => (NotNeeded, "it asks for nothing"),
+            On | InSchemas if !asks => (NotNeeded, NO_EFFECT),
+            Off if !says(value, "false") => (NotNeeded, NO_EFFECT),
             Always | On | Off | InSchemas => (severity, text),
         };
         self.note(severity, &value.origin, text);
     }
 
-    fn unknown(&mut self, key: &str, value: &KeyValue) {
+    fn unknown(&mut self, key: &str, value: &Given) {
         let known = without_counterpart::CONNECTOR.names().chain(KNOWN);
         let meant = nearest(key, known).map(|meant| format!("; {meant} is")).unwrap_or_default();
         self.warn(

@@ -2,12 +2,11 @@
 //!
 //! Specification: Debezium's "Outbox Event Router", `EventRouterConfigDefinition`, `EventRouterDelegate`.
 
-use super::Translator;
-use crate::debezium::keys::{KeyValue, Keys};
+use super::{NO_EFFECT, Translator};
+use crate::debezium::keys::{Keys, says};
 use crate::outbox::connect::Expand;
 use crate::route;
-use crate::setting_text::Origin;
-use crate::setting_text::nearest;
+use crate::setting_text::{Given, Origin, nearest};
 
 const ROUTER: &str = "io.debezium.transforms.outbox.EventRouter";
 
@@ -77,7 +76,7 @@ impl Translator {
         }
     }
 
-    fn other_transform(&mut self, name: &str, names: &KeyValue, mut options: Keys) {
+    fn other_transform(&mut self, name: &str, names: &Given, mut options: Keys) {
         let whose = if let Some(kind) = options.take("type") {
             let class = kind.text.trim().to_owned();
             self.differs(
@@ -101,9 +100,8 @@ impl Translator {
         for (_, option) in self.configuration.connector.take_below("predicates.").iter() {
             self.not_needed(option, "a predicate's option: see the transform that names it");
         }
-        if let Some(names) = self.configuration.connector.take("predicates") {
-            self.not_needed(&names, "predicates do nothing by themselves: see the transforms that name one");
-        }
+        let names = self.configuration.connector.take("predicates");
+        self.not_needed(&names, "predicates do nothing by themselves: see the transforms that name one");
     }
 
     fn options(&mut self, mut options: Keys) {
@@ -144,11 +142,10 @@ impl Translator {
         }
         self.set("type-column", "", &default);
         self.set("headers-column", "", &default);
-        if let Some(event_type) = options.take("table.field.event.type") {
-            let text =
-                "the router makes nothing of it: a header eventType comes from table.fields.additional.placement";
-            self.not_needed(&event_type, text);
-        }
+        self.not_needed(
+            &options.take("table.field.event.type"),
+            "the router makes nothing of it: a header eventType comes from table.fields.additional.placement",
+        );
         if let Some(version) = options.take_filled("table.field.event.schema.version") {
             self.out.connect.schemas.version_column = Some(version.text.trim().to_owned());
             self.not_needed(
@@ -164,7 +161,7 @@ impl Translator {
         if let Some(empty) = regex.as_ref().filter(|value| value.text.is_empty()) {
             // The expression matches no route, so each route is its own topic.
             let origin = empty.origin.clone();
-            self.note_overruled(options.take("route.topic.replacement"), "an empty route.topic.regex");
+            self.not_needed(&options.take("route.topic.replacement"), "an empty route.topic.regex counts more");
             return self.set("topic", "{route}", &origin);
         }
         let replacement = options.take("route.topic.replacement");
@@ -227,7 +224,7 @@ impl Translator {
     }
 
     /// Parses `COLUMN:PLACEMENT` or `COLUMN:PLACEMENT:ALIAS`.
-    fn placement<'i>(&mut self, list: &KeyValue, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
+    fn placement<'i>(&mut self, list: &Given, item: &'i str) -> Option<(Placement, &'i str, &'i str)> {
         let parts = item.split(':').map(str::trim).collect::<Vec<_>>();
         let (column, placement, alias) = match parts.as_slice() {
             [column, placement] | [column, placement, ""] => (*column, *placement, *column),
@@ -250,7 +247,7 @@ impl Translator {
         found.map(|(_, placement)| (*placement, column, alias))
     }
 
-    fn partition(&mut self, list: &KeyValue, column: &str) {
+    fn partition(&mut self, list: &Given, column: &str) {
         if self.is_server() {
             return self.warn(list, format!("Debezium Server's Kafka sink drops the router's partition, so that records went by their keys; they still do, and --partition-column {column} obeys the column"));
         }
@@ -261,7 +258,7 @@ impl Translator {
         if let Some(value) = options.take("table.field.additional.missing") {
             let skips = self.one_of(&value, &[("error", false), ("ignore", true)]);
             self.out.connect.skip_missing = skips.unwrap_or(false);
-            self.note_no_effect(Some(value).filter(|_| skips == Some(false)));
+            self.not_needed(Some(&value).filter(|_| skips == Some(false)), NO_EFFECT);
         }
     }
 
@@ -275,15 +272,12 @@ impl Translator {
         let keep_nulls =
             nulls.as_ref().and_then(|value| self.one_of(value, &[("ignore", false), ("optional_bytes", true)]));
         let expand = options.take("table.expand.json.payload");
-        let is_off = expand.as_ref().is_none_or(|value| value.boolean() == Some(false));
+        let is_off = expand.as_ref().is_none_or(|value| says(value, "false"));
         if is_off {
-            self.note_no_effect(expand);
-            if let Some(nulls) = nulls {
-                self.not_needed(&nulls, "it counts only with table.expand.json.payload");
-            }
-            return;
+            self.not_needed(&expand, NO_EFFECT);
+            return self.not_needed(&nulls, "it counts only with table.expand.json.payload");
         }
-        self.note_no_effect(nulls.filter(|_| keep_nulls == Some(false)));
+        self.not_needed(nulls.as_ref().filter(|_| keep_nulls == Some(false)), NO_EFFECT);
         if let Some(value) = expand.filter(|value| self.is_on(Some(value.clone()))) {
             self.out.connect.expand = Some(Expand { keep_nulls: keep_nulls.unwrap_or(false) });
             self.differs(&value, EXPANDED);
@@ -301,14 +295,9 @@ impl Translator {
     }
 
     fn applied_to_some(&mut self, options: &mut Keys) {
-        let negated = options.take("negate");
-        if let Some(predicate) = options.take("predicate") {
-            let text = "the router takes only records that the predicate lets through, and others stay change events; here it takes every row of the tables";
-            self.differs(&predicate, text);
-        }
-        if let Some(negated) = negated {
-            self.not_needed(&negated, "it belongs to the predicate");
-        }
+        let text = "the router takes only records that the predicate lets through, and others stay change events; here it takes every row of the tables";
+        self.differs(&options.take("predicate"), text);
+        self.not_needed(&options.take("negate"), "it belongs to the predicate");
     }
 }
 

@@ -4,7 +4,7 @@
 //! Specification: Kafka's "Producer Configs", librdkafka's CONFIGURATION.md.
 
 use super::Translator;
-use crate::debezium::keys::KeyValue;
+use crate::setting_text::Given;
 
 /// The format of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,7 +15,7 @@ enum Format {
 }
 
 /// The format by its declared type, or else by its name. As `JKS`, Java opens both of its formats.
-fn format(kind: Option<&KeyValue>, file: &str) -> Format {
+fn format(kind: Option<&Given>, file: &str) -> Format {
     let file = file.to_ascii_lowercase();
     let ends = |endings: &[&str]| endings.iter().any(|ending| file.ends_with(ending));
     match kind.map(|kind| kind.text.trim().to_ascii_uppercase()).as_deref() {
@@ -36,9 +36,8 @@ impl Translator {
             let name = if algorithm.text.trim().is_empty() { "none" } else { "https" };
             self.property("ssl.endpoint.identification.algorithm", name, &algorithm.origin);
         }
-        if let Some(engine) = self.configuration.producer.take_filled("ssl.engine.factory.class") {
-            self.refuse(&engine, "a Java class that makes TLS connections: librdkafka has ssl.ca.location, ssl.certificate.location and ssl.key.location");
-        }
+        let engine = self.configuration.producer.take_filled("ssl.engine.factory.class");
+        self.refuse(&engine, "a Java class that makes TLS connections: librdkafka has ssl.ca.location, ssl.certificate.location and ssl.key.location");
     }
 
     fn trust_store(&mut self) {
@@ -47,21 +46,15 @@ impl Translator {
         let location = producer.take_filled("ssl.truststore.location");
         let inline = producer.take_filled("ssl.truststore.certificates");
         let password = producer.take_filled("ssl.truststore.password");
-        if let Some(kind) = &kind {
-            self.not_needed(kind, FORMAT);
-        }
-        if let Some(pem) = inline {
-            self.property("ssl.ca.pem", pem.text, &pem.origin);
-        }
+        self.not_needed(&kind, FORMAT);
+        self.property_if_set("ssl.ca.pem", inline);
         if let Some(location) = location {
             match format(kind.as_ref(), &location.text) {
                 Format::Pem => self.property("ssl.ca.location", location.text.trim(), &location.origin),
                 Format::Jks | Format::Pkcs12 => self.refuse(&location, NO_STORE),
             }
         }
-        if let Some(password) = password {
-            self.not_needed(&password, "certificates in PEM have no password");
-        }
+        self.not_needed(&password, "certificates in PEM have no password");
     }
 
     fn key_store(&mut self) {
@@ -70,27 +63,21 @@ impl Translator {
         let location = producer.take_filled("ssl.keystore.location");
         let password = producer.take_filled("ssl.keystore.password");
         let key_password = producer.take_filled("ssl.key.password");
-        if let Some(kind) = &kind {
-            self.not_needed(kind, FORMAT);
-        }
+        self.not_needed(&kind, FORMAT);
         for (key, property) in
             [("ssl.keystore.key", "ssl.key.pem"), ("ssl.keystore.certificate.chain", "ssl.certificate.pem")]
         {
-            if let Some(pem) = self.configuration.producer.take_filled(key) {
-                self.property(property, pem.text, &pem.origin);
-            }
+            let pem = self.configuration.producer.take_filled(key);
+            self.property_if_set(property, pem);
         }
-        match (location, password) {
-            (Some(location), password) => self.key_store_file(kind.as_ref(), &location, password),
-            (None, Some(password)) => self.not_needed(&password, "no key store is named"),
-            (None, None) => {}
+        match location {
+            Some(location) => self.key_store_file(kind.as_ref(), &location, password),
+            None => self.not_needed(&password, "no key store is named"),
         }
-        if let Some(password) = key_password {
-            self.property("ssl.key.password", password.text, &password.origin);
-        }
+        self.property_if_set("ssl.key.password", key_password);
     }
 
-    fn key_store_file(&mut self, kind: Option<&KeyValue>, location: &KeyValue, password: Option<KeyValue>) {
+    fn key_store_file(&mut self, kind: Option<&Given>, location: &Given, password: Option<Given>) {
         let file = location.text.trim();
         match format(kind, file) {
             Format::Pem => {
@@ -100,9 +87,7 @@ impl Translator {
             }
             Format::Pkcs12 => {
                 self.property("ssl.keystore.location", file, &location.origin);
-                if let Some(password) = password {
-                    self.property("ssl.keystore.password", password.text, &password.origin);
-                }
+                self.property_if_set("ssl.keystore.password", password);
             }
             Format::Jks => self.refuse(location, NO_KEY_STORE),
         }
