@@ -16,7 +16,7 @@ use super::message::{Headers, InBatch, Sending};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
-use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -172,9 +172,8 @@ impl<'a> NatsWorker<'a> {
                 return Err(broken(&self.connection.address, "it reads nothing of what is sent"));
             }
             tokio::select! {
-                event = receiver.next() => match event {
-                    RelayEvent::Work => {}
-                    RelayEvent::Closed => return Ok(()),
+                work = receiver.next() => if work.is_none() {
+                    return Ok(());
                 },
                 Some(answer) = self.answers.next() => self.hear(&answer, receiver),
                 event = self.connection.events.recv() => self.heed(event, receiver)?,

@@ -3,7 +3,7 @@
 //! In: the client, as an async function of the hand-over's other side. Out: a [`Sink`]. The thread ends when the sink is dropped. Each
 //! time the client begins, it gets a runtime of its own, which ends with it: see [`super`].
 
-use super::receiver::{Receiver, RelayEvent};
+use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::lsn::Lsn;
 use crate::setting_text::SettingError;
@@ -24,11 +24,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A destination behind the [ordered queue](super).
 pub struct QueueSink {
-    /// `None` while the sink is dropped: the client's thread then sees [`RelayEvent::Closed`].
-    sender: Option<Sender>,
+    /// The relay's side of the hand-over. Rust drops it before the thread, which ends because of that.
+    sender: Sender,
     admit: Admit,
-    thread: Option<JoinHandle<()>>,
+    _thread: ClientThread,
 }
+
+/// The thread of a client. Its drop waits for the thread's end.
+struct ClientThread(Option<JoinHandle<()>>);
 
 /// Whether the destination could ever take a record. The failure says why not.
 type Admit = Box<dyn Fn(&Record<'_>) -> Result<(), Failure> + Send>;
@@ -40,8 +43,8 @@ impl fmt::Debug for QueueSink {
 }
 
 impl QueueSink {
-    /// Starts `client` on a thread called `name`. The client has to end soon after [`RelayEvent::Closed`](super::RelayEvent::Closed). The
-    /// thread drops it at a restart and when the hold runs out, and then begins it again.
+    /// Starts `client` on a thread called `name`. The client has to end soon after [`Receiver::next`] has returned `None`. The thread drops
+    /// it at a restart and when the hold runs out, and then begins it again.
     /// `max_in_flight`: the most bytes in flight. `admit`: whether the destination could ever take a record, or why not.
     ///
     /// # Errors
@@ -59,11 +62,7 @@ impl QueueSink {
         let (sender, receiver) = Sender::with_receiver(max_in_flight as u64);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || run(&client, receiver));
         let thread = thread.map_err(|error| SettingError::new(no_thread(&error).text))?;
-        Ok(Box::new(Self { sender: Some(sender), admit: Box::new(admit), thread: Some(thread) }))
-    }
-
-    fn with<T>(&mut self, otherwise: T, act: impl FnOnce(&mut Sender) -> T) -> T {
-        self.sender.as_mut().map_or(otherwise, act)
+        Ok(Box::new(Self { sender, admit: Box::new(admit), _thread: ClientThread(Some(thread)) }))
     }
 }
 
@@ -90,7 +89,7 @@ async fn run_once(client: &impl AsyncFn(&mut Receiver), receiver: &mut Receiver)
     let shared = Arc::clone(&receiver.shared);
     while shared.is_cut() {
         tokio::select! {
-            event = receiver.next() => if event == RelayEvent::Closed {
+            work = receiver.next() => if work.is_none() {
                 return ControlFlow::Break(());
             } else if receiver.is_restarted() {
                 return ControlFlow::Continue(());
@@ -133,13 +132,13 @@ fn no_thread(error: &std::io::Error) -> Failure {
 impl Sink for QueueSink {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         match (self.admit)(record) {
-            Ok(()) => self.with(Enqueue::Full, |sender| sender.push(record, tag)),
+            Ok(()) => self.sender.push(record, tag),
             Err(failure) => Enqueue::Bad(failure),
         }
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        self.with((), |sender| sender.poll(each));
+        self.sender.poll(each);
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
@@ -148,22 +147,22 @@ impl Sink for QueueSink {
         {
             return Enqueue::Bad(failure);
         }
-        self.with((), |sender| sender.resolve(refusal, resolution));
+        self.sender.resolve(refusal, resolution);
         Enqueue::Taken
     }
 
     fn in_flight(&self) -> InFlight {
-        self.sender.as_ref().map_or_else(InFlight::default, Sender::in_flight)
+        self.sender.in_flight()
     }
 
     fn on_idle(&mut self, _rows: Rows) {
-        self.with((), Sender::flush);
+        self.sender.flush();
     }
 
     fn reach(&mut self, patience: Duration) -> Reach {
         let deadline = Instant::now() + patience;
         loop {
-            match self.sender.as_ref().and_then(Sender::reached) {
+            match self.sender.reached() {
                 Some(Ok(())) => return Reach::There(Vec::new()),
                 Some(Err(failure)) if failure.class == FailureClass::LogIn => return Reach::Refused(failure),
                 Some(Err(failure)) => return Reach::Silent(failure),
@@ -177,7 +176,7 @@ impl Sink for QueueSink {
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        self.with((), Sender::restart);
+        self.sender.restart();
         self.hold_until(None);
         Ok(())
     }
@@ -185,30 +184,29 @@ impl Sink for QueueSink {
     fn close(&mut self) {
         // Without a hold no client begins.
         self.hold_until(Some(Duration::ZERO));
-        self.with((), Sender::restart);
+        self.sender.restart();
     }
 
     fn alone_from(&mut self, lsn: Lsn) {
-        self.with((), |sender| sender.alone_from(lsn));
+        self.sender.alone_from(lsn);
     }
 
     fn hold_until(&mut self, until: Option<Duration>) {
-        self.with((), |sender| sender.hold_until(until));
+        self.sender.hold_until(until);
     }
 
     fn blocked(&self) -> Option<Failure> {
-        self.sender.as_ref()?.blocked()
+        self.sender.blocked()
     }
 
     fn problem(&self) -> Option<String> {
-        self.sender.as_ref()?.problem()
+        self.sender.problem()
     }
 }
 
-impl Drop for QueueSink {
+impl Drop for ClientThread {
     fn drop(&mut self) {
-        self.sender = None;
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.0.take() {
             // In a release a panic aborts the process. In a test the panic was printed.
             drop(thread.join());
         }
@@ -229,7 +227,7 @@ mod tests {
             async move |receiver: &mut Receiver| {
                 let until = until.lock().unwrap().take().unwrap();
                 let hangs = tokio::task::spawn_blocking(move || until.recv().is_ok());
-                while receiver.next().await != RelayEvent::Closed {}
+                while receiver.next().await.is_some() {}
                 drop(hangs);
             },
         );
@@ -292,7 +290,7 @@ mod tests {
                 if !batch.is_empty() {
                     drop(says.0.send(Did::Took(batch.len())));
                 }
-                if receiver.next().await == RelayEvent::Closed {
+                if receiver.next().await.is_none() {
                     return;
                 }
             }

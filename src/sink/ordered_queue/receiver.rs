@@ -61,15 +61,6 @@ pub struct RecordPlace {
     number: u32,
 }
 
-/// Something that happened on the relay's side.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RelayEvent {
-    /// There may be more records to take.
-    Work,
-    /// The relay has dropped the sink: the client ends.
-    Closed,
-}
-
 /// The outcome of a record that a client has taken.
 #[derive(Debug, Clone)]
 pub enum RecordOutcome {
@@ -122,29 +113,27 @@ impl Receiver {
         loop {
             tokio::select! {
                 done = &mut something => return Some(done),
-                event = self.next() => if event == RelayEvent::Closed {
-                    return None;
-                },
+                work = self.next() => work?,
             }
         }
     }
 
-    /// Waits until something has happened on the relay's side, and takes over all that has.
-    pub async fn next(&mut self) -> RelayEvent {
+    /// Waits until something has happened on the relay's side, and takes over all that has: there may be more records to take. `None`: the
+    /// relay has dropped the sink, and the client ends.
+    pub async fn next(&mut self) -> Option<()> {
         let message = match self.pauses.front() {
             None => self.from.recv().await,
             Some((until, _)) => match tokio::time::timeout_at(*until, self.from.recv()).await {
                 Ok(message) => message,
                 Err(_over) => {
                     self.resume();
-                    return RelayEvent::Work;
+                    return Some(());
                 }
             },
         };
-        let Some(message) = message else { return RelayEvent::Closed };
-        self.heed(message);
+        self.heed(message?);
         self.take_over();
-        RelayEvent::Work
+        Some(())
     }
 
     /// Takes over all messages that have come.

@@ -365,21 +365,21 @@ async fn a_key_whose_record_is_tried_again_is_blocked_until_it_is_delivered() {
     sender.push(&record("refused"), tag);
     sender.flush();
     for _ in 0..2 {
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         offer(&mut receiver, "refused");
         let ids = refusals(&mut sender);
         assert_eq!(ids.len(), 1);
         sender.resolve(ids[0], Resolution::Retry);
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while it pauses");
         sender.push(&record("taken"), tag);
         sender.flush();
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         offer(&mut receiver, "refused");
         assert_eq!(blocked(&sender).as_deref(), Some("refused"), "while others are delivered");
         assert_eq!(sender.reached(), Some(Ok(())), "the destination is there");
     }
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     offer(&mut receiver, "none");
     assert_eq!(blocked(&sender), None);
 }
@@ -390,19 +390,19 @@ async fn records_that_come_behind_a_refused_one_count_as_held_until_it_is_tried_
     let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
     sender.push(&record("refused"), tag);
     sender.flush();
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     offer(&mut receiver, "refused");
     let id = refusals(&mut sender)[0];
     for records in 2..4 {
         sender.push(&record("refused"), tag);
         sender.flush();
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         assert!(refusals(&mut sender).is_empty());
         assert_eq!((sender.in_flight().records, sender.in_flight().held), (records, records));
     }
     sender.resolve(id, Resolution::Retry);
     for held in [3, 0] {
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         assert!(refusals(&mut sender).is_empty());
         assert_eq!((sender.in_flight().records, sender.in_flight().held), (3, held), "while it pauses, then no more");
     }
@@ -416,15 +416,15 @@ async fn a_key_is_not_blocked_whose_refused_record_is_skipped_or_forgotten() {
         sender.push(&record("refused"), tag);
         sender.flush();
         for resolution in [Resolution::Retry, Resolution::Skip] {
-            assert_eq!(receiver.next().await, RelayEvent::Work);
+            assert_eq!(receiver.next().await, Some(()));
             offer(&mut receiver, "refused");
             let ids = refusals(&mut sender);
             sender.resolve(ids[0], resolution);
-            assert_eq!(receiver.next().await, RelayEvent::Work);
+            assert_eq!(receiver.next().await, Some(()));
             assert_eq!(sender.blocked().is_some(), matches!(resolution, Resolution::Retry));
             if forgotten {
                 sender.restart();
-                assert_eq!(receiver.next().await, RelayEvent::Work);
+                assert_eq!(receiver.next().await, Some(()));
                 receiver.client_ended();
                 assert_eq!(sender.blocked(), None);
                 break;
@@ -441,7 +441,7 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
         let origin = Origin { final_lsn: lsn, ..Origin::default() };
         sender.push(&record("orders"), Tag { token: Token::unpack(1), origin });
         sender.flush();
-        assert_eq!(receiver.next().await, RelayEvent::Work);
+        assert_eq!(receiver.next().await, Some(()));
         for outcome in outcomes {
             let mut batch = Vec::new();
             receiver.take(&mut batch, 1, |_| Fit::Takes);
@@ -456,7 +456,7 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
         });
         if let Some(id) = refused {
             sender.resolve(id, Resolution::Skip);
-            assert_eq!(receiver.next().await, RelayEvent::Work);
+            assert_eq!(receiver.next().await, Some(()));
         }
         said
     };
@@ -490,14 +490,14 @@ async fn a_key_without_room_waits_alone_and_is_tried_again_in_order() {
     };
     push(&mut sender, "full", 1);
     push(&mut sender, "full", 2);
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     assert_eq!(topics(&mut receiver, &RecordOutcome::Later(full)), ["full"]);
     assert_eq!(sender.problem().as_deref(), Some("no room"));
     assert_eq!(sender.blocked().map(|failure| failure.reason), Some("full"));
     push(&mut sender, "free", 3);
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["free"], "the key without room waits");
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["full"]);
     assert_eq!((sender.problem(), sender.blocked()), (None, None));
     assert_eq!(topics(&mut receiver, &RecordOutcome::Delivered), ["full"]);
@@ -513,7 +513,7 @@ async fn a_key_without_room_waits_alone_and_is_tried_again_in_order() {
 async fn come(receiver: &mut Receiver) -> usize {
     tokio::select! {
         biased;
-        event = receiver.next() => assert_eq!(event, RelayEvent::Work),
+        event = receiver.next() => assert_eq!(event, Some(())),
         () = std::future::ready(()) => {}
     }
     let mut batch = Vec::new();
@@ -554,7 +554,7 @@ async fn records_of_which_one_is_at_fault_are_taken_one_at_a_time_and_then_toget
         sender.push(&record(topic), tag);
     }
     sender.flush();
-    assert_eq!(receiver.next().await, RelayEvent::Work);
+    assert_eq!(receiver.next().await, Some(()));
     let take = |receiver: &mut Receiver, outcome: &RecordOutcome| {
         let mut batch = Vec::new();
         receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);

@@ -23,9 +23,7 @@ use super::{Login, RabbitSettings};
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
-use crate::sink::ordered_queue::{
-    Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, RelayEvent, TakenRecord,
-};
+use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -179,9 +177,8 @@ impl<'a> RabbitmqWorker<'a> {
             let wake = self.wake();
             tokio::select! {
                 biased;
-                event = receiver.next() => match event {
-                    RelayEvent::Work => {}
-                    RelayEvent::Closed => return Ok(()),
+                work = receiver.next() => if work.is_none() {
+                    return Ok(());
                 },
                 event = self.session.events.next() => self.heed(event, receiver),
                 Some(landed) = self.landing.next() => self.land(landed, receiver),

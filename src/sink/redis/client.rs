@@ -16,7 +16,7 @@ use super::message::slot;
 use super::{RedisSettings, Sentinels, ServerPlace};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Receiver, Reconnect, RelayEvent};
+use crate::sink::ordered_queue::{Receiver, Reconnect};
 use crate::sink::{Failure, FailureClass};
 use redis::{Cmd, Value, cmd};
 use std::future::poll_fn;
@@ -82,9 +82,8 @@ async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> 
         // Without a due time the client sleeps for `IDLE`.
         let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
         tokio::select! {
-            event = receiver.next() => match event {
-                RelayEvent::Work => {}
-                RelayEvent::Closed => return End::Closed,
+            work = receiver.next() => if work.is_none() {
+                return End::Closed;
             },
             () = poll_fn(|context| conversation.poll(context)) => {
                 if let Err(failure) = conversation.read(receiver, &mut SingleServer) {

@@ -19,7 +19,7 @@ use super::message::{Batch, MOST_MESSAGES, MessageForm};
 use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
 use crate::sink::ordered_queue::{
-    Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, RelayEvent, Stored, TakenRecord,
+    Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, Stored, TakenRecord,
 };
 use crate::sink::{Failure, FailureClass};
 use aws_config::retry::RetryConfig;
@@ -62,9 +62,8 @@ pub(super) async fn run(settings: &SqsSettings, receiver: &mut Receiver) {
         worker.fill(receiver);
         let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
         tokio::select! {
-            event = receiver.next() => match event {
-                RelayEvent::Work => {}
-                RelayEvent::Closed => return,
+            work = receiver.next() => if work.is_none() {
+                return;
             },
             Some(ended) = worker.requests.join_next() => {
                 // A task that panicked has printed its reason. In a release a panic aborts the process.

@@ -33,7 +33,7 @@ use super::conversation::{Conversation, IDLE, Size};
 use super::{RedisSettings, ServerPlace};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, RelayEvent, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, TakenRecord};
 use node::{Node, NodeState, Pending};
 use routes::{NodeAnswers, Routes};
 use std::future::poll_fn;
@@ -60,9 +60,8 @@ pub(super) async fn serve(settings: &RedisSettings, view: View, receiver: &mut R
         cluster.show(receiver);
         let wake = cluster.wake();
         tokio::select! {
-            event = receiver.next() => match event {
-                RelayEvent::Work => {}
-                RelayEvent::Closed => return,
+            work = receiver.next() => if work.is_none() {
+                return;
             },
             happened = poll_fn(|context| cluster.poll(context)) => cluster.heed(happened, receiver),
             () = tokio::time::sleep_until(wake) => {}
