@@ -142,47 +142,32 @@ fn shortened(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST_WORDS).collect()
 }
 
-/// A subject's number, or the reason why it is not known.
-#[derive(Debug, Clone)]
-pub(super) enum SubjectNumber {
-    /// The number of the subject's latest schema.
-    Number(u32),
-    /// The number is not known, for this reason.
-    Not(Failure),
-}
-
 /// The state that the thread and the sink share.
 #[derive(Debug, Default)]
 struct SharedNumbers {
-    known: Mutex<BTreeMap<String, SubjectNumber>>,
+    /// The number of each subject's latest schema, or the reason why it is not known.
+    known: Mutex<BTreeMap<String, Result<u32, Failure>>>,
     /// Rises with each number that has changed.
     state: AtomicU64,
 }
 
 impl SharedNumbers {
-    fn known(&self) -> MutexGuard<'_, BTreeMap<String, SubjectNumber>> {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, Result<u32, Failure>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stores an answer. Once a number is known, only another number replaces it.
     fn learn(&self, subject: &str, answer: &Result<u32, Failure>) {
         let mut known = self.known();
-        let before = match known.get(subject) {
-            Some(SubjectNumber::Number(number)) => Some(*number),
-            Some(SubjectNumber::Not(_)) | None => None,
-        };
-        match answer {
-            Ok(number) => {
-                known.insert(subject.to_owned(), SubjectNumber::Number(*number));
-                if before.is_some_and(|before| before != *number) {
-                    self.state.fetch_add(1, Ordering::Release);
-                }
+        let before = known.get(subject).and_then(|known| known.as_ref().ok().copied());
+        match (before, answer) {
+            (Some(_), Err(_)) => return,
+            (Some(before), Ok(number)) if before != *number => {
+                self.state.fetch_add(1, Ordering::Release);
             }
-            Err(failure) if before.is_none() => {
-                known.insert(subject.to_owned(), SubjectNumber::Not(failure.clone()));
-            }
-            Err(_) => {}
+            (_, _) => {}
         }
+        known.insert(subject.to_owned(), answer.clone());
     }
 }
 
@@ -206,25 +191,16 @@ impl Client {
     }
 
     /// The subject's number, or why it is not known. The first call for a subject makes the thread ask.
-    pub(super) fn ask(&mut self, subject: &str) -> SubjectNumber {
+    pub(super) fn ask(&mut self, subject: &str) -> Result<u32, Failure> {
         if let Some(known) = self.shared.known().get(subject) {
             return known.clone();
         }
-        let asked = SubjectNumber::Not(Failure::new(
-            FailureClass::Environment,
-            super::SCHEMA_REGISTRY,
-            format!("schema registry {}: asking for subject \"{subject}\"", self.registry.url),
-        ));
         let sent = self.questions().and_then(|questions| {
             questions.send(subject.to_owned()).map_err(|_| std::io::Error::other("its thread has ended"))
         });
-        match sent {
-            Ok(()) => {
-                self.shared.known().entry(subject.to_owned()).or_insert_with(|| asked.clone());
-                asked
-            }
-            Err(error) => SubjectNumber::Not(self.registry.unavailable(&error)),
-        }
+        sent.map_err(|error| self.registry.unavailable(&error))?;
+        let asked = self.registry.unavailable(&format!("asking for subject \"{subject}\""));
+        self.shared.known().entry(subject.to_owned()).or_insert(Err(asked)).clone()
     }
 
     fn questions(&mut self) -> std::io::Result<&Sender<String>> {
@@ -302,10 +278,10 @@ impl Waiting {
 fn tell(subject: &str, answer: &Result<u32, Failure>, shared: &SharedNumbers) {
     let before = shared.known().get(subject).cloned();
     match (answer, before) {
-        (Ok(number), Some(SubjectNumber::Number(before))) if *number == before => {}
+        (Ok(number), Some(Ok(before))) if *number == before => {}
         (Ok(number), _) => tracing::info!(subject, id = number, "schema looked up"),
-        (Err(failure), Some(SubjectNumber::Not(before))) if before.text == failure.text => {}
-        (Err(failure), Some(SubjectNumber::Number(id))) => {
+        (Err(failure), Some(Err(before))) if before.text == failure.text => {}
+        (Err(failure), Some(Ok(id))) => {
             tracing::debug!(subject, id, reason = %failure, "schema lookup failed; keeping its last id");
         }
         (Err(failure), _) => tracing::warn!(subject, reason = %failure, "schema lookup failed; retrying, rows wait"),
@@ -357,10 +333,10 @@ mod tests {
         let shared = SharedNumbers::default();
         let failure = || Err(registry().unavailable(&"gone"));
         shared.learn("s", &failure());
-        assert!(matches!(shared.known().get("s"), Some(SubjectNumber::Not(_))));
+        assert!(matches!(shared.known().get("s"), Some(Err(_))));
         shared.learn("s", &Ok(7));
         shared.learn("s", &failure());
-        assert!(matches!(shared.known().get("s"), Some(SubjectNumber::Number(7))));
+        assert!(matches!(shared.known().get("s"), Some(Ok(7))));
         assert_eq!(shared.state.load(Ordering::Acquire), 0, "nobody has another one");
         shared.learn("s", &Ok(8));
         assert_eq!(shared.state.load(Ordering::Acquire), 1);

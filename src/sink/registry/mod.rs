@@ -20,7 +20,7 @@ pub use client::{Credentials, Registry};
 pub use subject::{SubjectError, Subjects};
 
 use super::{Content, Enqueue, Failure, FailureClass, Record, Sink, Tag, hand_on};
-use client::{Client, SubjectNumber};
+use client::Client;
 use std::collections::HashMap;
 
 /// The header with a row's type.
@@ -109,11 +109,11 @@ impl<S: Sink> Framed<S> {
         let number = match numbers.get(subject.as_str()) {
             Some(number) => *number,
             None => match client.ask(subject) {
-                SubjectNumber::Number(number) => {
+                Ok(number) => {
                     numbers.insert(subject.clone(), number);
                     number
                 }
-                SubjectNumber::Not(failure) => {
+                Err(failure) => {
                     self.problem = Some(failure.text.clone());
                     return Err(Enqueue::Blocked(failure));
                 }
