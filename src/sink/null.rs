@@ -1,14 +1,15 @@
-//! A sink that acknowledges every record at once and keeps none. Measurements use it for the rate without a broker.
+//! A sink that acknowledges every record at once and keeps none. Measurements use it for the rate without a broker. The sink of standard
+//! output counts the records in it that are written and not flushed.
 //!
 //! In: records. Out: their reports, at the next poll.
 
-use super::{Delivered, Enqueue, Failure, InFlight, Record, Report, Sink, Tag, Token};
+use super::{Delivered, Enqueue, Failure, InFlight, Record, Report, Sink, Tag};
 
 /// The sink that keeps nothing.
 #[derive(Debug, Default)]
 pub struct NullSink {
-    /// The records since the last poll: token, how many, bytes.
-    runs: Vec<(Token, u32, u64)>,
+    /// The records since the last poll.
+    runs: Vec<Delivered>,
     in_flight: InFlight,
 }
 
@@ -16,11 +17,11 @@ impl Sink for NullSink {
     fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
         let bytes = record.bytes() as u64;
         match self.runs.last_mut() {
-            Some((last, records, sum)) if *last == token => {
-                *records += 1;
-                *sum += bytes;
+            Some(run) if run.token == token => {
+                run.records += 1;
+                run.bytes += bytes;
             }
-            Some(_) | None => self.runs.push((token, 1, bytes)),
+            Some(_) | None => self.runs.push(Delivered { token, records: 1, bytes }),
         }
         self.in_flight.records += 1;
         self.in_flight.bytes += record.held_bytes() as u64;
@@ -29,9 +30,7 @@ impl Sink for NullSink {
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.in_flight = InFlight::default();
-        for (token, records, bytes) in self.runs.drain(..) {
-            each(Report::Delivered(Delivered { token, records, bytes }));
-        }
+        self.runs.drain(..).map(Report::Delivered).for_each(each);
     }
 
     fn in_flight(&self) -> InFlight {
@@ -52,7 +51,7 @@ impl Sink for NullSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Content, Origin};
+    use crate::sink::{Content, Origin, Token};
 
     #[test]
     fn each_record_is_reported_once_in_runs_of_equal_tokens() {

@@ -4,12 +4,12 @@
 //! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
 
 use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use super::null::NullSink;
+use super::{Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag};
 use crate::check_finding::{Finding, Side};
 use crate::route::TOPICS;
 use crate::setting_text::SettingError;
 use crate::wire::Hex;
-
-use super::{Delivered, Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag, Token};
 use serde_json::{Value, json};
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -71,17 +71,15 @@ impl Destination for Stdout {
 #[derive(Debug)]
 pub struct StdoutSink<W: Write> {
     writer: BufWriter<W>,
-    /// The records that are written and not flushed, in runs of equal tokens: token, records, bytes.
-    pending: Vec<(Token, u32, u64)>,
-    in_flight: InFlight,
+    /// The records that are written and not flushed.
+    pending: NullSink,
     broken: Option<io::ErrorKind>,
 }
 
 impl<W: Write> StdoutSink<W> {
     /// Writes to `writer`.
     pub fn new(writer: W) -> Self {
-        let (writer, pending) = (BufWriter::new(writer), Vec::new());
-        Self { writer, pending, in_flight: InFlight::default(), broken: None }
+        Self { writer: BufWriter::new(writer), pending: NullSink::default(), broken: None }
     }
 
     fn failure(&self) -> Option<Failure> {
@@ -120,47 +118,36 @@ fn text(bytes: Option<&[u8]>) -> Value {
 }
 
 impl<W: Write> Sink for StdoutSink<W> {
-    fn try_enqueue(&mut self, record: &Record<'_>, Tag { token, .. }: Tag) -> Enqueue {
+    fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         if let Err(error) = self.write(record) {
             self.broken = Some(error.kind());
         }
         if let Some(failure) = self.failure() {
             return Enqueue::Blocked(failure);
         }
-        let bytes = record.bytes() as u64;
-        self.in_flight.records += 1;
-        self.in_flight.bytes += record.held_bytes() as u64;
-        match self.pending.last_mut() {
-            Some((last, records, sum)) if *last == token => (*records, *sum) = (*records + 1, *sum + bytes),
-            Some(_) | None => self.pending.push((token, 1, bytes)),
-        }
-        Enqueue::Taken
+        self.pending.try_enqueue(record, tag)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        if self.pending.is_empty() {
+        if self.in_flight().records == 0 {
             return;
         }
         if let Err(error) = self.writer.flush() {
             self.broken = Some(error.kind());
         }
-        self.in_flight = InFlight::default();
         if let Some(failure) = self.failure() {
-            self.pending.clear();
+            self.pending = NullSink::default();
             return each(Report::Failed(failure));
         }
-        for (token, records, bytes) in self.pending.drain(..) {
-            each(Report::Delivered(Delivered { token, records, bytes }));
-        }
+        self.pending.poll(each);
     }
 
     fn in_flight(&self) -> InFlight {
-        self.in_flight
+        self.pending.in_flight()
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        self.pending.clear();
-        self.in_flight = InFlight::default();
+        self.pending = NullSink::default();
         self.failure().map_or(Ok(()), Err)
     }
 
@@ -172,7 +159,7 @@ impl<W: Write> Sink for StdoutSink<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Content, Header, Origin};
+    use crate::sink::{Content, Header, Origin, Token};
 
     #[test]
     fn a_record_is_one_line_of_json() {
