@@ -18,6 +18,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The label of connections that are lost or cannot be opened, for metrics.
+pub const CONNECTION: &str = "connection";
+
 /// A system that takes records.
 pub struct Kind {
     /// The name in lower case, for its table in the file, `WALRELAY_<NAME>_…`, the label of metrics, its side in `check --json`.
@@ -59,6 +62,12 @@ impl PartialEq for Kind {
 }
 
 impl Kind {
+    /// The failure of a connection to `address` that cannot be opened, or is lost.
+    pub fn broken(&self, address: &str, reason: &str) -> Failure {
+        let text = format!("{} at {address} cannot be reached: {reason}", self.title);
+        Failure::new(FailureClass::Environment, CONNECTION, text)
+    }
+
     /// The finding of a check if the destination does not answer, or refuses the credentials. `who`: the server's name for people;
     /// `elsewhere`: the fix.
     pub fn unreachable(&self, failure: &Failure, who: &str, elsewhere: &str) -> Finding {

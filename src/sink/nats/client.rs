@@ -10,13 +10,13 @@
 //! With `atomic`, the waiting records of a key go as one batch, which the stream stores as a whole or not at all. If it does not store a
 //! batch, its answer does not say which record is the cause: the records then go one by one.
 
-use super::NatsSettings;
-use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, broken, judge, no_ack, not_permitted};
+use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, judge, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
+use super::{KIND, NatsSettings};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
-use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord, within};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -28,9 +28,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::Instant;
-
-/// How long reaching a server and logging in may take.
-pub(super) const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long an answer to a question may take.
 pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
@@ -140,7 +137,7 @@ impl<'a> NatsWorker<'a> {
         };
         let inbox = format!("{}.", connection.client.new_inbox());
         let answers = connection.client.subscribe(format!("{inbox}*")).await;
-        let answers = answers.map_err(|error| broken(&connection.address, &error.to_string()))?;
+        let answers = answers.map_err(|error| KIND.broken(&connection.address, &error.to_string()))?;
         let now = Instant::now();
         Ok(Self {
             settings,
@@ -165,11 +162,11 @@ impl<'a> NatsWorker<'a> {
         receiver.set_blocked(None);
         loop {
             if self.leaves && self.flights.under_way == 0 {
-                return Err(broken(&self.connection.address, "it is about to leave"));
+                return Err(KIND.broken(&self.connection.address, "it is about to leave"));
             }
             self.fill(receiver);
             if self.is_stuck {
-                return Err(broken(&self.connection.address, "it reads nothing of what is sent"));
+                return Err(KIND.broken(&self.connection.address, "it reads nothing of what is sent"));
             }
             tokio::select! {
                 work = receiver.next() => if work.is_none() {
@@ -477,16 +474,12 @@ impl NatsConnection {
     /// All attempts fail: the failure of the last, or of one that refuses the credentials.
     pub(super) async fn open(settings: &NatsSettings, first: usize) -> Result<Self, Failure> {
         let servers = settings.servers.iter().cycle().skip(first % settings.servers.len().max(1));
-        let mut refused = broken(&settings.address(), "there is no server");
+        let mut refused = KIND.broken(&settings.address(), "there is no server");
         for server in servers.take(settings.servers.len()) {
-            let opening = Self::open_one(settings, server);
-            let failure = match tokio::time::timeout(REACHED_WITHIN, opening).await {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(failure)) => failure,
-                Err(_late) => broken(&server.address(), &format!("no answer within {} s", REACHED_WITHIN.as_secs())),
-            };
-            if refused.class != FailureClass::LogIn {
-                refused = failure;
+            match within(&KIND, &server.address(), Self::open_one(settings, server)).await {
+                Ok(connection) => return Ok(connection),
+                Err(_another) if refused.class == FailureClass::LogIn => {}
+                Err(failure) => refused = failure,
             }
         }
         Err(refused)
@@ -494,7 +487,7 @@ impl NatsConnection {
 
     async fn open_one(settings: &NatsSettings, server: &Server) -> Result<Self, Failure> {
         let address = server.address();
-        let failed = |error: &dyn std::fmt::Display| broken(&address, &error.to_string());
+        let failed = |error: &dyn std::fmt::Display| KIND.broken(&address, &error.to_string());
         let (runtime, alive) = ClientRuntime::new("nats-client").map_err(|error| failed(&error))?;
         let (to, events) = unbounded_channel();
         let is_first = AtomicBool::new(true);
@@ -513,7 +506,7 @@ impl NatsConnection {
         let client = client.map_err(|error| errors::of_connect(&address, &settings.login, &error))?;
         Sockets::to([server.port]).empty_at_close();
         if !client.server_info().headers {
-            return Err(broken(&address, "it is older than NATS 2.2 or has headers turned off"));
+            return Err(KIND.broken(&address, "it is older than NATS 2.2 or has headers turned off"));
         }
         Ok(Self { client, events, address, timeout: settings.timeout, _runtime: runtime })
     }
@@ -536,9 +529,9 @@ impl NatsConnection {
                     Ok(Message { payload, .. }) => Ok(Answered::With(payload)),
                     Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::NoResponders),
                     Err(error) if error.kind() == RequestErrorKind::TimedOut => {
-                        Err(broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
+                        Err(KIND.broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
                     }
-                    Err(error) => Err(broken(address, &error.to_string())),
+                    Err(error) => Err(KIND.broken(address, &error.to_string())),
                 },
                 event = events.recv() => match EventMeaning::of(address, event) {
                     EventMeaning::Forbidden(_) => return Ok(Answered::Forbidden),

@@ -7,9 +7,9 @@
 
 use super::NatsSettings;
 use super::client::NatsConnection;
-use super::errors::{Answered, ApiError, CONNECTION, NOT_PERMITTED, Names, api_error};
+use super::errors::{Answered, ApiError, NOT_PERMITTED, Names, api_error};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
-use crate::sink::destination::{DeadLetterPlace, KeptRecord, NoDeadLetters};
+use crate::sink::destination::{CONNECTION, DeadLetterPlace, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
 use base64::Engine as _;

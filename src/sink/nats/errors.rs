@@ -4,8 +4,9 @@
 //! server's codes. Errors of the protocol have none, so there the texts decide. This file does no I/O and reads no clock.
 //! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
 
-use super::LogIn;
+use super::{KIND, LogIn};
 use crate::setting_text::shell_quoted;
+use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
@@ -18,7 +19,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Labels of failures, for metrics.
-pub(super) const CONNECTION: &str = "connection";
 pub(super) const NO_STREAM: &str = "no_stream";
 pub(super) const OTHER_STREAM: &str = "other_stream";
 pub(super) const NOT_PERMITTED: &str = "not_permitted";
@@ -37,7 +37,7 @@ pub(super) const REFUSALS: [&str; 8] =
 /// The labels of failed deliveries.
 pub(super) const REASONS: [&str; 12] = [
     CONNECTION,
-    crate::sink::ordered_queue::LOG_IN_LABEL,
+    LOG_IN_LABEL,
     NO_ACK,
     FULL,
     UNAVAILABLE,
@@ -209,12 +209,6 @@ pub(super) fn no_ack(subject: &str, seconds: u64) -> Failure {
     Failure::new(FailureClass::Environment, NO_ACK, text)
 }
 
-/// The failure of a connection that cannot be opened, or is lost.
-pub(super) fn broken(address: &str, reason: &str) -> Failure {
-    let text = format!("NATS at {address} cannot be reached: {reason}");
-    Failure::new(FailureClass::Environment, CONNECTION, text)
-}
-
 /// The failure of an attempt to connect.
 pub(super) fn of_connect(address: &str, login: &LogIn, error: &ConnectError) -> Failure {
     let mut cause: &(dyn Error + 'static) = error;
@@ -229,8 +223,8 @@ pub(super) fn of_connect(address: &str, login: &LogIn, error: &ConnectError) -> 
             log_in_fails(address, "the file of nkey holds no user's seed")
         }
         (ConnectErrorKind::Authentication, _) => log_in_fails(address, &cause.to_string()),
-        (_, _) if speaks_no_tls(cause) => broken(address, "it offers no encryption, and tls:// asks for it"),
-        (_, _) => broken(address, &cause.to_string()),
+        (_, _) if speaks_no_tls(cause) => KIND.broken(address, "it offers no encryption, and tls:// asks for it"),
+        (_, _) => KIND.broken(address, &cause.to_string()),
     }
 }
 
@@ -251,7 +245,7 @@ fn said_text(error: &ServerError) -> Cow<'_, str> {
 
 /// The failure of a connection that has ended. The library does not say why.
 pub(super) fn ended(address: &str, timeout: Duration) -> Failure {
-    broken(address, &format!("the connection was lost, or there was no answer for {} s", timeout.as_secs()))
+    KIND.broken(address, &format!("the connection was lost, or there was no answer for {} s", timeout.as_secs()))
 }
 
 /// The failure if the server refuses the credentials, or if they cannot be used.

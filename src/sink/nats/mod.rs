@@ -17,7 +17,7 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
-use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE, REACHED_WITHIN};
+use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE};
 use self::dead_letters::SubjectPages;
 use self::errors::{Answered, api_error, log_in_fails};
 use self::message::MessageId;
@@ -31,7 +31,7 @@ use crate::sink::destination::{
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
-use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::{QueueSink, REACHED_WITHIN, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use async_nats::ConnectOptions;
 use secrecy::ExposeSecret as _;
 use serde_json::json;

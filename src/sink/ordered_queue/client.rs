@@ -7,6 +7,7 @@ use super::receiver::Receiver;
 use super::sender::Sender;
 use crate::lsn::Lsn;
 use crate::setting_text::SettingError;
+use crate::sink::destination::CONNECTION;
 use crate::sink::{
     Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
 };
@@ -168,7 +169,7 @@ impl Sink for QueueSink {
                 Some(Err(failure)) => return Reach::Silent(failure),
                 None if Instant::now() >= deadline => {
                     let text = format!("no answer within {} s", patience.as_secs());
-                    return Reach::Silent(Failure::new(FailureClass::Environment, "connection", text));
+                    return Reach::Silent(Failure::new(FailureClass::Environment, CONNECTION, text));
                 }
                 None => std::thread::sleep(LOOK_EVERY),
             }

@@ -47,7 +47,7 @@ pub(super) use client::block_on;
 pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use receiver::{Receiver, RecordOutcome, RecordPlace};
-pub use reconnect::Reconnect;
+pub use reconnect::{REACHED_WITHIN, Reconnect, within};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -1,10 +1,14 @@
-//! [`Reconnect`]: the pauses of a client that connects again.
+//! [`within`]: the limit of the time in which a server is reached. [`Reconnect`]: the pauses of a client that connects again.
 //!
 //! In: failures. Out: a report to the relay, and a pause that grows until a server has answered.
 
 use super::Receiver;
 use crate::sink::Failure;
+use crate::sink::destination::Kind;
 use std::time::Duration;
+
+/// How long a server may take, even a distant one: to connect, log in and answer takes several round trips.
+pub const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The shortest and the longest pause between two attempts to connect. Each pause is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
@@ -13,6 +17,19 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 #[derive(Debug)]
 pub struct Reconnect {
     pause: Duration,
+}
+
+/// Waits for the server at `address` for [`REACHED_WITHIN`] at most.
+///
+/// # Errors
+/// The server does not answer, or `reaching` fails.
+pub async fn within<T>(
+    kind: &Kind,
+    address: &str,
+    reaching: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let late = |_elapsed| Err(kind.broken(address, &format!("no answer within {} s", REACHED_WITHIN.as_secs())));
+    tokio::time::timeout(REACHED_WITHIN, Box::pin(reaching)).await.unwrap_or_else(late)
 }
 
 impl Default for Reconnect {

@@ -19,11 +19,11 @@
 
 use super::errors::{self, Closing, RabbitmqFault};
 use super::message::{self, Outgoing, short};
-use super::{Login, RabbitSettings};
+use super::{KIND, Login, RabbitSettings};
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
-use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
+use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord, within};
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -51,9 +51,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
-
-/// How long connecting and authenticating may take.
-const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long a broker may take to answer the end of a connection.
 const LEFT_WITHIN: Duration = Duration::from_millis(500);
@@ -213,9 +210,9 @@ impl<'a> RabbitmqWorker<'a> {
         if self.stalls().is_some_and(|stalls| Instant::now() >= stalls) {
             self.stalled = true;
             let reason = format!("a message was not confirmed for {} s", self.patience.as_secs());
-            self.lost = Some(errors::broken(&self.session.server, &reason));
+            self.lost = Some(KIND.broken(&self.session.server, &reason));
         } else if !self.session.connection.status().connected() {
-            self.lost = Some(errors::broken(&self.session.server, WENT));
+            self.lost = Some(KIND.broken(&self.session.server, WENT));
         }
     }
 
@@ -237,7 +234,7 @@ impl<'a> RabbitmqWorker<'a> {
                 }
             }
             Some(_) => {}
-            None => self.lost = Some(errors::broken(&self.session.server, WENT)),
+            None => self.lost = Some(KIND.broken(&self.session.server, WENT)),
         }
     }
 
@@ -543,25 +540,21 @@ impl RabbitmqSession {
             session.declare(settings).await?;
             Ok::<Self, Failure>(session)
         };
-        match tokio::time::timeout(REACHED_WITHIN, opening).await {
-            Ok(opened) => {
-                if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
-                    && failure.class == FailureClass::LogIn
-                {
-                    // The next attempt runs the program again, and does not use its last output.
-                    password.refused();
-                }
-                opened
-            }
-            Err(_late) => Err(errors::broken(&address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))),
+        let opened = within(&KIND, &address, opening).await;
+        if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
+            && failure.class == FailureClass::LogIn
+        {
+            // The next attempt runs the program again, and does not use its last output.
+            password.refused();
         }
+        opened
     }
 
     async fn connect(settings: &RabbitSettings, server: Server) -> Result<Self, Failure> {
         let address = server.address();
         let secret = secret(settings, &address).await?;
         let token_ends = secret.as_ref().and_then(|secret| end_of_token(secret.expose_secret()));
-        let failed = |error: &dyn std::fmt::Display| errors::broken(&address, &error.to_string());
+        let failed = |error: &dyn std::fmt::Display| KIND.broken(&address, &error.to_string());
         let (runtime, alive) = ClientRuntime::new("rabbitmq-client").map_err(|error| failed(&error))?;
         let (uri, tls) = (uri(settings, &server, secret.as_ref()), settings.tls.clone());
         let properties = ConnectionProperties::default()

@@ -4,8 +4,9 @@
 //! that decides is the one of a full broker, whose code is ambiguous.
 //! Specification: AMQP 0-9-1, section 1.2 (reply codes).
 
-use super::RabbitSettings;
+use super::{KIND, RabbitSettings};
 use crate::setting_text::shell_quoted;
+use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::LOG_IN_LABEL;
 use crate::sink::{Failure, FailureClass};
 use lapin::ErrorKind;
@@ -13,7 +14,6 @@ use lapin::message::BasicReturnMessage;
 use std::time::Duration;
 
 /// Labels of failures, for metrics.
-pub(super) const CONNECTION: &str = "connection";
 const ALARM: &str = "alarm";
 const NOT_TAKEN: &str = "not_taken";
 pub(super) const UNROUTABLE: &str = "unroutable";
@@ -119,27 +119,21 @@ pub(super) fn fault(code: u16, own: bool) -> RabbitmqFault {
     }
 }
 
-/// The failure of a connection that cannot be opened, or is lost.
-pub(super) fn broken(server: &str, reason: &str) -> Failure {
-    let text = format!("RabbitMQ at {server} cannot be reached: {reason}");
-    Failure::new(FailureClass::Environment, CONNECTION, text)
-}
-
 /// The failure in an error of the library about a connection.
 pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) -> Failure {
     if let Some(closing) = Closing::of(error) {
         return closed(server, &closing);
     }
     if let ErrorKind::MissingHeartbeatError = error.kind() {
-        return broken(server, &format!("no heartbeat for {} s", (heartbeat * 2).as_secs()));
+        return KIND.broken(server, &format!("no heartbeat for {} s", (heartbeat * 2).as_secs()));
     }
     if let ErrorKind::IOError(error) = error.kind() {
-        return broken(server, &error.to_string());
+        return KIND.broken(server, &error.to_string());
     }
     if let ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) = error.kind() {
-        return broken(server, "it does not speak AMQP 0-9-1");
+        return KIND.broken(server, "it does not speak AMQP 0-9-1");
     }
-    broken(server, &error.to_string())
+    KIND.broken(server, &error.to_string())
 }
 
 /// The failure of a connection that the server closes.
