@@ -98,18 +98,6 @@ pub enum Fit {
     Full,
 }
 
-/// The decision on a refused record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resolved<T> {
-    /// The record is sent again.
-    Again,
-    /// The record is given up, and the records behind it are sent.
-    Gone,
-    /// This item takes the record's place. It is sent alone: it has an address of its own, which may refuse it while the address of the
-    /// records behind it takes them.
-    ReplaceWith(T),
-}
-
 /// Items in the order of their keys.
 #[derive(Debug)]
 pub struct OrderedQueue<T> {
@@ -157,7 +145,7 @@ struct KeyState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waits {
     Not,
-    /// Its first record is refused: it waits for [`OrderedQueue::resolve`].
+    /// Its first record is refused: it waits for [`OrderedQueue::resolve`] or [`OrderedQueue::resume`].
     Held,
     /// The destination had no room: it waits for [`OrderedQueue::resume`].
     Postponed,
@@ -309,8 +297,8 @@ impl<T: Copy> OrderedQueue<T> {
         self.make_ready(key);
     }
 
-    /// The destination refuses the key's first record: the key is held until [`OrderedQueue::resolve`]. The destination has not stored
-    /// the key's other records that are under way.
+    /// The destination refuses the key's first record: the key is held until [`OrderedQueue::resolve`] or [`OrderedQueue::resume`]. The
+    /// destination has not stored the key's other records that are under way.
     ///
     /// # Panics
     /// The key has no record under way.
@@ -348,42 +336,37 @@ impl<T: Copy> OrderedQueue<T> {
         keys.collect::<Vec<_>>().into_iter().for_each(|at| self.returned(KeyId(at)));
     }
 
-    /// The key's records may be taken again. Does nothing if the key is not postponed.
+    /// The key's records may be taken again, also a refused one. Does nothing if the key is neither held nor postponed.
     pub fn resume(&mut self, key: KeyId) {
         let state = self.state(key);
-        if state.waits == Waits::Postponed {
-            state.waits = Waits::Not;
-            self.make_ready(key);
+        let records = state.records;
+        if std::mem::replace(&mut state.waits, Waits::Not) == Waits::Held {
+            self.held -= u64::from(records);
         }
+        self.make_ready(key);
     }
 
-    /// Decides on the key's refused record. Returns its item if the record is not sent again. If the key is not held, does nothing and
-    /// returns `None`.
-    pub fn resolve(&mut self, key: KeyId, verdict: Resolved<T>) -> Option<T> {
+    /// Gives the key's refused record up, and returns its item. If there is a `replacement`, that takes the record's place. It is sent alone:
+    /// it has an address of its own, which may refuse it while the address of the records behind it takes them. If the key is not held, does
+    /// nothing and returns `None`.
+    pub fn resolve(&mut self, key: KeyId, replacement: Option<T>) -> Option<T> {
         let state = self.state(key);
         if state.waits != Waits::Held {
             return None;
         }
         state.waits = Waits::Not;
-        let (first, records) = (state.first as usize, state.records);
+        let (first, records) = (state.first, state.records);
         self.held -= u64::from(records);
-        let old = self.slots.get(first).map(|slot| slot.item);
-        let old = match verdict {
-            Resolved::Again => None,
-            Resolved::Gone => {
-                self.remove_first(key);
-                old
-            }
-            Resolved::ReplaceWith(item) => {
-                if let Some(slot) = self.slots.get_mut(first) {
-                    slot.item = item;
-                }
+        let refused = self.first(key);
+        match (replacement, self.slots.get_mut(first as usize)) {
+            (Some(item), Some(slot)) => {
+                slot.item = item;
                 self.state(key).replacement = true;
-                old
             }
-        };
+            (_, _) => self.remove_first(key),
+        }
         self.make_ready(key);
-        old
+        refused
     }
 
     /// The key's first record.

@@ -6,7 +6,7 @@
 //! Invariant: after a restart, no record from before it is reported.
 
 use super::hand_over::{Decision, DeliveredRun, KEPT_BYTES, Message, SharedState};
-use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Resolved, Stored, TakenRecord};
+use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Stored, TakenRecord};
 use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -165,7 +165,6 @@ impl Receiver {
     fn resume(&mut self) {
         let now = Instant::now();
         while let Some((_, key)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
-            self.queue.resolve(key, Resolved::Again);
             self.queue.resume(key);
         }
         // The records of these keys are not held any more.
@@ -206,12 +205,12 @@ impl Receiver {
                 self.publish();
                 return;
             }
-            Decision::Skip => self.queue.resolve(key, Resolved::Gone),
+            Decision::Skip => self.queue.resolve(key, None),
             Decision::ReplaceWith(mut chunk) => {
                 let origin = self.queue.first(key).and_then(|place| Some(self.record(place)?.tag().origin));
                 chunk.set_origin(origin.unwrap_or_default());
                 let replacement = RecordPlace { chunk: self.keep(chunk), number: 0 };
-                self.queue.resolve(key, Resolved::ReplaceWith(replacement))
+                self.queue.resolve(key, Some(replacement))
             }
         };
         self.obstacles.remove(&key);

@@ -198,12 +198,14 @@ fn resolve(queue: &mut OrderedQueue<u64>, model: &mut Model, number: usize, way:
     let first = model.queue(key).records.front().map(|(_, item)| *item);
     let of = of(queue, key);
     prop_assert_eq!(queue.first(of), first);
-    let verdict = match way {
-        Way::Again => Resolved::Again,
-        Way::Gone => Resolved::Gone,
-        Way::Instead => Resolved::ReplaceWith(instead),
+    let old = match way {
+        Way::Again => {
+            queue.resume(of);
+            None
+        }
+        Way::Gone => queue.resolve(of, None),
+        Way::Instead => queue.resolve(of, Some(instead)),
     };
-    let old = queue.resolve(of, verdict);
     let queue = model.queue(key);
     queue.held = false;
     match way {
