@@ -49,6 +49,7 @@ pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use receiver::{Receiver, RecordOutcome, RecordPlace};
 pub use reconnect::{REACHED_WITHIN, Reconnect, within};
 
+use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -107,9 +108,7 @@ pub struct OrderedQueue<T> {
     by_hash: HashMap<KeyHash, KeyId>,
     /// Keys that became empty, each once. Some have records again.
     emptied: Vec<KeyId>,
-    slots: Vec<QueuedItem<T>>,
-    /// The first slot that holds no item. `next` leads from one to the following.
-    free: u32,
+    slots: Slab<QueuedItem<T>>,
     /// Keys that have records to send, each once. The key with the oldest first record comes first.
     ready: BinaryHeap<ReadyKey>,
     /// While `take` runs: keys that are ready, but did not fit into the batch. Empty otherwise.
@@ -165,8 +164,7 @@ impl<T: Copy> Default for OrderedQueue<T> {
             states: Vec::new(),
             by_hash: HashMap::new(),
             emptied: Vec::new(),
-            slots: Vec::new(),
-            free: NONE,
+            slots: Slab::new(),
             ready: BinaryHeap::new(),
             unfit: Vec::new(),
             pushed: 0,
@@ -223,7 +221,8 @@ impl<T: Copy> OrderedQueue<T> {
     pub fn push(&mut self, key: KeyId, item: T) {
         let number = self.pushed;
         self.pushed += 1;
-        let slot = self.fill(QueuedItem { item, number, next: NONE });
+        let slot = self.slots.insert(QueuedItem { item, number, next: NONE });
+        let slot = u32::try_from(slot).unwrap_or(NONE);
         let state = self.state(key);
         state.records += 1;
         let held = u64::from(state.waits == Waits::Held);
@@ -423,25 +422,11 @@ impl<T: Copy> OrderedQueue<T> {
         }
     }
 
-    fn fill(&mut self, slot: QueuedItem<T>) -> u32 {
-        let free = self.free;
-        if let Some(place) = self.slots.get_mut(free as usize) {
-            self.free = place.next;
-            *place = slot;
-            return free;
-        }
-        self.slots.push(slot);
-        u32::try_from(self.slots.len() - 1).unwrap_or(NONE)
-    }
-
     fn remove_first(&mut self, key: KeyId) {
-        let free = self.free;
         let state = self.state(key);
         state.replacement = false;
         let first = state.first;
-        if let Some(slot) = self.slots.get_mut(first as usize) {
-            let next = std::mem::replace(&mut slot.next, free);
-            self.free = first;
+        if let Some(QueuedItem { next, .. }) = self.slots.try_remove(first as usize) {
             let state = self.state(key);
             state.first = next;
             state.records -= 1;

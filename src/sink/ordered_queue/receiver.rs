@@ -8,6 +8,7 @@
 use super::hand_over::{Decision, DeliveredRun, KEPT_BYTES, Message, SharedState};
 use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Stored, TakenRecord};
 use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
+use slab::Slab;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,8 +28,7 @@ pub struct Receiver {
     generation: u64,
     /// Since a restart, until the client has ended: the relay's thread, which waits for that.
     restarted: Option<SyncSender<()>>,
-    chunks: Vec<KeptChunk>,
-    free: Vec<u32>,
+    chunks: Slab<KeptChunk>,
     queue: OrderedQueue<RecordPlace>,
     refusals: HashMap<RefusalId, (KeyId, Failure)>,
     refusal: u64,
@@ -47,7 +47,7 @@ pub struct Receiver {
 }
 
 /// A chunk of which some records are not settled.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct KeptChunk {
     chunk: Chunk,
     /// How many are not settled.
@@ -92,8 +92,7 @@ impl Receiver {
             shared,
             generation: 0,
             restarted: None,
-            chunks: Vec::new(),
-            free: Vec::new(),
+            chunks: Slab::new(),
             queue: OrderedQueue::default(),
             refusals: HashMap::new(),
             refusal: 0,
@@ -227,24 +226,16 @@ impl Receiver {
     }
 
     fn keep(&mut self, chunk: Chunk) -> u32 {
-        let kept = KeptChunk { left: chunk.len(), chunk };
-        if let Some(at) = self.free.pop() {
-            if let Some(place) = self.chunks.get_mut(at as usize) {
-                *place = kept;
-            }
-            return at;
-        }
-        self.chunks.push(kept);
-        u32::try_from(self.chunks.len() - 1).unwrap_or(u32::MAX)
+        let at = self.chunks.insert(KeptChunk { left: chunk.len(), chunk });
+        u32::try_from(at).unwrap_or(u32::MAX)
     }
 
     fn give_back(&mut self, place: RecordPlace) {
         let Some(kept) = self.chunks.get_mut(place.chunk as usize) else { return };
         kept.left -= 1;
         if kept.left == 0 {
-            let chunk = std::mem::take(&mut kept.chunk);
-            self.free.push(place.chunk);
-            self.empty_out(chunk);
+            let kept = self.chunks.remove(place.chunk as usize);
+            self.empty_out(kept.chunk);
         }
     }
 
@@ -262,12 +253,9 @@ impl Receiver {
         self.runs.clear();
         self.refused.clear();
         self.alone = 0;
-        for kept in std::mem::take(&mut self.chunks) {
-            if kept.left > 0 {
-                self.empty_out(kept.chunk);
-            }
+        for (_, kept) in std::mem::take(&mut self.chunks) {
+            self.empty_out(kept.chunk);
         }
-        self.free.clear();
         self.publish();
     }
 
