@@ -3,7 +3,7 @@
 //! In: the server's answers, without changing anything. Out: findings. The functions that judge are pure.
 
 use super::client::NatsConnection;
-use super::errors::{self, Answered, Names, api_error};
+use super::errors::{self, Answered, Names};
 use super::{KIND, NatsSettings};
 use crate::check_finding::{Finding, Side};
 use crate::setting_text::shell_quoted;
@@ -78,27 +78,22 @@ async fn gather<'a>(settings: &NatsSettings, subjects: impl Iterator<Item = &'a 
     let mut connection = NatsConnection::open(settings, 0).await?;
     let mut facts = NatsFacts { info: connection.info(), ..NatsFacts::default() };
     match connection.ask("$JS.API.INFO", "").await? {
+        Answered::With(_) => {}
+        Answered::Refused(reason, _) => return Ok(NatsFacts { jetstream: Some(reason), ..facts }),
         Answered::Forbidden => facts.forbidden = true,
-        answer @ (Answered::With(_) | Answered::NoResponders) => facts.jetstream = api_error(&answer),
-    }
-    if facts.jetstream.is_some() {
-        return Ok(facts);
     }
     for subject in subjects {
         let question = serde_json::json!({ "subject": subject }).to_string();
-        let answer = connection.ask("$JS.API.STREAM.NAMES", &question).await?;
-        if matches!(answer, Answered::Forbidden) {
-            facts.forbidden = true;
-            return Ok(facts);
-        }
-        if api_error(&answer).is_some() {
-            continue;
-        }
-        let names = serde_json::from_slice::<Names>(answer.data()).unwrap_or_default().streams.unwrap_or_default();
+        let names: Names = match connection.ask("$JS.API.STREAM.NAMES", &question).await? {
+            Answered::With(data) => serde_json::from_slice(&data).unwrap_or_default(),
+            Answered::Refused(..) => continue,
+            Answered::Forbidden => return Ok(NatsFacts { forbidden: true, ..facts }),
+        };
+        let names = names.streams.unwrap_or_default();
         for name in &names {
             if !facts.streams.contains_key(name)
-                && let answer = connection.ask(&format!("$JS.API.STREAM.INFO.{name}"), "").await?
-                && let Ok(StreamInfo { config }) = serde_json::from_slice(answer.data())
+                && let Answered::With(data) = connection.ask(&format!("$JS.API.STREAM.INFO.{name}"), "").await?
+                && let Ok(StreamInfo { config }) = serde_json::from_slice(&data)
             {
                 facts.streams.insert(name.clone(), config);
             }
@@ -327,11 +322,14 @@ mod tests {
         let none = NatsFacts { subjects: vec![("a.b".to_owned(), Vec::new())], ..facts(CONFIG) };
         assert_found(&judged(None, &none, 1), Level::Fail, "no stream takes subject a.b");
         assert_found(&judged(Some("T"), &facts(CONFIG), 1), Level::Fail, "asks for another");
-        let absent = NatsFacts { jetstream: api_error(&Answered::NoResponders), ..NatsFacts::default() };
+        let without = |answer: Answered| match answer {
+            Answered::Refused(reason, _) => NatsFacts { jetstream: Some(reason), ..NatsFacts::default() },
+            Answered::With(_) | Answered::Forbidden => panic!("{answer:?}"),
+        };
+        let absent = without(Answered::no_responders());
         assert_found(&judged(None, &absent, 1), Level::Fail, "JetStream is not there");
         let disabled = br#"{"error":{"code":503,"err_code":10039,"description":"not enabled for account"}}"#;
-        let disabled = Answered::With(disabled[..].into());
-        let disabled = NatsFacts { jetstream: api_error(&disabled), ..NatsFacts::default() };
+        let disabled = without(Answered::of(disabled[..].into()));
         assert_found(&judged(None, &disabled, 1), Level::Fail, "not enabled for account (10039, 503)");
         assert_found(
             &judged(None, &NatsFacts { forbidden: true, ..NatsFacts::default() }, 1),

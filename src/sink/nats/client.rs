@@ -279,7 +279,7 @@ impl<'a> NatsWorker<'a> {
         let Some(number) = answer.subject.strip_prefix(self.inbox.as_str()) else { return };
         let is_from_nobody = answer.status == Some(StatusCode::NO_RESPONDERS);
         if let Some(question) = number.strip_prefix(ANSWER).and_then(|number| number.parse().ok()) {
-            let said = if is_from_nobody { Answered::NoResponders } else { Answered::With(answer.payload.clone()) };
+            let said = if is_from_nobody { Answered::no_responders() } else { Answered::of(answer.payload.clone()) };
             return self.no_responders.heed(question, &said);
         }
         let Ok(number) = number.parse() else { return };
@@ -526,8 +526,8 @@ impl NatsConnection {
         loop {
             tokio::select! {
                 answered = &mut asking => return match answered {
-                    Ok(Message { payload, .. }) => Ok(Answered::With(payload)),
-                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::NoResponders),
+                    Ok(Message { payload, .. }) => Ok(Answered::of(payload)),
+                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::no_responders()),
                     Err(error) if error.kind() == RequestErrorKind::TimedOut => {
                         Err(KIND.broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
                     }
@@ -545,8 +545,10 @@ impl NatsConnection {
 
     /// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.
     async fn allows_atomic(&mut self, stream: &str) -> Result<bool, Failure> {
-        let answer = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await?;
-        let info: Option<serde_json::Value> = serde_json::from_slice(answer.data()).ok();
+        let Answered::With(data) = self.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await? else {
+            return Ok(false);
+        };
+        let info: Option<serde_json::Value> = serde_json::from_slice(&data).ok();
         Ok(info.and_then(|info| info.pointer("/config/allow_atomic")?.as_bool()).unwrap_or_default())
     }
 

@@ -7,13 +7,14 @@
 
 use super::NatsSettings;
 use super::client::NatsConnection;
-use super::errors::{Answered, ApiError, NOT_PERMITTED, Names, api_error};
+use super::errors::{Answered, NOT_PERMITTED, Names};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
 use crate::sink::destination::{CONNECTION, DeadLetterPlace, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
 use std::borrow::Cow;
@@ -59,8 +60,6 @@ struct Stored<'a> {
 struct Got<'a> {
     #[serde(borrow, default)]
     message: Option<Stored<'a>>,
-    #[serde(borrow, default)]
-    error: Option<ApiError<'a>>,
 }
 
 /// How many messages a subject has.
@@ -80,12 +79,12 @@ impl SubjectPages {
         let found = block_on(async {
             let mut connection = NatsConnection::open(&settings, 0).await?;
             let found = answer(&mut connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
-            let names: Names = serde_json::from_slice(found.data()).unwrap_or_default();
+            let names: Names = serde_json::from_slice(&found).unwrap_or_default();
             let Some(stream) = names.streams.unwrap_or_default().into_iter().next() else { return Ok(None) };
             let last = get(&mut connection, subject, &stream, &json!({ "last_by_subj": subject })).await?;
             let filter = json!({ "subjects_filter": subject });
             let info = answer(&mut connection, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
-            let counted = serde_json::from_slice::<Counted>(info.data()).map(|info| info.state.subjects.values().sum());
+            let counted = serde_json::from_slice::<Counted>(&info).map(|info| info.state.subjects.values().sum());
             Ok(Some((stream, last.map_or(0, |kept| kept.place.minor), counted.unwrap_or_default())))
         });
         let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
@@ -122,18 +121,16 @@ impl DeadLetterPages for SubjectPages {
                 let question = json!({ "seq": place.minor, "no_erase": true });
                 let request = format!("$JS.API.STREAM.MSG.DELETE.{}", self.stream);
                 match connection.ask(&request, &question.to_string()).await? {
-                    Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
-                    // The message was deleted already: by an attempt whose answer was lost, or by the stream's limits.
-                    answer @ (Answered::With(_) | Answered::NoResponders) => match code_of(answer.data()) {
-                        Some(NO_SEQUENCE) => {}
-                        Some(NOT_DELETED) => {
-                            let question = json!({ "seq": place.minor });
-                            if get(&mut connection, &self.subject, &self.stream, &question).await?.is_some() {
-                                return Err(not_deleted(&self.stream, place.minor, &answer));
-                            }
+                    // The message may be deleted already: by an attempt whose answer was lost, or by the stream's limits.
+                    Answered::With(_) | Answered::Refused(_, Some(NO_SEQUENCE)) => {}
+                    Answered::Refused(error, Some(NOT_DELETED)) => {
+                        let question = json!({ "seq": place.minor });
+                        if get(&mut connection, &self.subject, &self.stream, &question).await?.is_some() {
+                            return Err(not_deleted(&self.stream, place.minor, &error));
                         }
-                        _ => refused(&self.subject, &answer)?,
-                    },
+                    }
+                    Answered::Refused(error, _) => return Err(refused(&self.subject, &error)),
+                    Answered::Forbidden => return Err(forbidden(&self.subject, "STREAM.MSG.DELETE")),
                 }
             }
             Ok(())
@@ -147,10 +144,11 @@ async fn answer(
     subject: &str,
     request: &str,
     question: &serde_json::Value,
-) -> Result<Answered, Failure> {
+) -> Result<Bytes, Failure> {
     match connection.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
+        Answered::With(data) => Ok(data),
+        Answered::Refused(error, _) => Err(refused(subject, &error)),
         Answered::Forbidden => Err(forbidden(subject, request)),
-        answer @ (Answered::With(_) | Answered::NoResponders) => refused(subject, &answer).map(|()| answer),
     }
 }
 
@@ -163,26 +161,18 @@ async fn get(
 ) -> Result<Option<KeptRecord>, Failure> {
     let request = format!("STREAM.MSG.GET.{stream}");
     match connection.ask(&format!("$JS.API.{request}"), &question.to_string()).await? {
-        Answered::Forbidden => Err(forbidden(subject, &request)),
-        answer @ (Answered::With(_) | Answered::NoResponders) if code_of(answer.data()) == Some(NO_MESSAGE) => Ok(None),
-        answer @ (Answered::With(_) | Answered::NoResponders) => {
-            refused(subject, &answer)?;
-            Ok(serde_json::from_slice::<Got<'_>>(answer.data())
-                .ok()
-                .and_then(|got| got.message)
-                .map(|stored| kept(subject, &stored)))
+        Answered::With(data) => {
+            let got = serde_json::from_slice::<Got<'_>>(&data).ok();
+            Ok(got.and_then(|got| got.message).map(|stored| kept(subject, &stored)))
         }
+        Answered::Refused(_, Some(NO_MESSAGE)) => Ok(None),
+        Answered::Refused(error, _) => Err(refused(subject, &error)),
+        Answered::Forbidden => Err(forbidden(subject, &request)),
     }
 }
 
-/// The error code in an API answer. `None`: it is no error.
-fn code_of(data: &[u8]) -> Option<u16> {
-    serde_json::from_slice::<Got<'_>>(data).ok()?.error.map(|error| error.err_code)
-}
-
 /// The failure of a message that cannot be deleted. Another attempt does not help.
-fn not_deleted(stream: &str, sequence: u64, answer: &Answered) -> Failure {
-    let error = api_error(answer).unwrap_or_default();
+fn not_deleted(stream: &str, sequence: u64, error: &str) -> Failure {
     let text = format!(
         "message {sequence} of stream {stream} was published again, and NATS does not delete it: {error}; the stream must allow that (deny_delete is off), else --replay publishes it once more"
     );
@@ -195,10 +185,8 @@ fn forbidden(subject: &str, request: &str) -> Failure {
 }
 
 /// The failure of an answer that may pass: JetStream is not ready, or the stream is missing.
-fn refused(subject: &str, answer: &Answered) -> Result<(), Failure> {
-    let Some(error) = api_error(answer) else { return Ok(()) };
-    let text = format!("{subject} cannot be read: {error}");
-    Err(Failure::new(FailureClass::Environment, CONNECTION, text))
+fn refused(subject: &str, error: &str) -> Failure {
+    Failure::new(FailureClass::Environment, CONNECTION, format!("{subject} cannot be read: {error}"))
 }
 
 fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
@@ -262,6 +250,10 @@ mod tests {
             assert_eq!(headers, expected);
         });
         assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_123);
+        let code_of = |data: &'static [u8]| match Answered::of(data.into()) {
+            Answered::Refused(_, code) => code,
+            Answered::With(_) | Answered::Forbidden => None,
+        };
         let answer = br#"{"error":{"code":404,"err_code":10037,"description":"no message found"}}"#;
         assert_eq!((code_of(answer), code_of(b"{}"), code_of(b"garbled")), (Some(NO_MESSAGE), None, None));
     }

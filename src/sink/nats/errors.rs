@@ -64,21 +64,34 @@ const RIGHTS: &str = "let the user publish to the subject and subscribe to _INBO
 /// The answer to a question.
 #[derive(Debug)]
 pub(super) enum Answered {
-    /// The answer's data.
+    /// The answer's data, without an error.
     With(Bytes),
-    /// Nobody listens on the subject (503).
-    NoResponders,
+    /// An error, for people, and its `err_code` if JetStream says one.
+    Refused(String, Option<u16>),
     /// The user may not ask.
     Forbidden,
 }
 
 impl Answered {
-    /// The answer's data. Empty if there is none.
-    pub(super) fn data(&self) -> &[u8] {
-        match self {
-            Self::With(data) => data,
-            Self::NoResponders | Self::Forbidden => &[],
+    /// The answer with this data.
+    pub(super) fn of(data: Bytes) -> Self {
+        #[derive(Deserialize)]
+        struct ApiAnswer<'a> {
+            #[serde(borrow, default)]
+            error: Option<ApiError<'a>>,
         }
+        let refused = match serde_json::from_slice::<ApiAnswer<'_>>(&data) {
+            Ok(ApiAnswer { error }) => error.map(|ApiError { code, err_code, description }| {
+                Self::Refused(format!("{description} ({err_code}, {code})"), Some(err_code))
+            }),
+            Err(error) => Some(Self::Refused(format!("its answer is not JetStream's: {error}"), None)),
+        };
+        refused.unwrap_or(Self::With(data))
+    }
+
+    /// The answer of the server if nobody listens on the subject.
+    pub(super) fn no_responders() -> Self {
+        Self::Refused("JetStream does not answer (503)".to_owned(), None)
     }
 }
 
@@ -110,30 +123,14 @@ struct PubAck<'a> {
 
 /// An error of JetStream's API.
 #[derive(Debug, Deserialize)]
-pub(super) struct ApiError<'a> {
+struct ApiError<'a> {
     /// The code, as in HTTP.
     #[serde(default)]
-    pub(super) code: u16,
+    code: u16,
     #[serde(default)]
-    pub(super) err_code: u16,
+    err_code: u16,
     #[serde(borrow, default)]
-    pub(super) description: Cow<'a, str>,
-}
-
-/// The error in an answer of the API. `None`: there is none.
-pub(super) fn api_error(answer: &Answered) -> Option<String> {
-    #[derive(Deserialize)]
-    struct ApiAnswer<'a> {
-        #[serde(borrow, default)]
-        error: Option<ApiError<'a>>,
-    }
-    if matches!(answer, Answered::NoResponders) {
-        return Some("JetStream does not answer (503)".to_owned());
-    }
-    match serde_json::from_slice::<ApiAnswer<'_>>(answer.data()) {
-        Ok(answer) => answer.error.map(|error| format!("{} ({}, {})", error.description, error.err_code, error.code)),
-        Err(error) => Some(format!("its answer is not JetStream's: {error}")),
-    }
+    description: Cow<'a, str>,
 }
 
 /// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.
@@ -410,7 +407,8 @@ impl NoResponders {
     pub(super) fn heed(&mut self, question: u64, answer: &Answered) {
         if let Some(known) = self.subjects.values_mut().find(|known| known.number == question) {
             known.is_answered = true;
-            let names = api_error(answer).map_or_else(|| serde_json::from_slice::<Names>(answer.data()).ok(), |_| None);
+            let names: Option<Names> =
+                if let Answered::With(data) = answer { serde_json::from_slice(data).ok() } else { None };
             known.is_free = names.map(|names| names.streams.unwrap_or_default().is_empty());
         }
     }
@@ -522,7 +520,7 @@ mod tests {
     }
 
     fn answer(data: &'static [u8]) -> Answered {
-        Answered::With(data.into())
+        Answered::of(data.into())
     }
 
     #[test]
@@ -550,7 +548,7 @@ mod tests {
         assert_eq!(judge(&mut none, 9), FailureClass::Topic, "it is asked again");
         assert_eq!(judge(&mut none, 15), FailureClass::Environment, "which nobody has answered");
         let unavailable = br#"{"error":{"code":503,"err_code":10008,"description":"not available"}}"#;
-        for said in [Answered::NoResponders, answer(unavailable), answer(b"garbled")] {
+        for said in [Answered::no_responders(), answer(unavailable), answer(b"garbled")] {
             let mut none = NoResponders::default();
             judge(&mut none, 0);
             none.heed(0, &said);

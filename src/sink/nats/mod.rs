@@ -19,7 +19,7 @@ pub(super) use self::errors::remedied;
 
 use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE};
 use self::dead_letters::SubjectPages;
-use self::errors::{Answered, api_error, log_in_fails};
+use self::errors::{Answered, log_in_fails};
 use self::message::MessageId;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
@@ -220,10 +220,9 @@ impl ScratchStream {
             connection.ask(&format!("$JS.API.STREAM.{request}.{}", self.name()), data).await
         });
         match answered.map_err(|failure| failed(failure.text))? {
+            Answered::With(_) => Ok(()),
+            Answered::Refused(error, _) => Err(failed(error)),
             Answered::Forbidden => Err(failed("the user may not ask for it".to_owned())),
-            answer @ (Answered::With(_) | Answered::NoResponders) => {
-                api_error(&answer).map_or(Ok(()), |error| Err(failed(error)))
-            }
         }
     }
 }
