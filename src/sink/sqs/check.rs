@@ -4,7 +4,7 @@
 //! that judge are pure.
 
 use super::client::Caller;
-use super::errors::{self, ServiceRefusal, SqsFault, Unserved};
+use super::errors::{self, ServiceRefusal, SqsFault, answered};
 use super::message::LARGEST;
 use super::{FIFO, Service, SqsSettings, is_url};
 use crate::check_finding::{Finding, Side};
@@ -26,35 +26,32 @@ const ELSEWHERE: &str =
 struct Queue {
     service: Service,
     name: String,
-    found: QueueFound,
+    /// `Err`: the queue does not exist, or the keys do not allow to see it or to send messages to it.
+    found: Result<QueueFound, ServiceRefusal>,
 }
 
+/// A queue or topic that takes messages.
 #[derive(Debug)]
-enum QueueFound {
-    /// It does not exist, or the keys do not allow to see it.
-    Refused(ServiceRefusal),
-    /// It exists.
-    There {
-        /// The URL or the ARN.
-        place: String,
-        /// The reason why no message may be sent. `None`: messages may be sent.
-        refused: Option<ServiceRefusal>,
-        /// The attributes, as the service names them. Empty: the keys do not allow to see them.
-        attributes: BTreeMap<String, String>,
-    },
+struct QueueFound {
+    /// The URL or the ARN.
+    place: String,
+    /// The attributes, as the service names them. Empty: the keys do not allow to see them.
+    attributes: BTreeMap<String, String>,
 }
 
 /// Asks the service, and judges its answers.
 pub(super) fn check(settings: &SqsSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let SqsSettings { service, .. } = settings;
-    let side = Side::Destination(service.name());
+    let kind = settings.kind();
     match block_on(gather(settings, wanted.addresses())) {
         Ok(queues) => {
-            let text = format!("{} at {} answers", service.title(), settings.address());
+            let text = format!("{} at {} answers", kind.title, settings.address());
             let of_queue = |queue: &Queue| queue.findings(wanted);
-            [side.ok("connection", text)].into_iter().chain(queues.iter().flat_map(of_queue)).collect()
+            [Side::Destination(kind.name).ok("connection", text)]
+                .into_iter()
+                .chain(queues.iter().flat_map(of_queue))
+                .collect()
         }
-        Err(failure) => vec![settings.kind().unreachable(&failure, "service", ELSEWHERE)],
+        Err(failure) => vec![kind.unreachable(&failure, "service", ELSEWHERE)],
     }
 }
 
@@ -70,39 +67,27 @@ async fn gather<'a>(settings: &SqsSettings, queues: impl Iterator<Item = &'a str
 }
 
 /// Asks for the attributes of a queue or topic, and whether messages may be sent to it.
-async fn look_at(caller: &Caller, name: &str) -> Result<QueueFound, Failure> {
+async fn look_at(caller: &Caller, name: &str) -> Result<Result<QueueFound, ServiceRefusal>, Failure> {
     let settings = &caller.settings;
     let place = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
     let place = match answered(settings, place)? {
-        Err(refusal) => return Ok(QueueFound::Refused(refusal)),
+        Err(refusal) => return Ok(Err(refusal)),
         Ok(place) => place,
     };
     let attributes = match answered(settings, caller.attributes(&place).await)? {
-        Err(refusal) if refusal.fault().0 == SqsFault::Missing => return Ok(QueueFound::Refused(refusal)),
+        Err(refusal) if refusal.fault().0 == SqsFault::Missing => return Ok(Err(refusal)),
         Err(_not_permitted) => BTreeMap::new(),
         Ok(attributes) => attributes,
     };
     // The service checks rights before the batch, which is empty.
-    let sent = caller.send(&place, settings.service.batch()).await;
+    let sent = caller.send(name, &place, settings.service.batch()).await;
     let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0.is_of_place());
-    Ok(QueueFound::There { place, refused, attributes })
-}
-
-/// The service's own answer or refusal. The failure says why nothing can be checked.
-fn answered<T>(settings: &SqsSettings, asked: Result<T, Unserved>) -> Result<Result<T, ServiceRefusal>, Failure> {
-    match asked {
-        Ok(answer) => Ok(Ok(answer)),
-        Err(Unserved::Failed(failure)) => Err(failure),
-        Err(Unserved::Refused(refusal)) => match refusal.fault() {
-            fault @ (SqsFault::Later | SqsFault::LogIn, _) => Err(errors::passing(settings, fault, &refusal.text)),
-            (SqsFault::Row | SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported, _) => Ok(Err(refusal)),
-        },
-    }
+    Ok(refused.map_or(Ok(QueueFound { place, attributes }), Err))
 }
 
 impl Queue {
     fn side(&self) -> Side {
-        Side::Destination(self.service.name())
+        Side::Destination(self.service.kind().name)
     }
 
     /// The name for people, such as `queue orders.fifo`.
@@ -111,17 +96,10 @@ impl Queue {
     }
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        let (place, refused, attributes) = match &self.found {
-            QueueFound::Refused(refusal) if refusal.fault().0 == SqsFault::Missing => {
-                let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
-                return vec![found.why("records for it wait, and so does the slot").with_fix(self.create(""))];
-            }
-            QueueFound::Refused(refusal) => return vec![self.not_permitted(refusal)],
-            QueueFound::There { place, refused, attributes } => (place, refused, attributes),
+        let QueueFound { place, attributes } = match &self.found {
+            Ok(found) => found,
+            Err(refusal) => return vec![self.refused(refusal)],
         };
-        if let Some(refusal) = refused {
-            return vec![self.not_permitted(refusal)];
-        }
         let mut found = vec![self.of_order(attributes)];
         if attributes.is_empty() {
             let right = match self.service {
@@ -158,8 +136,11 @@ impl Queue {
         }
     }
 
-    fn not_permitted(&self, refusal: &ServiceRefusal) -> Finding {
+    fn refused(&self, refusal: &ServiceRefusal) -> Finding {
         let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
+        if refusal.fault().0 == SqsFault::Missing {
+            return found.why("records for it wait, and so does the slot").with_fix(self.create(""));
+        }
         found.why("records for it are refused").with_fix(errors::allow(self.service, "it"))
     }
 
@@ -229,7 +210,11 @@ mod tests {
     use super::*;
     use crate::check_finding::Level;
 
-    fn judged(name: &str, found: QueueFound, largest_bytes: usize) -> Vec<(Level, String, String)> {
+    fn judged(
+        name: &str,
+        found: Result<QueueFound, ServiceRefusal>,
+        largest_bytes: usize,
+    ) -> Vec<(Level, String, String)> {
         let wanted = Wanted { largest_bytes, ..Wanted::nothing() };
         let service = if name.contains(':') { Service::Sns } else { Service::Sqs };
         let found = Queue { service, name: name.to_owned(), found }.findings(&wanted);
@@ -241,7 +226,7 @@ mod tests {
 
     fn there(attributes: &[(&str, &str)]) -> QueueFound {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        QueueFound::There { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), refused: None, attributes }
+        QueueFound { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), attributes }
     }
 
     fn refusal(code: &str) -> ServiceRefusal {
@@ -251,46 +236,41 @@ mod tests {
     #[test]
     fn a_fifo_queue_that_takes_all_rows_is_fine() {
         let sound = [("MessageRetentionPeriod", "345600"), ("MaximumMessageSize", "1048576")];
-        let found = judged("orders.fifo", there(&sound), 1000);
+        let found = judged("orders.fifo", Ok(there(&sound)), 1000);
         assert!(found.len() == 3 && found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
     }
 
     #[test]
     fn what_loses_order_or_messages_is_reported_with_what_fixes_it() {
         let short = [("MessageRetentionPeriod", "60"), ("MaximumMessageSize", "1024")];
-        let found = judged("orders", there(&short), 5000);
+        let found = judged("orders", Ok(there(&short)), 5000);
         let levels: Vec<Level> = found.iter().map(|(level, ..)| *level).collect();
         assert_eq!(levels, [Level::Warn, Level::Warn, Level::Fail], "{found:?}");
         assert!(found[0].2.contains("--queue-name orders.fifo --attributes FifoQueue=true"), "{found:?}");
         assert!(found[2].2.contains("MaximumMessageSize=1048576"), "{found:?}");
-        let blind = judged("orders.fifo", there(&[]), 1);
+        let blind = judged("orders.fifo", Ok(there(&[])), 1);
         assert!(blind.iter().any(|(level, _, fix)| *level == Level::Warn && fix.contains("GetQueueAttributes")));
     }
 
     #[test]
     fn a_queue_that_is_missing_or_forbidden_is_a_failure() {
-        let missing = judged("orders.fifo", QueueFound::Refused(refusal("QueueDoesNotExist")), 1);
+        let missing = judged("orders.fifo", Err(refusal("QueueDoesNotExist")), 1);
         assert!(
             missing[0].0 == Level::Fail && missing[0].2.starts_with("aws sqs create-queue --queue-name orders.fifo ")
         );
-        let denied = Some(refusal("AccessDenied"));
-        let forbidden = judged(
-            "orders",
-            QueueFound::There { place: String::new(), refused: denied, attributes: BTreeMap::new() },
-            1,
-        );
+        let forbidden = judged("orders", Err(refusal("AccessDenied")), 1);
         assert!(forbidden.len() == 1 && forbidden[0].0 == Level::Fail && forbidden[0].2.contains("sqs:SendMessage"));
     }
 
     #[test]
     fn a_topic_without_subscriptions_keeps_nothing() {
         let topic = "arn:aws:sns:r:1:orders.fifo";
-        let found = judged(topic, there(&[("SubscriptionsConfirmed", "0")]), 1);
+        let found = judged(topic, Ok(there(&[("SubscriptionsConfirmed", "0")])), 1);
         assert!(found[1].0 == Level::Warn && found[1].2.starts_with("aws sns subscribe"), "{found:?}");
         assert!(found[1].2.ends_with("--notification-endpoint arn:aws:sqs:eu-west-1:1:orders"), "{found:?}");
-        let found = judged(topic, there(&[("SubscriptionsConfirmed", "2")]), 1);
+        let found = judged(topic, Ok(there(&[("SubscriptionsConfirmed", "2")])), 1);
         assert!(found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
-        let missing = judged(topic, QueueFound::Refused(refusal("NotFound")), 1);
+        let missing = judged(topic, Err(refusal("NotFound")), 1);
         assert_eq!(missing[0].2, "aws sns create-topic --name orders.fifo --attributes FifoTopic=true");
     }
 }

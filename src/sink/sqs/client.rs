@@ -12,14 +12,13 @@
 //! known, no later one is stored. The HTTP status 200 alone is no success of a message.
 //! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
 
-use super::errors::{
-    self, CONNECTION, Judged, MessageResult, ServiceRefusal, SqsFault, Unserved, broken, passing, results,
-};
+use super::errors::{self, Judged, ServiceRefusal, SqsFault, Unserved, answered, broken, of_each, passing};
 use super::message::{Batch, MOST_MESSAGES, MessageForm};
 use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
+use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::{
-    Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordOutcome, RecordPlace, Stored, TakenRecord,
+    Fit, KeyHash, LOG_IN_LABEL, Receiver, Reconnect, RecordOutcome, RecordPlace, Stored, TakenRecord,
 };
 use crate::sink::{Failure, FailureClass};
 use aws_config::retry::RetryConfig;
@@ -58,9 +57,19 @@ const MISFIT: &str = "its answer does not fit what was sent";
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &SqsSettings, receiver: &mut Receiver) {
     let mut worker = SqsWorker::new(settings.clone());
+    let mut reconnect = Reconnect::default();
+    // Before the first record, the client asks whether the service answers and accepts the keys. The right to list queues does not matter.
+    loop {
+        let Some(looked) = receiver.while_listening(Box::pin(worker.caller.look())).await else { return };
+        let Err(failure) = answered(settings, looked) else { break };
+        if reconnect.wait(receiver, failure).await.is_none() {
+            return;
+        }
+    }
+    receiver.set_blocked(None);
     loop {
         worker.fill(receiver);
-        let wake = worker.pace.resumes_at().unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
+        let wake = worker.pace.resumes_at.unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
         tokio::select! {
             work = receiver.next() => if work.is_none() {
                 return;
@@ -85,18 +94,16 @@ struct SqsWorker {
     queues: BTreeMap<Box<str>, Arc<str>>,
     /// The standard queues whose missing order was logged.
     told: BTreeSet<Box<str>>,
-    /// Whether the service has answered and accepted the keys.
-    is_reached: bool,
 }
 
 /// A request that has ended.
 struct EndedRequest {
-    /// The queue's name or URL. Empty: the request only asked whether the service answers.
+    /// The queue's name or URL.
     queue: Box<str>,
     /// The queue's URL, once it is known.
     url: Option<Arc<str>>,
     taken: Vec<TakenRecord<RecordPlace>>,
-    answered: Result<Vec<MessageResult>, Unserved>,
+    answered: Result<Judged, Unserved>,
 }
 
 /// The room that is left in a batch.
@@ -137,32 +144,16 @@ impl SqsWorker {
             pace: Pace::default(),
             queues: BTreeMap::new(),
             told: BTreeSet::new(),
-            is_reached: false,
         }
     }
 
     /// Sends as many batches as may be under way.
     fn fill(&mut self, receiver: &mut Receiver) {
         while self.requests.len() < self.pace.requests(Instant::now()) {
-            if !self.is_reached {
-                if self.requests.is_empty() {
-                    self.look();
-                }
-                return;
-            }
             if !receiver.has_ready() || !self.send(receiver) {
                 return;
             }
         }
-    }
-
-    /// Asks, before the first record, whether the service answers and accepts the keys. The right to list queues does not matter.
-    fn look(&mut self) {
-        let caller = Arc::clone(&self.caller);
-        self.requests.spawn(async move {
-            let answered = caller.look().await.map(|()| Vec::new());
-            EndedRequest { queue: "".into(), url: None, taken: Vec::new(), answered }
-        });
     }
 
     /// Sends a batch. Returns whether there were records for one.
@@ -201,7 +192,7 @@ impl SqsWorker {
                 None => caller.url_of(&queue).await.map(Arc::from),
             };
             let (answered, url) = match url {
-                Ok(url) => (caller.send(&url, entries).await, Some(url)),
+                Ok(url) => (caller.send(&queue, &url, entries).await, Some(url)),
                 Err(unserved) => (Err(unserved), None),
             };
             EndedRequest { queue, url, taken, answered }
@@ -227,12 +218,8 @@ impl SqsWorker {
         if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
         }
-        if queue.is_empty() {
-            self.looked(answered, receiver);
-            return;
-        }
         let judged = match answered {
-            Ok(results) => errors::of_results(&self.caller.settings, &queue, results),
+            Ok(judged) => judged,
             Err(unserved) => self.of_none(&queue, unserved, taken.len(), receiver),
         };
         let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
@@ -246,26 +233,6 @@ impl SqsWorker {
             Some(failure) => self.pause(failure, is_any, receiver),
             None => self.goes_on(receiver),
         }
-    }
-
-    fn looked(&mut self, answered: Result<Vec<MessageResult>, Unserved>, receiver: &Receiver) {
-        let settings = &self.caller.settings;
-        let problem = match answered {
-            Ok(_) => None,
-            Err(Unserved::Failed(failure)) => Some(failure),
-            Err(Unserved::Refused(refusal)) => {
-                let fault = refusal.fault();
-                matches!(fault.0, SqsFault::Later | SqsFault::LogIn)
-                    .then(|| errors::passing(settings, fault, &refusal.text))
-            }
-        };
-        if let Some(failure) = problem {
-            self.pause(failure, false, receiver);
-            return;
-        }
-        self.is_reached = true;
-        self.pace.went();
-        receiver.set_blocked(None);
     }
 
     fn goes_on(&mut self, receiver: &Receiver) {
@@ -340,11 +307,6 @@ impl Pace {
         }
         self.resumes_at = None;
         self.requests
-    }
-
-    /// When the pause ends.
-    fn resumes_at(&self) -> Option<Instant> {
-        self.resumes_at
     }
 
     /// Notes that a request was served. Returns whether it is the first one at all, or since a failure.
@@ -488,16 +450,17 @@ impl Caller {
         }
     }
 
-    /// Sends a batch to a queue's URL or a topic's ARN, once. Returns the result of each message, in their order.
-    pub(super) async fn send(&self, place: &str, batch: Batch) -> Result<Vec<MessageResult>, Unserved> {
-        let results = match (self.api().await?, batch) {
+    /// Sends a batch to a queue or topic, once. `place`: its URL or ARN.
+    pub(super) async fn send(&self, queue: &str, place: &str, batch: Batch) -> Result<Judged, Unserved> {
+        let judged = match (self.api().await?, batch) {
             (Api::Sqs(api), Batch::Sqs(entries)) => {
                 let messages = entries.len();
                 let request = api.send_message_batch().queue_url(place).set_entries(Some(entries));
                 let answer = self.ask(request.send()).await?;
                 let failed = answer.failed().iter();
                 let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
-                results(messages, answer.successful().iter().map(SendMessageBatchResultEntry::id), failed)
+                let kept = answer.successful().iter().map(SendMessageBatchResultEntry::id);
+                of_each(&self.settings, queue, messages, kept, failed)
             }
             (Api::Sns(api), Batch::Sns(entries)) => {
                 let messages = entries.len();
@@ -505,11 +468,12 @@ impl Caller {
                 let answer = self.ask(request.send()).await?;
                 let failed = answer.failed().iter();
                 let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
-                results(messages, answer.successful().iter().map(|one| one.id().unwrap_or_default()), failed)
+                let kept = answer.successful().iter().map(|one| one.id().unwrap_or_default());
+                of_each(&self.settings, queue, messages, kept, failed)
             }
             (Api::Sqs(_), Batch::Sns(_)) | (Api::Sns(_), Batch::Sqs(_)) => None,
         };
-        results.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+        judged.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
     }
 
     /// The URL of a queue with this name.
@@ -612,7 +576,7 @@ mod tests {
                 let (address, requests) = service(answer);
                 let caller = caller(scheme, &address);
                 let batch = caller.settings.service.batch();
-                let unserved = block_on(async { Ok(caller.send("place", batch).await) }).unwrap().unwrap_err();
+                let unserved = block_on(async { Ok(caller.send("queue", "place", batch).await) }).unwrap().unwrap_err();
                 assert_eq!(requests.load(Ordering::SeqCst), 1, "{scheme} {answer:?}: {unserved:?}");
                 let shown = format!("{unserved:?}");
                 assert!(scheme == "sns+http" || shown.contains(expected), "{answer:?}: {shown}");
@@ -641,12 +605,12 @@ mod tests {
         assert_eq!((pace.failed(now), pace.failed(now), pace.requests(now)), (1, 1, 0));
         now += PAUSES.0;
         assert_eq!((pace.requests(now), pace.failed(now)), (MOST_REQUESTS / 2, 2));
-        assert_eq!(pace.resumes_at(), Some(now + PAUSES.0 * 2));
+        assert_eq!(pace.resumes_at, Some(now + PAUSES.0 * 2));
         for _ in 0..40 {
             now += PAUSES.1;
             pace.failed(now);
         }
-        assert_eq!(pace.resumes_at(), Some(now + PAUSES.1));
+        assert_eq!(pace.resumes_at, Some(now + PAUSES.1));
         now += PAUSES.1;
         assert_eq!((pace.requests(now), pace.went(), pace.went(), pace.requests(now)), (1, true, false, 3));
     }

@@ -7,7 +7,7 @@
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::{FIFO, Service, SqsSettings};
 use crate::sink::aws::words;
-use crate::sink::destination::Destination as _;
+use crate::sink::destination::{CONNECTION, Destination as _};
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{Failure, FailureClass};
 
@@ -36,13 +36,17 @@ impl SqsFault {
             Self::Row | Self::Later | Self::LogIn => false,
         }
     }
+
+    /// Whether the error passes by itself, or once the keys are replaced.
+    pub(super) fn passes(self) -> bool {
+        matches!(self, Self::Later | Self::LogIn)
+    }
 }
 
 /// The fix if the service does not accept the keys.
 const CREDENTIALS: &str = "check AWS's credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, the role), or -X access-key-id and -X secret-access-key=@FILE";
 
 /// Labels of failures, for metrics.
-pub(super) const CONNECTION: &str = "connection";
 const THROTTLED: &str = "throttled";
 const SERVICE: &str = "service";
 pub(super) const QUEUE: &str = "queue";
@@ -65,24 +69,6 @@ pub(super) struct ServiceRefusal {
     pub(super) code: String,
     /// The text for people.
     pub(super) text: String,
-}
-
-/// The result of a message in an answer about a batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum MessageResult {
-    /// The service has stored the message.
-    Kept,
-    /// The service has not stored the message.
-    Failed {
-        /// The error's code.
-        code: String,
-        /// Whether the message is at fault, and not the service.
-        by_sender: bool,
-        /// The text for people.
-        text: String,
-    },
-    /// The answer does not name the message.
-    Nothing,
 }
 
 /// The reason why a request was not served.
@@ -195,7 +181,7 @@ pub(super) fn refused(
     said: &str,
 ) -> Failure {
     let service = settings.service;
-    let text = format!("{} refuses a record for {} {queue}: {said}", service.title(), service.place());
+    let text = format!("{} refuses a record for {} {queue}: {said}", service.kind().title, service.place());
     match fault {
         SqsFault::Row => Failure::new(FailureClass::Row, reason, text),
         SqsFault::Missing => {
@@ -232,7 +218,7 @@ pub(super) fn create(service: Service, queue: &str) -> String {
 
 /// The failure of all records, which passes by itself or once the keys are replaced.
 pub(super) fn passing(settings: &SqsSettings, (fault, reason): (SqsFault, &'static str), said: &str) -> Failure {
-    let text = format!("{} at {}: {said}", settings.service.title(), settings.address());
+    let text = format!("{} at {}: {said}", settings.kind().title, settings.address());
     if fault == SqsFault::LogIn {
         return Failure::new(FailureClass::LogIn, reason, text).with_remedy(CREDENTIALS);
     }
@@ -241,29 +227,26 @@ pub(super) fn passing(settings: &SqsSettings, (fault, reason): (SqsFault, &'stat
 
 /// The failure if the service cannot be reached, or the connection is lost.
 pub(super) fn broken(settings: &SqsSettings, reason: &str) -> Failure {
-    let text = format!("{} at {} cannot be reached: {reason}", settings.service.title(), settings.address());
-    Failure::new(FailureClass::Environment, CONNECTION, text)
+    settings.kind().broken(&settings.address(), reason)
 }
 
-/// The result of each of `messages`, in their order. `None`: the answer names a message that was not sent.
-pub(super) fn results<'a>(
-    messages: usize,
-    kept: impl Iterator<Item = &'a str>,
-    failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
-) -> Option<Vec<MessageResult>> {
-    let mut said = vec![MessageResult::Nothing; messages];
-    for id in kept {
-        *said.get_mut(id.parse::<usize>().ok()?)? = MessageResult::Kept;
+/// The service's own answer or refusal. The failure is one that passes by itself, or once the keys are replaced.
+pub(super) fn answered<T>(
+    settings: &SqsSettings,
+    asked: Result<T, Unserved>,
+) -> Result<Result<T, ServiceRefusal>, Failure> {
+    match asked {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(Unserved::Failed(failure)) => Err(failure),
+        Err(Unserved::Refused(refusal)) => match refusal.fault() {
+            fault if fault.0.passes() => Err(passing(settings, fault, &refusal.text)),
+            _ => Ok(Err(refusal)),
+        },
     }
-    for (id, code, by_sender, text) in failed {
-        let failed =
-            MessageResult::Failed { code: code.to_owned(), by_sender, text: text.unwrap_or_default().to_owned() };
-        *said.get_mut(id.parse::<usize>().ok()?)? = failed;
-    }
-    Some(said)
 }
 
 /// The outcome of a batch.
+#[derive(Debug)]
 pub(super) struct Judged {
     /// The outcome of each message, in their order. If the list is shorter, nobody knows what became of the last messages.
     pub(super) outcomes: Vec<RecordOutcome>,
@@ -271,33 +254,35 @@ pub(super) struct Judged {
     pub(super) problem: Option<Failure>,
 }
 
-/// The outcome of a batch whose answer has the status 200, which says nothing about any message.
-pub(super) fn of_results(settings: &SqsSettings, queue: &str, results: Vec<MessageResult>) -> Judged {
-    let mut judged = Judged { outcomes: Vec::with_capacity(results.len()), problem: None };
-    for said in results {
-        let outcome = match said {
-            MessageResult::Kept => RecordOutcome::Delivered,
-            MessageResult::Nothing => {
-                judged.problem = Some(broken(settings, "its answer does not name each message"));
-                RecordOutcome::Unknown
-            }
-            MessageResult::Failed { code, by_sender, text } => {
-                let fault = fault(&code, 200, by_sender);
-                let said = format!("{code}: {text}");
-                match fault.0 {
-                    SqsFault::Row | SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported => {
-                        RecordOutcome::Refused(refused(settings, queue, fault, &said))
-                    }
-                    SqsFault::Later | SqsFault::LogIn => {
-                        judged.problem = Some(passing(settings, fault, &said));
-                        RecordOutcome::Unknown
-                    }
-                }
-            }
-        };
-        judged.outcomes.push(outcome);
+/// The outcome of a batch of `messages` whose answer has the status 200, which says nothing about any message. `kept`: the ids of stored
+/// messages. `failed`: of each other message its id, the error's code, whether the message is at fault and not the service, and the text for
+/// people. `None`: the answer names a message that was not sent.
+pub(super) fn of_each<'a>(
+    settings: &SqsSettings,
+    queue: &str,
+    messages: usize,
+    kept: impl Iterator<Item = &'a str>,
+    failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
+) -> Option<Judged> {
+    let (mut outcomes, mut problem) = (vec![None; messages], None);
+    for id in kept {
+        *outcomes.get_mut(id.parse::<usize>().ok()?)? = Some(RecordOutcome::Delivered);
     }
-    judged
+    for (id, code, by_sender, text) in failed {
+        let (fault, said) = (fault(code, 200, by_sender), format!("{code}: {}", text.unwrap_or_default()));
+        let outcome = if fault.0.passes() {
+            problem = Some(passing(settings, fault, &said));
+            RecordOutcome::Unknown
+        } else {
+            RecordOutcome::Refused(refused(settings, queue, fault, &said))
+        };
+        *outcomes.get_mut(id.parse::<usize>().ok()?)? = Some(outcome);
+    }
+    if outcomes.iter().any(Option::is_none) {
+        problem = Some(broken(settings, "its answer does not name each message"));
+    }
+    let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RecordOutcome::Unknown)).collect();
+    Some(Judged { outcomes, problem })
 }
 
 /// One of each failure with a remedy, for the review of hints.
@@ -322,6 +307,7 @@ pub(in crate::sink) fn remedied_of_topics() -> Vec<Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::tests::read_in_test;
 
     #[test]
     fn codes_say_what_to_do() {
@@ -382,15 +368,33 @@ mod tests {
 
     #[test]
     fn each_message_has_its_own_result_and_none_is_made_up() {
-        let failed = ("2", "InternalError", false, Some("again"));
-        let of_failed =
-            MessageResult::Failed { code: "InternalError".to_owned(), by_sender: false, text: "again".to_owned() };
-        assert_eq!(
-            results(3, ["0"].into_iter(), [failed].into_iter()),
-            Some(vec![MessageResult::Kept, MessageResult::Nothing, of_failed])
-        );
+        let settings = read_in_test("sqs", "eu-west-1", &[], |asked| SqsSettings::read(asked)).unwrap();
+        let judged = |kept: &[&'static str], failed: &[(&'static str, &'static str)], messages: usize| {
+            let failed = failed.iter().map(|(id, code)| (*id, *code, false, Some("again")));
+            of_each(&settings, "orders", messages, kept.iter().copied(), failed).map(|Judged { outcomes, problem }| {
+                let outcomes = outcomes.iter().map(|outcome| match outcome {
+                    RecordOutcome::Delivered => "kept".to_owned(),
+                    RecordOutcome::Unknown => "unknown".to_owned(),
+                    RecordOutcome::Refused(failure) => failure.text.clone(),
+                    RecordOutcome::Duplicate | RecordOutcome::NotStored | RecordOutcome::Later(_) => {
+                        panic!("{outcome:?}")
+                    }
+                });
+                (outcomes.collect::<Vec<_>>().join(", "), problem.map(|failure| failure.text).unwrap_or_default())
+            })
+        };
+        let (outcomes, problem) = judged(&["0"], &[("2", "InternalError")], 3).unwrap();
+        assert_eq!(outcomes, "kept, unknown, unknown");
+        assert!(problem.ends_with("its answer does not name each message"), "{problem}");
+        let (outcomes, problem) = judged(&["0"], &[("1", "InternalError")], 2).unwrap();
+        assert_eq!(outcomes, "kept, unknown");
+        assert!(problem.ends_with("InternalError: again"), "{problem}");
+        let (outcomes, problem) = judged(&["1"], &[("0", "MessageTooLong")], 2).unwrap();
+        assert_eq!(outcomes, "SQS refuses a record for queue orders: MessageTooLong: again, kept");
+        assert_eq!(problem, "");
         for id in ["3", "x", ""] {
-            assert_eq!(results(3, [id].into_iter(), [].into_iter()), None, "{id}");
+            assert_eq!(judged(&[id], &[], 3), None, "{id}");
+            assert_eq!(judged(&[], &[(id, "InternalError")], 3), None, "{id}");
         }
     }
 }

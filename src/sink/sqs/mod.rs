@@ -55,10 +55,7 @@ pub const TOPICS_KIND: Kind =
 
 impl Destination for SqsSettings {
     fn kind(&self) -> &'static Kind {
-        match self.service {
-            Service::Sqs => &KIND,
-            Service::Sns => &TOPICS_KIND,
-        }
+        self.service.kind()
     }
 
     fn address(&self) -> String {
@@ -68,7 +65,7 @@ impl Destination for SqsSettings {
     fn open(&self, _client: &str, _how: Delivery) -> Result<Box<dyn Sink + Send>, SettingError> {
         let (settings, form) = (self.clone(), self.form.clone());
         let admit = move |record: &Record<'_>| form.admit(record);
-        QueueSink::start(self.service.name(), self.max_in_flight, admit, async move |receiver: &mut Receiver| {
+        QueueSink::start(self.kind().name, self.max_in_flight, admit, async move |receiver: &mut Receiver| {
             client::run(&settings, receiver).await;
         })
     }
@@ -121,19 +118,11 @@ enum Service {
 }
 
 impl Service {
-    /// The name in signatures and host names.
-    const fn name(self) -> &'static str {
+    /// The kind, whose name is also the service's in host names.
+    const fn kind(self) -> &'static Kind {
         match self {
-            Self::Sqs => "sqs",
-            Self::Sns => "sns",
-        }
-    }
-
-    /// The name for people.
-    const fn title(self) -> &'static str {
-        match self {
-            Self::Sqs => "SQS",
-            Self::Sns => "SNS",
+            Self::Sqs => &KIND,
+            Self::Sns => &TOPICS_KIND,
         }
     }
 
@@ -314,7 +303,7 @@ impl SqsSettings {
 /// The host of a service of AWS in a region.
 fn host(service: Service, region: &str) -> String {
     let domain = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
-    format!("{}.{region}.{domain}", service.name())
+    format!("{}.{region}.{domain}", service.kind().name)
 }
 
 fn is_region(text: &str) -> bool {
