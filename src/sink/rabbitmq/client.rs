@@ -309,7 +309,7 @@ impl<'a> RabbitmqWorker<'a> {
             }
         };
         self.under_way.remove(&landed.number);
-        let fault = landed.lost().map(|error| self.fault(error, receiver));
+        let fault = landed.lost().and_then(|error| self.fault(error, receiver));
         if let Some(returned) = landed.returned(self.settings) {
             self.settle(&landed, returned, fault.as_ref(), receiver);
         } else {
@@ -368,15 +368,16 @@ impl<'a> RabbitmqWorker<'a> {
     }
 
     /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
-    /// does not say which. The server dropped the messages behind that one, and may have taken those before it.
-    fn fault(&mut self, error: &lapin::Error, receiver: &mut Receiver) -> (Closing, RabbitmqFault) {
+    /// does not say which. The server dropped the messages behind that one, and may have taken those before it. `None`: the connection is
+    /// of no more use.
+    fn fault(&mut self, error: &lapin::Error, receiver: &mut Receiver) -> Option<(Closing, RabbitmqFault)> {
         let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
             self.lost = Some(self.session.failed(error));
-            return (Closing { code: 0, text: error.to_string() }, RabbitmqFault::Broker);
+            return None;
         };
         if closing.code == errors::ACCESS_REFUSED && self.session.has_expired() {
             self.lost = Some(errors::expired(&self.session.server, &closing));
-            return (closing, RabbitmqFault::Broker);
+            return None;
         }
         let fault = errors::fault(closing.code, self.settings.exchange_column.is_some());
         match fault {
@@ -394,7 +395,7 @@ impl<'a> RabbitmqWorker<'a> {
                 self.obstacle = Some(errors::channel_closed(&self.session.server, &closing));
             }
         }
-        (closing, fault)
+        Some((closing, fault))
     }
 
     /// Puts the messages under way back into the queue: nobody knows whether the broker has them, unless they were confirmed before.

@@ -287,24 +287,21 @@ fn of_fault(settings: &RabbitSettings, exchange: &str, fault: RabbitmqFault, tex
     }
 }
 
-/// The failure of a record that cannot be a message.
-pub(super) fn bad(reason: &'static str, text: String) -> Failure {
-    Failure::new(FailureClass::Row, reason, text)
-}
-
 /// The failure of a routing key that is too long, or empty.
 pub(super) fn bad_key(bytes: usize) -> Failure {
-    bad(ROUTING_KEY, format!("a routing key has 1 to 255 bytes, this one {bytes}"))
+    let text = format!("a routing key has 1 to 255 bytes, this one {bytes}");
+    Failure::new(FailureClass::Row, ROUTING_KEY, text)
 }
 
 /// The failure of a row's exchange whose name is not valid.
 pub(super) fn bad_exchange(bytes: usize) -> Failure {
-    bad(EXCHANGE, format!("an exchange's name is UTF-8 of at most 255 bytes, this one has {bytes}"))
+    let text = format!("an exchange's name is UTF-8 of at most 255 bytes, this one has {bytes}");
+    Failure::new(FailureClass::Row, EXCHANGE, text)
 }
 
 /// The failure of headers that cannot be written.
 pub(super) fn bad_headers(text: String) -> Failure {
-    bad(HEADERS, text)
+    Failure::new(FailureClass::Row, HEADERS, text)
 }
 
 /// One of each failure with a remedy, for the review of hints.
