@@ -14,7 +14,7 @@ use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::block_on;
-use redis::{Pipeline, Value, cmd};
+use redis::{Pipeline, Value, cmd, from_redis_value};
 
 /// The side of these findings.
 const SIDE: Side = Side::Destination(KIND.name);
@@ -310,14 +310,8 @@ async fn reach(settings: &RedisSettings, server: &Server) -> Result<(NodeFacts, 
 async fn node(connection: &mut RedisConnection) -> Result<NodeFacts, Failure> {
     let info = Info::of(&connection.ask(&cmd("INFO")).await?);
     let sync = connection.ask(cmd("CONFIG").arg("GET").arg("appendfsync")).await?;
-    Ok(NodeFacts { address: connection.address().to_owned(), info, sync: second_text(&sync), may_not_ask: None })
-}
-
-/// The second string of an array.
-fn second_text(reply: &Value) -> Option<String> {
-    let Value::Array(items) = reply else { return None };
-    let Value::BulkString(text) = items.get(1)? else { return None };
-    Some(String::from_utf8_lossy(text).into_owned())
+    let sync = from_redis_value(sync).ok().map(|(_name, value): (String, String)| value);
+    Ok(NodeFacts { address: connection.address().to_owned(), info, sync, may_not_ask: None })
 }
 
 impl StreamFacts {

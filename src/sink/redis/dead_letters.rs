@@ -11,7 +11,7 @@ use super::message::{PARTS, TAKEN};
 use crate::sink::destination::{DeadLetterPlace, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
-use redis::{Cmd, Value, cmd};
+use redis::{Cmd, Value, cmd, from_redis_value};
 use std::collections::VecDeque;
 
 /// The most entries that are read at once, which limits the memory: entries are as large as records.
@@ -39,9 +39,9 @@ impl StreamPages {
         if pages.number("EXISTS")? == 0 {
             return Err(NoDeadLetters::Missing { topic: stream.to_owned() });
         }
-        let count = u64::try_from(pages.number("XLEN")?).unwrap_or_default();
+        let count = pages.number("XLEN")?;
         let reply = pages.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
-        pages.last = entries(&reply, stream).pop_back().map(|last| last.place.to_string());
+        pages.last = entries(reply, stream).pop_back().map(|last| last.place.to_string());
         Ok(PagedDeadLetters::new(pages, count))
     }
 
@@ -57,9 +57,8 @@ impl StreamPages {
         Err(with_fix(of_stream(&address, &error), rights))
     }
 
-    fn number(&self, command: &str) -> Result<i64, Failure> {
-        let reply = self.ask(cmd(command).arg(&self.stream))?;
-        Ok(if let Value::Int(number) = reply { number } else { 0 })
+    fn number(&self, command: &str) -> Result<u64, Failure> {
+        Ok(from_redis_value(self.ask(cmd(command).arg(&self.stream))?).unwrap_or_default())
     }
 }
 
@@ -69,7 +68,7 @@ impl DeadLetterPages for StreamPages {
         let mut range = cmd("XRANGE");
         let at_once = std::mem::replace(&mut self.at_once, 1);
         range.arg(&self.stream).arg(&self.behind).arg(last).arg("COUNT").arg(at_once);
-        let read = entries(&self.ask(&range)?, &self.stream);
+        let read = entries(self.ask(&range)?, &self.stream);
         self.at_once = AT_ONCE.min(2 * at_once);
         if let Some(kept) = read.back() {
             self.behind = format!("({}", kept.place);
@@ -83,37 +82,26 @@ impl DeadLetterPages for StreamPages {
     }
 }
 
+/// A field's name and value.
+type Field = (Vec<u8>, Vec<u8>);
+
 /// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
-fn entries(reply: &Value, stream: &str) -> VecDeque<KeptRecord> {
-    let Value::Array(replied) = reply else { return VecDeque::new() };
-    let kept = |(place, fields): (DeadLetterPlace, Vec<Field<'_>>)| KeptRecord {
-        place,
-        settled: false,
-        record: record(stream, place, &fields),
+fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
+    let entries: Vec<(String, Vec<Field>)> = from_redis_value(reply).unwrap_or_default();
+    let kept = |(id, fields): (String, Vec<Field>)| {
+        let (major, minor) = id.split_once('-')?;
+        let place = DeadLetterPlace { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
+        Some(KeptRecord { place, settled: false, record: record(stream, place, &fields) })
     };
-    replied.iter().map_while(entry).map(kept).collect()
-}
-
-type Field<'a> = (&'a str, &'a [u8]);
-
-fn entry(reply: &Value) -> Option<(DeadLetterPlace, Vec<Field<'_>>)> {
-    let Value::Array(pair) = reply else { return None };
-    let [Value::BulkString(id), Value::Array(words)] = pair.as_slice() else { return None };
-    let (major, minor) = std::str::from_utf8(id).ok()?.split_once('-')?;
-    let place = DeadLetterPlace { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
-    let mut fields = Vec::new();
-    for words in words.chunks_exact(2) {
-        let [Value::BulkString(name), Value::BulkString(value)] = words else { return None };
-        // walrelay writes no field whose name is no text.
-        fields.extend(std::str::from_utf8(name).ok().map(|name| (name, value.as_slice())));
-    }
-    Some((place, fields))
+    entries.into_iter().map_while(kept).collect()
 }
 
 /// The record of an entry.
-fn record(stream: &str, place: DeadLetterPlace, fields: &[Field<'_>]) -> OwnedRecord {
+fn record(stream: &str, place: DeadLetterPlace, fields: &[Field]) -> OwnedRecord {
     let (mut key, mut value, mut headers) = (None, None, Vec::new());
-    for &(name, bytes) in fields {
+    for (name, bytes) in fields {
+        // walrelay writes no field whose name is no text.
+        let (Ok(name), bytes) = (std::str::from_utf8(name), bytes.as_slice()) else { continue };
         match name {
             "key" => key = Some(bytes),
             "payload" => value = Some(bytes),
@@ -160,7 +148,7 @@ mod tests {
         let entry = |id: &[u8], fields| Value::Array(vec![Value::BulkString(id.to_vec()), fields]);
         let fields: [&[u8]; 10] = [b"id", b"a", b"type", b"t", b"key", b"k", b"payload", b"\xff", b"header:key", b"h"];
         let reply = vec![entry(b"7-1", words(&fields)), entry(b"12-0", words(&[b"header:own", b"bad"]))];
-        let found = entries(&Value::Array(reply), "dead");
+        let found = entries(Value::Array(reply), "dead");
         let places: Vec<String> = found.iter().map(|kept| kept.place.to_string()).collect();
         assert_eq!(places, ["7-1", "12-0"]);
         found[0].record.with_record(&mut HeaderRoom::default(), |record| {
@@ -173,7 +161,7 @@ mod tests {
             assert_eq!((record.key, record.value, record.headers.len()), (None, None, 1));
             assert_eq!(record.headers[0].name, "header:own", "only names that are taken are written so");
         });
-        assert!(entries(&Value::Nil, "dead").is_empty());
-        assert!(entries(&Value::Array(vec![Value::Int(3)]), "dead").is_empty());
+        assert!(entries(Value::Nil, "dead").is_empty());
+        assert!(entries(Value::Array(vec![Value::Int(3)]), "dead").is_empty());
     }
 }

@@ -38,6 +38,7 @@ use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time,
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use redis::{Value, cmd};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -308,17 +309,11 @@ fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Se
 }
 
 fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
-    let about = match asked.property("approx") {
-        None => true,
-        Some(given) => switch(given)?,
-    };
+    let about = asked.property("approx").map_or(Ok(true), switch)?;
     match (asked.property("maxlen"), asked.property("approx")) {
         (Some(given), _) => {
-            let entries = number(given, "a number of entries, at least 1")?;
-            Some(entries).filter(|entries| *entries > 0).map_or_else(
-                || Err(given.invalid("a number of entries, at least 1", None)),
-                |entries| Ok(Some(Most { entries, about })),
-            )
+            let entries: NonZeroU64 = number(given, "a number of entries, at least 1")?;
+            Ok(Some(Most { entries: entries.get(), about }))
         }
         (None, Some(given)) => Err(given.needs("maxlen")),
         (None, None) => Ok(None),

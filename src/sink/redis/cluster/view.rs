@@ -13,7 +13,7 @@ use crate::sink::redis::message::SLOTS;
 use crate::sink::{Failure, FailureClass};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use redis::{Value, cmd};
+use redis::{Value, cmd, from_redis_value_ref};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ impl View {
         let range = slot(first)?..=slot(last)?;
         for (number, node) in nodes.iter().enumerate() {
             let (named, port) = named(node)?;
-            let Some(server) = server(named, port, host) else {
+            let Some(server) = server(&named, port, host) else {
                 if number == 0 {
                     self.nameless.push(range.clone());
                 }
@@ -200,20 +200,12 @@ fn shown(ranges: &[RangeInclusive<u16>]) -> Vec<String> {
 }
 
 /// The host and the port of a node in a reply, which may have more parts. `None`: it is no node.
-fn named(node: &Value) -> Option<(&str, u16)> {
+fn named(node: &Value) -> Option<(String, u16)> {
     let Value::Array(node) = node else { return None };
     let [host, Value::Int(port), ..] = node.as_slice() else { return None };
-    let host = if let Value::BulkString(host) = host {
-        std::str::from_utf8(host).ok()?
-    } else if let Value::SimpleString(host) = host {
-        host
-    } else if *host == Value::Nil {
-        // An empty host stands for the address at which that node was asked.
-        ""
-    } else {
-        return None;
-    };
-    Some((host, u16::try_from(*port).ok()?))
+    let host: Option<String> = from_redis_value_ref(host).ok()?;
+    // An empty host stands for the address at which that node was asked.
+    Some((host.unwrap_or_default(), u16::try_from(*port).ok()?))
 }
 
 /// The number of a server, which is appended unless it is there.
