@@ -9,11 +9,11 @@
 //! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
 use super::cluster::{self, View};
-use super::connection::{ANSWER_BYTES, Info, RedisConnection, broken};
-use super::conversation::{AfterRedirect, Conversation, IDLE, Route, Waiting};
+use super::connection::{Info, RedisConnection};
+use super::conversation::{Conversation, IDLE};
 use super::errors::{self, Redirect, environment, said, with_fix};
 use super::message::slot;
-use super::{RedisSettings, Sentinels, ServerPlace};
+use super::{KIND, RedisSettings, Sentinels, ServerPlace};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect};
@@ -38,7 +38,7 @@ pub(super) async fn run(settings: &RedisSettings, receiver: &mut Receiver) {
             Err(failure) => End::Lost(failure),
             Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
             Ok(StreamsFound::Server(connection, info)) => {
-                let mut conversation = Conversation::new(settings, connection, Waiting::of(settings, &info), alone);
+                let mut conversation = Conversation::new(settings, connection, info.has_file_to_wait_for(), alone);
                 let end = serve(&mut conversation, receiver).await;
                 conversation.give_back(receiver);
                 alone = conversation.alone();
@@ -71,13 +71,16 @@ enum End {
 
 /// Serves the connection to a single server until its end.
 async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> End {
+    let mut shown = None;
+    receiver.set_blocked(None);
     loop {
         if conversation.renews() {
             return End::Renewed;
         }
         conversation.fill(receiver);
-        if conversation.has_news() {
-            receiver.set_blocked(conversation.blocked().cloned());
+        if conversation.blocked() != shown.as_ref() {
+            shown = conversation.blocked().cloned();
+            receiver.set_blocked(shown.clone());
         }
         // Without a due time the client sleeps for `IDLE`.
         let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
@@ -86,7 +89,7 @@ async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> 
                 return End::Closed;
             },
             () = poll_fn(|context| conversation.poll(context)) => {
-                if let Err(failure) = conversation.read(receiver, &mut SingleServer) {
+                if let Err(failure) = conversation.read(receiver, None) {
                     return End::Lost(failure);
                 }
             }
@@ -96,15 +99,6 @@ async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> 
                 }
             }
         }
-    }
-}
-
-/// A server without others. If it redirects, it has become a node of a cluster, and the next connection finds that.
-struct SingleServer;
-
-impl Route for SingleServer {
-    fn redirected(&mut self, _stream: &str, _redirect: &Redirect, failure: Failure) -> AfterRedirect {
-        AfterRedirect::Elsewhere(failure)
     }
 }
 
@@ -133,7 +127,7 @@ pub(super) enum StreamsFound {
 /// No server answers, or it refuses the user.
 pub(super) async fn find(settings: &RedisSettings) -> Result<StreamsFound, Failure> {
     let server = match &settings.place {
-        ServerPlace::Nodes(nodes) => return View::read(settings, nodes).await.map(StreamsFound::Cluster),
+        ServerPlace::Nodes(nodes) => return View::read(settings, nodes.clone()).await.map(StreamsFound::Cluster),
         ServerPlace::Sentinels(sentinels) => {
             return primary(settings, sentinels).await.map(|(connection, info)| StreamsFound::Server(connection, info));
         }
@@ -153,19 +147,12 @@ async fn open_and_ask(settings: &RedisSettings, server: &Server) -> Result<(Redi
     Ok((connection, info))
 }
 
-/// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error.
-///
-/// # Errors
-/// The server is not reached.
-pub(super) async fn call(settings: &RedisSettings, key: &str, command: &Cmd) -> Result<(String, Value), Failure> {
-    call_for(settings, key, command, ANSWER_BYTES).await
-}
-
-/// Does the same as [`call`], with a reply of at most `most` bytes.
+/// Sends a command about a key to the server that has it. Returns the server's address and the reply, which may be an error. `most`: the
+/// most bytes of the reply.
 ///
 /// # Errors
 /// The server is not reached, or replies more.
-pub(super) async fn call_for(
+pub(super) async fn call(
     settings: &RedisSettings,
     key: &str,
     command: &Cmd,
@@ -183,7 +170,7 @@ pub(super) async fn call_for(
         let Some(redirect) = redirect else { return Ok((connection.address().to_owned(), reply)) };
         let server = redirect.server(connection.host());
         let server =
-            server.ok_or_else(|| broken(connection.address(), "it does not know the address of another node"))?;
+            server.ok_or_else(|| KIND.broken(connection.address(), "it does not know the address of another node"))?;
         ask = redirect.ask;
         connection = RedisConnection::open_at(settings, &server).await?;
     }
@@ -228,7 +215,7 @@ async fn primary(settings: &RedisSettings, sentinels: &Sentinels) -> Result<(Red
             }
         }
     }
-    replica.ok_or_else(|| unreached.unwrap_or_else(|| broken(&settings.address(), &reasons.join("; "))))
+    replica.ok_or_else(|| unreached.unwrap_or_else(|| KIND.broken(&settings.address(), &reasons.join("; "))))
 }
 
 /// Asks a Sentinel for the primary. `None`: it does not know the name.
@@ -253,11 +240,11 @@ fn of_sentinel(address: &str, reply: &Value) -> Result<Option<Server>, Failure> 
     }
     let items: &[Value] = if let Value::Array(items) = reply { items } else { &[] };
     let [Value::BulkString(host), Value::BulkString(port)] = items else {
-        return Err(broken(address, "it is not a Sentinel"));
+        return Err(KIND.broken(address, "it is not a Sentinel"));
     };
     let host = String::from_utf8_lossy(host).into_owned();
     let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
-    port.map(|port| Some(Server { host, port })).ok_or_else(|| broken(address, "its reply has no port"))
+    port.map(|port| Some(Server { host, port })).ok_or_else(|| KIND.broken(address, "its reply has no port"))
 }
 
 #[cfg(test)]

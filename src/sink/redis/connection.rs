@@ -6,12 +6,13 @@
 //! the socket end. So the socket has the rules of the other destinations (no byte leaves after the close, certificate files are read again),
 //! and limits of its own (how long a reply may be, how long the server may be silent).
 
-use super::RedisSettings;
-use super::errors::{self, CONNECTION, allow, environment, log_in_fails, of_login, said, with_fix};
+use super::errors::{self, allow, environment, log_in_fails, of_login, said, with_fix};
+use super::{KIND, RedisSettings};
 use crate::secret::Secret;
+use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::socket::{Peer, Stream, connect};
-use crate::sink::{Failure, FailureClass};
+use crate::sink::ordered_queue::within;
 use futures_util::FutureExt as _;
 use futures_util::future::{Fuse, FusedFuture as _};
 use redis::aio::MultiplexedConnection;
@@ -23,9 +24,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
-
-/// How long connecting and logging in may take.
-const REACHED_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long sent bytes may stay unacknowledged by the peer before the connection counts as broken.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
@@ -151,10 +149,7 @@ impl RedisConnection {
             connection.log_in(settings).await?;
             Ok(connection)
         };
-        match tokio::time::timeout(REACHED_WITHIN, opening).await {
-            Ok(opened) => opened,
-            Err(_late) => Err(unanswered(&server.address())),
-        }
+        within(&KIND, &server.address(), opening).await
     }
 
     /// Asks for INFO.
@@ -170,7 +165,7 @@ impl RedisConnection {
     pub(super) async fn reach(settings: &RedisSettings, server: &Server) -> Result<Self, Failure> {
         let (address, tls) = (server.address(), settings.tls.as_ref());
         let peer = Peer { host: &server.host, port: server.port, tls, unread_at_most: Some(DEAD_AFTER) };
-        let stream = connect(peer).await.map_err(|error| broken(&address, &error.to_string()))?;
+        let stream = connect(peer).await.map_err(|error| KIND.broken(&address, &error.to_string()))?;
         Self::over(stream, server).await
     }
 
@@ -189,7 +184,7 @@ impl RedisConnection {
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(QUEUE);
         let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
         let connecting = MultiplexedConnection::new_with_config(&nobody, counted, config).await;
-        let (library, driver) = connecting.map_err(|error| broken(&address, &error.to_string()))?;
+        let (library, driver) = connecting.map_err(|error| KIND.broken(&address, &error.to_string()))?;
         let driver: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(driver);
         Ok(Self { library, driver: driver.fuse(), traffic, host: server.host.clone(), address })
     }
@@ -254,15 +249,13 @@ impl RedisConnection {
         Ok(self.call_all(commands).await?.pop().unwrap_or_default())
     }
 
-    /// Sends a command and waits for its reply for [`REACHED_WITHIN`] at most.
+    /// Sends a command and waits for its reply as [`within`] does.
     ///
     /// # Errors
     /// The connection is lost, or the server hangs.
     pub(super) async fn ask(&mut self, command: &Cmd) -> Result<Value, Failure> {
-        match tokio::time::timeout(REACHED_WITHIN, self.call(command)).await {
-            Ok(replied) => replied,
-            Err(_late) => Err(unanswered(&self.address)),
-        }
+        let address = self.address.clone();
+        within(&KIND, &address, self.call(command)).await
     }
 
     /// Sends several commands in one write and waits for their replies.
@@ -334,7 +327,7 @@ impl RedisConnection {
     /// understand. A server with too many clients sends its error before it reads a command, so that the library gives it to nobody.
     pub(super) fn lost(&self) -> Failure {
         let ended = self.last_error().or_else(|| locked(&self.traffic).ended.clone());
-        broken(&self.address, ended.as_deref().unwrap_or("it does not speak Redis' protocol"))
+        KIND.broken(&self.address, ended.as_deref().unwrap_or("it does not speak Redis' protocol"))
     }
 
     /// The server's address, for people.
@@ -378,16 +371,6 @@ impl Info {
     }
 }
 
-fn unanswered(address: &str) -> Failure {
-    broken(address, &format!("no answer within {} s", REACHED_WITHIN.as_secs()))
-}
-
-/// The failure of a connection that cannot be opened, or is lost.
-pub(super) fn broken(address: &str, reason: &str) -> Failure {
-    let text = format!("Redis at {address} cannot be reached: {reason}");
-    Failure::new(FailureClass::Environment, CONNECTION, text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,7 +394,7 @@ mod tests {
         let server = Server { host: "h".to_owned(), port: 6379 };
         let mut connection = RedisConnection::over(stream, &server).await.unwrap();
         let lost = connection.call(&cmd("PING")).await.unwrap_err();
-        assert_eq!(lost, broken("h:6379", "ERR max number of clients reached"));
+        assert_eq!(lost, KIND.broken("h:6379", "ERR max number of clients reached"));
     }
 
     #[test]

@@ -3,15 +3,16 @@
 //! In: records from the ordered queue. Out: their outcomes. Several batches are under way at a time, and the server serves them one after the
 //! other; no two of them have records of one key. A batch (a [`BatchStep`]) is one command that adds all entries or none, or several such
 //! commands, no two of which have records of one key. This file sends nothing a second time by itself, and does not connect. The owner of
-//! the connection decides which records go over it, and what follows a redirect ([`Route`]).
+//! the connection decides which records go over it. A cluster's [`Routes`] decide what follows a redirect.
 
-use super::connection::{Info, RedisConnection, Replies, broken};
-use super::errors::{self, Judged, NOT_WRITABLE, Redirect, environment, said, with_fix};
+use super::cluster::routes::Routes;
+use super::connection::{RedisConnection, Replies};
+use super::errors::{self, Judged, NOT_WRITABLE, environment, said, with_fix};
 use super::message::{BatchForm, batch};
-use super::{RedisSettings, ReplicaWait};
+use super::{KIND, RedisSettings, ReplicaWait};
 use crate::sink::ordered_queue::{Fit, Receiver, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::{Failure, FailureClass};
-use redis::{Pipeline, RedisResult, Value, cmd};
+use redis::{Pipeline, RedisResult, Value, cmd, from_redis_value_ref};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::slice::Iter;
@@ -84,46 +85,15 @@ impl Size {
     }
 }
 
-/// The command that waits for replicas and the append-only file.
-#[derive(Clone, Copy)]
-pub(super) struct Waiting {
-    wait: ReplicaWait,
-    /// Whether it is WAITAOF. Otherwise it is WAIT.
-    file: bool,
-}
-
-impl Waiting {
-    /// The command for these settings, if they ask to wait.
-    pub(super) fn of(settings: &RedisSettings, info: &Info) -> Option<Self> {
-        settings.wait.map(|wait| Self { wait, file: info.has_file_to_wait_for() })
-    }
-}
-
-/// The owner of a connection, which decides on redirects.
-pub(super) trait Route {
-    /// Decides on records of `stream`, none of which was added, after a redirect.
-    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect;
-
-    /// Notes the outcomes of records of `stream`, in their order.
-    fn judged(&mut self, _stream: &str, _outcomes: &[RecordOutcome]) {}
-}
-
-/// The decision on records after a redirect.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum AfterRedirect {
-    /// They are sent again at once.
-    Again,
-    /// They are sent again after a pause.
-    Later(Failure),
-    /// They are sent again over another connection.
-    Elsewhere(Failure),
-}
+/// The routes of a cluster, and the number of a connection's node in them. `None`: the connection is to a single server.
+pub(super) type NodeRoutes<'a> = Option<(&'a mut Routes, usize)>;
 
 /// A connection, and the batches under way on it.
 pub(super) struct Conversation<'a> {
     settings: &'a RedisSettings,
     connection: RedisConnection,
-    waiting: Option<Waiting>,
+    /// Whether the command that waits for replicas is WAITAOF, which also waits for the append-only file. Otherwise it is WAIT.
+    file: bool,
     steps: VecDeque<BatchStep>,
     under_way: Size,
     /// Empty batches, whose memory is used again.
@@ -140,21 +110,14 @@ pub(super) struct Conversation<'a> {
     is_bloated: bool,
     /// The failure that all records here wait for.
     blocked: Option<Failure>,
-    /// Whether `blocked` has changed since [`Conversation::has_news`].
-    news: bool,
 }
 
 impl<'a> Conversation<'a> {
-    pub(super) fn new(
-        settings: &'a RedisSettings,
-        connection: RedisConnection,
-        waiting: Option<Waiting>,
-        alone: usize,
-    ) -> Self {
+    pub(super) fn new(settings: &'a RedisSettings, connection: RedisConnection, file: bool, alone: usize) -> Self {
         Self {
             settings,
             connection,
-            waiting,
+            file,
             steps: VecDeque::new(),
             under_way: Size::default(),
             spare: Vec::new(),
@@ -164,7 +127,6 @@ impl<'a> Conversation<'a> {
             answered: false,
             is_bloated: false,
             blocked: None,
-            news: true,
         }
     }
 
@@ -225,9 +187,10 @@ impl<'a> Conversation<'a> {
 
     /// Gives the library the commands, in one write with WAIT or WAITAOF.
     fn hand_over(&mut self, mut step: BatchStep) {
-        if let Some(Waiting { wait, file }) = self.waiting {
-            let mut question = if file { cmd("WAITAOF") } else { cmd("WAIT") };
-            if file {
+        if let Some(wait) = self.settings.wait {
+            let mut question = cmd("WAIT");
+            if self.file {
+                question = cmd("WAITAOF");
                 question.arg(1);
             }
             question.arg(wait.replicas).arg(wait.patience.as_millis().to_string());
@@ -254,29 +217,24 @@ impl<'a> Conversation<'a> {
 
     /// When the owner has to look at this connection again even if nothing comes. `None`: no time is due.
     pub(super) fn wake(&self) -> Option<Instant> {
-        let silent = if self.steps.is_empty() { None } else { Some(self.heard() + self.silent_at_most()) };
-        self.later.into_iter().chain(silent).min()
+        self.later.into_iter().chain(self.silent_for(self.settings.timeout)).min()
     }
 
-    /// How long the connection may be silent while replies are due. The server answers WAIT only when its condition holds or its time is over.
-    fn silent_at_most(&self) -> Duration {
-        self.settings.timeout + self.waited_at_most()
-    }
-
+    /// The time of a wait: the server answers WAIT only when its condition holds or its time is over.
     fn waited_at_most(&self) -> Duration {
         self.settings.wait.map_or(Duration::ZERO, |wait| wait.patience)
     }
 
-    /// When replies will have been due for `time`, beyond the time of a wait. `None`: no replies are due.
+    /// When the connection will have been silent for `time`, beyond the time of a wait, while replies are due. `None`: no replies are due.
     pub(super) fn silent_for(&self, time: Duration) -> Option<Instant> {
-        if self.steps.is_empty() { None } else { Some(self.heard() + time + self.waited_at_most()) }
+        (!self.steps.is_empty()).then(|| self.heard() + time + self.waited_at_most())
     }
 
-    /// The failure if replies have been due for too long.
+    /// The failure if the connection has been silent for too long while replies are due.
     pub(super) fn overdue(&self) -> Option<Failure> {
-        let most = self.silent_at_most();
-        let overdue = !self.steps.is_empty() && self.heard().elapsed() >= most;
-        overdue.then(|| broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
+        self.silent_for(self.settings.timeout).filter(|time| *time <= Instant::now())?;
+        let most = self.settings.timeout + self.waited_at_most();
+        Some(KIND.broken(self.connection.address(), &format!("no reply for {} s", most.as_secs())))
     }
 
     /// Whether the next batch waits again for replicas, or for the file, that were missing before.
@@ -304,21 +262,11 @@ impl<'a> Conversation<'a> {
         self.blocked.as_ref()
     }
 
-    /// Whether [`Conversation::blocked`] has changed since the last call.
-    pub(super) fn has_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
-    }
-
-    fn set_blocked(&mut self, blocked: Option<Failure>) {
-        self.news |= self.blocked != blocked;
-        self.blocked = blocked;
-    }
-
     /// Judges all replies that have come.
     ///
     /// # Errors
     /// The connection has to be given up.
-    pub(super) fn read(&mut self, receiver: &mut Receiver, route: &mut impl Route) -> Result<(), Failure> {
+    pub(super) fn read(&mut self, receiver: &mut Receiver, mut routes: NodeRoutes<'_>) -> Result<(), Failure> {
         let (mut nobody, mut settled) = (Context::from_waker(Waker::noop()), Ok(()));
         while settled.is_ok()
             && let Some(mut step) = self.steps.pop_front_if(|step| step.is_replied(&mut nobody))
@@ -327,7 +275,7 @@ impl<'a> Conversation<'a> {
                 self.under_way.records -= step.size.records;
                 self.under_way.bytes -= step.size.bytes;
                 self.connection.settled();
-                self.judge(step, &replies, receiver, route)
+                self.judge(step, &replies, receiver, &mut routes)
             } else {
                 self.steps.push_front(step);
                 Err(self.lost(receiver))
@@ -342,7 +290,7 @@ impl<'a> Conversation<'a> {
     }
 
     fn not_understood(&self) -> Failure {
-        broken(self.connection.address(), "its reply does not fit what was sent")
+        KIND.broken(self.connection.address(), "its reply does not fit what was sent")
     }
 
     /// Judges the replies to a batch.
@@ -351,7 +299,7 @@ impl<'a> Conversation<'a> {
         mut step: BatchStep,
         replies: &[Value],
         receiver: &mut Receiver,
-        route: &mut impl Route,
+        routes: &mut NodeRoutes<'_>,
     ) -> Result<(), Failure> {
         let mut replies = replies.iter();
         let mut concluded = Concluded::default();
@@ -361,25 +309,25 @@ impl<'a> Conversation<'a> {
             let taken = step.taken.get(first..first + records).unwrap_or_default();
             let asked = errors::JudgedBatch { settings: self.settings, address: self.connection.address(), form };
             let judging = Judging { asked, asking, taken, receiver };
-            if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, route) {
+            if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, routes) {
                 break;
             }
             first += records;
         }
-        let missing = match self.waiting {
+        let missing = match self.settings.wait {
             None => Ok(None),
             Some(_) if concluded.broken => Err(self.not_understood()),
-            Some(waiting) => waited(waiting, self.settings, self.connection.address(), replies.next()),
+            Some(wait) => waited(wait, self.file, self.settings, self.connection.address(), replies.next()),
         };
         let concluded = self.conclude(concluded);
         if step.parts.is_empty() && missing == Ok(None) && self.later.is_none() {
-            self.set_blocked(None);
+            self.blocked = None;
         }
         let any_added =
             step.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate));
         match (concluded, missing) {
             (Ok(()), Ok(Some(missing))) if any_added => {
-                self.set_blocked(Some(missing));
+                self.blocked = Some(missing);
                 self.settle_unadded(&mut step, receiver);
                 step.parts.clear();
                 step.size = Size::default();
@@ -408,10 +356,10 @@ impl<'a> Conversation<'a> {
             return Err(failure);
         }
         if let Some(failure) = concluded.later {
-            self.set_blocked(Some(failure));
+            self.blocked = Some(failure);
             self.later = Some(Instant::now() + LATER);
         } else if concluded.each && self.later.is_none() {
-            self.set_blocked(None);
+            self.blocked = None;
         }
         Ok(())
     }
@@ -531,7 +479,7 @@ impl Judging<'_> {
         replies: &mut Iter<'_, Value>,
         outcomes: &mut Vec<RecordOutcome>,
         concluded: &mut Concluded,
-        route: &mut impl Route,
+        routes: &mut NodeRoutes<'_>,
     ) -> bool {
         let errors::JudgedBatch { settings, address, .. } = self.asked;
         let may_not_ask = self
@@ -549,21 +497,26 @@ impl Judging<'_> {
         match judged {
             Judged::Each => {
                 concluded.each = true;
-                route.judged(stream(), own);
+                if let Some((routes, _)) = routes {
+                    routes.judged(stream(), own);
+                }
             }
             Judged::Later(failure) => concluded.later = Some(failure),
             Judged::Elsewhere(failure) => concluded.elsewhere = Some(failure),
             Judged::Alone => concluded.alone += self.taken.len(),
             Judged::Broken => concluded.broken = true,
             Judged::Redirected(redirect, failure) => {
-                let next = match may_not_ask {
-                    Some(failure) => AfterRedirect::Later(failure),
-                    None => route.redirected(stream(), &redirect, failure),
+                let later = match (may_not_ask, routes) {
+                    (Some(failure), _) => Some(failure),
+                    (None, Some((routes, node))) => routes.redirected(*node, stream(), &redirect, failure),
+                    // The server has become a node of a cluster. The next connection finds that.
+                    (None, None) => {
+                        concluded.elsewhere = Some(failure);
+                        None
+                    }
                 };
-                match next {
-                    AfterRedirect::Again => {}
-                    AfterRedirect::Later(failure) => own.fill(RecordOutcome::Later(failure)),
-                    AfterRedirect::Elsewhere(failure) => concluded.elsewhere = Some(failure),
+                if let Some(failure) = later {
+                    own.fill(RecordOutcome::Later(failure));
                 }
             }
         }
@@ -573,29 +526,29 @@ impl Judging<'_> {
 
 /// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
 fn waited(
-    waiting: Waiting,
+    wait: ReplicaWait,
+    file: bool,
     settings: &RedisSettings,
     address: &str,
     reply: Option<&Value>,
 ) -> Result<Option<Failure>, Failure> {
-    let (files, replicas) = match reply {
-        Some(Value::Int(replicas)) if !waiting.file => (1, *replicas),
-        Some(Value::Array(both)) if waiting.file && matches!(both.as_slice(), [Value::Int(_), Value::Int(_)]) => {
-            let number = |at: usize| if let Some(Value::Int(number)) = both.get(at) { *number } else { 0 };
-            (number(0), number(1))
-        }
-        other => {
-            let error = other.and_then(said).unwrap_or_else(|| "ERR its reply to WAIT is none".to_owned());
-            let rights = ["+wait", "+waitaof"];
-            return Err(with_fix(environment(address, &error), || errors::allow(settings, &rights)));
-        }
+    let reply = reply.unwrap_or(&Value::Nil);
+    let has: Option<(i64, i64)> = if file {
+        from_redis_value_ref(reply).ok()
+    } else {
+        from_redis_value_ref(reply).ok().map(|replicas| (1, replicas))
     };
-    if files >= 1 && replicas >= i64::from(waiting.wait.replicas) {
+    let Some((files, replicas)) = has else {
+        let error = said(reply).unwrap_or_else(|| "ERR its reply to WAIT is none".to_owned());
+        let rights = ["+wait", "+waitaof"];
+        return Err(with_fix(environment(address, &error), || errors::allow(settings, &rights)));
+    };
+    if files >= 1 && replicas >= i64::from(wait.replicas) {
         return Ok(None);
     }
     let text = format!(
         "Redis at {address} has the records in {files} append-only file and {replicas} of {} replicas",
-        waiting.wait.replicas
+        wait.replicas
     );
     Ok(Some(Failure::new(FailureClass::Environment, NOT_WRITABLE, text)))
 }

@@ -47,7 +47,7 @@ impl StreamPages {
 
     /// Sends a command. Returns a reply that is no error.
     fn ask(&self, command: &Cmd) -> Result<Value, Failure> {
-        let asking = client::call_for(&self.settings, &self.stream, command, MOST_BYTES);
+        let asking = client::call(&self.settings, &self.stream, command, MOST_BYTES);
         let (address, reply) = block_on(asking)?;
         let Some(error) = said(&reply) else { return Ok(reply) };
         let rights = || {

@@ -7,6 +7,7 @@
 use super::RedisSettings;
 use super::message::BatchForm;
 use crate::setting_text::shell_quoted;
+use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass};
@@ -62,7 +63,6 @@ pub(super) const NOT_WRITABLE: &str = "not_writable";
 pub(super) const NOT_PERMITTED: &str = "not_permitted";
 pub(super) const WRONG_TYPE: &str = "wrong_type";
 const REFUSED: &str = "refused";
-pub(super) const CONNECTION: &str = "connection";
 pub(super) const STREAM: &str = "stream";
 pub(super) const HEADERS: &str = "headers";
 

@@ -23,6 +23,7 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
+use self::connection::ANSWER_BYTES;
 use self::dead_letters::StreamPages;
 use self::message::{Adding, Most};
 use super::{Failure, FailureClass, Record, Sink};
@@ -37,7 +38,7 @@ use crate::sink::destination::{
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
-use redis::{Value, cmd};
+use redis::{cmd, from_redis_value};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
@@ -231,12 +232,11 @@ impl ScratchStream {
     fn number(&self, what: &'static str, command: &str) -> Result<i64, ScratchError> {
         let mut command = cmd(command);
         command.arg(&self.stream);
-        let asked = block_on(client::call(&self.settings, &self.stream, &command));
+        let asked = block_on(client::call(&self.settings, &self.stream, &command, ANSWER_BYTES));
         let (_, reply) = asked.map_err(|failure| self.failed(what, &failure.text))?;
-        match (&reply, errors::said(&reply)) {
-            (Value::Int(number), _) => Ok(*number),
-            (_, Some(error)) => Err(self.failed(what, &error)),
-            (_, None) => Err(self.failed(what, "its reply is not a number")),
+        match errors::said(&reply) {
+            Some(error) => Err(self.failed(what, &error)),
+            None => from_redis_value(reply).map_err(|_| self.failed(what, "its reply is not a number")),
         }
     }
 }

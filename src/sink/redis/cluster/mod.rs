@@ -21,26 +21,26 @@
 //! Specification: Redis, "Redis cluster specification".
 
 mod node;
-mod routes;
+pub(super) mod routes;
 mod view;
 
 pub(super) use view::View;
 #[cfg(test)]
 pub(super) use view::tests::{slots, view};
 
-use super::connection::broken;
 use super::conversation::{Conversation, IDLE, Size};
-use super::{RedisSettings, ServerPlace};
+use super::{KIND, RedisSettings, ServerPlace};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, TakenRecord};
 use node::{Node, NodeState, Pending};
-use routes::{NodeAnswers, Routes};
+use routes::Routes;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
+use view::number_of;
 
 /// If a node is silent for so long while replies are due, it may have lost its slots: the client asks the others.
 const SUSPECT_AFTER: Duration = Duration::from_secs(2);
@@ -163,7 +163,7 @@ impl<'a> Cluster<'a> {
         self.routes.asked();
         self.unserved = unserved.map(|slot| self.routes.unserved(slot));
         if self.unserved.is_some() {
-            self.routes.set_stale();
+            self.routes.stale = true;
         }
     }
 
@@ -189,17 +189,17 @@ impl<'a> Cluster<'a> {
                 NodeState::Closed(_) => (!node.is_idle(), false, None),
             };
             if suspect {
-                self.routes.set_stale();
+                self.routes.stale = true;
             }
             let replaced = useless && node.has_steps() && !self.routes.is_owner(number);
-            let replaced =
-                replaced.then(|| broken(&node.server.address(), "it acknowledges nothing, and has no slots any more"));
+            let replaced = replaced
+                .then(|| KIND.broken(&node.server.address(), "it acknowledges nothing, and has no slots any more"));
             if let Some(failure) = overdue.or(replaced) {
                 self.lost(number, failure, receiver);
             }
         }
-        if self.routes.is_stale() && self.viewing.is_none() && self.view_from <= now {
-            self.viewing = Some(Box::pin(ask(self.settings, self.informants())));
+        if self.routes.stale && self.viewing.is_none() && self.view_from <= now {
+            self.viewing = Some(Box::pin(View::read(self.settings, self.informants())));
         }
     }
 
@@ -221,9 +221,7 @@ impl<'a> Cluster<'a> {
         }
         let mut once = Vec::with_capacity(all.len());
         for server in all {
-            if !once.contains(&server) {
-                once.push(server);
-            }
+            number_of(&mut once, server);
         }
         once
     }
@@ -246,7 +244,7 @@ impl<'a> Cluster<'a> {
         });
         // If this time has passed, the client waits for the next view already.
         let look = look.filter(|time| *time > now);
-        let view = (self.routes.is_stale() && self.viewing.is_none()).then_some(self.view_from);
+        let view = (self.routes.stale && self.viewing.is_none()).then_some(self.view_from);
         let due = self.nodes.iter().filter_map(Node::wake).chain(look).chain(view);
         due.min().unwrap_or_else(|| now + IDLE)
     }
@@ -302,7 +300,7 @@ impl<'a> Cluster<'a> {
         let Self { routes, nodes, settings, .. } = self;
         let Some(node) = nodes.get_mut(number) else { return };
         let NodeState::Open(conversation) = &mut node.state else { return };
-        let failure = conversation.read(receiver, &mut NodeAnswers { routes, by: number }).err();
+        let failure = conversation.read(receiver, Some((&mut *routes, number))).err();
         if node.is_alone() {
             // These records wait in shares, and several may be of one key.
             node.give_back_pending(receiver);
@@ -320,7 +318,7 @@ impl<'a> Cluster<'a> {
         if let Some(node) = self.nodes.get_mut(number) {
             node.lost(failure, receiver);
         }
-        self.routes.set_stale();
+        self.routes.stale = true;
     }
 
     /// Takes over a view. Waiting records are routed again. Batches under way stay so, until their node answers or is given up.
@@ -343,8 +341,4 @@ impl<'a> Cluster<'a> {
         let nodes = nodes.map(|(node, server)| node.unwrap_or_else(|| Node::new(self.settings, server.clone())));
         self.nodes = nodes.collect();
     }
-}
-
-async fn ask(settings: &RedisSettings, nodes: Vec<Server>) -> Result<View, Failure> {
-    View::read(settings, &nodes).await
 }

@@ -12,7 +12,7 @@ use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
 use crate::sink::redis::RedisSettings;
 use crate::sink::redis::connection::RedisConnection;
-use crate::sink::redis::conversation::{Conversation, Size, Waiting};
+use crate::sink::redis::conversation::{Conversation, Size};
 use crate::sink::redis::errors::{allow, with_fix};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -217,12 +217,10 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
 async fn open(settings: &RedisSettings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
     let mut connection = RedisConnection::open_at(settings, &server).await?;
     connection.may_batch(settings).await?;
-    let waiting = match settings.wait {
-        Some(_) => {
-            let info = connection.info().await.map_err(|failure| with_fix(failure, || allow(settings, &["+info"])))?;
-            Waiting::of(settings, &info)
-        }
-        None => None,
-    };
-    Ok(Box::new(Conversation::new(settings, connection, waiting, alone)))
+    let mut file = false;
+    if settings.wait.is_some() {
+        let info = connection.info().await.map_err(|failure| with_fix(failure, || allow(settings, &["+info"])))?;
+        file = info.has_file_to_wait_for();
+    }
+    Ok(Box::new(Conversation::new(settings, connection, file, alone)))
 }

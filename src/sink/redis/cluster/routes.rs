@@ -11,11 +11,10 @@
 //! may still have the stream, and the entry would create it a second time on the new node.
 //! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
 
-use super::view::View;
+use super::view::{View, number_of};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::RecordOutcome;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::redis::conversation::{AfterRedirect, Route};
 use crate::sink::redis::errors::Redirect;
 use crate::sink::redis::message::slot;
 use std::collections::HashMap;
@@ -38,7 +37,7 @@ pub(super) struct Way {
 
 /// The nodes, their slots and the redirects.
 #[derive(Debug)]
-pub(super) struct Routes {
+pub(in crate::sink::redis) struct Routes {
     /// The nodes by number.
     servers: Vec<Server>,
     /// The node of each slot.
@@ -50,7 +49,7 @@ pub(super) struct Routes {
     /// The last view.
     view: View,
     /// Whether that view may be old.
-    stale: bool,
+    pub(super) stale: bool,
     /// The node that a MOVED named, which has a newer view.
     knows: Option<Server>,
 }
@@ -105,22 +104,6 @@ impl Routes {
         self.asks.clear();
     }
 
-    /// Forgets all redirects.
-    fn forget(&mut self) {
-        self.asks.clear();
-        self.redirects.clear();
-    }
-
-    /// Notes that the view may be old.
-    pub(super) fn set_stale(&mut self) {
-        self.stale = true;
-    }
-
-    /// Whether the view may be old.
-    pub(super) fn is_stale(&self) -> bool {
-        self.stale
-    }
-
     /// Notes that the client asks for a view now. Returns the node to ask first, if a redirect named one.
     pub(super) fn refreshing(&mut self) -> Option<Server> {
         self.stale = false;
@@ -140,34 +123,29 @@ impl Routes {
         let mut servers = view.primaries.clone();
         let numbers = self.servers.iter().enumerate().map(|(number, server)| {
             let known = servers.iter().position(|known| known == server);
-            known.or_else(|| {
-                keeps(number).then(|| {
-                    servers.push(server.clone());
-                    servers.len() - 1
-                })
-            })
+            known.or_else(|| keeps(number).then(|| number_of(&mut servers, server.clone())))
         });
         let numbers = numbers.collect();
         self.servers = servers;
         self.owners = owners;
-        self.forget();
+        self.asks.clear();
+        self.redirects.clear();
         Some(numbers)
     }
 
-    fn number(&mut self, server: Server) -> u16 {
-        let number = self.servers.iter().position(|known| *known == server).unwrap_or_else(|| {
-            self.servers.push(server);
-            self.servers.len() - 1
-        });
-        u16::try_from(number).unwrap_or(NONE)
-    }
-
-    /// Decides on records of `stream` that the node `from` did not add.
-    fn redirected(&mut self, from: usize, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect {
+    /// Decides on records of `stream` that the node `from` did not add. `None`: they are sent again at once. Otherwise they are sent again
+    /// after a pause, and the failure is returned.
+    pub(in crate::sink::redis) fn redirected(
+        &mut self,
+        from: usize,
+        stream: &str,
+        redirect: &Redirect,
+        failure: Failure,
+    ) -> Option<Failure> {
         let said_by = self.servers.get(from).map_or("", |server| server.host.as_str());
         let Some(server) = redirect.server(said_by) else {
             self.stale = true;
-            return AfterRedirect::Later(failure);
+            return Some(failure);
         };
         let known = if redirect.ask {
             self.asks.contains_key(stream)
@@ -176,7 +154,7 @@ impl Routes {
             self.owners.get(usize::from(redirect.slot)).is_some_and(|owner| usize::from(*owner) != from)
         };
         if known {
-            return AfterRedirect::Again;
+            return None;
         }
         if !redirect.ask {
             self.stale = true;
@@ -185,7 +163,7 @@ impl Routes {
         let redirects = self.redirects.entry(stream.to_owned()).or_default();
         *redirects += 1;
         let at_once = *redirects <= AT_ONCE;
-        let number = self.number(server);
+        let number = u16::try_from(number_of(&mut self.servers, server)).unwrap_or(NONE);
         if !redirect.ask {
             if let Some(owner) = self.owners.get_mut(usize::from(redirect.slot)) {
                 *owner = number;
@@ -193,33 +171,17 @@ impl Routes {
         } else if at_once {
             self.asks.insert(stream.to_owned(), number);
         }
-        if at_once { AfterRedirect::Again } else { AfterRedirect::Later(failure) }
+        (!at_once).then_some(failure)
     }
 
-    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
+    /// Notes the outcomes of records of `stream`, in their order.
+    pub(in crate::sink::redis) fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
         if let Some(RecordOutcome::Later(_)) = outcomes.first() {
             // No node has the slot, or the node that answers is cut off from the others.
             self.stale = true;
         } else if !self.redirects.is_empty() {
             self.redirects.remove(stream);
         }
-    }
-}
-
-/// A node's answers about the routes of records.
-pub(super) struct NodeAnswers<'a> {
-    pub(super) routes: &'a mut Routes,
-    /// The node's number.
-    pub(super) by: usize,
-}
-
-impl Route for NodeAnswers<'_> {
-    fn redirected(&mut self, stream: &str, redirect: &Redirect, failure: Failure) -> AfterRedirect {
-        self.routes.redirected(self.by, stream, redirect, failure)
-    }
-
-    fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
-        self.routes.judged(stream, outcomes);
     }
 }
 
@@ -238,9 +200,8 @@ mod tests {
         Failure::new(FailureClass::Environment, "not_writable", "x")
     }
 
-    fn redirected(routes: &mut Routes, by: usize, error: &str) -> AfterRedirect {
-        let redirect = Redirect::of(error).unwrap();
-        NodeAnswers { routes, by }.redirected("foo", &redirect, failure())
+    fn redirected(routes: &mut Routes, by: usize, error: &str) -> Option<Failure> {
+        routes.redirected(by, "foo", &Redirect::of(error).unwrap(), failure())
     }
 
     fn at(routes: &Routes) -> (String, bool) {
@@ -252,11 +213,11 @@ mod tests {
     fn moved_moves_the_slot_and_makes_the_view_old() {
         let mut routes = routes();
         assert_eq!(at(&routes), ("b:2".to_owned(), false));
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), AfterRedirect::Again);
-        assert_eq!((at(&routes), routes.is_stale()), (("c:3".to_owned(), false), true));
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), None);
+        assert_eq!((at(&routes), routes.stale), (("c:3".to_owned(), false), true));
         // The others that were under way say the same.
         for _ in 0..20 {
-            assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), AfterRedirect::Again);
+            assert_eq!(redirected(&mut routes, 1, "MOVED 12182 c:3"), None);
         }
         assert_eq!((routes.servers().len(), routes.refreshing().unwrap().port), (3, 3));
         assert_eq!(routes.slot_after("hello"), "a:1");
@@ -265,8 +226,8 @@ mod tests {
     #[test]
     fn ask_is_for_one_stream_once() {
         let mut routes = routes();
-        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), AfterRedirect::Again);
-        assert_eq!((at(&routes), routes.is_stale()), (("a:1".to_owned(), true), false));
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), None);
+        assert_eq!((at(&routes), routes.stale), (("a:1".to_owned(), true), false));
         assert_eq!(routes.slot_after("{foo}2"), "b:2");
         routes.asked();
         assert_eq!(at(&routes), ("b:2".to_owned(), false));
@@ -276,15 +237,15 @@ mod tests {
     fn nodes_that_name_one_another_are_followed_a_few_times_at_once() {
         let mut routes = routes();
         let mut at_once = 0;
-        while redirected(&mut routes, 1, "ASK 12182 a:1") == AfterRedirect::Again {
+        while redirected(&mut routes, 1, "ASK 12182 a:1").is_none() {
             routes.asked();
             at_once += 1;
         }
         assert_eq!((at_once, at(&routes).1), (AT_ONCE, false));
         routes.judged("foo", &[RecordOutcome::Delivered]);
-        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), AfterRedirect::Again);
+        assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), None);
         let mut by = 0;
-        while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])) == AfterRedirect::Again {
+        while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])).is_none() {
             by = 1 - by;
             assert!(routes.redirects["foo"] <= AT_ONCE);
         }
@@ -293,9 +254,9 @@ mod tests {
     #[test]
     fn a_node_that_nobody_can_name_is_waited_for() {
         let mut routes = routes();
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 ?:3"), AfterRedirect::Later(failure()));
-        assert!(routes.is_stale() && at(&routes).0 == "b:2");
-        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 :3"), AfterRedirect::Again);
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 ?:3"), Some(failure()));
+        assert!(routes.stale && at(&routes).0 == "b:2");
+        assert_eq!(redirected(&mut routes, 1, "MOVED 12182 :3"), None);
         assert_eq!(at(&routes).0, "b:3");
     }
 

@@ -6,10 +6,11 @@
 
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::redis::RedisSettings;
-use crate::sink::redis::connection::{Info, RedisConnection, broken};
+use crate::sink::ordered_queue::within;
+use crate::sink::redis::connection::{Info, RedisConnection};
 use crate::sink::redis::errors::{NOT_PERMITTED, NOT_WRITABLE, environment, said, server};
 use crate::sink::redis::message::SLOTS;
+use crate::sink::redis::{KIND, RedisSettings};
 use crate::sink::{Failure, FailureClass};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -19,9 +20,6 @@ use std::time::Duration;
 
 /// How long the client waits for a node before it asks the next one as well.
 const ASKED_BESIDE_AFTER: Duration = Duration::from_secs(2);
-
-/// How long a node may take in all, even a distant one: to connect, log in and answer takes several round trips.
-const ASKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The cluster as one node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,9 +43,9 @@ impl View {
     ///
     /// # Errors
     /// No node gives a view.
-    pub(in crate::sink::redis) async fn read(settings: &RedisSettings, nodes: &[Server]) -> Result<Self, Failure> {
+    pub(in crate::sink::redis) async fn read(settings: &RedisSettings, nodes: Vec<Server>) -> Result<Self, Failure> {
         let (mut failures, mut cut_off, mut asked) = (Vec::new(), None, FuturesUnordered::new());
-        let mut left = nodes.iter();
+        let mut left = nodes.into_iter();
         loop {
             asked.extend(left.next().map(|node| ask(settings, node)));
             match tokio::time::timeout(ASKED_BESIDE_AFTER, asked.next()).await {
@@ -87,7 +85,7 @@ impl View {
         if let Some(error) = said(reply) {
             return Err(environment(by, &error));
         }
-        let none = || broken(by, "its reply names no slots");
+        let none = || KIND.broken(by, "its reply names no slots");
         let Value::Array(ranges) = reply else { return Err(none()) };
         for range in ranges {
             view.add(range, host).ok_or_else(none)?;
@@ -113,10 +111,10 @@ impl View {
                 continue;
             };
             if number > 0 {
-                push(&mut self.replicas, server);
+                number_of(&mut self.replicas, server);
                 continue;
             }
-            let primary = push(&mut self.primaries, server);
+            let primary = number_of(&mut self.primaries, server);
             self.ranges.push((range.clone(), primary));
         }
         Some(())
@@ -142,14 +140,9 @@ impl View {
     pub(in crate::sink::redis) fn uncovered(&self) -> Vec<String> {
         let owners = self.owners();
         let slots = (0..).zip(owners).filter(|(slot, owner)| *owner == u16::MAX && !is_in(&self.nameless, *slot));
-        let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
-        for (slot, _) in slots {
-            match ranges.last_mut() {
-                Some(range) if *range.end() + 1 == slot => *range = *range.start()..=slot,
-                Some(_) | None => ranges.push(slot..=slot),
-            }
-        }
-        shown(&ranges)
+        let slots: Vec<u16> = slots.map(|(slot, _)| slot).collect();
+        let runs = slots.chunk_by(|slot, next| slot + 1 == *next);
+        shown(&runs.filter_map(|run| Some(*run.first()?..=*run.last()?)).collect::<Vec<_>>())
     }
 
     /// The slots whose node announces no address, as ranges.
@@ -169,10 +162,9 @@ impl View {
 }
 
 /// Connects to a node and asks it.
-async fn ask(settings: &RedisSettings, node: &Server) -> Result<View, Failure> {
-    let asking = async { View::of(&mut RedisConnection::open_at(settings, node).await?).await };
-    let late = || broken(&node.address(), &format!("no answer within {} s", ASKED_WITHIN.as_secs()));
-    tokio::time::timeout(ASKED_WITHIN, asking).await.unwrap_or_else(|_late| Err(late()))
+async fn ask(settings: &RedisSettings, node: Server) -> Result<View, Failure> {
+    let asking = async { View::of(&mut RedisConnection::open_at(settings, &node).await?).await };
+    within(&KIND, &node.address(), asking).await
 }
 
 /// The failure if no node gives a view: the one that an operator has to fix, if there is one.
@@ -183,7 +175,7 @@ fn none_says(settings: &RedisSettings, mut failures: Vec<Failure>) -> Failure {
     let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
     match failures.into_iter().find(|failure| failure.reason == NOT_PERMITTED) {
         Some(failure) => Failure { text, ..failure },
-        None => broken(&settings.address(), &text),
+        None => KIND.broken(&settings.address(), &text),
     }
 }
 
@@ -209,7 +201,7 @@ fn named(node: &Value) -> Option<(String, u16)> {
 }
 
 /// The number of a server, which is appended unless it is there.
-fn push(servers: &mut Vec<Server>, server: Server) -> usize {
+pub(super) fn number_of(servers: &mut Vec<Server>, server: Server) -> usize {
     servers.iter().position(|known| *known == server).unwrap_or_else(|| {
         servers.push(server);
         servers.len() - 1
