@@ -8,10 +8,10 @@
 use super::{Header, Record};
 
 /// The prefix of walrelay's own headers.
-const OURS: &str = "walrelay-";
+pub const OURS: &str = "walrelay-";
 
 /// The header with the row's error. Every dead-letter record has it.
-const ERROR: &str = "walrelay-error";
+pub const ERROR: &str = "walrelay-error";
 
 /// The header with the row's position. A record may have it already.
 const POSITION: &str = "walrelay-position";

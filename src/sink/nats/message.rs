@@ -9,7 +9,7 @@
 //! Specification: NATS, ADR-4 (headers), ADR-50 (atomic batches), JetStream's headers.
 
 use crate::sink::ordered_queue::Stored;
-use crate::sink::{Header, Record};
+use crate::sink::{Header, Record, dead_letter};
 use async_nats::header::{NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL, NATS_BATCH_ID, NATS_BATCH_SEQUENCE};
 use async_nats::header::{NATS_EXPECTED_STREAM, NATS_MESSAGE_ID};
 use async_nats::{HeaderMap, HeaderName, HeaderValue};
@@ -26,9 +26,6 @@ const SERVERS: &str = "nats-";
 
 /// The header with the row's id.
 pub(super) const ID: &str = "id";
-
-/// The header that each dead-letter record has.
-const DEAD_LETTER: &str = "walrelay-error";
 
 /// The bytes that the library writes around all headers. `AROUND_EACH` is for each name and value.
 const AROUND_ALL: usize = "NATS/1.0\r\n\r\n".len();
@@ -69,7 +66,7 @@ pub(super) fn fault(record: &Record<'_>) -> Option<String> {
         return Some(format!("{:?} cannot be the name of a header", header.name));
     }
     // The headers of a dead-letter record are for people: `Headers::of` replaces characters that a header cannot have.
-    if record.headers.iter().any(|header| header.name == DEAD_LETTER) {
+    if record.headers.iter().any(|header| header.name == dead_letter::ERROR) {
         return None;
     }
     if let Some(fault) = record.key.and_then(fault_of_value) {
@@ -144,7 +141,7 @@ impl Headers {
 
     fn add_id(&mut self, counts: MessageId, id: &[u8], record: Stored<'_>) {
         // A dead-letter record has no message id: its row may come again, corrected, with the same id.
-        let is_dead_letter = record.headers().any(|header| header.name == DEAD_LETTER);
+        let is_dead_letter = record.headers().any(|header| header.name == dead_letter::ERROR);
         if counts == MessageId::Id && !is_dead_letter {
             return self.add(NATS_MESSAGE_ID, id);
         }
@@ -218,7 +215,7 @@ mod tests {
         assert_eq!((text.as_str(), bytes), (expected, expected.len() + "NATS/1.0\r\n\r\n".len()));
         let (text, _) = written(&record(None, &said[..1]), Some("OUTBOX"), MessageId::SubjectAndId, None);
         assert_eq!(text, "Nats-Expected-Stream: OUTBOX\r\nNats-Msg-Id: outbox.order:7\r\nid: 7\r\n");
-        let dead_letter = [said[0], Header { name: DEAD_LETTER, value: Some(b"why") }];
+        let dead_letter = [said[0], Header { name: dead_letter::ERROR, value: Some(b"why") }];
         let (text, _) = written(&record(None, &dead_letter), None, MessageId::Id, None);
         assert_eq!(text, "Nats-Msg-Id: outbox.order:7\r\nid: 7\r\nwalrelay-error: why\r\n");
         assert_eq!(written(&record(None, &[]), None, MessageId::Id, None), (String::new(), 12));
@@ -256,7 +253,7 @@ mod tests {
         ] {
             assert!(fault_of(key, name, value).is_some(), "{key:?} {name:?} {value:?}");
         }
-        let dead_letter = [Header { name: DEAD_LETTER, value: Some(b"two\nlines") }];
+        let dead_letter = [Header { name: dead_letter::ERROR, value: Some(b"two\nlines") }];
         for (key, shown) in [(&b"\n\0"[..], "  "), (b"\xff", "\u{fffd}")] {
             let record = record(Some(key), &dead_letter);
             assert_eq!(fault(&record), None);

@@ -11,7 +11,7 @@
 use super::RabbitSettings;
 use super::errors::bad_headers;
 use crate::sink::ordered_queue::{KeyHash, Parts, Stored};
-use crate::sink::{Content, Failure, Header};
+use crate::sink::{Content, Failure, Header, dead_letter};
 use lapin::BasicProperties;
 use lapin::message::BasicReturnMessage;
 use lapin::types::{AMQPValue, FieldArray, FieldTable, LongString, ShortString};
@@ -39,9 +39,6 @@ const LONGEST_TEXT: usize = 4096;
 
 /// The header of a record with its row's own exchange. Messages do not have it, dead-letter records do.
 pub(super) const EXCHANGE: &str = "walrelay-exchange";
-
-/// The header that each dead-letter record has.
-const DEAD_LETTER: &str = "walrelay-error";
 
 /// The header with a value's media type. It stays a header as well.
 const CONTENT_TYPE_HEADER: &str = "content-type";
@@ -152,7 +149,7 @@ pub(super) fn exchange_of<'a>(settings: &'a RabbitSettings, record: Stored<'a>) 
     }
     for header in record.headers() {
         match header.name {
-            DEAD_LETTER => return usual,
+            dead_letter::ERROR => return usual,
             EXCHANGE => own = header.value.and_then(|value| std::str::from_utf8(value).ok()),
             _ => {}
         }
@@ -180,7 +177,7 @@ fn headers(record: Stored<'_>, parts: &Parts<'_>, with_id: bool, with_kind: bool
             add(name.into(), value);
         }
     }
-    let is_dead_letter = record.headers().any(|header| header.name == DEAD_LETTER);
+    let is_dead_letter = record.headers().any(|header| header.name == dead_letter::ERROR);
     for Header { name, value } in record.headers().skip(parts.headers) {
         if name == EXCHANGE && !is_dead_letter {
             continue;
@@ -311,7 +308,7 @@ mod tests {
     #[test]
     fn a_row_may_name_its_exchange_and_a_dead_letter_record_keeps_the_name() {
         let own = Header { name: EXCHANGE, value: Some(b"own") };
-        let dead = Header { name: DEAD_LETTER, value: Some(b"why") };
+        let dead = Header { name: dead_letter::ERROR, value: Some(b"why") };
         let goes = |headers: &[Header<'_>]| {
             let record = Record { headers, ..RECORD };
             let named = headers_of(&record).iter().any(|(name, _)| name == EXCHANGE);

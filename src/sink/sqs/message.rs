@@ -11,6 +11,7 @@
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
 
 use super::Service;
+use crate::sink::dead_letter::{ERROR, OURS};
 use crate::sink::{Failure, FailureClass, Header, Origin, Record};
 use crate::wire::Hex;
 use aws_sdk_sns::types::{MessageAttributeValue as SnsValue, PublishBatchRequestEntry};
@@ -45,12 +46,8 @@ const NO_KEY: &str = "walrelay-no-key";
 const KEY: &str = "key";
 const KEY_TAKEN: &str = "header.key";
 
-/// The header that each dead-letter record has.
-const ERROR: &str = "walrelay-error";
-
-/// The attributes that a dead-letter record keeps, besides those that begin with [`OURS`].
+/// The attributes that a dead-letter record keeps, besides walrelay's own.
 const KEPT: [&str; 3] = ["id", "eventType", KEY];
-const OURS: &str = "walrelay-";
 const OTHERS: &str = "walrelay-headers";
 
 /// The body of a dead-letter record whose payload is null or was left out: a message needs one.
