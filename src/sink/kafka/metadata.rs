@@ -6,7 +6,7 @@ use super::callbacks::{Context, events};
 use super::check::probe;
 use super::config::KafkaSettings;
 use super::replicas::replicas_of;
-use super::retire::retire_purged;
+use super::retire::retire;
 use super::topics::Chosen;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
 use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
@@ -248,7 +248,7 @@ impl KafkaSink {
         }
         let Ok(fresh) = self.settings.producer() else { return false };
         let is_answered = answers(&fresh);
-        retire_purged(fresh, |producer| producer);
+        retire(fresh);
         is_answered
     }
 

@@ -68,11 +68,11 @@ use super::{
     Sink, Tag,
 };
 use crate::sink::sockets::Sockets;
-use callbacks::{Context, Reported, take_reports};
+use callbacks::{Reported, take_reports};
 use partitions::Partitions;
 use producers::{Client, Producers};
-use rdkafka::producer::{BaseProducer, Producer as _};
-use retire::purge_all;
+use rdkafka::producer::Producer as _;
+use retire::{purge_all, retire};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use topics::{MissingPartitions, Topics};
@@ -190,12 +190,11 @@ impl KafkaSink {
         }
     }
 
-    /// Puts another producer in the place of the first one, which ends. All records in flight are forgotten.
-    fn replace(&mut self, producer: BaseProducer<Context>) -> Result<(), Failure> {
-        let old = self.producers.replace(0, producer).map_err(errors::client)?;
-        old.retire();
+    /// Puts other producers in the place of all present ones, which end. All records in flight are forgotten.
+    fn replace(&mut self, fresh: Producers) {
+        let old = std::mem::replace(&mut self.producers, fresh);
+        old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire);
         self.forget();
-        Ok(())
     }
 
     /// Purges the records of all producers, in librdkafka's queues and in the kernel.
@@ -354,15 +353,10 @@ impl Sink for KafkaSink {
             self.transactions.iter_mut().for_each(|it| it.certain = false);
         }
         let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings)).transpose()?;
-        if let Some(fresh) = in_transactions.flatten() {
-            self.replace(fresh)?;
-        } else {
-            let producers = self.producers.count();
-            let fresh = Producers::new(&self.settings, producers).map_err(errors::client)?;
-            let old = std::mem::replace(&mut self.producers, fresh);
-            old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(Client::retire);
-            self.forget();
-        }
+        let fresh = in_transactions
+            .flatten()
+            .map_or_else(|| Producers::new(&self.settings, self.producers.count()).map_err(errors::client), Ok)?;
+        self.replace(fresh);
         self.closed = false;
         self.note_report();
         Ok(())

@@ -3,14 +3,14 @@
 //! The end of a librdkafka client waits for its threads. One of them may be in `getaddrinfo`, which nothing interrupts: if name servers do
 //! not answer, for half a minute and longer. The thread that enqueues must not wait for that.
 //!
-//! In: a client. Out: nothing. A producer's queues are purged before the caller goes on, if its threads answer within
+//! In: a client. Out: nothing. [`purge_all`] empties producers before the caller goes on, if their threads answer within
 //! [`PURGED_WITHIN`]. A thread that does not answer sends nothing, and purges before it sends anything.
 
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
-use std::thread::{self, Builder};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::Builder;
 use std::time::Duration;
 
 /// How long the caller waits for the purge.
@@ -40,9 +40,9 @@ impl<T: Send + 'static> Drop for Retirable<T> {
     }
 }
 
-/// Ends a client that has nothing to purge.
+/// Ends a client on a thread of its own. A producer's end purges what it has. The caller has purged it before, if nothing may leave any more.
 pub(super) fn retire<T: Send + 'static>(client: T) {
-    retire_after(client, |_| {});
+    on_a_thread("end", move || drop(client));
 }
 
 /// Purges all producers at once: the records in their queues, and those that were sent and have no report. Waits for a second at most: a
@@ -50,17 +50,19 @@ pub(super) fn retire<T: Send + 'static>(client: T) {
 pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     producers: impl Iterator<Item = Arc<BaseProducer<C>>>,
 ) {
+    // If the caller has dropped its pointer, a producer ends with its purge.
+    wait_for(producers.map(|producer| move || producer.purge(PurgeConfig::default().queue().inflight())));
+}
+
+/// Does each of the purges on a thread of its own, and waits for all of them for [`PURGED_WITHIN`] at most.
+fn wait_for(purges: impl Iterator<Item = impl FnOnce() + Send + 'static>) {
     let (sender, done) = mpsc::channel::<()>();
-    for producer in producers {
+    for purge in purges {
         let sender = sender.clone();
-        let purge = move || {
-            producer.purge(PurgeConfig::default().queue().inflight());
-            // If the caller has dropped its pointer, the producer ends here.
-            drop((sender, producer));
-        };
-        if let Err(error) = Builder::new().name("kafka-purge".to_owned()).spawn(purge) {
-            tracing::debug!(%error, "no thread for the purge of a Kafka client");
-        }
+        on_a_thread("purge", move || {
+            purge();
+            drop(sender);
+        });
     }
     drop(sender);
     // The channel is disconnected once all purges are done.
@@ -69,39 +71,17 @@ pub(super) fn purge_all<C: ProducerContext<NoCustomPartitioner> + 'static>(
     }
 }
 
-/// Ends a producer, or a client with one, after a purge of the producer's records.
-pub(super) fn retire_purged<T: Send + 'static, C: ProducerContext<NoCustomPartitioner> + 'static>(
-    client: T,
-    producer: impl Fn(&T) -> &BaseProducer<C> + Send + 'static,
-) {
-    retire_after(client, move |client| producer(client).purge(PurgeConfig::default().queue().inflight()));
-}
-
-/// Ends a client on a thread of its own, after `before`. Waits for `before` for [`PURGED_WITHIN`] at most.
-fn retire_after<T: Send + 'static>(client: T, before: impl FnOnce(&T) + Send + 'static) {
-    let (sender, done) = mpsc::sync_channel(1);
-    let end = move || end(client, before, &sender);
-    if let Err(error) = Builder::new().name("kafka-end".to_owned()).spawn(end) {
-        // The closure was dropped, and the client with it: it has ended on this thread.
-        tracing::debug!(%error, "no thread for the end of a Kafka client");
-        return;
+/// Does the end or the purge of a client on a thread of its own. Without a thread, `work` is dropped here, and with it the client that it owns.
+fn on_a_thread(what: &str, work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = Builder::new().name(format!("kafka-{what}")).spawn(work) {
+        tracing::debug!(%error, "no thread for the {what} of a Kafka client");
     }
-    if done.recv_timeout(PURGED_WITHIN) == Err(RecvTimeoutError::Timeout) {
-        tracing::debug!("a Kafka client's threads do not answer: it ends later");
-    }
-}
-
-fn end<T>(client: T, before: impl FnOnce(&T), done: &SyncSender<()>) {
-    before(&client);
-    if done.send(()).is_err() {
-        tracing::debug!(thread = ?thread::current().id(), "a Kafka client's threads answer again");
-    }
-    drop(client);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::iter::once;
     use std::sync::mpsc::{Receiver, Sender};
     use std::time::Instant;
 
@@ -137,11 +117,11 @@ mod tests {
     #[test]
     fn the_purge_is_over_before_anything_else_is_done_unless_it_takes_for_ever() {
         let (purged, was_purged) = mpsc::channel();
-        retire_after((), move |()| purged.send(()).unwrap());
+        wait_for(once(move || purged.send(()).unwrap()));
         was_purged.try_recv().expect("it was waited for");
         let (let_purge, may_purge) = mpsc::channel::<()>();
         let began = Instant::now();
-        retire_after((), move |()| assert!(may_purge.recv().is_err(), "nobody says so"));
+        wait_for(once(move || assert!(may_purge.recv().is_err(), "nobody says so")));
         assert!(began.elapsed() < Duration::from_secs(30), "it is not waited for without end");
         drop(let_purge);
     }

@@ -13,6 +13,7 @@
 use super::callbacks::Context;
 use super::config::KafkaSettings;
 use super::metadata::UNANSWERED;
+use super::producers::{Producers, flush_for_a_millisecond};
 use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
 use super::{KafkaSink, errors};
@@ -92,15 +93,15 @@ impl Transactions {
     }
 
     /// A new producer for the last name. It has to go through all phases again.
-    pub(super) fn restart(&mut self, settings: &KafkaSettings) -> Result<Option<BaseProducer<Context>>, Failure> {
+    pub(super) fn restart(&mut self, settings: &KafkaSettings) -> Result<Option<Producers>, Failure> {
         if let Some(refused) = self.replicas.refused() {
             return Err(refused.clone());
         }
         self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
-        let producer = settings.transactional(name).map_err(errors::client)?;
+        let producers = Producers::in_transactions(settings, name).map_err(errors::client)?;
         self.phase = Phase::Initializing;
-        Ok(Some(producer))
+        Ok(Some(producers))
     }
 }
 
@@ -110,8 +111,8 @@ impl KafkaSink {
         match std::mem::take(&mut transactions.phase) {
             Phase::Foreign => {
                 transactions.name = Some(owner.name.clone());
-                if let Some(producer) = transactions.restart(&self.settings)? {
-                    self.replace(producer)?;
+                if let Some(producers) = transactions.restart(&self.settings)? {
+                    self.replace(producers);
                     self.note_report();
                 }
                 Ok(Initialized::Pending { reason: None, answered: false })
@@ -250,7 +251,7 @@ impl KafkaSink {
                 return Err(errors::client("a transaction was to be committed that is not ours"));
             }
         }
-        super::producers::flush_for_a_millisecond(self.producers.first());
+        flush_for_a_millisecond(self.producers.first());
         Ok(false)
     }
 

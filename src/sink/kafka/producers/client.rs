@@ -9,7 +9,6 @@
 
 use super::super::METADATA_PATIENCE;
 use super::super::callbacks::Context;
-use super::super::retire::retire_purged;
 use crate::sink::{Header, Record};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
 use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
@@ -69,11 +68,6 @@ impl Client {
 
     pub(in crate::sink::kafka) fn shared(&self) -> Arc<BaseProducer<Context>> {
         Arc::clone(&self.producer)
-    }
-
-    /// Ends the producer with its handles and its flusher, after a purge of its records.
-    pub(in crate::sink::kafka) fn retire(self) {
-        retire_purged(self, Self::producer);
     }
 
     /// Hands librdkafka a record for a partition of the topic with this number and name.

@@ -61,11 +61,23 @@ pub(super) struct ProducersWithTopics<'a> {
 }
 
 impl Producers {
-    pub(super) fn new(settings: &KafkaSettings, producers: u8) -> Result<Self, SettingsError> {
+    pub(super) fn new(settings: &KafkaSettings, count: u8) -> Result<Self, SettingsError> {
+        Self::of(settings, (0..count.max(1)).map(|_| settings.producer()))
+    }
+
+    /// The only producer of transactions under `name`.
+    pub(super) fn in_transactions(settings: &KafkaSettings, name: &str) -> Result<Self, SettingsError> {
+        Self::of(settings, std::iter::once(settings.transactional(name)))
+    }
+
+    fn of(
+        settings: &KafkaSettings,
+        producers: impl Iterator<Item = Result<BaseProducer<Context>, SettingsError>>,
+    ) -> Result<Self, SettingsError> {
         let now = Instant::now();
         let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
-        let producer = |_| Ok(NumberedProducer { client: client(settings.producer()?)?, began: now, fruitless: 0 });
-        let numbered = (0..producers.max(1)).map(producer).collect::<Result<_, SettingsError>>()?;
+        let numbered = |producer| Ok(NumberedProducer { client: client(producer?)?, began: now, fruitless: 0 });
+        let numbered = producers.map(numbered).collect::<Result<_, SettingsError>>()?;
         Ok(Self { numbered, isolating: None, urged: now, learned: None, settings: settings.clone() })
     }
 
