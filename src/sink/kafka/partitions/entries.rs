@@ -9,7 +9,6 @@
 //! Invariant: a ticket is redeemed once. A second report for one record is a mistake of this program, and ends the process.
 
 use crate::sink::{Record, Tag};
-use std::num::NonZeroU32;
 
 /// The number of a record in flight: its entry's index, and how often that was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,35 +37,15 @@ pub(super) struct RecordEntry {
     pub(super) tag: Tag,
     /// The record's time. librdkafka gives a failed record back without it.
     pub(super) timestamp_millis: i64,
-    pub(super) chosen: Chosen,
-    /// For a dead-letter record: the partition of the refused record, which goes on once this one is delivered.
-    pub(super) releases: Option<Released>,
+    /// The index of the record's partition.
+    pub(super) at: u32,
+    /// Whether the row asked for that partition. librdkafka returns each failed record with a partition.
+    pub(super) by_row: bool,
     pub(super) sequence: Sequence,
     /// The bytes of key and value.
     pub(super) bytes: u32,
     /// The bytes that count for the limit of records in flight.
     pub(super) held: u32,
-}
-
-/// The index of a record's partition, and whether the row asked for that partition. librdkafka returns each failed record with a partition.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Chosen(u32);
-
-impl Chosen {
-    const BY_ROW: u32 = 1 << 31;
-
-    /// Indexes are below 2^31.
-    pub(super) fn new(at: u32, by_row: bool) -> Self {
-        Self(at & !Self::BY_ROW | if by_row { Self::BY_ROW } else { 0 })
-    }
-
-    pub(super) fn at(self) -> u32 {
-        self.0 & !Self::BY_ROW
-    }
-
-    pub(super) fn by_row(self) -> bool {
-        self.0 & Self::BY_ROW != 0
-    }
 }
 
 /// The number of a record in its partition, modulo 2^32. Fewer than 2^31 records are in flight, so two of their numbers have an order.
@@ -85,21 +64,6 @@ impl Sequence {
     /// The distance from `other` to this number. Negative: this one is before it.
     pub(super) fn distance_from(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0).cast_signed()
-    }
-}
-
-/// The index of a partition, in a form whose `Option` has the same size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Released(NonZeroU32);
-
-impl Released {
-    /// `None` for the largest index, which no partition has.
-    pub(super) fn new(at: u32) -> Option<Self> {
-        NonZeroU32::new(!at).map(Self)
-    }
-
-    pub(super) fn at(self) -> u32 {
-        !self.0.get()
     }
 }
 
@@ -129,12 +93,12 @@ pub(super) struct Entries {
 impl RecordEntry {
     /// The entry of a record for the partition with this index, which is number `sequence` there.
     #[inline]
-    pub(super) fn new(record: &Record<'_>, tag: Tag, at: u32, releases: Option<u32>, sequence: Sequence) -> Self {
+    pub(super) fn new(record: &Record<'_>, tag: Tag, at: u32, sequence: Sequence) -> Self {
         Self {
             tag,
             timestamp_millis: record.timestamp_millis,
-            chosen: Chosen::new(at, record.partition.is_some()),
-            releases: releases.and_then(Released::new),
+            at,
+            by_row: record.partition.is_some(),
             sequence,
             bytes: size(record.bytes()),
             held: size(record.held_bytes()),
@@ -214,8 +178,7 @@ mod tests {
 
     fn entry(bytes: u32) -> RecordEntry {
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
-        let (chosen, sequence) = (Chosen::new(0, false), Sequence::default());
-        RecordEntry { tag, timestamp_millis: 7, chosen, sequence, bytes, held: 2, releases: None }
+        RecordEntry { tag, timestamp_millis: 7, at: 0, by_row: false, sequence: Sequence::default(), bytes, held: 2 }
     }
 
     #[test]
@@ -231,19 +194,6 @@ mod tests {
         assert!(entries.have([second].into_iter()));
         assert!(!entries.have([second, first].into_iter()));
         assert!(!entries.have([Ticket { place: 1, generation: 0 }].into_iter()));
-    }
-
-    #[test]
-    fn the_place_of_a_partition_comes_back() {
-        assert_eq!([0, 1, u32::MAX - 1].map(|at| Released::new(at).map(Released::at)), [0, 1, u32::MAX - 1].map(Some));
-    }
-
-    #[test]
-    fn a_partition_is_chosen_by_its_row_or_not() {
-        for (at, by_row) in [(0, false), (7, true), (u32::MAX >> 1, true), (u32::MAX >> 1, false)] {
-            let chosen = Chosen::new(at, by_row);
-            assert_eq!((chosen.at(), chosen.by_row()), (at, by_row));
-        }
     }
 
     #[test]

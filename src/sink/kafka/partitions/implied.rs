@@ -32,7 +32,7 @@ impl Partitions {
     #[inline]
     pub fn stored(&mut self, ticket: Ticket, offset: i64, now: Instant, mut each: impl FnMut(Delivered)) {
         let entry = self.entries.take(ticket);
-        let at = entry.chosen.at();
+        let at = entry.at;
         if let Some(partition) = self.list.get_mut(at as usize) {
             let before = std::mem::replace(&mut partition.offset, offset);
             if !partition.implied.is_empty() {

@@ -122,6 +122,9 @@ impl Event {
     }
 }
 
+/// A record in flight, by the index of its partition and its number there.
+type RecordPlace = (u32, Sequence);
+
 /// All partitions that records went to.
 #[derive(Debug, Default)]
 pub struct Partitions {
@@ -135,6 +138,8 @@ pub struct Partitions {
     refusals: u64,
     /// The partitions that wait for a resolution.
     held: HashMap<RefusalId, u32>,
+    /// The partitions in the state `Replaced`, each with the dead-letter record that it waits for.
+    replaced: Vec<(u32, RecordPlace)>,
     /// Partitions that `turn` has to look at: they have waiting records, or are in a state that ends.
     listed: Vec<u32>,
     /// Exactly once: the refused batches, until their records are committed.
@@ -241,25 +246,13 @@ impl Partitions {
         now: Instant,
         clients: &mut impl Clients,
     ) -> Enqueue {
-        self.take(at, record, tag, None, now, clients)
-    }
-
-    fn take(
-        &mut self,
-        at: u32,
-        record: &Record<'_>,
-        tag: Tag,
-        releases: Option<u32>,
-        now: Instant,
-        clients: &mut impl Clients,
-    ) -> Enqueue {
         let Self { list, entries, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         for suspects in suspects.iter_mut() {
             suspects.taken(tag.origin);
         }
         partition.taken = partition.taken.next();
-        let entry = RecordEntry::new(record, tag, at, releases, partition.taken);
+        let entry = RecordEntry::new(record, tag, at, partition.taken);
         let held = entry.held;
         let ticket = entries.add(entry);
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
@@ -270,7 +263,7 @@ impl Partitions {
         if partition.queue.is_empty() && fits && partition.may_send(bytes, now, *flushes) {
             match clients.hand_over(partition.place, record, ticket) {
                 Ok(()) => {
-                    *urgent |= releases.is_some() || matches!(partition.state, PartitionState::Unproven);
+                    *urgent |= matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, most, now, *flushes);
                     self.count(held);
                     return Enqueue::Taken;
@@ -338,9 +331,9 @@ impl Partitions {
 
     /// The record with this entry, which has no ticket any more, was delivered.
     fn ended(&mut self, entry: RecordEntry, now: Instant) -> Delivered {
-        let RecordEntry { tag, chosen, sequence, bytes, held, releases, .. } = entry;
+        let RecordEntry { tag, at, sequence, bytes, held, .. } = entry;
         self.uncount(held);
-        if let Some(partition) = self.list.get_mut(chosen.at() as usize) {
+        if let Some(partition) = self.list.get_mut(at as usize) {
             partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
             if partition.delivered.is_before(sequence) {
                 partition.delivered = sequence;
@@ -360,18 +353,17 @@ impl Partitions {
                 partition.state = PartitionState::Proven;
             }
         }
-        if let Some(released) = releases {
-            self.release(released.at(), now);
+        if !self.replaced.is_empty() {
+            self.release((at, sequence), now);
         }
         Delivered { token: tag.token, records: 1, bytes: u64::from(bytes) }
     }
 
     /// A record was not delivered. `record`: the one that librdkafka returns, whose time and partition may differ.
     pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
-        let RecordEntry { chosen, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
-        let at = chosen.at();
+        let RecordEntry { at, by_row, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
         let Some(partition) = self.list.get_mut(at as usize) else { return };
-        record.restore(timestamp_millis, chosen.by_row().then_some(partition.place.partition));
+        record.restore(timestamp_millis, by_row.then_some(partition.place.partition));
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence.is_before(partition.delivered) {
@@ -453,7 +445,7 @@ impl Partitions {
 
     /// The partition of a record in flight.
     pub fn partition_of(&self, ticket: Ticket) -> u32 {
-        self.entries.get(ticket).chosen.at()
+        self.entries.get(ticket).at
     }
 
     /// Forgets all records in flight. Their tickets must never be redeemed.
@@ -471,6 +463,7 @@ impl Partitions {
         self.entries = Entries::default();
         self.in_flight = InFlight::default();
         self.held.clear();
+        self.replaced.clear();
         self.listed.clear();
         self.reports.clear();
         self.events.clear();

@@ -195,8 +195,6 @@ pub(super) struct Partition {
     pub(super) window: Option<(u64, Instant)>,
     /// The most bytes under way because of the suspects among the records under way. See `suspects`.
     pub(super) most: u64,
-    /// In `Replaced`: another partition that waits for the same dead-letter record.
-    pub(super) passes_on: Option<u32>,
     /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
     pub(super) obstacle: Option<Failure>,
     /// Whether a search began that [`Event::Isolating`](super::Event::Isolating) has announced.
@@ -225,7 +223,6 @@ impl Partition {
             search: Search::of(0, 0, now),
             window: None,
             most: u64::MAX,
-            passes_on: None,
             obstacle: None,
             is_announced: false,
             listed: false,

@@ -3,9 +3,9 @@
 //! In: a refusal, its resolution. Out: reports for the relay, dead-letter records in place of refused ones. If the dead-letter record goes
 //! to another partition, the records behind the refused one wait until its report.
 
-use super::entries::{Chosen, RecordEntry, Released, size};
+use super::entries::{RecordEntry, size};
 use super::partition::{PartitionState, Queued};
-use super::{Clients, Partitions, WIRE_OVERHEAD_BYTES};
+use super::{Clients, Partitions, RecordPlace, WIRE_OVERHEAD_BYTES};
 use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
 use std::time::Instant;
 
@@ -76,25 +76,16 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
         self.pool.keep(record);
-        let RecordEntry { held, releases, .. } = self.entries.take(ticket);
+        let RecordEntry { held, sequence, .. } = self.entries.take(ticket);
         partition.resume(now);
         self.uncount(held);
-        if let Some(released) = releases {
-            self.release(released.at(), now);
-        }
+        self.release((at, sequence), now);
     }
 
-    /// Lets the records behind a replaced one go on.
-    pub(super) fn release(&mut self, at: u32, now: Instant) {
-        let Some(partition) = self.list.get_mut(at as usize).filter(|it| matches!(it.state, PartitionState::Replaced))
-        else {
-            return;
-        };
-        partition.resume(now);
-        let next = partition.passes_on.take();
-        self.list_it(at);
-        if let Some(next) = next {
-            self.release(next, now);
+    /// Lets the partitions go on that wait for this dead-letter record.
+    pub(super) fn release(&mut self, dead_letter: RecordPlace, now: Instant) {
+        for (at, _) in self.replaced.extract_if(.., |(_, awaited)| *awaited == dead_letter) {
+            self.list.get_mut(at as usize).into_iter().for_each(|partition| partition.resume(now));
         }
     }
 
@@ -108,7 +99,7 @@ impl Partitions {
         let entry = self.entries.get_mut(front.ticket);
         self.in_flight.bytes = self.in_flight.bytes + u64::from(held) - u64::from(entry.held);
         (entry.held, entry.bytes, entry.tag.token) = (held, size(record.bytes()), token);
-        (entry.timestamp_millis, entry.chosen) = (record.timestamp_millis, Chosen::new(at, record.partition.is_some()));
+        (entry.timestamp_millis, entry.by_row) = (record.timestamp_millis, record.partition.is_some());
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
         partition.state = PartitionState::Isolating;
@@ -128,18 +119,19 @@ impl Partitions {
         let front = self.list.get(at as usize).and_then(|partition| partition.queue.front());
         let Some(ticket) = front.map(|front| front.ticket) else { return Enqueue::Taken };
         let tag = Tag { token, ..self.entries.get(ticket).tag };
-        let outcome = self.take(to, record, tag, Some(at), now, clients);
-        if !matches!(outcome, Enqueue::Taken) {
-            return outcome;
-        }
+        let outcome = self.enqueue(to, record, tag, now, clients);
+        let dead_letter = self.list.get(to as usize).map(|partition| (to, partition.taken));
+        let (Enqueue::Taken, Some(dead_letter)) = (&outcome, dead_letter) else { return outcome };
         self.held.remove(&id);
         let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
         if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
             self.pool.keep(record);
-            let RecordEntry { held, releases, .. } = self.entries.take(ticket);
+            let RecordEntry { held, sequence, .. } = self.entries.take(ticket);
             partition.state = PartitionState::Replaced;
-            // If the replaced record is a dead-letter record itself, the records that waited for it wait for the new one.
-            partition.passes_on = releases.map(Released::at);
+            // If the replaced record is a dead-letter record itself, the partitions that waited for it wait for the new one.
+            let waited = self.replaced.iter_mut().filter(|(_, awaited)| *awaited == (at, sequence));
+            waited.for_each(|(_, awaited)| *awaited = dead_letter);
+            self.replaced.push((at, dead_letter));
             self.uncount(held);
         }
         outcome
