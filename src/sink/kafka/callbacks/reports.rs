@@ -216,11 +216,10 @@ impl KafkaSink {
 
     /// Logs the events of partitions.
     pub(in crate::sink::kafka) fn log_events(&mut self) {
-        for event in self.partitions.take_events() {
-            let PartitionPlace { topic, partition, .. } = event.place();
+        for (PartitionPlace { topic, partition, .. }, event) in self.partitions.take_events() {
             let topic = self.topics.name(topic);
             match event {
-                Event::Isolating { records, .. } => {
+                Event::Isolating { records } => {
                     tracing::warn!(
                         topic,
                         partition,
@@ -228,7 +227,7 @@ impl KafkaSink {
                         "broker rejected a batch; searching for the record, only its partition waits"
                     );
                 }
-                Event::SmallerBatches { bytes, .. } => {
+                Event::SmallerBatches { bytes } => {
                     tracing::warn!(
                         topic,
                         partition,
@@ -236,7 +235,7 @@ impl KafkaSink {
                         "broker rejected a batch but no single record; reducing batch size"
                     );
                 }
-                Event::Isolated { .. } => tracing::info!(topic, partition, "partition accepts batches again"),
+                Event::Isolated => tracing::info!(topic, partition, "partition accepts batches again"),
             }
         }
     }

@@ -28,8 +28,7 @@ impl Partitions {
                 } else {
                     partition.state = PartitionState::Isolating;
                     partition.is_announced = true;
-                    let event = Event::Isolating { place: partition.place, records };
-                    self.events.push(event);
+                    self.events.push((partition.place, Event::Isolating { records }));
                 }
             }
             FailureClass::Topic => {
@@ -49,17 +48,16 @@ impl Partitions {
         if !self.attempted(at, now) {
             return;
         }
-        let Some(partition) = self.list.get_mut(at as usize) else { return };
+        let Self { list, pool, room, flushes, events, .. } = self;
+        let Some(partition) = list.get_mut(at as usize) else { return };
         let Search { suspects, since, .. } = partition.search;
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
             partition.state = PartitionState::Unproven;
             if std::mem::take(&mut partition.is_announced) {
-                self.events.push(Event::Isolated { place: partition.place });
+                events.push((partition.place, Event::Isolated));
             }
             return self.pump(at, now, clients);
         }
-        let Self { list, pool, room, flushes, .. } = self;
-        let Some(partition) = list.get_mut(at as usize) else { return };
         let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
         let next = partition.search.next(partition.queue.len());
         let (place, mut attempt) = (partition.place, 0);
@@ -101,8 +99,15 @@ impl Partitions {
         let suspects = partition.take_back();
         let outdated = std::mem::take(&mut partition.search.outdated);
         let Some(failure) = partition.cause.take() else {
-            partition.search.proven |= !outdated;
-            return self.attempt_delivered(at, attempt, now);
+            let search = &mut partition.search;
+            search.proven |= !outdated;
+            search.suspects = search.suspects.saturating_sub(attempt);
+            if search.suspects == 0 && !search.found && search.refused_bytes > 0 {
+                let bytes = (std::mem::take(&mut search.refused_bytes) / 2).max(1);
+                partition.window = Some((bytes, now + WINDOW_HOLDS));
+                self.events.push((partition.place, Event::SmallerBatches { bytes }));
+            }
+            return true;
         };
         partition.search.proven = false;
         match failure.class {
@@ -125,21 +130,5 @@ impl Partitions {
             }
             FailureClass::Client => true,
         }
-    }
-
-    /// Notes that a request was delivered as a whole. Returns `true`: another may be sent.
-    fn attempt_delivered(&mut self, at: u32, attempt: usize, now: Instant) -> bool {
-        let Some(partition) = self.list.get_mut(at as usize) else { return false };
-        let search = &mut partition.search;
-        if search.suspects > 0 {
-            search.suspects = search.suspects.saturating_sub(attempt);
-            if search.suspects == 0 && !search.found && search.refused_bytes > 0 {
-                let bytes = (search.refused_bytes / 2).max(1);
-                search.refused_bytes = 0;
-                partition.window = Some((bytes, now + WINDOW_HOLDS));
-                self.events.push(Event::SmallerBatches { place: partition.place, bytes });
-            }
-        }
-        true
     }
 }

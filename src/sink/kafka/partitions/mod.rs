@@ -89,37 +89,21 @@ pub enum NotTaken {
     Refused(Failure),
 }
 
-/// An event for the log.
+/// An event of a partition, for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The broker has refused a batch. The search for the record at fault begins.
     Isolating {
-        /// The partition.
-        place: PartitionPlace,
         /// How many records the search begins with.
         records: usize,
     },
     /// The broker refuses no record alone. From now on the partition's batches are smaller.
     SmallerBatches {
-        /// The partition.
-        place: PartitionPlace,
         /// The most bytes of a batch.
         bytes: u64,
     },
     /// The partition has its own producer again.
-    Isolated {
-        /// The partition.
-        place: PartitionPlace,
-    },
-}
-
-impl Event {
-    /// The partition.
-    pub fn place(&self) -> PartitionPlace {
-        match self {
-            Self::Isolating { place, .. } | Self::SmallerBatches { place, .. } | Self::Isolated { place } => *place,
-        }
-    }
+    Isolated,
 }
 
 /// A record in flight, by the index of its partition and its number there.
@@ -145,7 +129,7 @@ pub struct Partitions {
     /// Exactly once: the refused batches, until their records are committed.
     suspects: Vec<Suspects>,
     reports: Vec<Report>,
-    events: Vec<Event>,
+    events: Vec<(PartitionPlace, Event)>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
     /// The producers must be flushed: since the last turn, a record was enqueued that must not linger, or a waiting record needs the
@@ -469,8 +453,8 @@ impl Partitions {
         self.events.clear();
     }
 
-    /// Takes the events since the last call.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    /// Takes the events since the last call, each with its partition.
+    pub fn take_events(&mut self) -> Vec<(PartitionPlace, Event)> {
         std::mem::take(&mut self.events)
     }
 

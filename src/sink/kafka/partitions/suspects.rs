@@ -91,7 +91,7 @@ impl Partitions {
         for Suspects { at, .. } in &passed {
             let Some(partition) = self.list.get_mut(*at as usize) else { continue };
             let Some((bytes, _)) = partition.window else { continue };
-            let event = Event::SmallerBatches { place: partition.place, bytes };
+            let event = (partition.place, Event::SmallerBatches { bytes });
             if passed.iter().all(|it| it.found || it.at != *at) {
                 partition.window = None;
             } else if !self.events.contains(&event) {

@@ -277,7 +277,7 @@ fn batches_are_smaller_for_a_while_if_the_broker_refuses_none_of_a_transactions_
     assert_eq!(transact(&mut all, 0..1001, is_refused).pop().unwrap().len(), 1001);
     transact(&mut all, 0..1001, is_refused);
     assert!(all.1.suspects.is_empty());
-    assert!(matches!(all.1.take_events()[..], [Event::SmallerBatches { .. }]));
+    assert!(matches!(all.1.take_events()[..], [(_, Event::SmallerBatches { .. })]));
     let longest = |all: &mut _| transact(all, 0..1001, |_| false).iter().map(Vec::len).max();
     assert_eq!(longest(&mut all), Some(500));
     all.0.now += partition::WINDOW_HOLDS;
