@@ -199,10 +199,11 @@ impl Partitions {
     /// The failure of a partition that waits for something that passes by itself.
     pub fn blocked(&self) -> Option<&Failure> {
         self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
-            PartitionState::Resting { failure, .. } => Some(failure),
-            PartitionState::Held { failure, .. } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
-            // A record is being sent again.
-            PartitionState::Draining | PartitionState::Isolating => partition.obstacle.as_ref(),
+            PartitionState::Held { failure } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
+            // A record is sent again now, or after a pause.
+            PartitionState::Draining | PartitionState::Resting { .. } | PartitionState::Isolating => {
+                partition.obstacle.as_ref()
+            }
             PartitionState::Unproven | PartitionState::Proven | PartitionState::Replaced => None,
         })
     }
@@ -487,7 +488,7 @@ impl Partitions {
                 self.drained(at, now);
                 self.pump(at, now, clients);
             }
-            PartitionState::Resting { until, .. } if now >= *until => {
+            PartitionState::Resting { until } if now >= *until => {
                 partition.state = PartitionState::Isolating;
                 self.isolate(at, now, clients);
             }

@@ -97,7 +97,7 @@ pub(super) enum PartitionState {
     /// A record failed, or the producer was replaced: the partition waits for the reports of all records under way.
     Draining,
     /// No record is sent before `until`.
-    Resting { until: Instant, failure: Failure },
+    Resting { until: Instant },
     /// The isolating producer takes its records, one request at a time.
     Isolating,
     /// The first record was refused, and waits for the relay's decision.
@@ -270,8 +270,8 @@ impl Partition {
 
     /// Lets the partition rest: the topic or the environment did not take its first record.
     pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
-        self.obstacle = Some(failure.clone());
-        self.state = PartitionState::Resting { until: now + RETRY, failure };
+        self.obstacle = Some(failure);
+        self.state = PartitionState::Resting { until: now + RETRY };
     }
 
     /// Whether the broker may soon forget the producer of the records under way.

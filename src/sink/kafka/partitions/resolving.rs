@@ -62,8 +62,7 @@ impl Partitions {
 
     fn retry(&mut self, at: u32, now: Instant) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
-        let PartitionState::Held { failure, .. } = std::mem::replace(&mut partition.state, PartitionState::Unproven)
-        else {
+        let PartitionState::Held { failure } = std::mem::replace(&mut partition.state, PartitionState::Unproven) else {
             return;
         };
         partition.search.suspects = partition.search.suspects.max(1);
