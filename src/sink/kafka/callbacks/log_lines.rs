@@ -19,28 +19,19 @@ pub(in crate::sink::kafka) struct Lines {
     dropped: u64,
 }
 
-/// The decision on a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sink::kafka) enum Line {
-    Shown,
-    /// The line is shown, as the first of a span. So many lines were dropped in the span before, at least 1.
-    ShownAfter(u64),
-    Dropped,
-}
-
 impl Lines {
-    /// Decides on the next line.
-    pub(in crate::sink::kafka) fn take(&mut self, now: Instant) -> Line {
+    /// Decides on the next line. `None`: it is dropped. `Some`: it is shown, and if it is the first of a span, so many lines were dropped in
+    /// the span before.
+    pub(in crate::sink::kafka) fn take(&mut self, now: Instant) -> Option<u64> {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= SPAN) {
-            let dropped = std::mem::replace(self, Self { since: Some(now), shown: 1, dropped: 0 }).dropped;
-            return if dropped == 0 { Line::Shown } else { Line::ShownAfter(dropped) };
+            return Some(std::mem::replace(self, Self { since: Some(now), shown: 1, dropped: 0 }).dropped);
         }
         if self.shown < MOST_LINES {
             self.shown += 1;
-            return Line::Shown;
+            return Some(0);
         }
         self.dropped += 1;
-        Line::Dropped
+        None
     }
 }
 
@@ -51,10 +42,10 @@ mod tests {
     #[test]
     fn a_thousand_lines_are_shown_in_a_second_and_the_others_counted() {
         let (mut lines, start) = (Lines::default(), Instant::now());
-        let shown = (0..5_000).filter(|_| lines.take(start) == Line::Shown).count();
+        let shown = (0..5_000).filter(|_| lines.take(start) == Some(0)).count();
         assert_eq!(shown, 1_000);
-        assert_eq!(lines.take(start + SPAN), Line::ShownAfter(4_000));
-        assert_eq!(lines.take(start + SPAN), Line::Shown);
-        assert_eq!(lines.take(start + SPAN * 3), Line::Shown, "nothing was dropped");
+        assert_eq!(lines.take(start + SPAN), Some(4_000));
+        assert_eq!(lines.take(start + SPAN), Some(0));
+        assert_eq!(lines.take(start + SPAN * 3), Some(0), "nothing was dropped");
     }
 }

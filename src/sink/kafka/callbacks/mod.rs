@@ -12,7 +12,7 @@ use super::errors;
 use super::login::Login;
 use crate::secret::CREDENTIALS_WITHIN;
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
-use log_lines::{Line, Lines};
+use log_lines::Lines;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
@@ -154,10 +154,10 @@ impl Context {
     }
 
     fn show(&self, facility: &str, message: &str) {
-        match self.shared.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now()) {
-            Line::Dropped => return,
-            Line::ShownAfter(dropped) => tracing::debug!(target: "walrelay::librdkafka", dropped, "too many log lines"),
-            Line::Shown => {}
+        let decision = self.shared.lines.lock().unwrap_or_else(PoisonError::into_inner).take(Instant::now());
+        let Some(dropped) = decision else { return };
+        if dropped > 0 {
+            tracing::debug!(target: "walrelay::librdkafka", dropped, "too many log lines");
         }
         tracing::debug!(target: "walrelay::librdkafka", facility, "{message}");
     }
