@@ -2,6 +2,7 @@
 //!
 //! In: names of topics. Out: partition counts into [`Topics`], failures with librdkafka's own words. Each question blocks for a limited time.
 
+use super::auth_state::AuthState;
 use super::callbacks::{Context, events};
 use super::check::probe;
 use super::config::KafkaSettings;
@@ -261,29 +262,19 @@ impl KafkaSink {
 
     /// The failure if brokers refuse the credentials.
     pub(super) fn refusal(&self) -> Option<Failure> {
-        let context = self.producers.first().context();
-        if !context.has_problem() {
-            return None;
-        }
-        let refused = context.refused();
-        let text = format!("Kafka at {} refuses the credentials: {}", self.settings.brokers(), refused.reason()?);
-        Some(errors::of_login(text))
+        self.login_failure(AuthState::reason)
     }
 
     /// The failure if brokers refuse the credentials, and the relay has waited for long enough.
-    #[cold]
     pub(super) fn given_up(&self) -> Option<Failure> {
-        let refused = self.producers.first().context().refused();
-        let text = refused.given_up(Instant::now())?;
-        let text = format!("Kafka at {} refuses the credentials: {text}", self.settings.brokers());
-        Some(errors::of_login(text))
+        self.login_failure(|refused| refused.given_up(Instant::now()))
     }
 
-    /// Reports refused credentials once the relay has waited for long enough.
-    pub(super) fn look_at_login(&mut self, each: &mut dyn FnMut(Report)) {
-        if self.producers.first().context().has_problem() && self.refusal().is_some() {
-            self.given_up().into_iter().for_each(|failure| each(Report::Failed(failure)));
-        }
+    fn login_failure(&self, reason: impl FnOnce(&AuthState) -> Option<&str>) -> Option<Failure> {
+        let context = self.producers.first().context();
+        let refused = context.may_have_problem().then(|| context.refused())?;
+        let reason = reason(&refused)?;
+        Some(errors::of_login(format!("Kafka at {} refuses the credentials: {reason}", self.settings.brokers())))
     }
 
     /// Whether a producer for this number's partitions could not begin, since its user lacks a right.

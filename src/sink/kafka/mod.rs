@@ -289,7 +289,7 @@ impl Sink for KafkaSink {
         self.producers.urge(self.now, is_urgent);
         self.log_events();
         self.ask_again();
-        self.look_at_login(each);
+        self.given_up().into_iter().for_each(|failure| each(Report::Failed(failure)));
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {

@@ -66,10 +66,8 @@ pub(super) struct Context {
 pub(super) struct Problems {
     /// The last problem, until the next delivery.
     problem: Mutex<Option<ClientProblem>>,
-    /// Whether there is a problem. It spares the good case the lock.
-    failing: AtomicBool,
-    /// A broker has answered.
-    answered: AtomicBool,
+    /// Whether a broker has answered, and there was no problem since. It spares the good case the lock.
+    is_well: AtomicBool,
     lines: Mutex<Lines>,
     /// Whether brokers accept the credentials.
     refused: Mutex<AuthState>,
@@ -96,9 +94,9 @@ impl Context {
         self.shared.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is a problem.
-    pub(super) fn has_problem(&self) -> bool {
-        self.shared.failing.load(Ordering::Relaxed)
+    /// Whether there may be a problem: there was one since the last answer of a broker, or none has answered yet.
+    pub(super) fn may_have_problem(&self) -> bool {
+        !self.shared.is_well.load(Ordering::Relaxed)
     }
 
     /// A broker has refused the credentials, or there are none. Logs the first refusal, and returns whether it logged.
@@ -142,10 +140,9 @@ impl Context {
 
     /// A record was delivered, or the cluster has answered: the problem is over.
     pub(super) fn recovered(&self) {
-        if self.shared.answered.load(Ordering::Relaxed) && !self.shared.failing.swap(false, Ordering::Relaxed) {
+        if self.shared.is_well.load(Ordering::Relaxed) || self.shared.is_well.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.shared.answered.store(true, Ordering::Relaxed);
         self.refused().accepted();
         self.login.iter().for_each(Login::accepted);
         if let Some(problem) = self.lock().take() {
@@ -206,7 +203,7 @@ impl ClientContext for Context {
         }
         // "All brokers are down" comes after its reason, and says less.
         if problem.is_none() || code != Some(RDKafkaErrorCode::AllBrokersDown) {
-            self.shared.failing.store(true, Ordering::Relaxed);
+            self.shared.is_well.store(false, Ordering::Relaxed);
             *problem = Some(ClientProblem { code, text: reason });
         }
     }
