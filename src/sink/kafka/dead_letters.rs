@@ -43,8 +43,8 @@ pub(super) struct TopicReading {
     settings: KafkaSettings,
     topic: String,
     partitions: Vec<i32>,
-    /// The present consumer. `begin` replaces it.
-    consumer: Option<Retirable<BaseConsumer<Context>>>,
+    /// The consumer of the marks, and then that of the records.
+    consumer: Retirable<BaseConsumer<Context>>,
     /// Whether the marks are being read. The records come after them.
     for_marks: bool,
     /// Partitions that are not read to their end yet, with that end.
@@ -58,10 +58,10 @@ pub(super) struct TopicReading {
 impl TopicReading {
     pub(super) fn new(settings: KafkaSettings, topic: &str) -> Result<Self, NoDeadLetters> {
         let mut reading = Self {
+            consumer: settings.reader("read_uncommitted").map_err(errors::client)?,
             settings,
             topic: topic.to_owned(),
             partitions: Vec::new(),
-            consumer: None,
             for_marks: true,
             open: BTreeMap::new(),
             replayed: BTreeMap::new(),
@@ -69,17 +69,16 @@ impl TopicReading {
             last_answer: Instant::now(),
             room: HeaderRoom::default(),
         };
-        let consumer = reading.settings.reader("read_uncommitted").map_err(errors::client)?;
-        reading.partitions = reading.find_partitions(&consumer)?;
-        reading.begin(consumer)?;
+        reading.partitions = reading.find_partitions()?;
+        reading.begin()?;
         Ok(reading)
     }
 
     /// Asks for the topic's partitions. A consumer's question creates no topic.
-    fn find_partitions(&self, consumer: &BaseConsumer<Context>) -> Result<Vec<i32>, NoDeadLetters> {
+    fn find_partitions(&self) -> Result<Vec<i32>, NoDeadLetters> {
         let begun = Instant::now();
         loop {
-            let error = match consumer.fetch_metadata(Some(&self.topic), QUESTION) {
+            let error = match self.consumer.fetch_metadata(Some(&self.topic), QUESTION) {
                 Ok(metadata) => match topic_in(&metadata, &self.topic) {
                     Ok(found) => return Ok(found.partitions().iter().map(MetadataPartition::id).collect()),
                     Err(RDKafkaErrorCode::UnknownTopic | RDKafkaErrorCode::UnknownTopicOrPartition) => {
@@ -90,8 +89,9 @@ impl TopicReading {
                 },
                 Err(error) => error,
             };
-            if begun.elapsed() >= FOUND_WITHIN || is_refused(consumer) {
-                return Err(self.silent(consumer, &error).into());
+            let context = self.consumer.context();
+            if begun.elapsed() >= FOUND_WITHIN || errors::is_of_login(context.problem_code()) {
+                return Err(context.unanswered(&error).into());
             }
             // The next question may fail at once, so there is a pause.
             std::thread::sleep(SLICE);
@@ -99,31 +99,32 @@ impl TopicReading {
     }
 
     /// Asks for the ends of the partitions, and assigns those that have records, from their beginning.
-    fn begin(&mut self, consumer: Retirable<BaseConsumer<Context>>) -> Result<(), Failure> {
+    fn begin(&mut self) -> Result<(), Failure> {
         let mut all = TopicPartitionList::new();
         for &partition in &self.partitions {
-            let (low, high) = self.watermarks(&consumer, partition)?;
+            let (low, high) = self.watermarks(partition)?;
             if low < high {
                 self.open.insert(partition, high);
                 let added = all.add_partition_offset(&self.topic, partition, Offset::Offset(low));
                 added.map_err(|error| self.broken(&error))?;
             }
         }
-        consumer.assign(&all).map_err(|error| self.broken(&error))?;
+        self.consumer.assign(&all).map_err(|error| self.broken(&error))?;
         self.last_answer = Instant::now();
-        self.consumer = Some(consumer);
         Ok(())
     }
 
-    fn watermarks(&self, consumer: &BaseConsumer<Context>, partition: i32) -> Result<(i64, i64), Failure> {
+    fn watermarks(&self, partition: i32) -> Result<(i64, i64), Failure> {
         let begun = Instant::now();
         loop {
-            match consumer.fetch_watermarks(&self.topic, partition, QUESTION) {
+            match self.consumer.fetch_watermarks(&self.topic, partition, QUESTION) {
                 Ok(marks) => return Ok(marks),
                 Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
                     return Err(self.forbidden());
                 }
-                Err(error) if begun.elapsed() >= FOUND_WITHIN => return Err(self.silent(consumer, &error)),
+                Err(error) if begun.elapsed() >= FOUND_WITHIN => {
+                    return Err(self.consumer.context().unanswered(&error));
+                }
                 Err(_) => std::thread::sleep(SLICE),
             }
         }
@@ -131,14 +132,14 @@ impl TopicReading {
 
     /// The next record or mark, with its partition and offset. `None`: nothing has come, or a partition has ended.
     fn poll(&mut self) -> Result<Option<(i32, u64, OwnedRecord)>, Failure> {
-        let Some(consumer) = &self.consumer else { return Ok(None) };
-        let polled = consumer.poll(SLICE);
+        let polled = self.consumer.poll(SLICE);
         if polled.is_some() {
             self.last_answer = Instant::now();
         }
         match polled {
             None if self.last_answer.elapsed() >= SILENT_FOR => {
-                Err(self.silent(consumer, &KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut)))
+                let error = KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut);
+                Err(self.consumer.context().unanswered(&error))
             }
             None => Ok(None),
             Some(Ok(message)) => {
@@ -166,9 +167,9 @@ impl TopicReading {
 
     /// All marks are read: begins with the records.
     fn turn_to_records(&mut self) -> Result<(), Failure> {
-        let consumer = self.settings.reader("read_committed").map_err(errors::client)?;
+        self.consumer = self.settings.reader("read_committed").map_err(errors::client)?;
         self.for_marks = false;
-        self.begin(consumer)
+        self.begin()
     }
 
     fn forbidden(&self) -> Failure {
@@ -176,24 +177,9 @@ impl TopicReading {
         Failure::new(FailureClass::Topic, errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)), text)
     }
 
-    fn silent(&self, consumer: &BaseConsumer<Context>, error: &KafkaError) -> Failure {
-        let why = consumer.context().problem().unwrap_or_else(|| error.to_string());
-        let text = format!("Kafka at {} does not answer: {why}", self.settings.brokers());
-        let code = consumer.context().problem_code().or_else(|| error.rdkafka_error_code());
-        if is_refused(consumer) {
-            return errors::refused_login(code, text);
-        }
-        Failure::new(FailureClass::Environment, errors::reason(code), text)
-    }
-
     fn broken(&self, error: &KafkaError) -> Failure {
         errors::client(format!("topic {} cannot be read: {error}", self.topic))
     }
-}
-
-/// Whether the brokers refuse the credentials.
-fn is_refused(consumer: &BaseConsumer<Context>) -> bool {
-    consumer.context().problem_code().is_some_and(|code| errors::class(code) == FailureClass::LogIn)
 }
 
 impl DeadLetters for TopicReading {

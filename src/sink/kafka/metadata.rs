@@ -10,7 +10,7 @@ use super::replicas::replicas_of;
 use super::retire::retire;
 use super::topics::Chosen;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
-use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _};
+use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
@@ -53,12 +53,19 @@ pub(super) const MOST_EVENTS: u32 = 10_000;
 
 impl KafkaSink {
     pub(super) fn metadata(&mut self, patience: Duration) -> Result<Metadata, Failure> {
-        let metadata = self.producers.first().client().fetch_metadata(None, patience);
+        let metadata = self.ask(None, patience);
+        metadata.map_err(|error| self.producers.first().context().unanswered(&error))
+    }
+
+    /// Asks for the cluster's brokers, with one topic or with all. The first producer's client asks, and learns the partitions by it. Other
+    /// producers ask when they need to.
+    fn ask(&mut self, topic: Option<&str>, patience: Duration) -> Result<Metadata, KafkaError> {
+        let metadata = self.producers.first().client().fetch_metadata(topic, patience);
         self.serve_events();
         if let Ok(metadata) = &metadata {
             self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
         }
-        metadata.map_err(|error| self.metadata_failure(&error))
+        metadata
     }
 
     pub(super) fn unreachable(&self, metadata: &Metadata) -> Vec<String> {
@@ -80,19 +87,6 @@ impl KafkaSink {
         }
     }
 
-    /// The failure of a metadata request, with the client's last problem: the request's own error says "timed out" at most.
-    fn metadata_failure(&self, error: &KafkaError) -> Failure {
-        let code = self.producers.first().context().problem_code().or_else(|| error.rdkafka_error_code());
-        let text = match self.problem() {
-            Some(problem) => format!("Kafka at {} does not answer: {problem}", self.settings.brokers()),
-            None => format!("Kafka at {} does not answer: {error}", self.settings.brokers()),
-        };
-        if errors::is_of_login(code) {
-            return errors::refused_login(code, text);
-        }
-        Failure::new(FailureClass::Environment, errors::reason(code), text)
-    }
-
     /// Makes sure that the cluster knows the topic. A cluster that creates topics on demand creates it.
     pub(super) fn resolve_topic(&mut self, topic: &str) -> Result<(), Failure> {
         if self.topics.turn_to(topic) {
@@ -105,35 +99,25 @@ impl KafkaSink {
 
     /// Asks how many partitions the topic has, and notes the answer. With transactions, the topic must have enough replicas.
     pub(super) fn count_partitions(&mut self, topic: &str) -> Result<i32, Failure> {
-        let (partitions, replicas) = self.ask(topic)?;
+        let metadata = self.ask(Some(topic), self.within(self.metadata_patience)).map_err(|error| {
+            // Without any broker the error is another one: an outage makes no wait longer.
+            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) {
+                self.metadata_patience = (self.metadata_patience * 2).min(MOST_METADATA_PATIENCE);
+            }
+            self.producers.first().context().unanswered(&error)
+        })?;
+        let answer = topic_in(&metadata, topic)
+            .map_err(|code| of_topic(topic, code, (&self.settings, metadata.brokers().len())))?;
+        self.producers.first().context().recovered();
         if let Some(transactions) = &mut self.transactions {
-            transactions.replicas.see(topic, replicas, &self.settings)?;
+            transactions.replicas.see(topic, replicas_of(answer), &self.settings)?;
         }
-        let count = i32::try_from(partitions).unwrap_or(i32::MAX);
+        let count = i32::try_from(answer.partitions().len()).unwrap_or(i32::MAX);
         if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
             let text = format!("topic {topic} was recreated with fewer partitions");
             self.shrunk = Some(errors::client(text));
         }
         Ok(count)
-    }
-
-    /// Asks for the number of the topic's partitions, and for the fewest replicas of one. The first producer's client asks, and learns the
-    /// partitions by it. Other producers ask when they need to.
-    fn ask(&mut self, topic: &str) -> Result<(usize, Option<usize>), Failure> {
-        let metadata = self.producers.first().client().fetch_metadata(Some(topic), self.within(self.metadata_patience));
-        self.serve_events();
-        let metadata = metadata.map_err(|error| {
-            // Without any broker the error is another one: an outage makes no wait longer.
-            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) {
-                self.metadata_patience = (self.metadata_patience * 2).min(MOST_METADATA_PATIENCE);
-            }
-            self.metadata_failure(&error)
-        })?;
-        self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
-        let answer = topic_in(&metadata, topic)
-            .map_err(|code| of_topic(topic, code, (&self.settings, metadata.brokers().len())))?;
-        self.producers.first().context().recovered();
-        Ok((answer.partitions().len(), replicas_of(answer)))
     }
 
     /// The partition for a record of the present topic. If the partition is not known, it may have been added meanwhile, and the sink asks
@@ -196,19 +180,17 @@ impl KafkaSink {
 
     /// The failure of the topic whose record has waited longest for its report. `None`: the topic takes records, no record waits, or the
     /// cluster does not answer.
-    fn missing_topic(&self) -> Option<Failure> {
+    fn missing_topic(&mut self) -> Option<Failure> {
         let place = self.partitions.unanswered(UNANSWERED, self.now)?;
-        let topic = self.topics.name(place.topic);
-        let (code, brokers) = self.why_missing(topic)?;
-        Some(of_topic(topic, code, (&self.settings, brokers))).filter(|failure| failure.class == FailureClass::Topic)
+        let topic = self.topics.name(place.topic).to_owned();
+        let (code, brokers) = self.why_missing(&topic)?;
+        Some(of_topic(&topic, code, (&self.settings, brokers))).filter(|failure| failure.class == FailureClass::Topic)
     }
 
     /// The cluster's error for a topic that takes no records, and the number of brokers. `None`: the topic exists, or the cluster does not
     /// answer.
-    pub(super) fn why_missing(&self, topic: &str) -> Option<(RDKafkaErrorCode, usize)> {
-        let metadata = self.producers.first().client().fetch_metadata(Some(topic), METADATA_PATIENCE);
-        self.serve_events();
-        let metadata = metadata.ok()?;
+    pub(super) fn why_missing(&mut self, topic: &str) -> Option<(RDKafkaErrorCode, usize)> {
+        let metadata = self.ask(Some(topic), METADATA_PATIENCE).ok()?;
         Some((topic_in(&metadata, topic).err()?, metadata.brokers().len()))
     }
 

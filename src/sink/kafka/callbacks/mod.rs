@@ -11,7 +11,7 @@ use super::check::probe;
 use super::errors;
 use super::login::Login;
 use crate::secret::CREDENTIALS_WITHIN;
-use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
+use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
 use log_lines::Lines;
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -136,6 +136,18 @@ impl Context {
 
     pub(super) fn problem_code(&self) -> Option<RDKafkaErrorCode> {
         self.lock().as_ref().and_then(|problem| problem.code)
+    }
+
+    /// The failure of a question that the cluster has not answered, with the client's last problem: the error itself says "timed out" at
+    /// most.
+    pub(super) fn unanswered(&self, error: &KafkaError) -> Failure {
+        let code = self.problem_code().or_else(|| error.rdkafka_error_code());
+        let why = self.problem().unwrap_or_else(|| error.to_string());
+        let text = format!("Kafka at {} does not answer: {why}", self.brokers);
+        if errors::is_of_login(code) {
+            return errors::refused_login(code, text);
+        }
+        Failure::new(FailureClass::Environment, errors::reason(code), text)
     }
 
     /// A record was delivered, or the cluster has answered: the problem is over.
