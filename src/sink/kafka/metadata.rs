@@ -71,7 +71,7 @@ impl KafkaSink {
     pub(super) fn unreachable(&self, metadata: &Metadata) -> Vec<String> {
         let advertised: Vec<String> =
             metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
-        probe::unreachable(self.settings.brokers(), &advertised)
+        probe::unreachable(&self.settings.brokers, &advertised)
     }
 
     /// Serves the events of the client. One poll serves one event, and does not say whether there was one.
@@ -201,7 +201,7 @@ impl KafkaSink {
             return;
         }
         self.last_report = Instant::now();
-        if let Ok(brokers) = CString::new(self.settings.brokers()) {
+        if let Ok(brokers) = CString::new(self.settings.brokers.as_str()) {
             self.producers.all().for_each(|producer| add_brokers(producer, &brokers));
         }
         self.unanswered = if self.is_unanswered() { self.unanswered + 1 } else { 0 };
@@ -256,7 +256,7 @@ impl KafkaSink {
         let context = self.producers.first().context();
         let refused = context.may_have_problem().then(|| context.refused())?;
         let reason = reason(&refused)?;
-        Some(errors::of_login(format!("Kafka at {} refuses the credentials: {reason}", self.settings.brokers())))
+        Some(errors::of_login(format!("Kafka at {} refuses the credentials: {reason}", self.settings.brokers)))
     }
 
     /// Whether a producer for this number's partitions could not begin, since its user lacks a right.

@@ -133,7 +133,7 @@ impl KafkaSink {
     /// # Errors
     /// librdkafka refuses the settings.
     pub fn new(settings: KafkaSettings) -> Result<Self, SettingsError> {
-        let producers = settings.producers();
+        let producers = settings.producers;
         Self::with_producers(settings, producers)
     }
 
@@ -152,7 +152,7 @@ impl KafkaSink {
         Ok(Self {
             topics: Topics::new(settings.partitioner(), count),
             partitions: Partitions::default(),
-            sockets: Sockets::to(ports(settings.brokers())),
+            sockets: Sockets::to(ports(&settings.brokers)),
             hold: Hold::default(),
             closed: false,
             settings,
@@ -178,7 +178,7 @@ impl KafkaSink {
     #[inline]
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
-        records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight()
+        records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight
     }
 
     /// A record is about to be taken. If none is in flight, no report of an earlier one is waited for.

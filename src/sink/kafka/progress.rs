@@ -95,7 +95,7 @@ impl ProgressReading {
             "a transaction is open in {TOPIC} at offset {offset}, and Kafka shows nothing behind it: it ends when its relay starts again, or \
              after that one's transaction.timeout.ms. If it has not ended by then, Kafka has forgotten it: \
              kafka-transactions.sh --bootstrap-server {} abort --topic {TOPIC} --partition {PARTITION} --start-offset {offset}",
-            self.settings.brokers()
+            self.settings.brokers
         )
     }
 

@@ -62,7 +62,7 @@ pub(super) fn judge(
     settings: &KafkaSettings,
 ) -> ReplicaVerdict {
     match (replicas, least) {
-        (Some(1), _) if settings.accepts_one_replica() => ReplicaVerdict::Kept,
+        (Some(1), _) if settings.accepts_one_replica => ReplicaVerdict::Kept,
         (Some(1), _) => ReplicaVerdict::Refused {
             text: format!("topic {topic} has one replica: {WHY}"),
             fix: Remedy::from(format!(

@@ -60,7 +60,8 @@ pub(in crate::sink::kafka) struct TopicFacts {
 /// Nobody answers, or the answer is a refusal.
 pub(in crate::sink::kafka) fn examine(settings: &KafkaSettings, wanted: &[String]) -> Result<Cluster, Failure> {
     let failed = |error: SettingsError| {
-        if error.is_of_login() { errors::of_login(error.to_string()) } else { errors::client(error) }
+        let is_of_login = matches!(error, SettingsError::Login(_));
+        if is_of_login { errors::of_login(error.to_string()) } else { errors::client(error) }
     };
     let mut sink = super::super::KafkaSink::with_producers(settings.clone(), 1).map_err(failed)?;
     let metadata = sink.metadata(REQUEST)?;
@@ -149,7 +150,7 @@ impl ProducerContext<NoCustomPartitioner> for Listener {
 
 /// Whether the cluster gives an idempotent producer its identity.
 fn idempotence(settings: &KafkaSettings) -> Result<(), String> {
-    let mut client = settings.client().clone();
+    let mut client = settings.client.clone();
     client.set("statistics.interval.ms", "100");
     let producer = settings.producer_of(client, Listener::default()).map_err(|error| error.to_string())?;
     let deadline = Instant::now() + REQUEST;

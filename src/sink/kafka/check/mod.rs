@@ -63,7 +63,7 @@ pub(super) fn check(settings: Result<KafkaSettings, SettingsError>, wanted: &Wan
     let looked_at: Vec<String> =
         topics.iter().cloned().chain(more).chain(wanted.dead_letters.map(str::to_owned)).collect();
     match examine(&settings, &looked_at) {
-        Err(failure) => vec![unreachable(&settings, &failure, &listener::ask(settings.brokers()))],
+        Err(failure) => vec![unreachable(&settings, &failure, &listener::ask(&settings.brokers))],
         Ok(mut cluster) => {
             let missing: Vec<&str> =
                 topics.iter().map(String::as_str).filter(|name| !cluster.topics.contains_key(*name)).collect();

@@ -92,13 +92,6 @@ pub enum SettingsError {
     },
 }
 
-impl SettingsError {
-    /// Whether there are no credentials. Then nothing is wrong with the properties.
-    pub fn is_of_login(&self) -> bool {
-        matches!(self, Self::Login(_))
-    }
-}
-
 /// How many producers share the partitions by default.
 const PRODUCERS: u8 = 4;
 /// The most producers that may share the partitions.
@@ -107,27 +100,20 @@ const MOST_PRODUCERS: u8 = 8;
 /// The properties and other settings of Kafka's clients.
 #[derive(Clone)]
 pub struct KafkaSettings {
-    client: ClientConfig,
-    brokers: String,
-    max_in_flight: u64,
-    producers: u8,
+    /// The properties, for other clients of the same cluster.
+    pub(super) client: ClientConfig,
+    /// The bootstrap servers.
+    pub(super) brokers: String,
+    /// The most bytes in flight.
+    pub(super) max_in_flight: u64,
+    /// How many producers share the partitions. A partition always has the same one.
+    pub(super) producers: u8,
     problems: Arc<Problems>,
     /// Whether the user wants to see librdkafka's debug lines.
     debugs: bool,
     login: Option<Login>,
-    replicas: ReplicaRule,
-}
-
-/// The rule for the replicas of topics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum ReplicaRule {
-    /// At least once: any number.
-    #[default]
-    Any,
-    /// Exactly once: see [`replicas`](super::replicas).
-    Several,
-    /// Exactly once with `--accept-one-replica`.
-    SeveralOrOne,
+    /// Whether topics may have one replica: with at least once, or with `--accept-one-replica`. See [`replicas`](super::replicas).
+    pub(super) accepts_one_replica: bool,
 }
 
 impl KafkaSettings {
@@ -175,7 +161,7 @@ impl KafkaSettings {
             problems: Arc::default(),
             debugs,
             login: None,
-            replicas: ReplicaRule::Any,
+            accepts_one_replica: true,
         })
     }
 
@@ -188,12 +174,7 @@ impl KafkaSettings {
     /// Sets the rule for exactly once. `one_replica`: topics may have one replica.
     #[must_use]
     pub(super) fn exactly_once(self, one_replica: bool) -> Self {
-        Self { replicas: if one_replica { ReplicaRule::SeveralOrOne } else { ReplicaRule::Several }, ..self }
-    }
-
-    /// Whether topics may have one replica.
-    pub(super) fn accepts_one_replica(&self) -> bool {
-        self.replicas != ReplicaRule::Several
+        Self { accepts_one_replica: one_replica, ..self }
     }
 
     /// Creates a client without brokers, and drops it. Only then does librdkafka refuse files that it cannot read, and properties that
@@ -209,29 +190,9 @@ impl KafkaSettings {
         Client::new(&client, native, RDKafkaType::RD_KAFKA_PRODUCER, DefaultClientContext).map(drop).map_err(refused)
     }
 
-    /// Bootstrap servers.
-    pub fn brokers(&self) -> &str {
-        &self.brokers
-    }
-
-    /// Bytes in flight at most.
-    pub fn max_in_flight(&self) -> u64 {
-        self.max_in_flight
-    }
-
-    /// How many producers share the partitions. A partition always has the same one.
-    pub fn producers(&self) -> u8 {
-        self.producers
-    }
-
     /// How keys are spread over partitions.
     pub(super) fn partitioner(&self) -> Partitioner {
         Partitioner::named(self.property("partitioner").unwrap_or_default())
-    }
-
-    /// The properties, for other clients of the same cluster.
-    pub(super) fn client(&self) -> &ClientConfig {
-        &self.client
     }
 
     /// The value of a property: the user's, or walrelay's, or none.
