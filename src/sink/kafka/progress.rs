@@ -14,7 +14,7 @@ use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
 use crate::sink::{Failure, FailureClass};
 use rdkafka::admin::{NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ pub(super) enum Read {
 }
 
 /// A consumer of the topic.
-type ProgressConsumer = Retirable<BaseConsumer<Context>>;
+pub(super) type ProgressConsumer = Retirable<BaseConsumer<Context>>;
 
 /// The last value of each key.
 pub(super) type KeptProgress = BTreeMap<String, String>;
@@ -103,10 +103,8 @@ impl ProgressReading {
     pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
         match &mut self.step {
             ReadingStep::Topic => {
-                match make_topic(&self.settings, replicas, make)? {
-                    FoundTopic::There => {}
-                    FoundTopic::Young => return Ok(Read::Pending { answered: true }),
-                    FoundTopic::Missing { brokers } => return Ok(Read::Missing { brokers }),
+                if let Some(outcome) = make_topic(&self.settings, replicas, make)? {
+                    return Ok(outcome);
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
                 self.step = ReadingStep::End { uncommitted };
@@ -135,7 +133,7 @@ impl ProgressReading {
                     self.open = open;
                     return Ok(Read::Pending { answered: true });
                 }
-                read_from_the_beginning(committed)?;
+                read_from_the_beginning(committed).map_err(|error| errors::of_call("read its progress", &error))?;
                 let ReadingStep::Stable { committed, .. } = std::mem::replace(&mut self.step, ReadingStep::Topic)
                 else {
                     return Ok(Read::Pending { answered: true });
@@ -156,10 +154,10 @@ impl ProgressReading {
     }
 }
 
-fn read_from_the_beginning(reader: &ProgressConsumer) -> Result<(), Failure> {
+pub(super) fn read_from_the_beginning(reader: &ProgressConsumer) -> KafkaResult<()> {
     let mut all = TopicPartitionList::new();
-    let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
-    whole.and_then(|()| reader.assign(&all)).map_err(|error| errors::of_call("read its progress", &error))
+    all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning)?;
+    reader.assign(&all)
 }
 
 /// Takes the records that come within a slice. The last one of each key counts. Returns whether the end was reached.
@@ -246,30 +244,23 @@ pub(super) fn create_by_hand(settings: &KafkaSettings, brokers: usize) -> String
     )
 }
 
-/// The result of looking for the topic.
-enum FoundTopic {
-    There,
-    /// The topic was just created: not every broker knows it.
-    Young,
-    Missing {
-        brokers: usize,
-    },
-}
-
-/// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic.
-fn make_topic(settings: &KafkaSettings, replicas: &mut Replicas, make: bool) -> Result<FoundTopic, Failure> {
+/// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic. Returns the outcome of
+/// the step if the topic cannot be read yet: it is missing, or so new that not every broker knows it.
+fn make_topic(settings: &KafkaSettings, replicas: &mut Replicas, make: bool) -> Result<Option<Read>, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
     if let Some(brokers) = make_topic_with(&admin, settings, make)? {
-        return Ok(FoundTopic::Missing { brokers });
+        return Ok(Some(Read::Missing { brokers }));
     }
     see_that_it_is_compacted(&admin, settings)?;
     let found = admin.metadata(Some(TOPIC)).map_err(|error| Failure {
         class: FailureClass::Environment,
         ..errors::of_call("see the replicas of its progress topic", &error)
     })?;
-    let Some(count) = topic_in(&found, TOPIC).ok().and_then(replicas_of) else { return Ok(FoundTopic::Young) };
+    let Some(count) = topic_in(&found, TOPIC).ok().and_then(replicas_of) else {
+        return Ok(Some(Read::Pending { answered: true }));
+    };
     replicas.see(TOPIC, Some(count), settings)?;
-    Ok(FoundTopic::There)
+    Ok(None)
 }
 
 /// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of

@@ -4,7 +4,7 @@
 //! functions are pure.
 
 use super::examine::{Cluster, TopicFacts};
-use super::rights::{ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT, exactly_once};
+use super::rights::{self, ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT};
 use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
 use crate::remedy::Command;
@@ -26,10 +26,9 @@ pub(super) fn findings(
     let Some(id) = id else {
         return vec![SIDE.warn("transactional_id", "not checked: the name of the transactions comes from Postgres")];
     };
-    let found = exactly_once(settings, cluster, id);
     let mut findings = vec![
-        transactions(settings, id, found.transactions.as_ref()),
-        progress(settings, cluster.brokers.len(), &found.progress, was_read),
+        transactions(settings, id, rights::transactions(settings, cluster, id).as_ref()),
+        progress(settings, cluster.brokers.len(), &rights::progress(settings, cluster), was_read),
     ];
     let own =
         [TRANSACTION_STATE, PROGRESS_TOPIC].into_iter().filter_map(|name| Some((name, cluster.topics.get(name)?)));

@@ -10,16 +10,14 @@
 use super::super::admin::Admin;
 use super::super::config::{KafkaSettings, LONGEST_TRANSACTION_MS, SettingsError};
 use super::super::errors;
-use super::super::progress::{PARTITION, TOPIC, new_topic, passes};
+use super::super::progress::{TOPIC, new_topic, passes, read_from_the_beginning};
 use super::examine::Cluster;
 use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::MetadataTopic;
 use rdkafka::producer::Producer;
-use rdkafka::{Offset, TopicPartitionList};
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long one question may take. The cluster may have to create its topic of transactions first.
@@ -27,16 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The broker's setting that limits the relay's `transaction.timeout.ms`.
 pub(in crate::sink::kafka) const TRANSACTION_MAX_TIMEOUT: &str = "transaction.max.timeout.ms";
-
-/// The cluster's answers about exactly once.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::sink::kafka) struct ExactlyOnce {
-    /// Whether the user may begin transactions under the relay's name. `None`: the broker has no limit of their length, so that a question
-    /// would end the transactions of a relay.
-    pub transactions: Option<Result<(), RightsRefusal>>,
-    /// The topic with the relay's progress.
-    pub progress: ProgressAnswer,
-}
 
 /// The topic of progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,25 +44,9 @@ pub(in crate::sink::kafka) struct RightsRefusal {
     pub text: String,
 }
 
-/// Asks the cluster. `name`: the name of the relay's transactions.
-pub(in crate::sink::kafka) fn exactly_once(settings: &KafkaSettings, cluster: &Cluster, name: &str) -> ExactlyOnce {
-    let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
-    let asked = most.is_none_or(|most| most != LONGEST_TRANSACTION_MS);
-    let progress = if cluster.topics.contains_key(TOPIC) {
-        ProgressAnswer::There(readable(settings))
-    } else {
-        ProgressAnswer::Absent(makeable(settings, cluster.brokers.len()))
-    };
-    ExactlyOnce { transactions: asked.then(|| transactions(settings, name)), progress }
-}
-
-impl RightsRefusal {
-    fn new(error: &KafkaError) -> Self {
-        Self::of(error.rdkafka_error_code(), error)
-    }
-
-    fn of(code: Option<RDKafkaErrorCode>, words: &dyn Display) -> Self {
-        Self { forbidden: errors::is_forbidden(code), text: words.to_string() }
+impl From<KafkaError> for RightsRefusal {
+    fn from(error: KafkaError) -> Self {
+        Self { forbidden: errors::is_forbidden(error.rdkafka_error_code()), text: error.to_string() }
     }
 }
 
@@ -84,26 +56,44 @@ impl From<SettingsError> for RightsRefusal {
     }
 }
 
-fn transactions(settings: &KafkaSettings, name: &str) -> Result<(), RightsRefusal> {
-    let producer = settings.inadmissible(name)?;
-    match producer.init_transactions(PATIENCE) {
-        Ok(()) => Ok(()),
-        Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::InvalidTransactionTimeout) => Ok(()),
-        Err(error) => Err(RightsRefusal::new(&error)),
+/// Asks whether the user may begin transactions under `name`, the name of the relay's. `None`: the broker has no limit of their length, so
+/// that a question would end the transactions of a relay.
+pub(in crate::sink::kafka) fn transactions(
+    settings: &KafkaSettings,
+    cluster: &Cluster,
+    name: &str,
+) -> Option<Result<(), RightsRefusal>> {
+    let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
+    most.is_none_or(|most| most != LONGEST_TRANSACTION_MS).then(|| inadmissible(settings, name))
+}
+
+fn inadmissible(settings: &KafkaSettings, name: &str) -> Result<(), RightsRefusal> {
+    match settings.inadmissible(name)?.init_transactions(PATIENCE) {
+        Err(error) if error.rdkafka_error_code() != Some(RDKafkaErrorCode::InvalidTransactionTimeout) => {
+            Err(error.into())
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Asks whether the topic of progress can be read, or else created.
+pub(in crate::sink::kafka) fn progress(settings: &KafkaSettings, cluster: &Cluster) -> ProgressAnswer {
+    if cluster.topics.contains_key(TOPIC) {
+        ProgressAnswer::There(readable(settings))
+    } else {
+        ProgressAnswer::Absent(makeable(settings, cluster.brokers.len()))
     }
 }
 
 fn readable(settings: &KafkaSettings) -> Result<(), RightsRefusal> {
     let consumer = settings.reader("read_uncommitted")?;
-    let mut all = TopicPartitionList::new();
-    let whole = all.add_partition_offset(TOPIC, PARTITION, Offset::Beginning);
-    whole.and_then(|()| consumer.assign(&all)).map_err(|error| RightsRefusal::new(&error))?;
+    read_from_the_beginning(&consumer)?;
     let deadline = Instant::now() + PATIENCE;
     while let Some(polled) = consumer.poll(deadline.saturating_duration_since(Instant::now())) {
         match polled {
             Ok(_) | Err(KafkaError::PartitionEOF(_)) => return Ok(()),
             Err(error) if error.rdkafka_error_code().is_some_and(passes) => {}
-            Err(error) => return Err(RightsRefusal::new(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
     Err(RightsRefusal { forbidden: false, text: format!("no answer within {} s", PATIENCE.as_secs()) })
@@ -112,7 +102,7 @@ fn readable(settings: &KafkaSettings) -> Result<(), RightsRefusal> {
 fn makeable(settings: &KafkaSettings, brokers: usize) -> Result<(), RightsRefusal> {
     made_for_trial(settings, &[new_topic(brokers)])?.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
-        Err((_, code)) => Err(RightsRefusal::of(Some(code), &code)),
+        Err((_, code)) => Err(RightsRefusal { forbidden: errors::is_forbidden(Some(code)), text: code.to_string() }),
     })
 }
 
@@ -126,7 +116,7 @@ pub(in crate::sink::kafka) fn not_to_be_created(settings: &KafkaSettings, names:
     let outcomes = made_for_trial(settings, &topics).unwrap_or_default().into_iter();
     outcomes
         .filter_map(Result::err)
-        .filter(|(_, code)| RightsRefusal::of(Some(*code), code).forbidden)
+        .filter(|(_, code)| errors::is_forbidden(Some(*code)))
         .map(|(name, _)| name)
         .collect()
 }
@@ -149,5 +139,5 @@ pub(in crate::sink::kafka) fn not_to_be_seen(settings: &KafkaSettings, names: &[
 
 /// The cluster's answers to a request to create topics for trial.
 fn made_for_trial(settings: &KafkaSettings, topics: &[NewTopic<'_>]) -> Result<Vec<TopicResult>, RightsRefusal> {
-    Admin::new(settings, PATIENCE)?.create(topics, true).map_err(|error| RightsRefusal::new(&error))
+    Ok(Admin::new(settings, PATIENCE)?.create(topics, true)?)
 }
