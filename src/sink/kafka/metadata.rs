@@ -8,7 +8,6 @@ use super::check::probe;
 use super::config::KafkaSettings;
 use super::replicas::replicas_of;
 use super::retire::retire;
-use super::topics::Chosen;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
 use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -125,16 +124,13 @@ impl KafkaSink {
     /// has given the same answer for that long.
     #[inline]
     pub(super) fn choose(&mut self, record: &Record<'_>) -> Result<u32, Enqueue> {
-        match self.topics.choose(record, &self.partitions) {
-            Chosen::At(at) => Ok(at),
-            Chosen::Unknown(partition) => self.choose_added(record, partition),
-        }
+        self.topics.choose(record, &self.partitions).or_else(|partition| self.choose_added(record, partition))
     }
 
     #[cold]
     fn choose_added(&mut self, record: &Record<'_>, partition: i32) -> Result<u32, Enqueue> {
         let count = self.count_partitions(record.topic).map_err(Enqueue::Blocked)?;
-        if let Chosen::At(at) = self.topics.choose(record, &self.partitions) {
+        if let Ok(at) = self.topics.choose(record, &self.partitions) {
             self.missing_partitions.remove(record.topic);
             return Ok(at);
         }

@@ -53,15 +53,6 @@ struct KnownTopic {
     sticky: (i32, usize),
 }
 
-/// The choice of a record's partition.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Chosen {
-    /// The partition with this index in [`Partitions`].
-    At(u32),
-    /// The record asks for this partition, which is not known.
-    Unknown(i32),
-}
-
 impl Topics {
     pub(super) fn new(partitioner: Partitioner, producers: u8) -> Self {
         Self { list: Vec::new(), numbers: HashMap::new(), last: (String::new(), 0), partitioner, producers }
@@ -135,14 +126,17 @@ impl Topics {
         Some(topic.name.as_str())
     }
 
-    /// Chooses the partition for a record of the present topic.
+    /// Chooses the partition for a record of the present topic, and returns its index in [`Partitions`].
+    ///
+    /// # Errors
+    /// The record asks for the partition with the returned number, which is not known.
     #[inline]
-    pub(super) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Chosen {
-        let Some(topic) = self.list.get_mut(self.last.1 as usize) else { return Chosen::Unknown(0) };
+    pub(super) fn choose(&mut self, record: &Record<'_>, partitions: &Partitions) -> Result<u32, i32> {
+        let topic = self.list.get_mut(self.last.1 as usize).ok_or(0)?;
         let partition = record.partition.or_else(|| self.partitioner.of(record.key, topic.count));
         let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
         let place = usize::try_from(partition).ok().filter(|_| partition < topic.count);
-        place.and_then(|place| topic.places.get(place)).map_or(Chosen::Unknown(partition), |at| Chosen::At(*at))
+        place.and_then(|place| topic.places.get(place)).copied().ok_or(partition)
     }
 }
 
@@ -211,9 +205,9 @@ mod tests {
         let chosen: Vec<_> = (0..51).map(|_| topics.choose(&record(None, None), &partitions)).collect();
         assert!(chosen.chunks(17).all(|batch| batch.iter().all(|at| *at == batch[0])), "{chosen:?}");
         assert!(chosen[0] != chosen[17] && chosen[17] != chosen[34] && chosen[34] != chosen[0]);
-        assert_eq!(topics.choose(&record(None, Some(3)), &partitions), Chosen::Unknown(3));
+        assert_eq!(topics.choose(&record(None, Some(3)), &partitions), Err(3));
         assert!(topics.confirm("orders", 4, now, &mut partitions));
-        assert!(matches!(topics.choose(&record(None, Some(3)), &partitions), Chosen::At(_)));
+        assert!(topics.choose(&record(None, Some(3)), &partitions).is_ok());
         assert!(!topics.confirm("orders", 2, now, &mut partitions), "it has fewer");
     }
 
