@@ -17,7 +17,7 @@ use super::producers::{Producers, flush_for_a_millisecond};
 use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
 use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
 use super::{KafkaSink, errors};
-use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner, Token};
+use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::time::{Duration, Instant};
@@ -31,8 +31,8 @@ const JUDGING: &str = "asking Kafka for the replicas of __transaction_state";
 /// How long the last abort may take.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
 
-/// The token of progress records. No row has it, since indexes of topics are small.
-pub(super) const PROGRESS: Token = Token { transaction: u32::MAX, tick: u16::MAX, topic: u16::MAX };
+/// The number that goes to librdkafka with a progress record. No ticket is this number, since the indexes of entries are smaller.
+pub(super) const PROGRESS: u64 = u64::MAX;
 
 /// The state of the sink's transactions.
 #[derive(Default)]
@@ -223,7 +223,7 @@ impl KafkaSink {
             Phase::Idle => return Ok(true),
             Phase::Open => {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
-                let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS.pack() as usize);
+                let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS as usize);
                 let record = record.key(key).payload(value).partition(PARTITION);
                 match self.producers.first().send(record) {
                     Ok(()) => transactions.phase = Phase::Committing { since: Instant::now(), reported: None },
@@ -257,11 +257,10 @@ impl KafkaSink {
 
     /// Commits the transaction. All its records have been reported.
     fn commit_reported(&mut self) -> Result<bool, Failure> {
-        let certain = |it: &mut Self, certain| it.transactions.iter_mut().for_each(|it| it.certain = certain);
-        certain(self, false);
-        match self.producers.first().commit_transaction(SLICE) {
+        let outcome = self.producers.first().commit_transaction(SLICE);
+        self.transactions.iter_mut().for_each(|it| it.certain = outcome.is_ok());
+        match outcome {
             Ok(()) => {
-                certain(self, true);
                 self.turn_to(Phase::Idle);
                 self.partitions.committed();
                 self.producers.first().context().recovered();

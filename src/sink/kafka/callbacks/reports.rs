@@ -69,16 +69,16 @@ impl KafkaSink {
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
         let (mut run, mut refused, mut bytes, mut delivered) = (Run::default(), Vec::new(), 0, false);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
-            Reported::Delivered(opaque, _) if *opaque != PROGRESS.pack() => Some(Ticket::unpack(*opaque)),
-            Reported::Delivered(..) | Reported::Failed(..) => None,
+            Reported::Delivered(PROGRESS, _) | Reported::Failed(..) => None,
+            Reported::Delivered(opaque, _) => Some(Ticket::unpack(*opaque)),
         }));
         for report in reports.drain(..) {
             match report {
                 // The commit needs the outcome of a progress record.
-                Reported::Delivered(opaque, _) if opaque == PROGRESS.pack() => {
+                Reported::Delivered(PROGRESS, _) => {
                     self.transactions.iter_mut().for_each(|it| it.progress_reported(Ok(())));
                 }
-                Reported::Failed(opaque, failed) if opaque == PROGRESS.pack() => {
+                Reported::Failed(PROGRESS, failed) => {
                     let mut failure = failed.1;
                     self.say_why((0, TOPIC), &mut failure);
                     self.transactions.iter_mut().for_each(|it| it.progress_reported(Err(failure.clone())));
