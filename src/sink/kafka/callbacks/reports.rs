@@ -67,7 +67,8 @@ impl KafkaSink {
     }
 
     fn take(&mut self, reports: &mut Vec<Reported>, each: &mut dyn FnMut(Report)) {
-        let (mut run, mut refused, mut bytes, mut delivered) = (Run::default(), Vec::new(), 0, false);
+        let (mut run, mut delivered) = (Run::default(), false);
+        let (mut refused, mut last, mut bytes) = (Vec::new(), None, 0);
         self.partitions.prepare(reports.iter().filter_map(|report| match report {
             Reported::Delivered(PROGRESS, _) | Reported::Failed(..) => None,
             Reported::Delivered(opaque, _) => Some(Ticket::unpack(*opaque)),
@@ -100,7 +101,10 @@ impl KafkaSink {
                     run.end(each);
                     bytes += self.partitions.bytes_of(ticket);
                     match failure.class {
-                        FailureClass::Row => refused.push((ticket, record, failure)),
+                        FailureClass::Row => {
+                            refused.push(ticket);
+                            last = Some((record, failure));
+                        }
                         FailureClass::Topic => each(self.refused_in_transaction(ticket, record, failure)),
                         FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
                             each(Report::Failed(failure));
@@ -110,8 +114,8 @@ impl KafkaSink {
             }
         }
         run.end(each);
-        if !refused.is_empty() {
-            each(self.batch_refused(refused, bytes));
+        if let Some(last) = last {
+            each(self.batch_refused(&refused, last, bytes));
         }
         if delivered {
             self.forbidden = None;
@@ -119,16 +123,12 @@ impl KafkaSink {
         }
     }
 
-    /// A batch of a transaction was refused, which had so many bytes: these are the records that may be the cause. A single one is known to be
-    /// it. If there are several, the search goes on in the next transaction.
-    fn batch_refused(&mut self, mut records: Vec<(Ticket, OwnedRecord, Failure)>, bytes: u64) -> Report {
-        let tickets: Vec<Ticket> = records.iter().map(|(ticket, ..)| *ticket).collect();
-        self.partitions.refused_in_transaction(&tickets, bytes, self.now);
-        let Some((ticket, record, failure)) = records.pop() else {
-            return Report::Failed(errors::client("a batch without records was refused"));
-        };
-        if records.is_empty() {
-            return self.refused_in_transaction(ticket, record, failure);
+    /// A batch of a transaction was refused, which had so many bytes. The records with these tickets may be the cause; the last one of them
+    /// is `record`. A single one is known to be it. If there are several, the search goes on in the next transaction.
+    fn batch_refused(&mut self, tickets: &[Ticket], (record, failure): (OwnedRecord, Failure), bytes: u64) -> Report {
+        self.partitions.refused_in_transaction(tickets, bytes, self.now);
+        if let [ticket] = tickets {
+            return self.refused_in_transaction(*ticket, record, failure);
         }
         tracing::warn!(
             topic = record.topic(),
