@@ -3,7 +3,7 @@
 //! In: the cluster's answers, and the name of the relay's transactions. Out: findings. Only [`findings`] asks the cluster; the other
 //! functions are pure.
 
-use super::examine::{Cluster, TopicFacts};
+use super::examine::{Cluster, TopicFacts, setting};
 use super::rights::{self, ProgressAnswer, RightsRefusal, TRANSACTION_MAX_TIMEOUT};
 use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
@@ -63,7 +63,7 @@ fn transactions(settings: &KafkaSettings, id: &str, found: Option<&Result<(), Ri
 
 /// The finding about a topic with too few replicas.
 pub(super) fn replicas(settings: &KafkaSettings, name: &str, topic: &TopicFacts) -> Option<Finding> {
-    let least = topic.settings.as_ref().ok().and_then(|settings| settings.get(MIN_INSYNC)?.parse().ok());
+    let least = setting(&topic.settings, MIN_INSYNC).and_then(|least| least.parse().ok());
     match judge(name, Some(topic.replicas), least, settings) {
         ReplicaVerdict::Kept => None,
         ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).with_fix(MORE_REPLICAS)),
@@ -110,7 +110,7 @@ fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, wa
 
 /// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.
 fn policy(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
-    let policy = cluster.topics.get(PROGRESS_TOPIC)?.settings.as_ref().ok()?.get(CLEANUP_POLICY)?;
+    let policy = setting(&cluster.topics.get(PROGRESS_TOPIC)?.settings, CLEANUP_POLICY)?;
     let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: {CLEANUP_POLICY}={policy}"));
     let found = found
         .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
@@ -120,7 +120,7 @@ fn policy(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
 
 /// The finding about a transaction timeout above the brokers' limit, if that can be seen.
 fn timeout(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
-    let most = cluster.settings.as_ref().ok()?.get(TRANSACTION_MAX_TIMEOUT)?;
+    let most = setting(&cluster.settings, TRANSACTION_MAX_TIMEOUT)?;
     let (most, ours) = (Duration::from_millis(most.parse().ok()?), settings.transaction_timeout());
     (ours > most).then(|| {
         let text =

@@ -54,11 +54,16 @@ pub(in crate::sink::kafka) struct TopicFacts {
     pub settings: SettingsSeen,
 }
 
+/// Returns a setting of a topic or of the brokers, if it can be seen.
+pub(super) fn setting<'s>(seen: &'s SettingsSeen, name: &str) -> Option<&'s str> {
+    seen.as_ref().ok()?.get(name).map(String::as_str)
+}
+
 /// Asks the cluster. `wanted`: the topics whose settings matter.
 ///
 /// # Errors
 /// Nobody answers, or the answer is a refusal.
-pub(in crate::sink::kafka) fn examine(settings: &KafkaSettings, wanted: &[String]) -> Result<Cluster, Failure> {
+pub(in crate::sink::kafka) fn examine(settings: &KafkaSettings, wanted: &[&str]) -> Result<Cluster, Failure> {
     let failed = |error: SettingsError| {
         let is_of_login = matches!(error, SettingsError::Login(_));
         if is_of_login { errors::of_login(error.to_string()) } else { errors::client(error) }
@@ -98,10 +103,10 @@ fn topic_facts(topic: &MetadataTopic) -> TopicFacts {
 fn configurations(
     settings: &KafkaSettings,
     metadata: &Metadata,
-    wanted: &[String],
+    wanted: &[&str],
     topics: &mut BTreeMap<String, TopicFacts>,
 ) -> SettingsSeen {
-    let there: Vec<&String> = wanted.iter().filter(|name| topics.contains_key(*name)).collect();
+    let there: Vec<&str> = wanted.iter().copied().filter(|name| topics.contains_key(*name)).collect();
     let broker = metadata.brokers().first().map_or(0, rdkafka::metadata::MetadataBroker::id);
     let mut asked: Vec<ResourceSpecifier<'_>> = there.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
     asked.push(ResourceSpecifier::Broker(broker));
@@ -181,7 +186,7 @@ mod tests {
     fn a_cluster_is_looked_at_and_no_topic_is_made() {
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("orders", 4, 1).unwrap();
-        let found = examine(&settings(&cluster.bootstrap_servers()), &["nowhere".to_owned()]).unwrap();
+        let found = examine(&settings(&cluster.bootstrap_servers()), &["nowhere"]).unwrap();
         assert_eq!(found.topics.keys().collect::<Vec<_>>(), ["orders"]);
         assert_eq!((found.topics["orders"].partitions, found.topics["orders"].replicas), (4, 1));
         assert_eq!(found.idempotence, Ok(()));

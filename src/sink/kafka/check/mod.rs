@@ -21,9 +21,8 @@ use crate::remedy::Command;
 use crate::setting_text::units::bytes;
 use crate::sink::destination::Wanted;
 use crate::sink::{Failure, FailureClass};
-use examine::{Cluster, TopicFacts, examine, is_of_advertised_address};
+use examine::{Cluster, TopicFacts, examine, is_of_advertised_address, setting};
 use listener::Speaks;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The side of these findings.
@@ -57,31 +56,26 @@ pub(super) fn check(settings: Result<KafkaSettings, SettingsError>, wanted: &Wan
         Ok(settings) => settings,
         Err(error) => return vec![SIDE.fail("connection", error.to_string())],
     };
-    let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC.to_owned());
-    let topics: Vec<String> = wanted.topics.iter().cloned().chain(own).collect();
-    let more = wanted.exactly_once.map(|_| TRANSACTION_STATE.to_owned()).into_iter();
-    let looked_at: Vec<String> =
-        topics.iter().cloned().chain(more).chain(wanted.dead_letters.map(str::to_owned)).collect();
-    match examine(&settings, &looked_at) {
-        Err(failure) => vec![unreachable(&settings, &failure, &listener::ask(&settings.brokers))],
-        Ok(mut cluster) => {
-            let missing: Vec<&str> =
-                topics.iter().map(String::as_str).filter(|name| !cluster.topics.contains_key(*name)).collect();
-            cluster.forbidden = rights::not_to_be_created(&settings, &missing);
-            let of_dead_letters = wanted.dead_letters.filter(|name| !cluster.topics.contains_key(*name));
-            let unseen: Vec<&str> = missing.into_iter().chain(of_dead_letters).collect();
-            cluster.hidden = rights::not_to_be_seen(&settings, &unseen);
-            let mut found = findings(&settings, &cluster, wanted);
-            if let Some(name) = wanted.exactly_once {
-                found.extend(exactly_once::findings(&settings, &cluster, (name, wanted.was_read)));
-                let dead_letters = wanted.dead_letters.filter(|name| !wanted.topics.contains(*name));
-                found.extend(
-                    dead_letters.and_then(|name| exactly_once::replicas(&settings, name, cluster.topics.get(name)?)),
-                );
-            }
-            found
-        }
+    let own = wanted.exactly_once.map(|_| PROGRESS_TOPIC);
+    let topics: Vec<&str> = wanted.topics.iter().map(String::as_str).chain(own).collect();
+    let more = wanted.exactly_once.map(|_| TRANSACTION_STATE).into_iter().chain(wanted.dead_letters);
+    let looked_at: Vec<&str> = topics.iter().copied().chain(more).collect();
+    let mut cluster = match examine(&settings, &looked_at) {
+        Ok(cluster) => cluster,
+        Err(failure) => return vec![unreachable(&settings, &failure, &listener::ask(&settings.brokers))],
+    };
+    let missing: Vec<&str> = topics.into_iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
+    cluster.forbidden = rights::not_to_be_created(&settings, &missing);
+    let of_dead_letters = wanted.dead_letters.filter(|name| !cluster.topics.contains_key(*name));
+    let unseen: Vec<&str> = missing.into_iter().chain(of_dead_letters).collect();
+    cluster.hidden = rights::not_to_be_seen(&settings, &unseen);
+    let mut found = Check { settings: &settings, cluster: &cluster, wanted }.findings();
+    if let Some(name) = wanted.exactly_once {
+        found.extend(exactly_once::findings(&settings, &cluster, (name, wanted.was_read)));
+        let dead_letters = wanted.dead_letters.filter(|name| !wanted.topics.contains(*name));
+        found.extend(dead_letters.and_then(|name| exactly_once::replicas(&settings, name, cluster.topics.get(name)?)));
     }
+    found
 }
 
 /// The finding if no broker answers, or if the brokers refuse the credentials.
@@ -94,17 +88,15 @@ fn unreachable(settings: &KafkaSettings, failure: &Failure, speaks: &Speaks) -> 
     if let Some((why, fix)) = other_protocol(settings, &protocol, speaks) {
         return found.why(why).with_fix(fix);
     }
-    match failure.class {
-        FailureClass::LogIn => found.why("the brokers refuse the credentials").with_fix(LOGIN_HINT),
-        FailureClass::Row | FailureClass::Topic | FailureClass::Environment | FailureClass::Client => {
-            found.why("nothing else could be checked here").with_fix(match speaks {
-                Speaks::Tls => CERTIFICATES.to_owned(),
-                Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
-                    format!("--brokers with the brokers' address; security.protocol is {protocol}")
-                }
-            })
-        }
+    if failure.class == FailureClass::LogIn {
+        return found.why("the brokers refuse the credentials").with_fix(LOGIN_HINT);
     }
+    found.why("nothing else could be checked here").with_fix(match speaks {
+        Speaks::Tls => CERTIFICATES.to_owned(),
+        Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
+            format!("--brokers with the brokers' address; security.protocol is {protocol}")
+        }
+    })
 }
 
 /// The listener's protocol and the flags for it, if the settings have another protocol.
@@ -136,46 +128,282 @@ fn other_protocol(settings: &KafkaSettings, protocol: &str, speaks: &Speaks) -> 
     Some((format!("the listener there speaks {speaks}"), run))
 }
 
-/// All findings about a cluster that has answered.
-fn findings(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let mut found = vec![
-        SIDE.ok("connection", format!("brokers that answer: {}", cluster.brokers.len())),
-        protocol(settings, &cluster.brokers),
-    ];
-    found.extend(advertised(cluster));
-    found.push(idempotence(settings, cluster, wanted));
-    found.extend(request_size(settings, cluster));
-    found.extend(missing(settings, cluster, wanted));
-    found.extend(dead_letters(settings, cluster, wanted));
-    for name in wanted.topics {
-        if let Some(topic) = cluster.topics.get(name) {
-            found.extend(topic_findings(settings, cluster, name, topic, wanted));
-        }
-    }
-    found
+/// The settings, the answers of a cluster, and the run's demands on it.
+struct Check<'a> {
+    settings: &'a KafkaSettings,
+    cluster: &'a Cluster,
+    wanted: &'a Wanted<'a>,
 }
 
-fn protocol(settings: &KafkaSettings, brokers: &[String]) -> Finding {
-    let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
-    let encrypted = protocol.contains("ssl");
-    let text = format!("security.protocol is {protocol}");
-    let verified = settings.property("enable.ssl.certificate.verification").is_none_or(|value| value != "false");
-    if encrypted && !verified {
-        return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
-            .why("anybody on the network path can read and change records")
-            .with_fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
+impl Check<'_> {
+    /// All findings about a cluster that has answered.
+    fn findings(&self) -> Vec<Finding> {
+        let mut found = vec![
+            SIDE.ok("connection", format!("brokers that answer: {}", self.cluster.brokers.len())),
+            self.protocol(),
+        ];
+        found.extend(self.advertised());
+        found.push(self.idempotence());
+        found.extend(self.request_size());
+        found.extend(self.missing());
+        found.extend(self.dead_letters());
+        for name in self.wanted.topics {
+            if let Some(topic) = self.cluster.topics.get(name) {
+                found.extend(self.topic(name, topic));
+            }
+        }
+        found
     }
-    if encrypted {
-        return SIDE.ok("security", text);
+
+    fn protocol(&self) -> Finding {
+        let protocol = self.settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
+        let encrypted = protocol.contains("ssl");
+        let text = format!("security.protocol is {protocol}");
+        let verified =
+            self.settings.property("enable.ssl.certificate.verification").is_none_or(|value| value != "false");
+        if encrypted && !verified {
+            return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
+                .why("anybody on the network path can read and change records")
+                .with_fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
+        }
+        if encrypted {
+            return SIDE.ok("security", text);
+        }
+        let why = "records and passwords are not encrypted on the way";
+        if self.cluster.brokers.iter().all(|broker| is_loopback(broker)) {
+            return SIDE.ok("security", text).why(why);
+        }
+        let flag = if protocol.starts_with("sasl") { "SASL_SSL" } else { "SSL" };
+        SIDE.warn("security", format!("{text}, and brokers are on other machines")).why(why).with_fix(format!(
+            "-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"
+        ))
     }
-    let why = "records and passwords are not encrypted on the way";
-    if brokers.iter().all(|broker| is_loopback(broker)) {
-        return SIDE.ok("security", text).why(why);
+
+    /// Whether no broker can be reached at its advertised address.
+    fn is_out_of_reach(&self) -> bool {
+        self.cluster.unreachable.len() >= self.cluster.brokers.len()
     }
-    let flag = if protocol.starts_with("sasl") { "SASL_SSL" } else { "SSL" };
-    SIDE.warn("security", format!("{text}, and brokers are on other machines")).why(why).with_fix(format!(
-        "-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"
-    ))
+
+    fn advertised(&self) -> impl Iterator<Item = Finding> {
+        let found: fn(Side, &'static str, String) -> Finding =
+            if self.is_out_of_reach() { Side::fail } else { Side::warn };
+        self.cluster.unreachable.iter().map(move |warning| misled(found(SIDE, "advertised", warning.clone())))
+    }
+
+    fn idempotence(&self) -> Finding {
+        match &self.cluster.idempotence {
+            Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
+            Err(_) if self.is_out_of_reach() => {
+                SIDE.warn("write", "not checked: no broker can be reached at its advertised address")
+            }
+            Err(error) => SIDE
+                .fail("write", format!("no identity for an idempotent producer: {error}"))
+                .why("every record is written idempotently; the user may write no topic, and not idempotently either")
+                .with_fix(allow(self.settings, &["Write", "Describe"], &self.topics_by_pattern())),
+        }
+    }
+
+    /// The finding if brokers refuse requests as large as a batch. `None` as well, if their settings cannot be seen.
+    fn request_size(&self) -> Option<Finding> {
+        const LIMIT: &str = "socket.request.max.bytes";
+        let limit: u64 = setting(&self.cluster.settings, LIMIT)?.parse().ok()?;
+        let batch = self.settings.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
+        (limit < batch + ROOM_BYTES).then(|| {
+            SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
+                .why("a broker closes the connection upon a larger request, which is then sent again and again")
+                .with_fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
+        })
+    }
+
+    /// The command's options that name all topics of the relay.
+    fn topics_by_pattern(&self) -> String {
+        match self.wanted.topics_begin {
+            "" => "--topic '*'".to_owned(),
+            begin => format!("--topic '{begin}' --resource-pattern-type prefixed"),
+        }
+    }
+
+    /// The findings about topics of the latest rows that do not exist.
+    fn missing(&self) -> Vec<Finding> {
+        let names = self.wanted.topics.iter();
+        let missing: Vec<&String> = names.filter(|name| !self.cluster.topics.contains_key(*name)).collect();
+        if missing.is_empty() {
+            return vec![match self.wanted.topics.len() {
+                0 => SIDE.ok("topics", "there is no row that says which topics are needed"),
+                count => SIDE.ok("topics", format!("the latest rows' topics are there: {count}")),
+            }];
+        }
+        let (hidden, missing): (Vec<&String>, Vec<_>) =
+            missing.into_iter().partition(|name| self.cluster.hidden.contains(*name));
+        // One command gives the right to all of them. The next check then shows which of them do not exist.
+        let hidden = hidden.first().map(|name| {
+            let found = self.out_of_sight("topics", name, &self.topics_by_pattern());
+            found.why("the relay waits before its first record")
+        });
+        let mut found: Vec<Finding> = hidden.into_iter().collect();
+        if !missing.is_empty() {
+            found.extend(self.to_be_created(missing));
+        }
+        found
+    }
+
+    /// The finding about a topic that the user may not see. It may exist. `resource`: the command's options that name it.
+    fn out_of_sight(&self, check: &'static str, name: &str, resource: &str) -> Finding {
+        SIDE.fail(check, format!("this user may not see topic {name}, nor write it")).with_fix(allow(
+            self.settings,
+            &["Write", "Describe"],
+            resource,
+        ))
+    }
+
+    fn to_be_created(&self, missing: Vec<&String>) -> Vec<Finding> {
+        let forbidden = missing.iter().any(|name| self.cluster.forbidden.contains(*name));
+        let (creates, more) = self.creates();
+        match creates.filter(|_| !forbidden) {
+            Some(true) => {
+                let names: Vec<&str> = missing.iter().take(TOPICS_SHOWN).map(|name| name.as_str()).collect();
+                vec![
+                    SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
+                        .why("with the brokers' defaults for partitions and replicas")
+                        .with_fix(self.create(names.first().copied().unwrap_or_default())),
+                ]
+            }
+            creates => missing
+                .into_iter()
+                .take(TOPICS_SHOWN)
+                .map(|name| {
+                    let is_forbidden = self.cluster.forbidden.contains(name);
+                    let whose = if is_forbidden { "; this user may not create it" } else { "" };
+                    let text = format!("topic {name} is not there, or may not be seen{whose}{more}");
+                    let found = if creates.is_some() || is_forbidden {
+                        SIDE.fail("topics", text)
+                    } else {
+                        SIDE.warn("topics", text)
+                    };
+                    found.why("the relay waits before its first record").with_fix(self.create(name))
+                })
+                .collect(),
+        }
+    }
+
+    /// The finding about the dead-letter topic, if bad rows go to one.
+    fn dead_letters(&self) -> Option<Finding> {
+        let topic = self.wanted.dead_letters?;
+        if self.cluster.topics.contains_key(topic) {
+            return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
+        }
+        let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
+        if self.cluster.hidden.contains(topic) {
+            return Some(self.out_of_sight("dead_letters", topic, &format!("--topic {topic}")).why(why));
+        }
+        let (creates, more) = self.creates();
+        if creates == Some(true) {
+            return Some(SIDE.ok("dead_letters", format!("topic {topic} is created with the first bad row")));
+        }
+        let text = format!("topic {topic} is not there, or may not be seen{more}");
+        Some(SIDE.fail("dead_letters", text).why(why).with_fix(self.create(topic)))
+    }
+
+    /// Whether the brokers create topics on demand, if their settings can be seen, and an addition to the finding.
+    fn creates(&self) -> (Option<bool>, String) {
+        let creates = setting(&self.cluster.settings, "auto.create.topics.enable").map(|creates| creates == "true");
+        let replicas = setting(&self.cluster.settings, "default.replication.factor")
+            .and_then(|factor| factor.parse::<usize>().ok());
+        let brokers = self.cluster.brokers.len();
+        match replicas.filter(|replicas| creates == Some(true) && *replicas > brokers) {
+            Some(replicas) => (
+                Some(false),
+                format!("; default.replication.factor={replicas} with {brokers} brokers creates none on demand"),
+            ),
+            None => (creates, String::new()),
+        }
+    }
+
+    fn create(&self, topic: &str) -> String {
+        tools::create(self.settings, topic, self.cluster.brokers.len(), " --partitions 12")
+    }
+
+    fn topic(&self, name: &str, topic: &TopicFacts) -> Vec<Finding> {
+        let of_transactions = || exactly_once::replicas(self.settings, name, topic);
+        if let Err(refusal) = &topic.settings {
+            let text = format!("the settings of topic {name} may not be seen: {refusal}");
+            let why = "what is too large, or has too few replicas, shows when records are refused";
+            let replicas = self.wanted.exactly_once.and_then(|_| of_transactions());
+            return [SIDE.ok("topic", text).why(why)].into_iter().chain(replicas).collect();
+        }
+        let mut found =
+            vec![SIDE.ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
+        found.extend(self.in_sync(name, topic).or_else(|| match self.wanted.exactly_once {
+            Some(_) => of_transactions(),
+            None => self.replicas(name, topic),
+        }));
+        found.extend(self.too_small(name, topic));
+        found.extend(self.compacted(name, topic));
+        found
+    }
+
+    /// The finding if a topic accepts no records now.
+    fn in_sync(&self, name: &str, topic: &TopicFacts) -> Option<Finding> {
+        let (least, text) = least_in_sync(name, topic)?;
+        let found = SIDE.fail("replicas", text);
+        if least > topic.replicas {
+            let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
+            return Some(found.why(why).with_fix(alter(self.settings, name, MIN_INSYNC, topic.replicas.max(1))));
+        }
+        (topic.in_sync < least).then(|| {
+            found
+                .why("no record is accepted until more replicas are in sync")
+                .with_fix("start the brokers that are down")
+        })
+    }
+
+    /// The finding, with at least once, if acknowledged records do not survive the loss of a broker, or if none can be written while one is
+    /// down.
+    fn replicas(&self, name: &str, topic: &TopicFacts) -> Option<Finding> {
+        let (least, text) = least_in_sync(name, topic)?;
+        let found = SIDE.warn("replicas", text);
+        if topic.replicas == 1 {
+            let why = "if its only broker is down, the relay waits; if that broker's disk is lost, so are the records";
+            return (self.cluster.brokers.len() > 1).then(|| found.why(why).with_fix(MORE_REPLICAS));
+        }
+        let found = match least {
+            1 => found.why("an acknowledged record may be on one broker only, and is lost with it"),
+            least if least == topic.replicas => found.why("with one broker down nothing can be written"),
+            _ => return None,
+        };
+        Some(match topic.replicas {
+            // Neither 1 nor 2 in sync is right.
+            2 => found.with_fix(MORE_REPLICAS),
+            replicas => found.with_fix(alter(self.settings, name, MIN_INSYNC, replicas.saturating_sub(1))),
+        })
+    }
+
+    fn too_small(&self, name: &str, topic: &TopicFacts) -> Vec<Finding> {
+        let largest = self.wanted.largest_bytes;
+        let needed = largest + OVERHEAD_BYTES;
+        let room = needed.next_power_of_two();
+        let limit = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MESSAGE_BYTES);
+        let found = |limit, whose: &str, who: &str| {
+            let text = format!("{whose} {}, the largest record seen has {}", size(limit), size(largest));
+            let found =
+                SIDE.fail("record_size", text).why(format!("the {who} refuses it, and the relay stops before it"));
+            (needed > limit).then_some(found)
+        };
+        let of_topic = found(limit(setting(&topic.settings, "max.message.bytes")), &format!("{name} takes"), "broker")
+            .map(|found| found.with_fix(alter(self.settings, name, "max.message.bytes", room)));
+        let of_client = found(limit(self.settings.property("message.max.bytes")), "message.max.bytes is", "client")
+            .map(|found| found.with_fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))));
+        of_topic.into_iter().chain(of_client).collect()
+    }
+
+    fn compacted(&self, name: &str, topic: &TopicFacts) -> Option<Finding> {
+        let compacts = setting(&topic.settings, CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
+        (compacts && self.wanted.without_key).then(|| {
+            SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
+                .why("a compacted topic refuses records without a key")
+                .with_fix(alter(self.settings, name, CLEANUP_POLICY, "delete"))
+        })
+    }
 }
 
 /// Whether a broker (`host:port`) is on this machine, by its address.
@@ -184,305 +412,17 @@ fn is_loopback(broker: &str) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
 }
 
-fn advertised(cluster: &Cluster) -> Vec<Finding> {
-    let all = cluster.unreachable.len() >= cluster.brokers.len();
-    cluster
-        .unreachable
-        .iter()
-        .map(|warning| {
-            let found =
-                if all { SIDE.fail("advertised", warning.clone()) } else { SIDE.warn("advertised", warning.clone()) };
-            misled(found)
-        })
-        .collect()
-}
-
 fn misled(found: Finding) -> Finding {
     found.why("clients are sent from the bootstrap address to the advertised ones").with_fix(
         "server.properties of that broker: advertised.listeners=PLAINTEXT://ADDRESS_FROM_HERE:PORT, then restart it",
     )
 }
 
-fn idempotence(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Finding {
-    match &cluster.idempotence {
-        Ok(()) => SIDE.ok("write", "an idempotent producer gets its identity"),
-        Err(_) if cluster.unreachable.len() >= cluster.brokers.len() => {
-            SIDE.warn("write", "not checked: no broker can be reached at its advertised address")
-        }
-        Err(error) => SIDE
-            .fail("write", format!("no identity for an idempotent producer: {error}"))
-            .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-            .with_fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted))),
-    }
-}
-
-/// The finding if brokers refuse requests as large as a batch. `None` as well, if their settings cannot be seen.
-fn request_size(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
-    const LIMIT: &str = "socket.request.max.bytes";
-    let limit: u64 = cluster.settings.as_ref().ok()?.get(LIMIT)?.parse().ok()?;
-    let batch = settings.property("batch.size").map_or(Some(DEFAULT_BATCH_BYTES), |size| size.parse().ok())?;
-    (limit < batch + ROOM_BYTES).then(|| {
-        SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
-            .why("a broker closes the connection upon a larger request, which is then sent again and again")
-            .with_fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
-    })
-}
-
-/// The command's options that name all topics of the relay.
-fn topics_by_pattern(wanted: &Wanted<'_>) -> String {
-    match wanted.topics_begin {
-        "" => "--topic '*'".to_owned(),
-        begin => format!("--topic '{begin}' --resource-pattern-type prefixed"),
-    }
-}
-
-/// The findings about topics of the latest rows that do not exist.
-fn missing(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Vec<Finding> {
-    let missing: Vec<&String> = wanted.topics.iter().filter(|name| !cluster.topics.contains_key(*name)).collect();
-    if missing.is_empty() {
-        let count = wanted.topics.len();
-        return vec![if count == 0 {
-            SIDE.ok("topics", "there is no row that says which topics are needed")
-        } else {
-            SIDE.ok("topics", format!("the latest rows' topics are there: {count}"))
-        }];
-    }
-    let (hidden, missing): (Vec<&String>, Vec<_>) =
-        missing.into_iter().partition(|name| cluster.hidden.contains(*name));
-    // One command gives the right to all of them. The next check then shows which of them do not exist.
-    let mut found: Vec<Finding> = hidden.first().map(|name| out_of_sight(settings, name, wanted)).into_iter().collect();
-    if !missing.is_empty() {
-        found.extend(to_be_created(settings, cluster, missing));
-    }
-    found
-}
-
-/// The finding about a topic that the user may not see. It may exist.
-fn out_of_sight(settings: &KafkaSettings, name: &str, wanted: &Wanted<'_>) -> Finding {
-    SIDE.fail("topics", format!("this user may not see topic {name}, nor write it"))
-        .why("the relay waits before its first record")
-        .with_fix(allow(settings, &["Write", "Describe"], &topics_by_pattern(wanted)))
-}
-
-fn to_be_created(settings: &KafkaSettings, cluster: &Cluster, missing: Vec<&String>) -> Vec<Finding> {
-    let forbidden = missing.iter().any(|name| cluster.forbidden.contains(*name));
-    let (creates, more) = creates(cluster);
-    match creates.filter(|_| !forbidden) {
-        Some(true) => {
-            let names: Vec<&str> = missing.iter().take(TOPICS_SHOWN).map(|name| name.as_str()).collect();
-            vec![
-                SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
-                    .why("with the brokers' defaults for partitions and replicas")
-                    .with_fix(create(settings, cluster, names.first().copied().unwrap_or_default())),
-            ]
-        }
-        creates => missing
-            .into_iter()
-            .take(TOPICS_SHOWN)
-            .map(|name| {
-                let is_forbidden = cluster.forbidden.contains(name);
-                let whose = if is_forbidden { "; this user may not create it" } else { "" };
-                let text = format!("topic {name} is not there, or may not be seen{whose}{more}");
-                let found = if creates.is_some() || is_forbidden {
-                    SIDE.fail("topics", text)
-                } else {
-                    SIDE.warn("topics", text)
-                };
-                found.why("the relay waits before its first record").with_fix(create(settings, cluster, name))
-            })
-            .collect(),
-    }
-}
-
-/// The finding about the dead-letter topic, if bad rows go to one.
-fn dead_letters(settings: &KafkaSettings, cluster: &Cluster, wanted: &Wanted<'_>) -> Option<Finding> {
-    let topic = wanted.dead_letters?;
-    if cluster.topics.contains_key(topic) {
-        return Some(SIDE.ok("dead_letters", format!("topic {topic} is there")));
-    }
-    let why = "the first bad row stops the relay: its dead-letter record can go nowhere";
-    if cluster.hidden.contains(topic) {
-        let found = SIDE.fail("dead_letters", format!("this user may not see topic {topic}, nor write it")).why(why);
-        return Some(found.with_fix(allow(settings, &["Write", "Describe"], &format!("--topic {topic}"))));
-    }
-    let (creates, more) = creates(cluster);
-    if creates == Some(true) {
-        return Some(SIDE.ok("dead_letters", format!("topic {topic} is created with the first bad row")));
-    }
-    Some(
-        SIDE.fail("dead_letters", format!("topic {topic} is not there, or may not be seen{more}"))
-            .why(why)
-            .with_fix(create(settings, cluster, topic)),
-    )
-}
-
-/// Whether the brokers create topics on demand, if their settings can be seen, and an addition to the finding.
-fn creates(cluster: &Cluster) -> (Option<bool>, String) {
-    let Ok(settings) = &cluster.settings else { return (None, String::new()) };
-    let wanted = settings.get("auto.create.topics.enable").map(|creates| creates == "true");
-    let replicas = settings.get("default.replication.factor").and_then(|factor| factor.parse::<usize>().ok());
-    match replicas.filter(|replicas| wanted == Some(true) && *replicas > cluster.brokers.len()) {
-        Some(replicas) => {
-            let brokers = cluster.brokers.len();
-            (
-                Some(false),
-                format!("; default.replication.factor={replicas} with {brokers} brokers creates none on demand"),
-            )
-        }
-        None => (wanted, String::new()),
-    }
-}
-
-fn create(settings: &KafkaSettings, cluster: &Cluster, topic: &str) -> String {
-    tools::create(settings, topic, cluster.brokers.len(), " --partitions 12")
-}
-
-fn topic_findings(
-    settings: &KafkaSettings,
-    cluster: &Cluster,
-    name: &str,
-    topic: &TopicFacts,
-    wanted: &Wanted<'_>,
-) -> Vec<Finding> {
-    let of_topic = match &topic.settings {
-        Ok(of_topic) => of_topic.clone(),
-        Err(refusal) => {
-            let text = format!("the settings of topic {name} may not be seen: {refusal}");
-            let unseen = SIDE.ok("topic", text);
-            let why = "what is too large, or has too few replicas, shows when records are refused";
-            let replicas = wanted.exactly_once.and_then(|_| exactly_once::replicas(settings, name, topic));
-            return [unseen.why(why)].into_iter().chain(replicas).collect();
-        }
-    };
-    let mut found =
-        vec![SIDE.ok("topic", format!("{name}: {} partitions, {} replicas", topic.partitions, topic.replicas))];
-    found.extend(in_sync(settings, name, topic, &of_topic).or_else(|| match wanted.exactly_once {
-        Some(_) => exactly_once::replicas(settings, name, topic),
-        None => replicas(settings, cluster, name, topic, &of_topic),
-    }));
-    found.extend(too_small(settings, name, &of_topic, wanted.largest_bytes));
-    found.extend(compacted(settings, name, &of_topic, wanted));
-    found
-}
-
-/// The finding if a topic accepts no records now.
-fn in_sync(
-    settings: &KafkaSettings,
-    name: &str,
-    topic: &TopicFacts,
-    of_topic: &BTreeMap<String, String>,
-) -> Option<Finding> {
-    let (least, text) = least_in_sync(name, topic, of_topic)?;
-    if least > topic.replicas {
-        let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
-        let fix = alter(settings, name, MIN_INSYNC, topic.replicas.max(1));
-        return Some(SIDE.fail("replicas", text).why(why).with_fix(fix));
-    }
-    if topic.in_sync < least {
-        return Some(
-            SIDE.fail("replicas", text)
-                .why("no record is accepted until more replicas are in sync")
-                .with_fix("start the brokers that are down"),
-        );
-    }
-    None
-}
-
 /// `min.insync.replicas` of a topic, and a text for people with the numbers of replicas.
-fn least_in_sync(name: &str, topic: &TopicFacts, settings: &BTreeMap<String, String>) -> Option<(usize, String)> {
-    let least: usize = settings.get(MIN_INSYNC)?.parse().ok()?;
+fn least_in_sync(name: &str, topic: &TopicFacts) -> Option<(usize, String)> {
+    let least: usize = setting(&topic.settings, MIN_INSYNC)?.parse().ok()?;
     let text = format!("{name}: {MIN_INSYNC} is {least}, replicas {}, in sync {}", topic.replicas, topic.in_sync);
     Some((least, text))
-}
-
-/// The finding, with at least once, if acknowledged records do not survive the loss of a broker, or if none can be written while one is
-/// down.
-fn replicas(
-    settings: &KafkaSettings,
-    cluster: &Cluster,
-    name: &str,
-    topic: &TopicFacts,
-    of_topic: &BTreeMap<String, String>,
-) -> Option<Finding> {
-    let (least, text) = least_in_sync(name, topic, of_topic)?;
-    if topic.replicas == 1 && cluster.brokers.len() > 1 {
-        return Some(
-            SIDE.warn("replicas", text)
-                .why("if its only broker is down, the relay waits; if that broker's disk is lost, so are the records")
-                .with_fix(MORE_REPLICAS),
-        );
-    }
-    if topic.replicas == 2 {
-        let why = match least {
-            1 => "an acknowledged record may be on one broker only, and is lost with it",
-            _ => "with one broker down nothing can be written",
-        };
-        return Some(SIDE.warn("replicas", text).why(why).with_fix(MORE_REPLICAS));
-    }
-    if topic.replicas > 1 && least == 1 {
-        return Some(
-            SIDE.warn("replicas", text)
-                .why("an acknowledged record may be on one broker only, and is lost with it")
-                .with_fix(alter(settings, name, MIN_INSYNC, topic.replicas - 1)),
-        );
-    }
-    (topic.replicas > 1 && least == topic.replicas).then(|| {
-        SIDE.warn("replicas", text).why("with one broker down nothing can be written").with_fix(alter(
-            settings,
-            name,
-            MIN_INSYNC,
-            topic.replicas - 1,
-        ))
-    })
-}
-
-fn too_small(
-    settings: &KafkaSettings,
-    name: &str,
-    of_topic: &BTreeMap<String, String>,
-    largest: usize,
-) -> Vec<Finding> {
-    let needed = largest + OVERHEAD_BYTES;
-    let limit = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_MESSAGE_BYTES);
-    let of_topic = limit(of_topic.get("max.message.bytes").map(String::as_str));
-    let of_client = limit(settings.property("message.max.bytes"));
-    let room = needed.next_power_of_two();
-    let mut found = Vec::new();
-    if needed > of_topic {
-        found.push(
-            SIDE.fail(
-                "record_size",
-                format!("{name} takes {}, the largest record seen has {}", size(of_topic), size(largest)),
-            )
-            .why("the broker refuses it, and the relay stops before it")
-            .with_fix(alter(settings, name, "max.message.bytes", room)),
-        );
-    }
-    if needed > of_client {
-        found.push(
-            SIDE.fail(
-                "record_size",
-                format!("message.max.bytes is {}, the largest record seen has {}", size(of_client), size(largest)),
-            )
-            .why("the client refuses it, and the relay stops before it")
-            .with_fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))),
-        );
-    }
-    found
-}
-
-fn compacted(
-    settings: &KafkaSettings,
-    name: &str,
-    of_topic: &BTreeMap<String, String>,
-    wanted: &Wanted<'_>,
-) -> Option<Finding> {
-    let compacts = of_topic.get(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"));
-    (compacts && wanted.without_key).then(|| {
-        SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
-            .why("a compacted topic refuses records without a key")
-            .with_fix(alter(settings, name, CLEANUP_POLICY, "delete"))
-    })
 }
 
 fn size(count: usize) -> String {

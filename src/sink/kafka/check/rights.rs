@@ -11,7 +11,7 @@ use super::super::admin::Admin;
 use super::super::config::{KafkaSettings, LONGEST_TRANSACTION_MS, SettingsError};
 use super::super::errors;
 use super::super::progress::{TOPIC, new_topic, passes, read_from_the_beginning};
-use super::examine::Cluster;
+use super::examine::{Cluster, setting};
 use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
 use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -63,7 +63,7 @@ pub(in crate::sink::kafka) fn transactions(
     cluster: &Cluster,
     name: &str,
 ) -> Option<Result<(), RightsRefusal>> {
-    let most = cluster.settings.as_ref().ok().and_then(|settings| settings.get(TRANSACTION_MAX_TIMEOUT));
+    let most = setting(&cluster.settings, TRANSACTION_MAX_TIMEOUT);
     most.is_none_or(|most| most != LONGEST_TRANSACTION_MS).then(|| inadmissible(settings, name))
 }
 

@@ -52,7 +52,7 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
         one_replica: false,
         was_read: false,
     };
-    let found = findings(&settings(properties), cluster, &wanted);
+    let found = Check { settings: &settings(properties), cluster, wanted: &wanted }.findings();
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
 }
 
