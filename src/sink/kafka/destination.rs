@@ -37,7 +37,7 @@ pub const KIND: Kind = Kind {
 };
 
 /// A Kafka cluster, and the user's properties for librdkafka.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 struct Kafka {
     /// The bootstrap servers, `host:port` with commas between them.
     brokers: String,
@@ -158,8 +158,7 @@ impl Kafka {
     /// The hint for SASL without a mechanism: librdkafka then takes one that this build does not have.
     fn lacks_mechanism(&self) -> Option<String> {
         let protocol = self.property(PROTOCOL)?.to_ascii_lowercase();
-        let is_named = ["sasl.mechanism", "sasl.mechanisms"].iter().any(|name| self.property(name).is_some());
-        (protocol.starts_with("sasl_") && !is_named).then(|| {
+        (protocol.starts_with("sasl_") && self.property("sasl.mechanism").is_none()).then(|| {
             "-X sasl.mechanism=SCRAM-SHA-512, SCRAM-SHA-256, PLAIN or OAUTHBEARER, whichever the brokers offer"
                 .to_owned()
         })
@@ -196,13 +195,7 @@ impl Destination for Kafka {
     }
 
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
-        let refused = |error: SettingsError| ScratchError {
-            what: "create topic",
-            topic: topic.to_owned(),
-            reason: error.to_string(),
-        };
-        let settings = self.settings(client).map_err(refused)?;
-        Ok(Box::new(ScratchTopic::make(&settings, topic, partitions)?))
+        Ok(Box::new(ScratchTopic::make(self.settings(client), topic, partitions)?))
     }
 
     fn event_binding(&self) -> Option<EventBinding> {

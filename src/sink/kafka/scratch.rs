@@ -2,8 +2,8 @@
 //!
 //! In: a name. Out: the topic, or a refusal. It never touches a topic that exists already.
 
-use super::KafkaSettings;
 use super::admin::Admin;
+use super::{KafkaSettings, SettingsError};
 use crate::sink::destination::{Scratch, ScratchError};
 use rdkafka::admin::{NewTopic, TopicReplication, TopicResult};
 use rdkafka::error::KafkaError;
@@ -25,10 +25,15 @@ impl ScratchTopic {
     /// Makes the topic, with the cluster's default number of replicas.
     ///
     /// # Errors
-    /// The topic exists already, or the cluster refuses or does not answer.
-    pub(super) fn make(settings: &KafkaSettings, name: &str, partitions: i32) -> Result<Self, ScratchError> {
+    /// The settings are refused; the topic exists already; or the cluster refuses or does not answer.
+    pub(super) fn make(
+        settings: Result<KafkaSettings, SettingsError>,
+        name: &str,
+        partitions: i32,
+    ) -> Result<Self, ScratchError> {
         let error = |reason: String| ScratchError { what: "create topic", topic: name.to_owned(), reason };
-        let admin = Admin::new(settings, PATIENCE).map_err(|source| error(source.to_string()))?;
+        let admin = settings.and_then(|settings| Admin::new(&settings, PATIENCE));
+        let admin = admin.map_err(|source| error(source.to_string()))?;
         outcome(admin.create(&[NewTopic::new(name, partitions, TopicReplication::Fixed(-1))], false)).map_err(error)?;
         Ok(Self { admin, name: name.to_owned() })
     }

@@ -109,8 +109,6 @@ pub struct KafkaSettings {
     /// How many producers share the partitions. A partition always has the same one.
     pub(super) producers: u8,
     problems: Arc<Problems>,
-    /// Whether the user wants to see librdkafka's debug lines.
-    debugs: bool,
     login: Option<Login>,
     /// Whether topics may have one replica: with at least once, or with `--accept-one-replica`. See [`replicas`](super::replicas).
     pub(super) accepts_one_replica: bool,
@@ -159,7 +157,6 @@ impl KafkaSettings {
             max_in_flight,
             producers,
             problems: Arc::default(),
-            debugs,
             login: None,
             accepts_one_replica: true,
         })
@@ -288,7 +285,7 @@ impl KafkaSettings {
     }
 
     fn context(&self) -> Context {
-        Context::new(&self.brokers, &self.problems, self.debugs, self.login.as_ref())
+        Context::new(&self.brokers, &self.problems, self.property(DEBUG).is_some(), self.login.as_ref())
     }
 
     /// Creates a client, with the present password if passwords are read again.

@@ -106,18 +106,16 @@ pub enum LoginError {
 }
 
 /// A source of tokens or passwords that change, with the present one. Clones share it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(super) struct Login(Arc<Renewed>);
 
 /// The last [`Login`] drops it, which ends the thread.
-#[derive(Debug)]
 struct Renewed {
     shared: Arc<SharedLogin>,
     /// Wakes the thread. `None`: there is no thread yet.
     thread: Mutex<Option<SyncSender<()>>>,
 }
 
-#[derive(Debug)]
 struct SharedLogin {
     property: &'static str,
     source: ProofSource,
@@ -126,11 +124,8 @@ struct SharedLogin {
     /// Whether a broker refuses the present proof.
     refused: AtomicBool,
     /// Producers that get each new proof.
-    clients: Mutex<Clients>,
+    clients: Mutex<Vec<Weak<dyn LoggedIn>>>,
 }
-
-#[derive(Default)]
-struct Clients(Vec<Weak<dyn LoggedIn>>);
 
 /// A producer, whatever its context.
 trait LoggedIn: Send + Sync {
@@ -168,20 +163,6 @@ enum LoginProof {
     Token(Token),
     Password(SecretString),
 }
-
-impl std::fmt::Debug for Clients {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} clients", self.0.len())
-    }
-}
-
-impl PartialEq for Login {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
-}
-
-impl Eq for Login {}
 
 impl Login {
     /// Takes walrelay's properties out of `properties`, and adds those that librdkafka needs in their place. `brokers`: their addresses.
@@ -262,8 +243,8 @@ impl Login {
     pub(super) fn keep<C: ProducerContext<NoCustomPartitioner> + 'static>(&self, producer: &Arc<BaseProducer<C>>) {
         let weak: Weak<BaseProducer<C>> = Arc::downgrade(producer);
         let mut clients = lock(&self.0.shared.clients);
-        clients.0.retain(|client| client.strong_count() > 0);
-        clients.0.push(weak);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(weak);
         drop(clients);
         // The proof may have changed since the producer was created.
         if let Some(present) = lock(&self.0.shared.present).clone() {
@@ -461,7 +442,7 @@ impl SharedLogin {
         if is_same {
             return;
         }
-        let clients: Vec<_> = lock(&self.clients).0.iter().filter_map(Weak::upgrade).collect();
+        let clients: Vec<_> = lock(&self.clients).iter().filter_map(Weak::upgrade).collect();
         for client in clients {
             self.give(&*client, &proof);
         }
@@ -520,7 +501,7 @@ mod tests {
 
     #[track_caller]
     fn refused(pairs: &[(&str, &str)]) -> String {
-        Login::take(&mut given(pairs), &[]).unwrap_err().to_string()
+        Login::take(&mut given(pairs), &[]).err().unwrap().to_string()
     }
 
     #[test]
