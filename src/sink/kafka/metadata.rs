@@ -6,6 +6,7 @@ use super::auth_state::AuthState;
 use super::callbacks::{Context, events};
 use super::check::probe;
 use super::config::KafkaSettings;
+use super::producers::Client;
 use super::replicas::replicas_of;
 use super::retire::retire;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
@@ -198,15 +199,15 @@ impl KafkaSink {
         }
         self.last_report = Instant::now();
         if let Ok(brokers) = CString::new(self.settings.brokers.as_str()) {
-            self.producers.all().for_each(|producer| add_brokers(producer, &brokers));
+            self.producers.all().for_each(|client| add_brokers(client.producer(), &brokers));
         }
         self.unanswered = if self.is_unanswered() { self.unanswered + 1 } else { 0 };
         if self.unanswered >= LOST {
             self.lost = true;
             // The purge does not wait: the producers' threads may be waiting for a name server.
-            self.producers
-                .all()
-                .for_each(|producer| producer.purge(PurgeConfig::default().queue().inflight().non_blocking()));
+            for client in self.producers.all() {
+                client.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
+            }
         }
     }
 
@@ -222,7 +223,7 @@ impl KafkaSink {
             let metadata = producer.client().fetch_metadata(None, self.within(MOST_METADATA_PATIENCE));
             metadata.is_ok_and(|metadata| !metadata.brokers().is_empty())
         };
-        if self.producers.all().all(answers) {
+        if self.producers.all().map(Client::producer).all(answers) {
             return false;
         }
         let Ok(fresh) = self.settings.producer() else { return false };

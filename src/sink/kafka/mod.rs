@@ -197,16 +197,9 @@ impl KafkaSink {
         self.forget();
     }
 
-    /// Purges the records of all producers, in librdkafka's queues and in the kernel.
-    fn close_clients(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        self.sockets.empty_at_close();
-        let retired = self.retired.iter().map(|(client, _)| client.shared());
-        purge_all(self.producers.shared().chain(retired));
-        self.sockets.reset();
-        self.forget();
+    /// All producers, with those that have ended and still have records in flight.
+    fn clients(&self) -> impl Iterator<Item = &Client> {
+        self.producers.all().chain(self.retired.iter().map(|(client, _)| client))
     }
 
     /// Forgets all records in flight.
@@ -334,8 +327,15 @@ impl Sink for KafkaSink {
         }
     }
 
+    /// Purges the records of all producers, in librdkafka's queues and in the kernel.
     fn close(&mut self) {
-        self.close_clients();
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
+        self.sockets.empty_at_close();
+        purge_all(self.clients().map(Client::shared));
+        self.sockets.reset();
+        self.forget();
     }
 
     /// The relay closes the sink in time. The hold bounds how long the sink's questions may take.
@@ -344,7 +344,7 @@ impl Sink for KafkaSink {
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        self.close_clients();
+        self.close();
         if let Some(failure) = self.given_up() {
             return Err(failure);
         }

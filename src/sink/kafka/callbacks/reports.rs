@@ -49,8 +49,7 @@ impl KafkaSink {
         loop {
             // One poll brings one batch of reports, or one event.
             let before = events();
-            let retired = self.retired.iter().map(|(client, _)| client.producer());
-            self.producers.all().chain(retired).for_each(|producer| producer.poll(Duration::ZERO));
+            self.clients().for_each(|client| client.producer().poll(Duration::ZERO));
             take_reports(&mut reports);
             if reports.is_empty() {
                 if events() > before && served < MOST_EVENTS {
@@ -145,10 +144,7 @@ impl KafkaSink {
 
     /// Puts new producers in the place of those that have ended. Ends an old one once it has nothing in flight.
     pub(in crate::sink::kafka) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
-        for producer in self.producers.ended() {
-            if self.producers.is_forbidden(producer, self.now) {
-                continue;
-            }
+        for producer in self.producers.ended(self.now) {
             if let Err(failure) = self.renew_producer(producer) {
                 return each(Report::Failed(failure));
             }

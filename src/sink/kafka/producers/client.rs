@@ -11,7 +11,7 @@ use super::super::METADATA_PATIENCE;
 use super::super::callbacks::Context;
 use crate::sink::{Header, Record};
 use rdkafka::bindings::{self as native, rd_kafka_vtype_t as Type};
-use rdkafka::error::{IsError as _, KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{IsError as _, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use std::ffi::CString;
 use std::io;
@@ -219,7 +219,7 @@ fn produce(
         // SAFETY: a message that was not taken leaves its headers to the caller.
         unsafe { native::rd_kafka_headers_destroy(headers) }
     }
-    Err(KafkaError::MessageProduction(code.into()).rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
+    Err(code.into())
 }
 
 /// The headers in librdkafka's form. A null pointer stands for none.

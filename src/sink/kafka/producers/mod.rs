@@ -17,7 +17,6 @@ use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::producer::{BaseProducer, Producer as _};
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// If a producer ends so soon after it began, no record is the cause, unless its error says so.
@@ -75,7 +74,8 @@ impl Producers {
         producers: impl Iterator<Item = Result<BaseProducer<Context>, SettingsError>>,
     ) -> Result<Self, SettingsError> {
         let now = Instant::now();
-        let client = |producer| Client::new(producer).map_err(|error| no_thread(&error));
+        let no_thread = |error| SettingsError::Together { reason: format!("no thread can be started: {error}") };
+        let client = |producer| Client::new(producer).map_err(no_thread);
         let numbered = |producer| Ok(NumberedProducer { client: client(producer?)?, began: now, fruitless: 0 });
         let numbered = producers.map(numbered).collect::<Result<_, SettingsError>>()?;
         Ok(Self { numbered, isolating: None, urged: now, learned: None, settings: settings.clone() })
@@ -95,13 +95,8 @@ impl Producers {
         producer.client.producer()
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &BaseProducer<Context>> {
-        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::producer)
-    }
-
-    /// All producers, as pointers that another thread may share.
-    pub(super) fn shared(&self) -> impl Iterator<Item = Arc<BaseProducer<Context>>> {
-        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating).map(Client::shared)
+    pub(super) fn all(&self) -> impl Iterator<Item = &Client> {
+        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating)
     }
 
     pub(super) fn into_clients(self) -> impl Iterator<Item = Client> {
@@ -137,17 +132,13 @@ impl Producers {
         self.isolating.take_if(|client| is_so(client))
     }
 
-    fn isolating(&mut self) -> Result<&mut Client, NotTaken> {
-        if self.isolating.is_none() {
-            let producer = self.settings.isolating().map_err(|_| NotTaken::Later)?;
-            self.isolating = Some(Client::new(producer).map_err(|_| NotTaken::Later)?);
-        }
-        self.isolating.as_mut().ok_or(NotTaken::Later)
-    }
-
-    /// The numbers of the producers that take nothing any more.
-    pub(super) fn ended(&self) -> Vec<u8> {
-        let ended = |(_, producer): &(usize, &NumberedProducer)| producer.client.has_ended();
+    /// The numbers of the producers that take nothing any more, except for those that could not begin a moment ago, since their user lacks a
+    /// right.
+    pub(super) fn ended(&self, now: Instant) -> Vec<u8> {
+        let pauses = |producer: &NumberedProducer| {
+            now.saturating_duration_since(producer.began) < FORBIDDEN_PAUSE && producer.client.is_forbidden()
+        };
+        let ended = |(_, it): &(usize, &NumberedProducer)| it.client.has_ended() && !pauses(it);
         self.numbered.iter().enumerate().filter(ended).filter_map(|(at, _)| u8::try_from(at).ok()).collect()
     }
 
@@ -156,14 +147,6 @@ impl Producers {
         let (code, text) = self.numbered.get(usize::from(producer))?.client.producer().client().fatal_error()?;
         let text = format!("the Kafka producer has failed: {text}");
         Some(Failure::new(FailureClass::Client, errors::reason(Some(code)), text))
-    }
-
-    /// Whether the producer could not begin a moment ago, since its user lacks a right.
-    pub(super) fn is_forbidden(&self, producer: u8, now: Instant) -> bool {
-        let producer = self.numbered.get(usize::from(producer));
-        producer.is_some_and(|producer| {
-            now.saturating_duration_since(producer.began) < FORBIDDEN_PAUSE && producer.client.is_forbidden()
-        })
     }
 
     /// Whether the producer or the isolating one could not begin, since their user lacks a right.
@@ -197,10 +180,6 @@ impl Producers {
     }
 }
 
-fn no_thread(error: &io::Error) -> SettingsError {
-    SettingsError::Together { reason: format!("no thread can be started: {error}") }
-}
-
 impl Clients for ProducersWithTopics<'_> {
     #[inline]
     fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
@@ -210,11 +189,14 @@ impl Clients for ProducersWithTopics<'_> {
     }
 
     fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let topics = self.topics;
-        let mut learned = self.producers.learned;
-        let sent = send((self.producers.isolating()?, &mut learned), topics, place, record, ticket);
-        self.producers.learned = learned;
-        sent
+        let Producers { isolating, learned, settings, .. } = &mut *self.producers;
+        let client = if let Some(client) = isolating {
+            client
+        } else {
+            let producer = settings.isolating().map_err(|_| NotTaken::Later)?;
+            isolating.insert(Client::new(producer).map_err(|_| NotTaken::Later)?)
+        };
+        send((client, learned), self.topics, place, record, ticket)
     }
 
     fn release(&mut self) {
