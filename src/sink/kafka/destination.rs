@@ -12,7 +12,7 @@ use super::scratch::ScratchTopic;
 use super::{KafkaSink, NAME, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
 use crate::route::TOPICS;
-use crate::setting_text::{Given, Origin, SettingError, is_secret, nearest};
+use crate::setting_text::{Origin, SettingError, is_secret, nearest};
 use crate::sink::Sink;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
@@ -67,7 +67,9 @@ const BY_TOKEN: &str = "OAUTHBEARER";
 
 fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let origins: Vec<_> = asked.properties.iter().map(|(name, given)| (name.clone(), given.origin.clone())).collect();
-    let places = translated(&asked.properties);
+    // Properties from another program's files have other names there than librdkafka's.
+    let is_translated = |(_, origin): &&(String, Origin)| matches!(origin, Origin::Translated(_));
+    let places: Vec<_> = origins.iter().filter(is_translated).cloned().collect();
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
@@ -93,12 +95,6 @@ fn unknown(error: &SettingsError, origins: &[(String, Origin)]) -> Option<Settin
         None => "its properties are those of librdkafka: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md".to_owned(),
     };
     Some(SettingError::unknown_property(origin, KIND.title, key, hint))
-}
-
-/// The origins of properties from another program's files, in which they have other names than librdkafka's.
-fn translated(properties: &[(String, Given)]) -> Vec<(String, Origin)> {
-    let of_files = properties.iter().filter(|(_, given)| matches!(given.origin, Origin::Translated(_)));
-    of_files.map(|(name, given)| (name.clone(), given.origin.clone())).collect()
 }
 
 impl Kafka {

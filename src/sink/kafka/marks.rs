@@ -39,17 +39,10 @@ impl Offsets {
     }
 
     fn text(&self) -> String {
-        let mut text = String::new();
-        for (first, last) in &self.0 {
-            if !text.is_empty() {
-                text.push(',');
-            }
-            text.push_str(&first.to_string());
-            if first < last {
-                text.extend(["-", &last.to_string()]);
-            }
-        }
-        text
+        let range = |(first, last): (&u64, &u64)| {
+            if first < last { format!("{first}-{last}") } else { first.to_string() }
+        };
+        self.0.iter().map(range).collect::<Vec<_>>().join(",")
     }
 
     /// Adds the ranges in a mark's value. Leaves out ranges that reach `before`, the offset of the mark itself, and text that is no range.

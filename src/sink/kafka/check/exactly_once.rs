@@ -74,38 +74,32 @@ pub(super) fn replicas(settings: &KafkaSettings, name: &str, topic: &TopicFacts)
 }
 
 fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, was_read: bool) -> Finding {
-    let why = "there the relay keeps how far it has come, in the same transactions";
     let rights = || allow(settings, &["Read", "Write", "Create"], &format!("--topic {PROGRESS_TOPIC}"));
-    match found {
+    let (problem, fix) = match found {
         ProgressAnswer::There(Ok(())) => {
-            SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read"))
+            return SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is there and can be read"));
         }
-        ProgressAnswer::Absent(Ok(())) if was_read => SIDE
-            .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
-            .why(WHY_MISSING)
-            .with_fix(create_by_hand(settings, brokers)),
+        ProgressAnswer::Absent(Ok(())) if was_read => {
+            return SIDE
+                .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
+                .why(WHY_MISSING)
+                .with_fix(create_by_hand(settings, brokers));
+        }
         ProgressAnswer::Absent(Ok(())) => {
-            SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"))
+            return SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"));
         }
-        ProgressAnswer::There(Err(refusal)) => SIDE
-            .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be read: {}", refusal.text))
-            .why(why)
-            .with_fix(rights()),
-        ProgressAnswer::Absent(Err(refusal)) if refusal.forbidden => SIDE
-            .fail(
-                "progress",
-                format!(
-                    "topic {PROGRESS_TOPIC} is not there, or may not be seen, and cannot be created: {}",
-                    refusal.text
-                ),
-            )
-            .why(why)
-            .with_fix(rights()),
-        ProgressAnswer::Absent(Err(refusal)) => SIDE
-            .fail("progress", format!("topic {PROGRESS_TOPIC} cannot be created: {}", refusal.text))
-            .why(why)
-            .with_fix(create(settings, brokers)),
-    }
+        ProgressAnswer::There(Err(refusal)) => (format!("cannot be read: {}", refusal.text), rights()),
+        ProgressAnswer::Absent(Err(refusal)) if refusal.forbidden => {
+            let problem = format!("is not there, or may not be seen, and cannot be created: {}", refusal.text);
+            (problem, rights())
+        }
+        ProgressAnswer::Absent(Err(refusal)) => {
+            (format!("cannot be created: {}", refusal.text), create(settings, brokers))
+        }
+    };
+    SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} {problem}"))
+        .why("there the relay keeps how far it has come, in the same transactions")
+        .with_fix(fix)
 }
 
 /// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.

@@ -7,6 +7,7 @@ use super::callbacks::{Context, Problems};
 use super::login::{Login, LoginError};
 use super::partitioner::Partitioner;
 use super::retire::Retirable;
+use crate::setting_text::is_secret;
 use rdkafka::ClientContext;
 use rdkafka::admin::AdminClient;
 use rdkafka::client::{Client, DefaultClientContext};
@@ -313,8 +314,8 @@ fn refused(error: KafkaError) -> SettingsError {
         // The value may be a secret, under a misspelt name.
         KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, _, key, _) => SettingsError::Unknown { key },
         KafkaError::ClientConfig(_, reason, key, value) => {
-            let secret = ["password", "secret", "key.pem", "ssl.key", "jaas"].iter().any(|part| key.contains(part));
-            SettingsError::Property { key, value: if secret { "***".to_owned() } else { value }, reason }
+            let value = if is_secret(&key) { "***".to_owned() } else { value };
+            SettingsError::Property { key, value, reason }
         }
         KafkaError::ClientCreation(reason) => SettingsError::Together { reason },
         other => SettingsError::Together { reason: other.to_string() },
