@@ -107,13 +107,10 @@ pub enum LoginError {
 
 /// A source of tokens or passwords that change, with the present one. Clones share it.
 #[derive(Clone)]
-pub(super) struct Login(Arc<Renewed>);
-
-/// The last [`Login`] drops it, which ends the thread.
-struct Renewed {
+pub(super) struct Login {
     shared: Arc<SharedLogin>,
-    /// Wakes the thread. `None`: there is no thread yet.
-    thread: Mutex<Option<SyncSender<()>>>,
+    /// Wakes the thread. The last [`Login`] drops it, which ends the thread. `None`: there is no thread yet.
+    thread: Arc<Mutex<Option<SyncSender<()>>>>,
 }
 
 struct SharedLogin {
@@ -212,7 +209,7 @@ impl Login {
             refused: AtomicBool::new(false),
             clients: Mutex::default(),
         };
-        Self(Arc::new(Renewed { shared: Arc::new(shared), thread: Mutex::default() }))
+        Self { shared: Arc::new(shared), thread: Arc::default() }
     }
 
     /// The present password. `None`: the login is by token.
@@ -233,7 +230,7 @@ impl Login {
     pub(super) fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), LoginError> {
         match self.present()?.proof {
             LoginProof::Token(token) if !token.has_expired(SystemTime::now()) => native::set_token(client, &token)
-                .map_err(|reason| LoginError::Unfit { property: self.0.shared.property, reason }),
+                .map_err(|reason| LoginError::Unfit { property: self.shared.property, reason }),
             // The thread fetches another token.
             LoginProof::Token(_) | LoginProof::Password(_) => Ok(()),
         }
@@ -242,20 +239,20 @@ impl Login {
     /// Gives a producer each new proof, as long as it lives.
     pub(super) fn keep<C: ProducerContext<NoCustomPartitioner> + 'static>(&self, producer: &Arc<BaseProducer<C>>) {
         let weak: Weak<BaseProducer<C>> = Arc::downgrade(producer);
-        let mut clients = lock(&self.0.shared.clients);
+        let mut clients = lock(&self.shared.clients);
         clients.retain(|client| client.strong_count() > 0);
         clients.push(weak);
         drop(clients);
         // The proof may have changed since the producer was created.
-        if let Some(present) = lock(&self.0.shared.present).clone() {
-            self.0.shared.give(&**producer, &present.proof);
+        if let Some(present) = lock(&self.shared.present).clone() {
+            self.shared.give(&**producer, &present.proof);
         }
     }
 
     /// A broker refuses the present proof: the thread fetches another one at once, and again until a broker accepts one.
     pub(super) fn refused(&self) {
-        let was_refused = self.0.shared.refused.swap(true, Ordering::Relaxed);
-        if let Some(thread) = lock(&self.0.thread).as_ref().filter(|_| !was_refused)
+        let was_refused = self.shared.refused.swap(true, Ordering::Relaxed);
+        if let Some(thread) = lock(&self.thread).as_ref().filter(|_| !was_refused)
             && thread.try_send(()).is_err()
         {
             tracing::debug!("the credentials are being renewed already");
@@ -264,19 +261,19 @@ impl Login {
 
     /// A broker has accepted the present proof.
     pub(super) fn accepted(&self) {
-        self.0.shared.refused.store(false, Ordering::Relaxed);
+        self.shared.refused.store(false, Ordering::Relaxed);
     }
 
     /// The present proof. The first call fetches it on this thread, and starts the thread that fetches the later ones.
     fn present(&self) -> Result<Present, LoginError> {
-        let mut thread = lock(&self.0.thread);
-        if let Some(present) = lock(&self.0.shared.present).clone() {
+        let mut thread = lock(&self.thread);
+        if let Some(present) = lock(&self.shared.present).clone() {
             return Ok(present);
         }
-        let first = self.0.shared.ask()?;
-        *lock(&self.0.shared.present) = Some(first.clone());
+        let first = self.shared.ask()?;
+        *lock(&self.shared.present) = Some(first.clone());
         let (wake, woken) = mpsc::sync_channel(1);
-        let shared = Arc::clone(&self.0.shared);
+        let shared = Arc::clone(&self.shared);
         let spawned = thread::Builder::new().name("kafka-login".to_owned()).spawn(move || shared.keep_renewed(&woken));
         match spawned {
             Ok(_) => *thread = Some(wake),
@@ -410,7 +407,8 @@ impl SharedLogin {
     /// How long the thread waits before it looks again.
     fn pause(&self) -> Duration {
         if self.refused.load(Ordering::Relaxed) {
-            return self.refused_every();
+            let runs_nothing = matches!(self.source, ProofSource::Password(Secret::File(_) | Secret::Text(_)));
+            return if runs_nothing { REFUSED_FILE_EVERY } else { REFUSED_EVERY };
         }
         let due = lock(&self.present).as_ref().map(|present| present.renew_at);
         let pause = due.and_then(|due| due.duration_since(SystemTime::now()).ok()).unwrap_or_default();
@@ -421,15 +419,6 @@ impl SharedLogin {
     fn is_due(&self) -> bool {
         let is_over = |present: &Present| SystemTime::now() >= present.renew_at;
         self.refused.load(Ordering::Relaxed) || lock(&self.present).as_ref().is_none_or(is_over)
-    }
-
-    fn refused_every(&self) -> Duration {
-        match &self.source {
-            ProofSource::Password(Secret::File(_) | Secret::Text(_)) => REFUSED_FILE_EVERY,
-            ProofSource::Password(Secret::Command(_)) | ProofSource::Token(_) => REFUSED_EVERY,
-            #[cfg(feature = "aws")]
-            ProofSource::Msk(_) => REFUSED_EVERY,
-        }
     }
 
     /// Stores a new proof, and gives it to all producers if it differs.
@@ -548,7 +537,7 @@ mod tests {
     fn a_password_that_changes_is_a_new_one_and_the_same_is_not() {
         let (login, file) = from_file("first");
         assert_eq!(login.password().unwrap().unwrap().expose_secret(), "first");
-        let shared = &login.0.shared;
+        let shared = &login.shared;
         let first = lock(&shared.present).clone().unwrap();
         assert!(first.proves_the_same(&shared.ask().unwrap()));
         std::fs::write(file.path(), "second\n").unwrap();
@@ -576,7 +565,7 @@ mod tests {
     fn the_thread_ends_with_the_last_that_knows_the_login() {
         let (login, _file) = from_file("first");
         login.password().unwrap();
-        let shared = Arc::downgrade(&login.0.shared);
+        let shared = Arc::downgrade(&login.shared);
         let other = login.clone();
         drop(login);
         assert!(shared.strong_count() > 1);

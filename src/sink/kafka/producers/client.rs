@@ -20,11 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Thread};
 
-/// A producer, with its handles and its flusher.
+/// A producer, with its handles and the thread that flushes it.
 pub(in crate::sink::kafka) struct Client {
     /// The handles by the topics' numbers. They are dropped first.
     handles: Vec<Option<Handle>>,
-    flusher: Flusher,
+    flusher: Thread,
+    wanted: Arc<Wanted>,
     producer: Arc<BaseProducer<Context>>,
     /// Records were handed over since the last flush.
     lingers: bool,
@@ -38,16 +39,11 @@ struct Handle(NonNull<native::rd_kafka_topic_t>);
 // SAFETY: librdkafka's handles may be used by any thread. A handle is never shared here, only moved with its client.
 unsafe impl Send for Handle {}
 
-/// A thread that flushes a producer, so that records leave before `linger.ms` is over.
+/// The orders to the thread that flushes a producer, so that records leave before `linger.ms` is over.
 ///
 /// A flush in librdkafka overrides `linger.ms`. So `linger.ms` can be long enough for a backlog's batches, and costs a live row nothing.
 /// The override holds only while the call lasts. A call that does not wait is over before the broker's thread has woken up, two times out
 /// of three. So the call lasts one millisecond, on a thread of its own.
-struct Flusher {
-    thread: Thread,
-    wanted: Arc<Wanted>,
-}
-
 #[derive(Default)]
 struct Wanted {
     flush: AtomicBool,
@@ -58,8 +54,19 @@ impl Client {
     pub(in crate::sink::kafka) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
         let producer = Arc::new(producer);
         producer.context().keep_logged_in(&producer);
-        let flusher = Flusher::start(Arc::clone(&producer))?;
-        Ok(Self { handles: Vec::new(), flusher, producer, lingers: false, ended: false })
+        let wanted = Arc::new(Wanted::default());
+        let (flushed, theirs) = (Arc::clone(&producer), Arc::clone(&wanted));
+        let flusher = thread::Builder::new().name("kafka-flush".to_owned()).spawn(move || {
+            while !theirs.end.load(Ordering::Acquire) {
+                if theirs.flush.swap(false, Ordering::AcqRel) {
+                    flush_for_a_millisecond(&flushed);
+                } else {
+                    thread::park();
+                }
+            }
+        })?;
+        let flusher = flusher.thread().clone();
+        Ok(Self { handles: Vec::new(), flusher, wanted, producer, lingers: false, ended: false })
     }
 
     pub(in crate::sink::kafka) fn producer(&self) -> &BaseProducer<Context> {
@@ -116,33 +123,16 @@ impl Client {
     /// Flushes the producer if records were handed over since the last flush. `again`: in any case.
     pub(in crate::sink::kafka) fn flush(&mut self, again: bool) {
         if std::mem::take(&mut self.lingers) || again {
-            self.flusher.wanted.flush.store(true, Ordering::Release);
-            self.flusher.thread.unpark();
+            self.wanted.flush.store(true, Ordering::Release);
+            self.flusher.unpark();
         }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.flusher.wanted.end.store(true, Ordering::Release);
-        self.flusher.thread.unpark();
-    }
-}
-
-impl Flusher {
-    fn start(producer: Arc<BaseProducer<Context>>) -> io::Result<Self> {
-        let wanted = Arc::new(Wanted::default());
-        let theirs = Arc::clone(&wanted);
-        let thread = thread::Builder::new().name("kafka-flush".to_owned()).spawn(move || {
-            while !theirs.end.load(Ordering::Acquire) {
-                if theirs.flush.swap(false, Ordering::AcqRel) {
-                    flush_for_a_millisecond(&producer);
-                } else {
-                    thread::park();
-                }
-            }
-        })?;
-        Ok(Self { thread: thread.thread().clone(), wanted })
+        self.wanted.end.store(true, Ordering::Release);
+        self.flusher.unpark();
     }
 }
 
