@@ -168,36 +168,31 @@ impl Login {
     /// # Errors
     /// A command line cannot be parsed; properties exclude each other, or need another one.
     pub(super) fn take(properties: &mut Vec<(String, Given)>, brokers: &[Given]) -> Result<Option<Self>, SettingError> {
-        let token = take(properties, TOKEN_COMMAND);
         let (issuer, region) = (take(properties, ISSUED_BY), take(properties, REGION));
-        if let Some(issuer) = issuer {
-            let others = token.or_else(|| take(properties, PASSWORD_COMMAND)).or_else(|| take(properties, PASSWORD));
-            return match others {
-                Some(other) => Err(issuer.excludes(&other)),
-                None => by_msk(properties, &issuer, region, brokers).map(Some),
-            };
-        }
-        if let Some(region) = region {
+        let (token, command) = (take(properties, TOKEN_COMMAND), take(properties, PASSWORD_COMMAND));
+        let last = |wanted: &str| properties.iter().rfind(|(name, _)| name == wanted).map(|(_, given)| given.clone());
+        let (password, user) = (last(PASSWORD), last(USER).map(|given| given.text).unwrap_or_default());
+        if let (None, Some(region)) = (&issuer, &region) {
             return Err(region.needs("-X oauthbearer=aws-msk-iam"));
         }
-        let command = take(properties, PASSWORD_COMMAND);
-        let password = properties.iter().rfind(|(name, _)| name == PASSWORD).map(|(_, given)| given.clone());
-        let user = properties.iter().rfind(|(name, _)| name == USER).map(|(_, given)| given.text.clone());
-        let (property, source) = match (token, command, password) {
-            (Some(first), Some(second), _) | (Some(first), None, Some(second)) | (None, Some(first), Some(second)) => {
-                return Err(first.excludes(&second));
-            }
-            (Some(command), None, None) => {
-                by_token(properties, &command)?;
-                (TOKEN_COMMAND, ProofSource::Token(parse(&command)?))
-            }
-            (None, Some(command), None) => (PASSWORD_COMMAND, ProofSource::Password(Secret::Command(parse(&command)?))),
-            (None, None, Some(Given { origin: Origin::FlagFile(from), .. })) => {
-                (PASSWORD, ProofSource::Password(Secret::File(from.file)))
-            }
-            (None, None, _) => return Ok(None),
+        let sources: Vec<&Given> = [&issuer, &token, &command, &password].into_iter().flatten().collect();
+        if let [first, second, ..] = sources.as_slice() {
+            return Err(first.excludes(second));
+        }
+        if let Some(issuer) = issuer {
+            return by_msk(properties, &issuer, region, brokers).map(Some);
+        }
+        let (property, source) = if let Some(command) = token {
+            by_token(properties, &command)?;
+            (TOKEN_COMMAND, ProofSource::Token(parse(&command)?))
+        } else if let Some(command) = command {
+            (PASSWORD_COMMAND, ProofSource::Password(Secret::Command(parse(&command)?)))
+        } else if let Some(Given { origin: Origin::FlagFile(from), .. }) = password {
+            (PASSWORD, ProofSource::Password(Secret::File(from.file)))
+        } else {
+            return Ok(None);
         };
-        Ok(Some(Self::new(property, source, user.unwrap_or_default())))
+        Ok(Some(Self::new(property, source, user)))
     }
 
     fn new(property: &'static str, source: ProofSource, user: String) -> Self {
