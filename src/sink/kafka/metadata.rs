@@ -109,8 +109,8 @@ impl KafkaSink {
         let answer = topic_in(&metadata, topic)
             .map_err(|code| of_topic(topic, code, (&self.settings, metadata.brokers().len())))?;
         self.producers.first().context().recovered();
-        if let Some(transactions) = &mut self.transactions {
-            transactions.replicas.see(topic, replicas_of(answer), &self.settings)?;
+        if self.transactions.are_used() {
+            self.transactions.replicas.see(topic, replicas_of(answer), &self.settings)?;
         }
         let count = i32::try_from(answer.partitions().len()).unwrap_or(i32::MAX);
         if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
@@ -277,7 +277,7 @@ impl KafkaSink {
         if failure.class != FailureClass::Client {
             return;
         }
-        if self.transactions.is_none() && self.has_forbidden(producer) {
+        if !self.transactions.are_used() && self.has_forbidden(producer) {
             *failure = errors::of_forbidden(topic);
             self.forbidden = Some(failure.clone());
         } else if let Some(fatal) = self.fatal() {

@@ -123,8 +123,7 @@ pub struct KafkaSink {
     answers: Option<Instant>,
     /// Topics that had fewer partitions than a record asked for.
     missing_partitions: HashMap<String, MissingPartitions>,
-    /// The state of transactions, with exactly once only.
-    transactions: Option<Transactions>,
+    transactions: Transactions,
 }
 
 impl KafkaSink {
@@ -142,7 +141,7 @@ impl KafkaSink {
     /// # Errors
     /// As [`KafkaSink::new`].
     pub fn in_transactions(settings: KafkaSettings) -> Result<Self, SettingsError> {
-        Ok(Self { transactions: Some(Transactions::default()), ..Self::with_producers(settings, 1)? })
+        Ok(Self { transactions: Transactions::default(), ..Self::with_producers(settings, 1)? })
     }
 
     fn with_producers(settings: KafkaSettings, count: u8) -> Result<Self, SettingsError> {
@@ -170,7 +169,7 @@ impl KafkaSink {
             missing: None,
             answers: None,
             missing_partitions: HashMap::new(),
-            transactions: None,
+            transactions: Transactions::unused(),
         })
     }
 
@@ -238,12 +237,10 @@ impl Sink for KafkaSink {
             self.remind();
             return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
         }
-        if let Some(transactions) = &mut self.transactions {
-            match transactions.open(self.producers.first()) {
-                Ok(true) => {}
-                Ok(false) => return Enqueue::Full,
-                Err(failure) => return Enqueue::Blocked(failure),
-            }
+        match self.transactions.open(self.producers.first()) {
+            Ok(true) => {}
+            Ok(false) => return Enqueue::Full,
+            Err(failure) => return Enqueue::Blocked(failure),
         }
         let at = match self.choose(record) {
             Ok(at) => at,
@@ -271,7 +268,7 @@ impl Sink for KafkaSink {
             self.fatal().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
         self.shrunk.take().into_iter().for_each(|failure| each(Report::Failed(failure)));
-        if self.transactions.is_none() {
+        if !self.transactions.are_used() {
             self.renew(each);
         }
         let mut producers = self.producers.with(&self.topics);
@@ -350,12 +347,12 @@ impl Sink for KafkaSink {
         }
         if self.producers.first().client().fatal_error().is_some() {
             // Another relay may have committed since.
-            self.transactions.iter_mut().for_each(|it| it.certain = false);
+            self.transactions.certain = false;
         }
-        let in_transactions = self.transactions.as_mut().map(|it| it.restart(&self.settings)).transpose()?;
-        let fresh = in_transactions
-            .flatten()
-            .map_or_else(|| Producers::new(&self.settings, self.producers.count()).map_err(errors::client), Ok)?;
+        let fresh = match self.transactions.restart(&self.settings)? {
+            Some(in_transactions) => in_transactions,
+            None => Producers::new(&self.settings, self.producers.count()).map_err(errors::client)?,
+        };
         self.replace(fresh);
         self.closed = false;
         self.note_report();
@@ -378,7 +375,7 @@ impl Sink for KafkaSink {
     }
 
     fn transaction_timeout(&self) -> Option<Duration> {
-        self.transactions.as_ref().map(|_| self.settings.transaction_timeout())
+        self.transactions.are_used().then(|| self.settings.transaction_timeout())
     }
 
     fn init_transactions(&mut self, owner: &Owner) -> Result<Initialized, Failure> {

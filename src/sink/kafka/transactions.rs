@@ -49,6 +49,8 @@ pub(super) struct Transactions {
 
 #[derive(Default)]
 enum Phase {
+    /// At least once: records are written without transactions.
+    Unused,
     /// The transactions are another producer's, or nobody's.
     #[default]
     Foreign,
@@ -67,10 +69,20 @@ enum Phase {
 }
 
 impl Transactions {
+    /// The state of a sink that writes records without transactions.
+    pub(super) fn unused() -> Self {
+        Self { phase: Phase::Unused, ..Self::default() }
+    }
+
+    /// Whether records are written in transactions.
+    pub(super) fn are_used(&self) -> bool {
+        !matches!(self.phase, Phase::Unused)
+    }
+
     /// Whether the sink can take a record. Begins a transaction if none is open.
     pub(super) fn open(&mut self, producer: &BaseProducer<Context>) -> Result<bool, Failure> {
         match self.phase {
-            Phase::Open => Ok(true),
+            Phase::Unused | Phase::Open => Ok(true),
             Phase::Idle => {
                 producer.begin_transaction().map_err(|error| errors::of_call("begin a transaction", &error))?;
                 self.phase = Phase::Open;
@@ -97,8 +109,8 @@ impl Transactions {
         if let Some(refused) = self.replicas.refused() {
             return Err(refused.clone());
         }
-        self.phase = Phase::Foreign;
         let Some(name) = &self.name else { return Ok(None) };
+        self.phase = Phase::Foreign;
         let producers = Producers::in_transactions(settings, name).map_err(errors::client)?;
         self.phase = Phase::Initializing;
         Ok(Some(producers))
@@ -107,11 +119,10 @@ impl Transactions {
 
 impl KafkaSink {
     pub(super) fn take_over(&mut self, owner: &Owner) -> Result<Initialized, Failure> {
-        let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
-        match std::mem::take(&mut transactions.phase) {
+        match std::mem::take(&mut self.transactions.phase) {
             Phase::Foreign => {
-                transactions.name = Some(owner.name.clone());
-                if let Some(producers) = transactions.restart(&self.settings)? {
+                self.transactions.name = Some(owner.name.clone());
+                if let Some(producers) = self.transactions.restart(&self.settings)? {
                     self.replace(producers);
                     self.note_report();
                 }
@@ -120,22 +131,16 @@ impl KafkaSink {
             Phase::Initializing => self.initialize(),
             Phase::Judging => self.judge(),
             Phase::Reading(reading) => self.read(reading, owner),
-            phase @ (Phase::Idle | Phase::Open | Phase::Committing { .. }) => {
-                transactions.phase = phase;
+            phase @ (Phase::Unused | Phase::Idle | Phase::Open | Phase::Committing { .. }) => {
+                self.transactions.phase = phase;
                 Ok(Initialized::Ready(Vec::new()))
             }
         }
     }
 
-    fn turn_to(&mut self, phase: Phase) {
-        if let Some(transactions) = &mut self.transactions {
-            transactions.phase = phase;
-        }
-    }
-
     /// Sets the phase, which the caller has to wait for.
     fn pending(&mut self, phase: Phase, reason: &str, answered: bool) -> Initialized {
-        self.turn_to(phase);
+        self.transactions.phase = phase;
         Initialized::Pending { reason: Some(reason.to_owned()), answered }
     }
 
@@ -161,11 +166,10 @@ impl KafkaSink {
 
     /// Whether brokers answer, even if the coordinator does not.
     fn is_alive(&mut self) -> bool {
-        let Some(transactions) = &mut self.transactions else { return false };
-        if transactions.last_question.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
+        if self.transactions.last_question.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
             return false;
         }
-        transactions.last_question = Some(Instant::now());
+        self.transactions.last_question = Some(Instant::now());
         self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
     }
 
@@ -176,29 +180,28 @@ impl KafkaSink {
         };
         let found = metadata.topics().iter().find(|topic| topic.name() == TRANSACTION_STATE);
         let replicas = found.and_then(replicas_of);
-        if let Some(transactions) = &mut self.transactions
-            && let Err(failure) = transactions.replicas.see(TRANSACTION_STATE, replicas, &self.settings)
-        {
-            if failure.class == FailureClass::Environment {
-                return Ok(self.pending(Phase::Judging, &failure.text, false));
+        match self.transactions.replicas.see(TRANSACTION_STATE, replicas, &self.settings) {
+            Ok(()) => {
+                let reading = Box::new(ProgressReading::new(&self.settings));
+                Ok(self.pending(Phase::Reading(reading), progress::READING, true))
             }
-            return Err(failure);
+            Err(failure) if failure.class == FailureClass::Environment => {
+                Ok(self.pending(Phase::Judging, &failure.text, false))
+            }
+            Err(failure) => Err(failure),
         }
-        let reading = Box::new(ProgressReading::new(&self.settings));
-        Ok(self.pending(Phase::Reading(reading), progress::READING, true))
     }
 
     fn read(&mut self, mut reading: Box<ProgressReading>, owner: &Owner) -> Result<Initialized, Failure> {
-        let Some(transactions) = &mut self.transactions else { return Ok(Initialized::Ready(Vec::new())) };
+        let Self { transactions, settings, .. } = self;
         let (committed, certain) = (owner.committed, transactions.certain);
         let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
         match reading.read(&mut transactions.replicas, make)? {
             Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
             Read::Missing { brokers } => {
                 let slot = owner.keys_ending.trim_start_matches('/');
-                Err(transactions
-                    .replicas
-                    .refuse(missing(slot).with_remedy(progress::create_by_hand(&self.settings, brokers))))
+                let failure = missing(slot).with_remedy(progress::create_by_hand(settings, brokers));
+                Err(transactions.replicas.refuse(failure))
             }
             Read::Pending { answered } => {
                 let reason = reading.reason();
@@ -210,17 +213,16 @@ impl KafkaSink {
 
     /// The transactions and the progress are this relay's.
     fn is_ours(&mut self, kept: KeptProgress, owner: &Owner) -> Initialized {
-        self.turn_to(Phase::Idle);
-        self.transactions.iter_mut().for_each(|transactions| transactions.certain = true);
+        (self.transactions.phase, self.transactions.certain) = (Phase::Idle, true);
         self.producers.first().context().recovered();
         let its = kept.into_iter().filter(|(key, _)| key.ends_with(&owner.keys_ending));
         Initialized::Ready(its.collect())
     }
 
     pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        let Some(transactions) = &mut self.transactions else { return Ok(true) };
+        let transactions = &mut self.transactions;
         match &mut transactions.phase {
-            Phase::Idle => return Ok(true),
+            Phase::Unused | Phase::Idle => return Ok(true),
             Phase::Open => {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS as usize);
@@ -258,10 +260,10 @@ impl KafkaSink {
     /// Commits the transaction. All its records have been reported.
     fn commit_reported(&mut self) -> Result<bool, Failure> {
         let outcome = self.producers.first().commit_transaction(SLICE);
-        self.transactions.iter_mut().for_each(|it| it.certain = outcome.is_ok());
+        self.transactions.certain = outcome.is_ok();
         match outcome {
             Ok(()) => {
-                self.turn_to(Phase::Idle);
+                self.transactions.phase = Phase::Idle;
                 self.partitions.committed();
                 self.producers.first().context().recovered();
                 Ok(true)
@@ -278,12 +280,12 @@ impl KafkaSink {
     #[cold]
     pub(super) fn why_transaction_ended(&self) -> Option<Failure> {
         let refused = || self.producers.first().begin_transaction().err();
-        let error = self.transactions.as_ref().is_some_and(Transactions::is_open).then(refused).flatten()?;
+        let error = self.transactions.is_open().then(refused).flatten()?;
         Some(errors::of_call("continue its transaction", &error))
     }
 
     pub(super) fn abort(&mut self) {
-        if self.transactions.as_ref().is_some_and(Transactions::is_open)
+        if self.transactions.is_open()
             && let Err(error) = self.producers.first().abort_transaction(ABANDON_WITHIN)
         {
             tracing::warn!(%error, "Kafka abort failed; read_committed consumers wait for the transaction timeout");

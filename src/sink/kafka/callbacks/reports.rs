@@ -75,13 +75,11 @@ impl KafkaSink {
         for report in reports.drain(..) {
             match report {
                 // The commit needs the outcome of a progress record.
-                Reported::Delivered(PROGRESS, _) => {
-                    self.transactions.iter_mut().for_each(|it| it.progress_reported(Ok(())));
-                }
+                Reported::Delivered(PROGRESS, _) => self.transactions.progress_reported(Ok(())),
                 Reported::Failed(PROGRESS, failed) => {
                     let mut failure = failed.1;
                     self.say_why((0, TOPIC), &mut failure);
-                    self.transactions.iter_mut().for_each(|it| it.progress_reported(Err(failure.clone())));
+                    self.transactions.progress_reported(Err(failure));
                 }
                 Reported::Delivered(opaque, i64::MIN..=-1) => self.partitions.implied(Ticket::unpack(opaque), self.now),
                 Reported::Delivered(opaque, offset) => {
@@ -93,7 +91,7 @@ impl KafkaSink {
                     let ticket = Ticket::unpack(opaque);
                     let place = self.partitions.place(self.partitions.partition_of(ticket));
                     self.say_why((place.map_or(0, |place| place.producer), record.topic()), &mut failure);
-                    if self.transactions.is_none() {
+                    if !self.transactions.are_used() {
                         self.partitions.failed(ticket, record, failure);
                         continue;
                     }
