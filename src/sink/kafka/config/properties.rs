@@ -123,8 +123,13 @@ fn refuse_unless(fixed: bool, reason: &'static str) -> PropertyVerdict {
     if fixed { PropertyVerdict::Drop } else { refuse(reason) }
 }
 
+fn keep_if(is_valid: bool, reason: &'static str, hint: String) -> PropertyVerdict {
+    if is_valid { PropertyVerdict::Keep } else { PropertyVerdict::Refuse { reason, hint: Some(hint) } }
+}
+
 fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
     let is_on = ["true", "t", "1"].iter().any(|on| value.eq_ignore_ascii_case(on));
+    let needed_kbytes = max_in_flight.div_ceil(1024);
     match name {
         "acks" => refuse_unless(
             ["all", "-1"].contains(&value),
@@ -145,10 +150,22 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
         ),
         "delivery.report.only.error" => refuse_unless(!is_on, "each delivery is to be reported: it moves the slot"),
         "transactional.id" => refuse("transactions are not the user's to begin here"),
-        "max.in.flight.requests.per.connection" => in_flight_requests(value),
-        "partitioner" => partitioner(value),
+        "max.in.flight.requests.per.connection" => keep_if(
+            value.parse().is_ok_and(|requests: u32| (1..=5).contains(&requests)),
+            "brokers keep the order of at most 5 requests in flight (1 to 5)",
+            "max.in.flight.requests.per.connection=5".to_owned(),
+        ),
+        "partitioner" => keep_if(
+            DETERMINISTIC.contains(&value),
+            "equal keys are to go to one partition: murmur2_random (default), murmur2, consistent_random, consistent, fnv1a_random or fnv1a",
+            format!("partitioner={}", nearest(value, DETERMINISTIC).unwrap_or("murmur2_random")),
+        ),
         "queuing.strategy" => refuse_unless(value == "fifo", "records of a key are to leave in their order"),
-        "queue.buffering.max.kbytes" => queue_size(value, max_in_flight),
+        "queue.buffering.max.kbytes" => keep_if(
+            value.parse().is_ok_and(|kbytes: usize| kbytes >= needed_kbytes),
+            "the client's queue is to hold --max-in-flight",
+            format!("queue.buffering.max.kbytes={needed_kbytes} or more, or a smaller --max-in-flight"),
+        ),
         "bootstrap.servers" => PropertyVerdict::Refuse {
             reason: "the bootstrap servers have a flag of their own",
             hint: Some(format!("--brokers {value}")),
@@ -161,38 +178,6 @@ fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
 }
 
 const INTERNAL: &str = "it is set by the program itself";
-
-fn in_flight_requests(value: &str) -> PropertyVerdict {
-    match value.parse::<u32>() {
-        Ok(1..=5) => PropertyVerdict::Keep,
-        _ => PropertyVerdict::Refuse {
-            reason: "brokers keep the order of at most 5 requests in flight (1 to 5)",
-            hint: Some("max.in.flight.requests.per.connection=5".to_owned()),
-        },
-    }
-}
-
-fn partitioner(value: &str) -> PropertyVerdict {
-    if DETERMINISTIC.contains(&value) {
-        return PropertyVerdict::Keep;
-    }
-    let nearest = nearest(value, DETERMINISTIC).unwrap_or("murmur2_random");
-    PropertyVerdict::Refuse {
-        reason: "equal keys are to go to one partition: murmur2_random (default), murmur2, consistent_random, consistent, fnv1a_random or fnv1a",
-        hint: Some(format!("partitioner={nearest}")),
-    }
-}
-
-fn queue_size(value: &str, max_in_flight: usize) -> PropertyVerdict {
-    let needed = max_in_flight.div_ceil(1024);
-    match value.parse::<usize>() {
-        Ok(kbytes) if kbytes >= needed => PropertyVerdict::Keep,
-        _ => PropertyVerdict::Refuse {
-            reason: "the client's queue is to hold --max-in-flight",
-            hint: Some(format!("queue.buffering.max.kbytes={needed} or more, or a smaller --max-in-flight")),
-        },
-    }
-}
 
 #[cfg(test)]
 mod tests {

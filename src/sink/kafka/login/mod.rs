@@ -83,12 +83,9 @@ pub enum LoginError {
     Aws(String),
     /// A program prints no token.
     #[error(
-        "-X {property}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
+        "-X {TOKEN_COMMAND}: what it prints is neither a token nor JSON with token, expires_at, principal and extensions"
     )]
-    NoToken {
-        /// The property that names its source.
-        property: &'static str,
-    },
+    NoToken,
     /// The token has expired.
     #[error("-X {property}: the token that it prints has expired")]
     Expired {
@@ -354,7 +351,7 @@ impl SharedLogin {
             }
             ProofSource::Token(command) => {
                 let output = command.output().map_err(secret)?;
-                let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken { property })?;
+                let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken)?;
                 self.judged(token, now)
             }
             #[cfg(feature = "aws")]
