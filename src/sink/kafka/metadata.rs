@@ -4,7 +4,6 @@
 
 use super::auth_state::AuthState;
 use super::callbacks::{Context, events};
-use super::check::probe;
 use super::config::KafkaSettings;
 use super::producers::Client;
 use super::replicas::replicas_of;
@@ -66,12 +65,6 @@ impl KafkaSink {
             self.sockets.add(metadata.brokers().iter().filter_map(|broker| u16::try_from(broker.port()).ok()));
         }
         metadata
-    }
-
-    pub(super) fn unreachable(&self, metadata: &Metadata) -> Vec<String> {
-        let advertised: Vec<String> =
-            metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
-        probe::unreachable(&self.settings.brokers, &advertised)
     }
 
     /// Serves the events of the client. One poll serves one event, and does not say whether there was one.
@@ -286,6 +279,11 @@ impl KafkaSink {
             *failure = broken;
         }
     }
+}
+
+/// The `host:port` that each broker advertises.
+pub(super) fn advertised(metadata: &Metadata) -> Vec<String> {
+    metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect()
 }
 
 /// The topic in the cluster's answer, or the error code for which it takes no records.

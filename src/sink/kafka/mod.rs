@@ -69,6 +69,8 @@ use super::{
 };
 use crate::sink::sockets::Sockets;
 use callbacks::{Reported, take_reports};
+use check::probe;
+use metadata::advertised;
 use partitions::Partitions;
 use producers::{Client, Producers};
 use rdkafka::producer::Producer as _;
@@ -212,7 +214,7 @@ impl KafkaSink {
 
 /// The ports of bootstrap servers.
 fn ports(brokers: &str) -> impl Iterator<Item = u16> {
-    brokers.split(',').filter_map(|broker| check::probe::address(broker).rsplit_once(':')?.1.parse().ok())
+    brokers.split(',').filter_map(|broker| probe::address(broker).rsplit_once(':')?.1.parse().ok())
 }
 
 impl Sink for KafkaSink {
@@ -220,7 +222,7 @@ impl Sink for KafkaSink {
         match self.metadata(patience) {
             Ok(metadata) => {
                 self.producers.first().context().recovered();
-                Reach::There(self.unreachable(&metadata))
+                Reach::There(probe::unreachable(&self.settings.brokers, &advertised(&metadata)))
             }
             Err(failure) if failure.class == FailureClass::LogIn => Reach::Refused(failure),
             Err(failure) => Reach::Silent(failure),

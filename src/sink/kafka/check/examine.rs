@@ -8,6 +8,8 @@
 use super::super::admin::{Admin, SettingsSeen};
 use super::super::config::{KafkaSettings, SettingsError};
 use super::super::errors;
+use super::super::metadata::advertised;
+use super::probe;
 use crate::sink::Failure;
 use rdkafka::ClientContext;
 use rdkafka::admin::ResourceSpecifier;
@@ -70,14 +72,14 @@ pub(in crate::sink::kafka) fn examine(settings: &KafkaSettings, wanted: &[&str])
     };
     let mut sink = super::super::KafkaSink::with_producers(settings.clone(), 1).map_err(failed)?;
     let metadata = sink.metadata(REQUEST)?;
-    let unreachable = sink.unreachable(&metadata);
+    let brokers = advertised(&metadata);
+    let unreachable = probe::unreachable(&settings.brokers, &brokers);
     let mut topics: BTreeMap<String, TopicFacts> =
         metadata.topics().iter().map(|topic| (topic.name().to_owned(), topic_facts(topic))).collect();
     let mut of_broker = Err("nobody was asked".to_owned());
-    if unreachable.len() < metadata.brokers().len() {
+    if unreachable.len() < brokers.len() {
         of_broker = configurations(settings, &metadata, wanted, &mut topics);
     }
-    let brokers = metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect();
     let idempotence = idempotence(settings);
     let (forbidden, hidden) = (BTreeSet::new(), BTreeSet::new());
     Ok(Cluster { brokers, unreachable, topics, settings: of_broker, idempotence, forbidden, hidden })
