@@ -230,16 +230,12 @@ impl KafkaSettings {
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
-        let reader: BaseConsumer<Context> = self.create(client, self.context())?;
-        self.begin(reader.client())?;
-        Ok(Retirable::new(reader))
+        self.create(client, self.context(), BaseConsumer::client).map(Retirable::new)
     }
 
     /// A client that creates and describes topics.
     pub(super) fn admin(&self) -> Result<Retirable<AdminClient<DefaultClientContext>>, SettingsError> {
-        let admin: AdminClient<DefaultClientContext> = self.create(self.for_others(), DefaultClientContext)?;
-        self.begin(admin.inner())?;
-        Ok(Retirable::new(admin))
+        self.create(self.for_others(), DefaultClientContext, AdminClient::inner).map(Retirable::new)
     }
 
     /// The properties that other clients than producers understand.
@@ -280,31 +276,27 @@ impl KafkaSettings {
         client: ClientConfig,
         context: C,
     ) -> Result<BaseProducer<C>, SettingsError> {
-        let producer: BaseProducer<C> = self.create(client, context)?;
-        self.begin(producer.client())?;
-        Ok(producer)
+        self.create(client, context, BaseProducer::client)
     }
 
     fn context(&self) -> Context {
         Context::new(&self.brokers, &self.problems, self.property(DEBUG).is_some(), self.login.as_ref())
     }
 
-    /// Creates a client, with the present password if passwords are read again.
+    /// Creates a client, with the present password or token if they change. `inner`: its part that takes a token.
     fn create<T: FromClientConfigAndContext<C>, C: ClientContext>(
         &self,
         mut client: ClientConfig,
         context: C,
+        inner: impl FnOnce(&T) -> &Client<C>,
     ) -> Result<T, SettingsError> {
-        let password = self.login.as_ref().map(Login::password).transpose().map_err(SettingsError::Login)?;
-        if let Some(password) = password.flatten() {
+        let Some(login) = &self.login else { return client.create_with_context(context).map_err(refused) };
+        if let Some(password) = login.password().map_err(SettingsError::Login)? {
             client.set("sasl.password", password.expose_secret());
         }
-        client.create_with_context(context).map_err(refused)
-    }
-
-    /// Gives a new client its token, if there are tokens.
-    fn begin<C: ClientContext>(&self, client: &Client<C>) -> Result<(), SettingsError> {
-        self.login.as_ref().map_or(Ok(()), |login| login.begin(client)).map_err(SettingsError::Login)
+        let created = client.create_with_context(context).map_err(refused)?;
+        login.begin(inner(&created)).map_err(SettingsError::Login)?;
+        Ok(created)
     }
 }
 
