@@ -230,7 +230,7 @@ impl Round<'_> {
         }
         let archive = self.archive(table)?;
         let name = table.target.rows();
-        let total = row_cursor::open(&mut self.connection, &name, &table.target.id, &condition, "")?;
+        let total = row_cursor::open(&mut self.connection, &name, &table.target.id, &condition)?;
         let mut deleted = 0;
         if total > 0 {
             self.nothing_attached(table)?;
@@ -392,11 +392,7 @@ impl Round<'_> {
             if places.is_empty() || (self.stop)() {
                 return Ok(deleted);
             }
-            let gone = format!(
-                "{}, gone AS ({} RETURNING t.*)",
-                row_cursor::locked(&name, &table.target.id, &places, true, stays.as_deref()),
-                row_cursor::delete(&name)
-            );
+            let gone = row_cursor::delete(&name, &table.target.id, &places, stays.as_deref());
             let begun = Instant::now();
             deleted += match archive {
                 Some(archive) => self.moved(table, &gone, archive)?,

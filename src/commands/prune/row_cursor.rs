@@ -1,7 +1,7 @@
 //! Rows of a table, listed in one snapshot by where they stand and who left them there.
 //!
 //! In: a table and a condition. Out: chunks of [`RowPlace`]s, in order, from a cursor that the server holds: our memory is one chunk.
-//! Invariant: a place is used again once its row is gone, so nothing is done to a row before [`locked`] has seen, under a lock, that the
+//! Invariant: a place is used again once its row is gone, so no row is deleted before [`delete`] has seen, under a lock, that the
 //! same transaction's row with the same id still stands there.
 
 use crate::pg::{self, Connection, Row, identifier, literal};
@@ -21,31 +21,20 @@ pub(super) struct RowPlace {
     id: String,
 }
 
-/// Opens the list, in a snapshot of its own. `table`: as SQL names it; `id`: its column; `order`: empty for none. How many there are.
-pub(super) fn open(
-    connection: &mut Connection,
-    table: &str,
-    id: &str,
-    condition: &str,
-    order: &str,
-) -> Result<u64, pg::Error> {
-    if let Err(error) = connection.query_within(&declare(table, id, condition, order), PATIENCE) {
+/// Opens the list, in a snapshot of its own, and returns the number of its rows. `table`: as SQL names it; `id`: its column.
+pub(super) fn open(connection: &mut Connection, table: &str, id: &str, condition: &str) -> Result<u64, pg::Error> {
+    let declare = format!(
+        "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
+         SELECT tableoid, ctid, xmin, {}::text AS walrelay_id, count(*) OVER () AS walrelay_rows
+           FROM {table} WHERE {condition}; COMMIT",
+        identifier(id)
+    );
+    if let Err(error) = connection.query_within(&declare, PATIENCE) {
         drop(connection.query("ROLLBACK"));
         return Err(error);
     }
     let first = connection.query("FETCH FORWARD 1 FROM walrelay_rows; MOVE ABSOLUTE 0 IN walrelay_rows")?;
     Ok(first.first().and_then(|row| row.parse(4)).unwrap_or_default())
-}
-
-/// By itself a name in ORDER BY is that of a column of the result, if it has one: there it would be the id's text, and the number of rows.
-fn declare(table: &str, id: &str, condition: &str, order: &str) -> String {
-    let order = if order.is_empty() { String::new() } else { format!(" ORDER BY {order}") };
-    format!(
-        "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
-         SELECT tableoid, ctid, xmin, {}::text AS walrelay_id, count(*) OVER () AS walrelay_rows
-           FROM {table} WHERE {condition}{order}; COMMIT",
-        identifier(id)
-    )
 }
 
 /// The one number that a query gives.
@@ -73,10 +62,9 @@ fn place(row: &Row) -> Option<RowPlace> {
     Some(RowPlace { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
 }
 
-/// The beginning of a statement: `locked (tab, tid)` are those of `places` that are still as they were listed, and locked now.
-/// `skip_locked`: without those that others have locked; else these are waited for. `table`: as SQL names it. `stays`: as SQL, which rows
-/// of `t` are left out though they were listed.
-pub(super) fn locked(table: &str, id: &str, places: &[RowPlace], skip_locked: bool, stays: Option<&str>) -> String {
+/// The beginning of a statement: `gone` has the rows of `places` that are still as they were listed and that nobody else has locked. They
+/// are deleted. `table`: as SQL names it. `stays`: as SQL, which rows of `t` are left out though they were listed.
+pub(super) fn delete(table: &str, id: &str, places: &[RowPlace], stays: Option<&str>) -> String {
     let array = |part: fn(&RowPlace) -> &str| literal(&array(places.iter().map(part)));
     let tids = array(|place| &place.ctid);
     format!(
@@ -87,19 +75,14 @@ pub(super) fn locked(table: &str, id: &str, places: &[RowPlace], skip_locked: bo
              SELECT t.tableoid AS tab, t.ctid AS tid FROM {table} AS t
                JOIN listed AS l ON l.tid = t.ctid AND l.tab = t.tableoid AND l.x = t.xmin AND l.id = COALESCE(t.{}::text, '')
               WHERE t.ctid = ANY ({tids}::tid[]){}
-                FOR UPDATE OF t{})",
+                FOR UPDATE OF t SKIP LOCKED),
+              gone AS (DELETE FROM {table} AS t USING locked AS k WHERE t.ctid = k.tid AND t.tableoid = k.tab RETURNING t.*)",
         array(|place| &place.table),
         array(|place| &place.xmin),
         array(|place| &place.id),
         identifier(id),
         stays.map_or_else(String::new, |stays| format!(" AND NOT ({stays})")),
-        if skip_locked { " SKIP LOCKED" } else { "" }
     )
-}
-
-/// Deletes what [`locked`] has; `t` is the table.
-pub(super) fn delete(table: &str) -> String {
-    format!("DELETE FROM {table} AS t USING locked AS k WHERE t.ctid = k.tid AND t.tableoid = k.tab")
 }
 
 /// An array's text form.
@@ -121,7 +104,7 @@ mod tests {
     fn a_row_is_recognised_by_place_transaction_and_id() {
         let place =
             RowPlace { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
-        let sql = locked("\"public\".\"outbox\"", "event_id", &[place], true, None);
+        let sql = delete("\"public\".\"outbox\"", "event_id", &[place], None);
         for part in
             ["l.tid = t.ctid", "l.x = t.xmin", "t.\"event_id\"::text", "SKIP LOCKED", "it''s", "l.tab = t.tableoid"]
         {
@@ -132,7 +115,10 @@ mod tests {
 
     #[test]
     fn rows_that_stay_are_neither_locked_nor_done_anything_to() {
-        let sql = locked("outbox", "id", &[], false, Some("t.\"id\" IN ('a')"));
-        assert!(sql.contains("::tid[]) AND NOT (t.\"id\" IN ('a'))\n                FOR UPDATE OF t)"), "{sql}");
+        let sql = delete("outbox", "id", &[], Some("t.\"id\" IN ('a')"));
+        assert!(
+            sql.contains("::tid[]) AND NOT (t.\"id\" IN ('a'))\n                FOR UPDATE OF t SKIP LOCKED)"),
+            "{sql}"
+        );
     }
 }
