@@ -102,22 +102,18 @@ fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64)
     let parent = table.target.sql_name();
     let newer = format!("SELECT FROM {name} WHERE NOT ({}) LIMIT 1", catalog::older_than(oldest));
     let connection = &mut round.connection;
-    let looked = connection
+    let dropped = connection
         .query(&format!("BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"))
-        .and_then(|_| connection.query_within(&newer, row_cursor::PATIENCE));
-    let outcome = match looked {
-        Ok(rows) if rows.is_empty() => connection
-            .query(&format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT"))
-            .map(|_| "dropped"),
-        Ok(_) => Ok("rows still come into"),
-        Err(error) => Err(error),
+        .and_then(|_| connection.query_within(&newer, row_cursor::PATIENCE))
+        .and_then(|rows| {
+            let drop = format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT");
+            if rows.is_empty() { connection.query(&drop).map(|_| true) } else { Ok(false) }
+        });
+    let why = match dropped {
+        Ok(true) => return Ok("dropped"),
+        Ok(false) => "rows still come into",
+        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => "somebody uses",
+        Err(error) => return Err(error),
     };
-    match outcome {
-        Ok("dropped") => Ok("dropped"),
-        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
-            connection.query("ROLLBACK").map(|_| "somebody uses")
-        }
-        Err(error) => Err(error),
-        Ok(other) => connection.query("ROLLBACK").map(|_| other),
-    }
+    connection.query("ROLLBACK").map(|_| why)
 }
