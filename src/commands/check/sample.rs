@@ -6,7 +6,7 @@
 use super::facts::TableFacts;
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, Outbox, PlanError, RowContext, RowError, RowOutcome};
-use crate::pgoutput::{Message, PgTime, Relation};
+use crate::pgoutput::{Message, PgTime, Relation, encode};
 use std::collections::BTreeSet;
 
 /// The results of the rows.
@@ -53,7 +53,11 @@ pub(super) fn sample(outbox: &mut Outbox, table: &TableFacts) -> Result<Option<S
 }
 
 fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample: &mut Sample) {
-    let bytes = insert(relation.id, row);
+    let mut bytes = Vec::new();
+    encode::insert(&mut bytes, relation.id, row.len());
+    for text in row {
+        encode::value(&mut bytes, text.as_ref().map(String::as_bytes));
+    }
     let Ok(Message::Insert { relation, new }) = Message::decode(&bytes) else { return };
     let context = RowContext { commit_time: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
     let taken = outbox.row(relation, &new, &context, |record| {
@@ -70,23 +74,4 @@ fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample
         }
         Err(other) => sample.bad.push(Unpublishable { text: other.to_string(), name_is_invalid: false }),
     }
-}
-
-/// An Insert message with these texts.
-fn insert(relation: u32, row: &[Option<String>]) -> Vec<u8> {
-    let mut bytes = vec![b'I'];
-    bytes.extend(relation.to_be_bytes());
-    bytes.push(b'N');
-    bytes.extend(u16::try_from(row.len()).unwrap_or(u16::MAX).to_be_bytes());
-    for value in row {
-        match value {
-            None => bytes.push(b'n'),
-            Some(text) => {
-                bytes.push(b't');
-                bytes.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_be_bytes());
-                bytes.extend(text.as_bytes());
-            }
-        }
-    }
-    bytes
 }
