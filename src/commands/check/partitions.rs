@@ -6,47 +6,37 @@
 use super::facts::Facts;
 use crate::check_finding::{Finding, Side};
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose};
+use crate::pg::{self, Connection, Purpose, Row};
 
-/// A table without a partition for tomorrow.
-#[derive(Debug, PartialEq, Eq)]
-struct Lacking {
-    /// `schema.table`.
-    table: String,
-    /// `2026-11-27`.
-    tomorrow: String,
-    /// SQL that creates the partition.
-    create: String,
-}
-
-/// One finding for each such table.
+/// One finding for each table without such a partition.
 pub(super) fn findings(source: &Source, facts: &Facts) -> Vec<Finding> {
     let ids: Vec<u32> = facts.tables.iter().map(|table| table.published.relation.id).collect();
     match look(source, &ids) {
-        Ok(lacking) => lacking.iter().map(judge).collect(),
+        Ok(lacking) => lacking.iter().filter_map(judge).collect(),
         Err(error) => {
             vec![Side::Table.ok("next_partition", format!("tomorrow's partitions were not checked: {error}"))]
         }
     }
 }
 
-fn judge(lacking: &Lacking) -> Finding {
-    let Lacking { table, tomorrow, create } = lacking;
-    Side::Table
+/// The finding for a row of [`look`].
+fn judge(lacking: &Row) -> Option<Finding> {
+    let (table, tomorrow, create) = (lacking.text(0)?, lacking.text(1)?, lacking.text(2)?);
+    let finding = Side::Table
         .warn("next_partition", format!("no partition takes all rows of tomorrow ({tomorrow})"))
-        .why("an insert that no partition takes fails, and its transaction with it; walrelay prune --partitions drops old partitions and creates none")
-        .with_fix(create.as_str())
-        .of(table)
+        .why("an insert that no partition takes fails, and its transaction with it; walrelay prune --partitions drops old partitions and creates none");
+    Some(finding.with_fix(create).of(table))
 }
 
-/// A partitioned table, also one whose partitions alone are published (`ids`: `pg_class.oid`), and the bounds of its partitions.
-fn look(source: &Source, ids: &[u32]) -> Result<Vec<Lacking>, pg::Error> {
+/// The tables that lack a partition for tomorrow: `schema.table`, the day, and SQL that creates the partition. `ids`: `pg_class.oid` of
+/// partitioned tables, or of their partitions.
+fn look(source: &Source, ids: &[u32]) -> Result<Vec<Row>, pg::Error> {
     if ids.is_empty() {
         return Ok(Vec::new());
     }
     let ids = ids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     // A day that another partition covers in part begins where that one ends. A bound that is no time is MINVALUE or MAXVALUE.
-    let rows = Connection::open(source, Purpose::Control)?.query(&format!(
+    Connection::open(source, Purpose::Control)?.query(&format!(
         "SELECT n.nspname || '.' || c.relname, d.day::text,
                 pg_catalog.format('CREATE TABLE %I.%I PARTITION OF %I.%I FOR VALUES FROM (%L) TO (%L);',
                     n.nspname, pg_catalog.left(c.relname, 53) || pg_catalog.to_char(d.day, '\"_p\"YYYYMMDD'), n.nspname, c.relname,
@@ -70,8 +60,5 @@ fn look(source: &Source, ids: &[u32]) -> Result<Vec<Lacking>, pg::Error> {
             AND a.atttypid IN ('timestamptz'::regtype, 'timestamp'::regtype, 'date'::regtype)
             AND NOT COALESCE(parts.taken @> pg_catalog.tstzrange(d.day, d.day + 1), false)
           ORDER BY 1"
-    ))?;
-    let text = |row: &pg::Row, at| row.text(at).map(str::to_owned);
-    let lacking = |row| Some(Lacking { table: text(row, 0)?, tomorrow: text(row, 1)?, create: text(row, 2)? });
-    Ok(rows.iter().filter_map(lacking).collect())
+    ))
 }
