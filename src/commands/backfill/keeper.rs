@@ -99,7 +99,7 @@ impl Keeper {
             && let Some(name) = self.tables.get(part.table)
             && let Some(table) = self.progress.tables.get_mut(&name.to_string())
         {
-            table.part = Some(part.name.clone());
+            table.part = Some((part.name.schema.clone(), part.name.name.clone()));
             table.file = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
             table.key = key.to_vec();
         }

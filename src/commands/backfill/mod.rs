@@ -258,7 +258,7 @@ fn part(
     at: usize,
     filter: Option<String>,
 ) -> Result<Part, CommandError> {
-    let name = format!("{}.{}", facts.name.0, facts.name.1);
+    let name = facts.name.to_string();
     if facts.row_security {
         return Err(CommandError::rows_hidden(&name));
     }
@@ -288,8 +288,8 @@ fn asked(connection: &mut Connection, request: &BackfillRequest, proof: Proof) -
 /// Runs a question about a part's rows, which takes the right to read them.
 fn ask(connection: &mut Connection, part: &Part, sql: &str) -> Result<Vec<pg::Row>, CommandError> {
     connection.query_within(sql, COUNTING).map_err(|error| {
-        let fix = format!("as the table's owner: GRANT SELECT ON {} TO the role that does it;", part.sql_name());
-        CommandError::from(error).with_fix(format!("read {}", part.title()), fix)
+        let fix = format!("as the table's owner: GRANT SELECT ON {} TO the role that does it;", part.name.sql());
+        CommandError::from(error).with_fix(format!("read {}", part.name), fix)
     })
 }
 

@@ -94,7 +94,7 @@ impl RowReader {
         for part in parts.clone().filter(|_| !self.leaves_updated) {
             let publication = &self.place.publication;
             if self.proof.may_be_updated(connection, publication, part.oid)? {
-                return Err(CommandError::updated(&part.table_name(), &self.place.slot));
+                return Err(CommandError::updated(&part.name, &self.place.slot));
             }
         }
         self.refuse_rewritten(connection, parts)
@@ -138,7 +138,7 @@ impl RowReader {
                 found = value;
             }
         }
-        if found == Some(*file) { Ok(()) } else { Err(CommandError::rewritten(&part.title())) }
+        if found == Some(*file) { Ok(()) } else { Err(CommandError::rewritten(&part.name.to_string())) }
     }
 
     /// Skips what is still to come of a page.

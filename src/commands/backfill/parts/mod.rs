@@ -32,8 +32,7 @@ pub(super) struct Part {
     pub(super) relation: Relation,
     /// `pg_class.oid`.
     pub(super) oid: u32,
-    /// Schema and name.
-    pub(super) name: (String, String),
+    pub(super) name: TableName,
     /// `PARTITION BY`: its rows are those of its partitions.
     pub(super) partitioned: bool,
     /// The publication's row filter, as SQL.
@@ -111,35 +110,19 @@ pub(super) struct PageSettings {
 }
 
 impl Part {
-    /// `schema.table`, for messages.
-    pub(super) fn title(&self) -> String {
-        self.table_name().to_string()
-    }
-
-    /// As flags name it.
-    pub(super) fn table_name(&self) -> TableName {
-        TableName { schema: self.name.0.clone(), name: self.name.1.clone() }
-    }
-
     /// As SQL names its rows.
     pub(super) fn from(&self) -> String {
-        let name = self.sql_name();
+        let name = self.name.sql();
         if self.partitioned { name } else { format!("ONLY {name}") }
     }
 
-    /// As SQL names it.
-    pub(super) fn sql_name(&self) -> String {
-        format!("{}.{}", identifier(&self.name.0), identifier(&self.name.1))
-    }
-
-    /// As SQL, which rows are wanted.
-    fn wanted(&self, asked: &PageSettings) -> String {
-        let mut wanted = asked.proof.not_carried();
+    /// As SQL, which rows are wanted: those that `rows` names, as far as `--where` and the publication's filter let them pass.
+    fn wanted(&self, asked: &PageSettings, mut rows: String) -> String {
         for condition in asked.condition.iter().chain(&self.filter) {
             // On lines of its own: it may end with a comment.
-            wanted.extend([" AND (\n", condition, "\n)"]);
+            rows.extend([" AND (\n", condition, "\n)"]);
         }
-        wanted
+        rows
     }
 
     /// Counts the rows that are wanted from `start` on.
@@ -149,15 +132,13 @@ impl Part {
             let rest = self.behind(&rest, None);
             behind = format!(" AND (true{behind} OR true{rest})");
         }
-        format!("SELECT count(*) FROM {} WHERE {}{behind}", self.from(), self.wanted(asked))
+        let wanted = self.wanted(asked, asked.proof.not_carried());
+        format!("SELECT count(*) FROM {} WHERE {wanted}{behind}", self.from())
     }
 
     /// The query for the planner's estimate. It leaves out the condition about slots, of which the planner knows nothing.
     pub(super) fn explain(&self, asked: &PageSettings) -> String {
-        let mut wanted = "true".to_owned();
-        for condition in asked.condition.iter().chain(&self.filter) {
-            wanted.extend([" AND (\n", condition, "\n)"]);
-        }
+        let wanted = self.wanted(asked, "true".to_owned());
         format!("EXPLAIN (FORMAT JSON) SELECT FROM {} WHERE {wanted}", self.from())
     }
 
@@ -174,7 +155,7 @@ impl Part {
                 let names: Vec<String> = keys.iter().map(|key| identifier(&key.name)).collect();
                 let texts: Vec<String> = names.iter().map(|name| format!("{name}::text")).collect();
                 // With the table's name: by itself a name in ORDER BY is that of a column of the result, which are texts.
-                let order: Vec<String> = names.iter().map(|name| format!("{}.{name}", self.sql_name())).collect();
+                let order: Vec<String> = names.iter().map(|name| format!("{}.{name}", self.name.sql())).collect();
                 (texts, format!(" ORDER BY {} LIMIT {}", order.join(", "), asked.chunk), None)
             }
             Paging::Places { blocks, .. } => {
@@ -183,7 +164,7 @@ impl Part {
                     return None;
                 }
                 // With the table's name, as above. An index, or a bitmap of one, gives them in another order, and is behind none.
-                let order = format!(" ORDER BY {}.ctid", self.sql_name());
+                let order = format!(" ORDER BY {}.ctid", self.name.sql());
                 (vec!["ctid::text".to_owned()], order, Some(Start::Block(from + BLOCKS)))
             }
         };
@@ -193,7 +174,7 @@ impl Part {
             "SELECT {} FROM {} WHERE {}{}{order}",
             columns.join(", "),
             self.from(),
-            self.wanted(asked),
+            self.wanted(asked, asked.proof.not_carried()),
             self.behind(start, end)
         );
         Some(Page { sql, next })
@@ -269,7 +250,7 @@ fn first_block(start: &Start) -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PartFacts {
     pub(super) oid: u32,
-    pub(super) name: (String, String),
+    pub(super) name: TableName,
     pub(super) partitioned: bool,
     pub(super) row_security: bool,
     file: u32,
@@ -340,7 +321,7 @@ fn parse(row: &Row) -> Option<PartFacts> {
     let text = |at| row.text(at).map(str::to_owned);
     Some(PartFacts {
         oid: row.parse(0)?,
-        name: (text(1)?, text(2)?),
+        name: TableName { schema: text(1)?, name: text(2)? },
         partitioned: row.is_true(3),
         row_security: row.is_true(4),
         file: row.parse(5).unwrap_or_default(),

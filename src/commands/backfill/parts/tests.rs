@@ -22,7 +22,7 @@ fn part(paging: Paging) -> Part {
         table: 0,
         relation,
         oid: 7,
-        name: ("public".to_owned(), "outbox".to_owned()),
+        name: TableName::parse("outbox").unwrap(),
         partitioned: false,
         filter: None,
         paging,
@@ -115,7 +115,7 @@ fn conditions_stand_on_lines_of_their_own() {
 fn an_order_needs_its_column_and_a_key_behind_it() {
     let facts = |key: &[KeyColumn], order: Option<KeyColumn>| PartFacts {
         oid: 7,
-        name: (String::new(), String::new()),
+        name: TableName { schema: String::new(), name: String::new() },
         partitioned: false,
         row_security: false,
         file: 3,

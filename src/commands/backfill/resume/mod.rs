@@ -58,12 +58,13 @@ fn other(table: &TableProgress) -> String {
 
 /// Without what is done of one table.
 fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress, title: &str) -> Result<Vec<Part>, CommandError> {
-    let Some(reached) = table.part.as_ref().filter(|_| !table.done) else {
+    let Some((schema, name)) = table.part.clone().filter(|_| !table.done) else {
         return Ok(parts.into_iter().filter(|part| part.table != at || !table.done).collect());
     };
-    let is_left = |part: &Part| part.table != at || part.name >= *reached;
+    let reached = TableName { schema, name };
+    let is_left = |part: &Part| part.table != at || part.name >= reached;
     let mut left: Vec<Part> = parts.into_iter().filter(is_left).collect();
-    if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == *reached) {
+    if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == reached) {
         let now = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
         if now != table.file {
             return Err(CommandError::rewritten(title));

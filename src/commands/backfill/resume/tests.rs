@@ -17,7 +17,7 @@ fn part(table: usize, name: &str, file: Option<u32>) -> Part {
         table,
         relation,
         oid: 1,
-        name: ("public".to_owned(), name.to_owned()),
+        name: TableName::parse(name).unwrap(),
         partitioned: false,
         filter: None,
         paging: file.map_or_else(|| Paging::Keys(vec![id]), |file| Paging::Places { file, blocks: 9 }),
@@ -53,7 +53,7 @@ fn left(case: Case<'_>) -> Result<Vec<(String, Start)>, CommandError> {
     let parts = ["a_1", "a_2", "a_3"].map(|name| part(0, name, None)).to_vec();
     let tables = [TableName::parse("public.a").unwrap()];
     let (_, left) = resume(&asked, Some(before), case.snapshot, &tables, parts)?;
-    Ok(left.into_iter().map(|part| (part.name.1, part.begin)).collect())
+    Ok(left.into_iter().map(|part| (part.name.name, part.begin)).collect())
 }
 
 fn names(found: &[(String, Start)]) -> Vec<&str> {
