@@ -70,7 +70,7 @@ pub fn dead_letters(
     let kept = kept.map_err(CommandError::dead_letters_unreadable)?;
     match request.action {
         Action::List | Action::Show => look(request, kept, out, stop),
-        Action::Replay => Replay::begin(request, kept, &client)?.run(out, stop),
+        Action::Replay => Replay::begin(request, kept, &client, out, stop)?.run(),
     }
 }
 

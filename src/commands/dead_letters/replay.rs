@@ -6,7 +6,7 @@
 
 use super::shown::{self, DeadLetterEntry};
 use super::{Counts, DeadLettersRequest, left_out};
-use crate::commands::error::CommandError;
+use crate::commands::error::{CommandCause, CommandError};
 use crate::commands::progress_bar::ProgressBar;
 use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
@@ -63,6 +63,10 @@ struct Outcome {
 /// A replay under way.
 pub(super) struct Replay<'r> {
     request: &'r DeadLettersRequest,
+    out: &'r mut dyn Write,
+    stop: &'r dyn Fn() -> bool,
+    /// When the end has begun: until when it may take.
+    until: Option<Instant>,
     kept: Box<dyn DeadLetters>,
     sink: Box<dyn Sink + Send>,
     /// The records that the sink has not taken, in order.
@@ -90,10 +94,15 @@ impl<'r> Replay<'r> {
         request: &'r DeadLettersRequest,
         kept: Box<dyn DeadLetters>,
         client: &str,
+        out: &'r mut dyn Write,
+        stop: &'r dyn Fn() -> bool,
     ) -> Result<Self, CommandError> {
         let sink = request.destination.open(client, Delivery::AtLeastOnce)?;
         Ok(Self {
             request,
+            out,
+            stop,
+            until: None,
             kept,
             sink,
             queue: VecDeque::new(),
@@ -112,76 +121,67 @@ impl<'r> Replay<'r> {
     }
 
     /// Publishes everything that is chosen.
-    pub(super) fn run(mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<(), CommandError> {
-        let ended = self.publish(out, stop);
+    pub(super) fn run(mut self) -> Result<(), CommandError> {
+        let ended = self.publish();
         // What has arrived is settled whatever else went wrong.
-        let settled = self.finish(out);
-        self.sum_up(out)?;
+        let settled = self.finish();
+        self.sum_up()?;
         settled?;
-        if !ended? {
-            return Err(CommandError::interrupted());
-        }
+        ended?;
         if self.outcome.failed > 0 {
             return Err(CommandError::dead_letters_stay(self.outcome.failed, &self.request.topic));
         }
         Ok(())
     }
 
-    /// Whether it came to the end.
-    fn publish(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
-        while !stop() {
+    fn publish(&mut self) -> Result<(), CommandError> {
+        loop {
+            self.go_on()?;
             match self.kept.next().map_err(CommandError::dead_letters_failed)? {
-                NextKept::Kept(kept) => {
-                    if !self.take(kept, out, stop)? {
-                        return Ok(false);
-                    }
-                }
+                NextKept::Kept(kept) => self.take(kept)?,
                 NextKept::Waiting => {}
-                NextKept::End => return self.drain(out, stop),
+                NextKept::End => return self.drain(),
             }
-            self.serve(out)?;
-            self.settle(false, out, stop)?;
+            self.serve()?;
+            self.settle(false)?;
         }
-        Ok(false)
     }
 
-    /// One record of the address. `false`: it is to stop.
-    fn take(&mut self, kept: KeptRecord, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
-        let Self { request, counts, outcome, room, .. } = self;
+    /// # Errors
+    /// It is to stop: on request, or when the end takes too long.
+    fn go_on(&self) -> Result<(), CommandError> {
+        let is_over = self.until.map_or_else(self.stop, |until| Instant::now() >= until);
+        if is_over { Err(CommandError::interrupted()) } else { Ok(()) }
+    }
+
+    /// One record of the address.
+    fn take(&mut self, kept: KeptRecord) -> Result<(), CommandError> {
+        let Self { request, out, counts, outcome, room, .. } = self;
         let meant = kept.record.with_record(room, |record| -> io::Result<Option<OwnedRecord>> {
             let Some(entry) = counts.choose(request, &kept, record) else { return Ok(None) };
             match where_to(request, &entry).and_then(|topic| complete(request, record).map(|()| topic)) {
                 Ok(topic) => Ok(meant(record, topic)),
                 Err(why) => {
                     outcome.failed += 1;
-                    entry.write_failed(out, request.json, &why)?;
+                    entry.write_failed(*out, request.json, &why)?;
                     Ok(None)
                 }
             }
         })?;
-        let Some(record) = meant else { return Ok(true) };
+        let Some(record) = meant else { return Ok(()) };
         let KeptRecord { place, settled, record: kept } = kept;
-        if !self.offer(Flight { record, of: Some(Of { place, settled, kept }) }, out, stop)? {
-            return Ok(false);
-        }
+        self.queue.push_back(Flight { record, of: Some(Of { place, settled, kept }) });
+        self.pump()?;
         if self.remembers {
-            return Ok(true);
+            return Ok(());
         }
         // The first one that arrives shows whether it can be remembered.
-        if !self.drain(out, stop)? {
-            return Ok(false);
-        }
-        self.settle(true, out, stop)
+        self.drain()?;
+        self.settle(true)
     }
 
-    /// Hands a record over, behind all that wait. `false`: it is to stop.
-    fn offer(&mut self, flight: Flight, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
-        self.queue.push_back(flight);
-        self.pump(out, stop)
-    }
-
-    /// Hands over whatever waits for it, in order. `false`: it is to stop.
-    fn pump(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+    /// Hands over whatever waits for it, in order.
+    fn pump(&mut self) -> Result<(), CommandError> {
         while let Some(flight) = self.queue.pop_front() {
             let failure = match self.try_offer(&flight.record, self.next) {
                 Enqueue::Taken => {
@@ -206,18 +206,16 @@ impl<'r> Replay<'r> {
                 Enqueue::Full => None,
             };
             if let Some(failure) = failure {
-                self.fail(flight.of, &failure, out)?;
+                self.fail(flight.of, &failure)?;
                 continue;
             }
             self.queue.push_front(flight);
-            if stop() {
-                return Ok(false);
-            }
+            self.go_on()?;
             // A client that gave up puts what was under way in front of it.
-            self.serve(out)?;
+            self.serve()?;
             thread::sleep(PAUSE);
         }
-        Ok(true)
+        Ok(())
     }
 
     fn try_offer(&mut self, record: &OwnedRecord, token: u64) -> Enqueue {
@@ -226,15 +224,15 @@ impl<'r> Replay<'r> {
     }
 
     /// A record will not be published: it stays. One that settles others has to be.
-    fn fail(&mut self, of: Option<Of>, failure: &Failure, out: &mut dyn Write) -> Result<(), CommandError> {
+    fn fail(&mut self, of: Option<Of>, failure: &Failure) -> Result<(), CommandError> {
         let Some(of) = of else {
             return Err(self.not_remembered(failure.clone()));
         };
         self.outcome.failed += 1;
-        let json = self.request.json;
-        of.kept.with_record(&mut self.room, |record| match said(record) {
+        let Self { request, out, room, .. } = self;
+        of.kept.with_record(room, |record| match said(record) {
             Some(said) => {
-                DeadLetterEntry::new(of.place, of.settled, record, said).write_failed(out, json, &failure.text)
+                DeadLetterEntry::new(of.place, of.settled, record, said).write_failed(*out, request.json, &failure.text)
             }
             None => Ok(()),
         })?;
@@ -242,7 +240,7 @@ impl<'r> Replay<'r> {
     }
 
     /// Takes the reports that have come.
-    fn serve(&mut self, out: &mut dyn Write) -> Result<(), CommandError> {
+    fn serve(&mut self) -> Result<(), CommandError> {
         let (mut refused, mut lost) = (Vec::new(), None);
         let Self { sink, flights, delivered, outcome, since, remembers, .. } = self;
         sink.poll(&mut |report| match report {
@@ -261,7 +259,7 @@ impl<'r> Replay<'r> {
             Report::Failed(failure) => lost = Some(failure),
         });
         for it in refused {
-            self.refused(*it, out)?;
+            self.refused(*it)?;
         }
         if let Some(failure) = lost {
             self.begin_again(&failure)?;
@@ -275,13 +273,13 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    fn refused(&mut self, refused: Refused, out: &mut dyn Write) -> Result<(), CommandError> {
+    fn refused(&mut self, refused: Refused) -> Result<(), CommandError> {
         let Refused { id, tag, failure, .. } = refused;
         match failure.class {
             FailureClass::Row | FailureClass::Topic => {
                 self.sink.resolve(id, Resolution::Skip);
                 match self.flights.remove(&tag.token.pack()) {
-                    Some(flight) => self.fail(flight.of, &failure, out),
+                    Some(flight) => self.fail(flight.of, &failure),
                     None => Ok(()),
                 }
             }
@@ -303,11 +301,11 @@ impl<'r> Replay<'r> {
         Ok(())
     }
 
-    /// Settles what has arrived, once there is enough of it, it has waited for long, or `now`. `false`: it is to stop.
-    fn settle(&mut self, now: bool, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+    /// Settles what has arrived, once there is enough of it, it has waited for long, or `now`.
+    fn settle(&mut self, now: bool) -> Result<(), CommandError> {
         let is_due = now || self.delivered.len() >= TOGETHER || self.since.elapsed() >= SETTLED_WITHIN;
         if self.delivered.is_empty() || !is_due {
-            return Ok(true);
+            return Ok(());
         }
         let marks = self.kept.settle(&self.delivered).map_err(CommandError::dead_letters_failed)?;
         self.remembers |= marks.is_empty();
@@ -315,35 +313,33 @@ impl<'r> Replay<'r> {
         for record in marks {
             self.queue.push_back(Flight { record, of: None });
         }
-        if now { self.drain(out, stop) } else { self.pump(out, stop) }
+        if now { self.drain() } else { self.pump() }
     }
 
-    /// Waits until everything is reported. `false`: it is to stop.
-    fn drain(&mut self, out: &mut dyn Write, stop: &dyn Fn() -> bool) -> Result<bool, CommandError> {
+    /// Waits until everything is reported.
+    fn drain(&mut self) -> Result<(), CommandError> {
         loop {
-            if !self.pump(out, stop)? {
-                return Ok(false);
-            }
-            self.serve(out)?;
+            self.pump()?;
+            self.serve()?;
             if self.flights.is_empty() && self.queue.is_empty() {
-                return Ok(true);
+                return Ok(());
             }
-            if stop() {
-                return Ok(false);
-            }
+            self.go_on()?;
             self.sink.on_idle(Rows::Live);
             thread::sleep(PAUSE);
         }
     }
 
     /// Waits for the records that are under way, and settles those that have arrived.
-    fn finish(&mut self, out: &mut dyn Write) -> Result<(), CommandError> {
-        let until = Instant::now() + STOP_WITHIN;
-        let late = || Instant::now() >= until;
-        let drained = self.drain(out, &late)?;
-        let until = Instant::now() + STOP_WITHIN;
-        let late = || Instant::now() >= until;
-        if self.settle(true, out, &late)? && drained {
+    fn finish(&mut self) -> Result<(), CommandError> {
+        let in_time = |done| match done {
+            Err(CommandError { cause: CommandCause::Interrupted, .. }) => Ok(false),
+            done => done.map(|()| true),
+        };
+        self.until = Some(Instant::now() + STOP_WITHIN);
+        let drained = in_time(self.drain())?;
+        self.until = Some(Instant::now() + STOP_WITHIN);
+        if in_time(self.settle(true))? && drained {
             return Ok(());
         }
         let failure = self.sink.blocked().unwrap_or_else(|| {
@@ -365,13 +361,13 @@ impl<'r> Replay<'r> {
         }
     }
 
-    fn sum_up(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn sum_up(&mut self) -> io::Result<()> {
         if self.request.json {
-            return shown::write_json(out, &self.outcome);
+            return shown::write_json(self.out, &self.outcome);
         }
         let Outcome { replayed, failed } = &self.outcome;
         writeln!(
-            out,
+            self.out,
             "{} published again, {} failed again{}",
             shown::records(*replayed),
             shown::records(*failed),
