@@ -47,6 +47,16 @@ impl ProgressBar {
         draw(&format!("{CLEAR}{}", line(self.label, done, self.total, now - self.started)));
     }
 
+    /// How many a second are done, and how long the others take at that rate; `None`: none is done yet.
+    pub(super) fn pace(&self, done: u64) -> (u64, Option<Duration>) {
+        pace(done, self.total.max(done), self.started.elapsed())
+    }
+
+    /// Whether a terminal shows it.
+    pub(super) fn is_shown(&self) -> bool {
+        self.terminal
+    }
+
     /// Something else is waited for.
     pub(super) fn note(&mut self, text: &str) {
         if self.terminal {
@@ -74,11 +84,8 @@ fn line(label: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let total = total.max(done).max(1);
     let full = usize::try_from(done * WIDTH / total).unwrap_or_default();
     let empty = usize::try_from(WIDTH).unwrap_or_default() - full;
-    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
-    let rate = done.saturating_mul(1000) / millis;
-    let left = (total - done)
-        .checked_div(rate)
-        .map_or_else(String::new, |left| format!(", {} left", duration(Duration::from_secs(left))));
+    let (rate, left) = pace(done, total, elapsed);
+    let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
     format!(
         "{label} {}{} {} of {}, {}/s{left}",
         "█".repeat(full),
@@ -87,6 +94,12 @@ fn line(label: &str, done: u64, total: u64, elapsed: Duration) -> String {
         number(total),
         number(rate)
     )
+}
+
+fn pace(done: u64, total: u64, elapsed: Duration) -> (u64, Option<Duration>) {
+    let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+    let rate = done.saturating_mul(1000) / millis;
+    (rate, (total - done).checked_div(rate).map(Duration::from_secs))
 }
 
 #[cfg(test)]

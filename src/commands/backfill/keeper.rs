@@ -12,7 +12,6 @@ use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery};
 use crate::supervise::chain;
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 /// Distance of two notes: what is acknowledged in between repeats after a kill.
@@ -34,18 +33,13 @@ pub(super) struct Keeper {
     noted: Instant,
     /// That it cannot be written was said.
     failing: bool,
-    shown: Shown,
-}
-
-/// The progress that people see.
-struct Shown {
-    bar: ProgressBar,
-    /// Rows of this run, and of all of it as the planner expects.
+    /// Rows of this run.
     rows: u64,
+    /// The rows that the planner expects.
     total: u64,
-    started: Instant,
+    bar: ProgressBar,
+    /// When the last line was logged.
     line: Instant,
-    terminal: bool,
 }
 
 impl Keeper {
@@ -59,8 +53,6 @@ impl Keeper {
         total: u64,
     ) -> Self {
         let now = Instant::now();
-        let bar = ProgressBar::new("publishing", total);
-        let terminal = std::io::stderr().is_terminal();
         Self {
             source: source.clone(),
             slot: slot.to_owned(),
@@ -70,7 +62,10 @@ impl Keeper {
             unwritten: true,
             noted: now,
             failing: false,
-            shown: Shown { bar, rows: 0, total, started: now, line: now, terminal },
+            rows: 0,
+            total,
+            bar: ProgressBar::new("publishing", total),
+            line: now,
         }
     }
 
@@ -81,7 +76,7 @@ impl Keeper {
             found.rows += 1;
         }
         self.progress.rows += 1;
-        self.shown.rows += 1;
+        self.rows += 1;
         self.unwritten = true;
     }
 
@@ -158,26 +153,23 @@ impl Keeper {
 
     /// Rows of this run.
     pub(super) fn rows(&self) -> u64 {
-        self.shown.rows
+        self.rows
     }
 
     fn show(&mut self) {
-        let Shown { bar, rows, total, started, line, terminal } = &mut self.shown;
-        bar.at(*rows);
+        self.bar.at(self.rows);
         let now = Instant::now();
-        if *terminal || now.saturating_duration_since(*line) < LINE_EVERY {
+        if self.bar.is_shown() || now.saturating_duration_since(self.line) < LINE_EVERY {
             return;
         }
-        *line = now;
-        let millis = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
-        let rate = rows.saturating_mul(1000) / millis;
-        let left = total.saturating_sub(*rows).checked_div(rate);
+        self.line = now;
+        let (rate, left) = self.bar.pace(self.rows);
         tracing::info!(
-            rows = *rows,
-            of_about = *total,
+            rows = self.rows,
+            of_about = self.total,
             rows_per_second = rate,
-            seconds_left = left,
-            left = left.map(|seconds| duration(Duration::from_secs(seconds))),
+            seconds_left = left.map(|left| left.as_secs()),
+            left = left.map(duration),
             "backfill"
         );
     }
