@@ -141,8 +141,7 @@ impl CommandError {
         let text = format!(
             "publication \"{publication}\" was changed while its slot was waited for: no row was deleted since"
         );
-        Self::new(Restart, CommandCause::Passing(text))
-            .with_remedy("run the same command again: it reads the publication as it is now")
+        Self::said(Restart, text).with_remedy("run the same command again: it reads the publication as it is now")
     }
 
     /// The relay has skipped rows that cannot be identified. `forget` is the SQL that forgets them.
@@ -159,7 +158,7 @@ impl CommandError {
         let waited = duration(waited);
         let text = format!("slot \"{slot}\" has not confirmed {lsn} in {waited}: no row was deleted since");
         let remedy = Remedy::from("if its relay is stopped, start it: ").and(run).and("; or set a longer --timeout");
-        Self::new(Restart, CommandCause::Passing(text)).with_remedy(remedy)
+        Self::said(Restart, text).with_remedy(remedy)
     }
 
     /// Archived rows would be published.
@@ -412,7 +411,7 @@ impl CommandError {
     pub(in crate::commands) fn rows_move(to: &str, resume: Command) -> Self {
         let text =
             format!("the rows are being moved to {to}: until that is done, nothing proves which of them are delivered");
-        Self::new(Restart, CommandCause::Passing(text)).with_remedy(
+        Self::said(Restart, text).with_remedy(
             Remedy::from(Command::new("status").flag("--all"))
                 .and(" shows how far it is; then the same command again. If nobody moves them any more: ")
                 .and(resume),

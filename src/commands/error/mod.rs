@@ -37,9 +37,6 @@ pub enum CommandCause {
     /// The process leaves while the relay's thread may still wait for an answer.
     #[error("{0}")]
     Left(&'static str),
-    /// A later round of the same command may find it otherwise.
-    #[error("{0}")]
-    Passing(String),
     /// The results cannot be written.
     #[error("cannot write the output")]
     Output(#[source] io::Error),

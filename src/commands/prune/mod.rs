@@ -30,6 +30,7 @@ use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
+use crate::supervise::ExitKind;
 use age::Age;
 use attached_partitions::AttachedPartitions;
 use proof::Proof;
@@ -117,7 +118,7 @@ pub fn prune(
 fn may_pass(error: &CommandError) -> bool {
     match error.postgres() {
         Some(error) => error.recovery() == pg::Recovery::Reconnect,
-        None => matches!(error.cause, CommandCause::Passing(_)),
+        None => error.kind == ExitKind::Restart && matches!(error.cause, CommandCause::Other(_)),
     }
 }
 
