@@ -11,6 +11,7 @@ pub mod dead_letters;
 mod error;
 mod exit;
 mod notify;
+mod outbox_place;
 mod output;
 mod progress_bar;
 pub mod prune;
@@ -19,13 +20,12 @@ pub mod setup;
 mod shards;
 mod signals;
 pub mod status;
-mod target;
 pub mod teardown;
 
 pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
+pub use outbox_place::OutboxPlace;
 pub use signals::{end, stop_on_signal};
-pub use target::OutboxPlace;
 
 /// Columns that say how old a row is, in the order in which they are tried.
 const AGE_COLUMNS: [&str; 4] = ["created_at", "createdat", "timestamp", "occurred_at"];

@@ -215,7 +215,9 @@ impl SettingsReader<'_> {
     }
 
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::PruneRequest, SettingError> {
-        let place = self.outbox_place()?;
+        let SlotSettings { source, publication, slot } = self.place()?;
+        let place = OutboxPlace { source, publication, slot, shard: None };
+        let id_column = self.name("id-column")?;
         let Some(older_than) = self.span("older-than")? else {
             return Err(SettingError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
         };
@@ -229,6 +231,7 @@ impl SettingsReader<'_> {
             place,
             tables: self.tables()?,
             older_than,
+            id_column,
             age_column: self.name("age-column")?,
             chunk: self.chunk()?,
             archive_to: self.layers.one("archive-to")?.as_ref().map(table).transpose()?,
@@ -238,11 +241,6 @@ impl SettingsReader<'_> {
             dry_run: args.dry_run,
             force: args.force,
         })
-    }
-
-    fn outbox_place(&mut self) -> Result<OutboxPlace, SettingError> {
-        let SlotSettings { source, publication, slot } = self.place()?;
-        Ok(OutboxPlace { source, publication, slot, shard: None, id_column: self.name("id-column")? })
     }
 
     fn place(&mut self) -> Result<SlotSettings, SettingError> {

@@ -18,11 +18,11 @@ mod reader;
 mod resume;
 
 use super::error::CommandError;
+use super::outbox_place::{OutboxPlace, confirmed};
 use super::output::rows;
 use super::run;
 use super::setup::{self, Held};
 use super::shards;
-use super::target::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
@@ -129,11 +129,10 @@ impl Job {
             publication: run.publication.clone(),
             slot: run.slot.clone(),
             shard: None,
-            id_column: None,
         };
         let mut connection = Connection::open(&run.source, Purpose::Control)?;
         shards::has_one_slot(&mut connection, (&place.publication, &place.slot))?;
-        target::confirmed(&mut connection, &place)?;
+        confirmed(&mut connection, &place)?;
         let mut outbox =
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);

@@ -9,7 +9,7 @@
 
 use super::COUNTING;
 use crate::commands::error::CommandError;
-use crate::commands::target::OutboxPlace;
+use crate::commands::outbox_place::OutboxPlace;
 use crate::pg::catalog::REWRITTEN;
 use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::snapshot::Snapshot;

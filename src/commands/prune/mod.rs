@@ -21,22 +21,24 @@ mod partitions;
 mod proof;
 mod row_cursor;
 mod slots;
+mod table;
 
 use super::error::{CommandCause, CommandError};
+use super::outbox_place::OutboxPlace;
 use super::output::{duration, number};
 use super::progress_bar::ProgressBar;
-use super::target::{self, OutboxPlace, Target};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
-use crate::supervise::ExitKind;
+use crate::supervise::{ExitKind, RunError};
 use age::Age;
 use attached_partitions::AttachedPartitions;
 use proof::Proof;
 use slots::OutboxSlots;
 use std::io::Write;
 use std::time::{Duration, Instant};
+use table::Table;
 
 /// Rows younger than this may be on their way.
 pub const LEAST_AGE: Duration = Duration::from_mins(1);
@@ -65,6 +67,8 @@ pub struct PruneRequest {
     pub tables: Vec<TableName>,
     /// The least age.
     pub older_than: Duration,
+    /// The column of the id; `None`: found by name.
+    pub id_column: Option<String>,
     /// The column that says how old a row is; `None`: found by name.
     pub age_column: Option<String>,
     /// Rows that are deleted in one transaction; at least 1.
@@ -134,7 +138,7 @@ fn once(
     let proof = if request.force { None } else { Some(slots.proof(&mut connection)?) };
     if let Some(proof) = &proof {
         for table in &mut tables {
-            table.attached = slots.attached(&mut connection, table.target.shape.oid, proof)?;
+            table.attached = slots.attached(&mut connection, table.shape.oid, proof)?;
         }
     }
     connection.query(LOCK_PATIENCE)?;
@@ -144,27 +148,17 @@ fn once(
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
         let fix = || match &request.archive_to {
             _ if request.partitions => {
-                format!("run it as the owner of {} and of its partitions", table.target.sql_name())
+                format!("run it as the owner of {} and of its partitions", table.name.sql())
             }
-            Some(archive) => format!("{} GRANT INSERT ON {} TO it;", table.target.grant(RIGHTS), archive.sql()),
-            None => table.target.grant(RIGHTS),
+            Some(archive) => format!("{} GRANT INSERT ON {} TO it;", table.grant(RIGHTS), archive.sql()),
+            None => table.grant(RIGHTS),
         };
-        pruned.map_err(|error| error.with_fix(format!("prune {}", table.target.name), fix()))?;
+        pruned.map_err(|error| error.with_fix(format!("prune {}", table.name), fix()))?;
     }
     if request.dry_run {
         writeln!(out, "nothing was deleted")?;
     }
     Ok(())
-}
-
-/// A table to prune.
-struct Table {
-    target: Target,
-    age: Age,
-    /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
-    shared: Option<String>,
-    /// The partitions that came to it later, with rows of their own.
-    attached: AttachedPartitions,
 }
 
 fn tables(
@@ -174,31 +168,43 @@ fn tables(
 ) -> Result<Vec<Table>, CommandError> {
     // Those of all shards have the same tables.
     let place = slots.first();
+    let id_column = request.id_column.as_deref();
     if request.tables.is_empty() {
-        target::only_outboxes(connection, place)?;
+        table::only_outboxes(connection, &place.publication, id_column)?;
     }
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
-    let targets = target::targets(connection, place, &request.tables)?;
-    let table = |target: Target| {
-        let refused = |why| Err(CommandError::not_proven(&target.name, why));
-        let shared = if request.force { None } else { slots.shared(connection, &target)? };
-        if target.filtered && shared.is_none() && !request.force {
-            return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
+    let published = table::published(connection, place)?;
+    let names = if request.tables.is_empty() { table::roots(&published) } else { request.tables.clone() };
+    let look = |name: TableName| {
+        let Some(shape) = shape(connection, &name.schema, &name.name)? else {
+            return Err(CommandError::no_table(&name, &place.source.dbname));
+        };
+        if !published.iter().any(|table| name.covers(table)) {
+            let published = table::roots(&published).iter().map(ToString::to_string).collect();
+            return Err(RunError::table_not_published(name, &place.publication, published).into());
         }
-        if target.partial && !request.force {
-            return refused(
-                "the publication does not have all of its partitions: rows of the others are never delivered by it",
-            );
+        let id = table::id_column(&shape, &name, id_column)?;
+        let refused = |why| Err(CommandError::not_proven(&name, why));
+        let shared = if request.force { None } else { slots.shared(connection, shape.oid)? };
+        if !request.force {
+            if shared.is_none() && table::has_filter(connection, &place.publication, shape.oid)? {
+                return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
+            }
+            if table::lacks_partitions(connection, &published, shape.oid)? {
+                return refused(
+                    "the publication does not have all of its partitions: rows of the others are never delivered by it",
+                );
+            }
         }
-        let age = Age::find(request.age_column.as_deref(), &target.name, &target.shape, tracks)?;
-        if age == Age::Commit && !request.force && catalog::has_updates(connection, target.shape.oid)? {
+        let age = Age::find(request.age_column.as_deref(), &name, &shape, tracks)?;
+        if age == Age::Commit && !request.force && catalog::has_updates(connection, shape.oid)? {
             return refused(
                 "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
             );
         }
-        Ok(Table { target, age, shared, attached: AttachedPartitions::default() })
+        Ok(Table { name, shape, id, age, shared, attached: AttachedPartitions::default() })
     };
-    targets.into_iter().map(table).collect()
+    names.into_iter().map(look).collect()
 }
 
 /// Where rows go before they are deleted.
@@ -230,8 +236,8 @@ impl Round<'_> {
             return self.count(table, &condition, out);
         }
         let archive = self.archive(table)?;
-        let name = table.target.rows();
-        let total = row_cursor::open(&mut self.connection, &name, &table.target.id, &condition)?;
+        let name = table.rows();
+        let total = row_cursor::open(&mut self.connection, &name, &table.id, &condition)?;
         let mut deleted = 0;
         if total > 0 {
             self.nothing_attached(table)?;
@@ -247,7 +253,7 @@ impl Round<'_> {
         };
         let changed = if left > 0 { format!(", {} {why}", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
-        writeln!(out, "{}: {} rows deleted{changed} ({took})", table.target.name, number(deleted))?;
+        writeln!(out, "{}: {} rows deleted{changed} ({took})", table.name, number(deleted))?;
         self.unproven(table, out)
     }
 
@@ -262,17 +268,17 @@ impl Round<'_> {
 
     /// As SQL, which rows are to stay; `None`: none.
     fn keeps(&self, table: &Table) -> Option<String> {
-        let keeps = self.proof.as_ref()?.keeps(&table.target, &table.age);
+        let keeps = self.proof.as_ref()?.keeps(table);
         let of_none = table.shared.as_ref().map(|shared| format!("({shared}) IS NOT TRUE"));
         let more: Vec<String> = [keeps].into_iter().chain(of_none).chain(table.attached.before()).collect();
         Some(more.join(" OR "))
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
-        let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.target.rows());
+        let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.rows());
         let count = row_cursor::counted(&mut self.connection, &sql)?;
         let age = duration(self.request.older_than);
-        writeln!(out, "{}: {} rows are older than {age} by {}", table.target.name, number(count), table.age.name())?;
+        writeln!(out, "{}: {} rows are older than {age} by {}", table.name, number(count), table.age.name())?;
         self.unproven(table, out)
     }
 
@@ -280,27 +286,27 @@ impl Round<'_> {
     fn unproven(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
-        if let Some(passed_over) = proof.passed_over(&table.target, "") {
-            let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.target.rows());
+        if let Some(passed_over) = proof.passed_over(table, "") {
+            let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.rows());
             let count = row_cursor::counted(&mut self.connection, &sql)?;
             if count > 0 {
                 writeln!(
                     out,
                     "{}: {} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
-                    table.target.name,
+                    table.name,
                     number(count),
                     proof.forget()
                 )?;
             }
         }
         let clause = proof.lacks(&table.age);
-        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.target.rows());
+        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.rows());
         if !self.connection.query_within(&sql, row_cursor::PATIENCE)?.is_empty() {
             writeln!(
                 out,
                 "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
-                table.target.name,
-                table.target.publishing_again(&clause)
+                table.name,
+                table.publishing_again(&clause)
             )?;
         }
         self.unproven_of_attached(table, &older, out)
@@ -311,7 +317,7 @@ impl Round<'_> {
         let Some(before) = table.attached.before() else { return Ok(()) };
         let sql = format!(
             "SELECT tableoid, tableoid::regclass::text, count(*) FROM {} WHERE {older} AND {before} GROUP BY 1 ORDER BY 2",
-            table.target.rows()
+            table.rows()
         );
         for row in self.connection.query_within(&sql, row_cursor::PATIENCE)? {
             let name = row.text(1).unwrap_or_default();
@@ -321,9 +327,9 @@ impl Round<'_> {
             writeln!(
                 out,
                 "{}: {} rows stay that {name} had before it was attached, moved into a published schema, or rewritten (it may have been UNLOGGED). To publish those that never were: {}; to delete those that were: --force",
-                table.target.name,
+                table.name,
                 number(rows),
-                table.target.publishing_again(&clause)
+                table.publishing_again(&clause)
             )?;
         }
         Ok(())
@@ -372,7 +378,7 @@ impl Round<'_> {
     /// Checks that no partition was added to the table after it was looked at: the list may have that partition's rows.
     fn nothing_attached(&mut self, table: &Table) -> Result<(), CommandError> {
         let Some(proof) = &self.proof else { return Ok(()) };
-        let now = self.slots.attached(&mut self.connection, table.target.shape.oid, proof)?;
+        let now = self.slots.attached(&mut self.connection, table.shape.oid, proof)?;
         if table.attached.has_all_of(&now) {
             return Ok(());
         }
@@ -381,19 +387,19 @@ impl Round<'_> {
 
     /// As SQL, which rows of `row` the relay has skipped; `None`: it has skipped none.
     fn passed_over(&self, table: &Table, row: &str) -> Option<String> {
-        self.proof.as_ref()?.passed_over(&table.target, row)
+        self.proof.as_ref()?.passed_over(table, row)
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&Archive>, total: u64) -> Result<u64, CommandError> {
         let mut progress = ProgressBar::new("deleting", total);
-        let (name, mut seen, mut deleted) = (table.target.rows(), 0, 0);
+        let (name, mut seen, mut deleted) = (table.rows(), 0, 0);
         let stays = self.passed_over(table, "t.");
         loop {
             let places = row_cursor::next(&mut self.connection, self.request.chunk)?;
             if places.is_empty() || (self.stop)() {
                 return Ok(deleted);
             }
-            let gone = row_cursor::delete(&name, &table.target.id, &places, stays.as_deref());
+            let gone = row_cursor::delete(&name, &table.id, &places, stays.as_deref());
             let begun = Instant::now();
             deleted += match archive {
                 Some(archive) => self.moved(table, &gone, archive)?,
@@ -421,7 +427,7 @@ impl Round<'_> {
         }
         self.connection.query("ROLLBACK")?;
         let counts = (rows.saturating_sub(kept), rows);
-        Err(CommandError::not_archived(&table.target.name, &archive.name, counts, &archive.triggers))
+        Err(CommandError::not_archived(&table.name, &archive.name, counts, &archive.triggers))
     }
 
     /// The table that rows of `table` go to.
@@ -429,20 +435,20 @@ impl Round<'_> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
             let database = &self.request.place.source.dbname;
-            return Err(CommandError::no_archive(&into.sql(), &table.target.sql_name(), database));
+            return Err(CommandError::no_archive(&into.sql(), &table.name.sql(), database));
         };
         let publication = &self.slots.first().publication;
         let published = server::published_tables(&mut self.connection, publication)?;
-        if *into == table.target.name || published.iter().any(|table| into.covers(table)) {
+        if *into == table.name || published.iter().any(|table| into.covers(table)) {
             return Err(CommandError::archive_published(into, publication));
         }
         let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
-        let names: Vec<String> = table.target.shape.columns.iter().map(|column| column.name.clone()).collect();
+        let names: Vec<String> = table.shape.columns.iter().map(|column| column.name.clone()).collect();
         if let Some(column) = names.into_iter().find(lacks) {
-            return Err(CommandError::archive_lacks(&into.sql(), &column, &table.target.name));
+            return Err(CommandError::archive_lacks(&into.sql(), &column, &table.name));
         }
         let kept = there.columns.iter().filter(|column| !column.generated);
-        let kept = kept.filter(|column| table.target.shape.columns.iter().any(|have| have.name == column.name));
+        let kept = kept.filter(|column| table.shape.columns.iter().any(|have| have.name == column.name));
         let columns: Vec<String> = kept.map(|column| identifier(&column.name)).collect();
         let columns = columns.join(", ");
         let insert = format!("INSERT INTO {} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns}", into.sql());

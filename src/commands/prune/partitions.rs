@@ -5,8 +5,9 @@
 //! oldest transaction that runs then is noted; once the slot has confirmed what stands behind that, a partition is locked, and detached
 //! and dropped if no transaction from that one on has left a row in it: what is older had ended before, so it is delivered.
 
+use super::Round;
 use super::row_cursor;
-use super::{Round, Table};
+use super::table::Table;
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::pg::{self, catalog, sqlstate};
@@ -23,12 +24,12 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     round.nothing_attached(table)?;
     if round.request.dry_run {
         for name in &old {
-            writeln!(out, "{}: partition {name} is older than {age} by {key}", table.target.name)?;
+            writeln!(out, "{}: partition {name} is older than {age} by {key}", table.name)?;
         }
         return Ok(());
     }
     if old.is_empty() {
-        writeln!(out, "{}: no partition is older than {age} by {key}", table.target.name)?;
+        writeln!(out, "{}: no partition is older than {age} by {key}", table.name)?;
         return Ok(());
     }
     let oldest = catalog::oldest_running(&mut round.connection)?.unwrap_or_default();
@@ -36,24 +37,24 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     let passed_over = round.passed_over(table, "");
     for name in old {
         if has_rows(round, &name, passed_over.as_deref())? {
-            writeln!(out, "{}: rows that the relay skipped stay in partition {name}", table.target.name)?;
+            writeln!(out, "{}: rows that the relay skipped stay in partition {name}", table.name)?;
             continue;
         }
         let outcome = drop_partition(round, table, &name, oldest)?;
-        writeln!(out, "{}: {outcome} partition {name}", table.target.name)?;
+        writeln!(out, "{}: {outcome} partition {name}", table.name)?;
     }
     Ok(())
 }
 
 /// The one column that it is partitioned by; it has to be the age's.
 fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
-    let refused = |why: &str| CommandError::no_partitions(&table.target.name, why);
+    let refused = |why: &str| CommandError::no_partitions(&table.name, why);
     let rows = round.connection.query(&format!(
         "SELECT a.attname, a.atttypid::regtype::text FROM pg_catalog.pg_partitioned_table AS p
            JOIN pg_catalog.pg_attribute AS a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
           WHERE p.partrelid = {} AND p.partstrat = 'r' AND p.partnatts = 1
             AND a.atttypid::regtype::text IN ('timestamp with time zone', 'timestamp without time zone', 'date')",
-        table.target.shape.oid
+        table.shape.oid
     ))?;
     let key = rows.first().and_then(|row| row.text(0)).map(str::to_owned);
     let key = key.ok_or_else(|| refused("it is not partitioned by range of one column with a time"))?;
@@ -74,12 +75,12 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
             AND {UPTO}
                 < pg_catalog.now() - interval '{} ms'
           ORDER BY c.relname",
-        table.target.shape.oid,
+        table.shape.oid,
         round.request.older_than.as_millis()
     ))?;
     if let Some(hidden) = rows.iter().find(|row| row.is_true(1)).and_then(|row| row.text(0)) {
         let why = format!("row security hides rows of partition {hidden} from this role");
-        return Err(CommandError::no_partitions(&table.target.name, &why));
+        return Err(CommandError::no_partitions(&table.name, &why));
     }
     let (keeps, mut proven) = (round.keeps(table), Vec::new());
     for name in rows.iter().filter_map(|row| row.text(0)) {
@@ -99,7 +100,7 @@ fn has_rows(round: &mut Round<'_>, name: &str, stays: Option<&str>) -> Result<bo
 
 /// Drops a partition that has no newer row, and says what it did. The lock lets nobody add a row between the look and the end.
 fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64) -> Result<&'static str, pg::Error> {
-    let parent = table.target.sql_name();
+    let parent = table.name.sql();
     let newer = format!("SELECT FROM {name} WHERE NOT ({}) LIMIT 1", catalog::older_than(oldest));
     let connection = &mut round.connection;
     let dropped = connection

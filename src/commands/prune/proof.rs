@@ -9,8 +9,9 @@
 //! And its age must be: but applications may write any time into a column. A publication that was changed since proves nothing.
 
 use super::age::Age;
+use super::table::Table;
 use crate::commands::error::CommandError;
-use crate::commands::target::{OutboxPlace, Target};
+use crate::commands::outbox_place::OutboxPlace;
 use crate::pg::slot_sighting::Sighting;
 use crate::pg::{Connection, catalog, identifier, literal, marker, server, skipped_rows};
 
@@ -88,10 +89,10 @@ impl Proof {
 
     /// As SQL, whether the relay has skipped a row; `None`: it has skipped none. `row`: what the row is called there, and a dot, or
     /// nothing.
-    pub(super) fn passed_over(&self, target: &Target, row: &str) -> Option<String> {
+    pub(super) fn passed_over(&self, table: &Table, row: &str) -> Option<String> {
         const BYTEA: u32 = 17;
-        let column = format!("{row}{}", identifier(&target.id));
-        let is_bytea = target.shape.columns.iter().any(|column| column.name == target.id && column.type_id == BYTEA);
+        let column = format!("{row}{}", identifier(&table.id));
+        let is_bytea = table.shape.columns.iter().any(|column| column.name == table.id && column.type_id == BYTEA);
         if is_bytea {
             let each: Vec<String> = self.kept.iter().map(|id| begins_with(&column, id)).collect();
             return (!each.is_empty()).then(|| format!("({})", each.join(" OR ")));
@@ -109,9 +110,9 @@ impl Proof {
     }
 
     /// As SQL, whether a row is to stay.
-    pub(super) fn keeps(&self, target: &Target, age: &Age) -> String {
-        let lacks = self.lacks(age);
-        self.passed_over(target, "").map_or_else(|| lacks.clone(), |passed| format!("({lacks} OR {passed})"))
+    pub(super) fn keeps(&self, table: &Table) -> String {
+        let lacks = self.lacks(&table.age);
+        self.passed_over(table, "").map_or_else(|| lacks.clone(), |passed| format!("({lacks} OR {passed})"))
     }
 
     /// As SQL, whether that is not proven of a row.

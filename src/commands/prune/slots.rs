@@ -10,7 +10,7 @@
 use super::attached_partitions::AttachedPartitions;
 use super::proof::{self, Proof};
 use crate::commands::error::CommandError;
-use crate::commands::target::{self, OutboxPlace, Target};
+use crate::commands::outbox_place::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::pg::slot_sighting::{self, Sighting, Witness};
 use crate::pg::{self, Connection, catalog, literal, marker};
@@ -89,10 +89,10 @@ impl OutboxSlots {
     }
 
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
-    pub(super) fn shared(&self, connection: &mut Connection, table: &Target) -> Result<Option<String>, CommandError> {
+    pub(super) fn shared(&self, connection: &mut Connection, table: u32) -> Result<Option<String>, CommandError> {
         let mut filters = Vec::new();
         for OutboxSlot { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
-            let filter = filter(connection, &place.publication, table.shape.oid)?;
+            let filter = filter(connection, &place.publication, table)?;
             filters.push(
                 filter.ok_or_else(|| proof::missing(place, "it has the table without a row filter, or not at all"))?,
             );
@@ -132,7 +132,7 @@ impl OutboxSlots {
 
 impl OutboxSlot {
     fn look(connection: &mut Connection, place: OutboxPlace) -> Result<Self, CommandError> {
-        target::confirmed(connection, &place)?;
+        outbox_place::confirmed(connection, &place)?;
         let slot = sight(connection, &place)?;
         let since = since(connection, &place)?;
         let members = catalog::membership(connection, &place.publication)?;
@@ -152,7 +152,7 @@ impl OutboxSlot {
     /// carried.
     fn confirmed(&mut self, connection: &mut Connection) -> Result<Lsn, CommandError> {
         let place = &self.place;
-        target::confirmed(connection, place)?;
+        outbox_place::confirmed(connection, place)?;
         let now = sight(connection, place)?;
         if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
             return Err(proof::missing(place, "a slot of that name may have been created while it was waited for"));

@@ -1,0 +1,79 @@
+//! [`OutboxPlace`]: a database with the publication and the slot that carry the rows of its outbox tables.
+//!
+//! In: names. Out: the slots that carry the rows, and the position of one; the statement that publishes rows again. Reads only.
+
+use super::AGE_COLUMNS;
+use super::error::CommandError;
+use super::shards;
+use crate::lsn::Lsn;
+use crate::outbox::TableName;
+use crate::pg::shape::Shape;
+use crate::pg::shard::Shard;
+use crate::pg::source::Source;
+use crate::pg::{Connection, catalog, marker, server};
+use crate::remedy::Command;
+use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
+
+/// A database, a publication and a slot.
+#[derive(Debug, Clone)]
+pub struct OutboxPlace {
+    /// The database.
+    pub source: Source,
+    /// The publication that carries their rows.
+    pub publication: String,
+    /// The slot that carries their rows.
+    pub slot: String,
+    /// The shard that publication and slot are of. `None`: they are the common names of all shards, or there are no shards.
+    pub shard: Option<Shard>,
+}
+
+impl OutboxPlace {
+    /// The slots that carry the rows: this slot, or those of a complete set of shards.
+    pub(super) fn slot_places(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
+        let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
+            return Ok(vec![self.clone()]);
+        };
+        let place = |member: shards::Member| Self {
+            publication: member.publication,
+            slot: member.slot,
+            shard: member.shard,
+            ..self.clone()
+        };
+        Ok(set.members.into_iter().map(place).collect())
+    }
+
+    /// Returns the command that runs the relay of the slot.
+    pub(super) fn run_command(&self) -> Command {
+        match self.shard {
+            Some(shard) => Command::new("run").set("--shard", shard),
+            None => Command::new("run").set("--slot", &self.slot),
+        }
+    }
+}
+
+/// Returns the statement that publishes rows of a table once more, in the order of their age and their ids, or names the page where the
+/// statement would do more than that.
+pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str, id: &str) -> String {
+    let order: Vec<&str> = AGE_COLUMNS
+        .into_iter()
+        .find(|age| shape.columns.iter().any(|have| have.name == *age))
+        .into_iter()
+        .chain([id])
+        .collect();
+    shape.publishing_again(&table.sql(), condition, &order).unwrap_or_else(|| {
+        format!("see {REPUBLISH_PAGE}, since triggers, rules, row security or foreign keys take part")
+    })
+}
+
+/// The slot's position, if it is one that a relay on this database can read.
+pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<Lsn, CommandError> {
+    let Some(slot) = server::slot(connection, &place.slot)? else {
+        if let Some(shard) = place.shard {
+            return Err(CommandError::shard_incomplete(shard, &shards::no_slot(&place.slot)));
+        }
+        let mark = catalog::publication_mark(connection, &place.publication)?;
+        let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
+        return Err(RunError::no_slot(&place.slot, was_there).into());
+    };
+    Ok(check_slot(&place.slot, &place.source.dbname, &slot)?)
+}
