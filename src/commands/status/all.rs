@@ -4,13 +4,14 @@
 //! asked, since each has an HTTP address of its own.
 
 use super::report::StatusReport;
-use super::{StatusRequest, judge, look};
+use super::{StatusRequest, look, with_relay};
 use crate::commands::error::CommandError;
 use crate::commands::shards::sets;
 use crate::pg::marker::MoveState;
 use crate::pg::{Connection, Purpose};
 use crate::supervise::RunError;
 use serde::Serialize;
+use serde_json::json;
 use std::io::Write;
 
 /// One slot.
@@ -24,12 +25,6 @@ struct SlotEntry {
     report: StatusReport,
 }
 
-/// All of them.
-#[derive(Serialize)]
-struct All {
-    slots: Vec<SlotEntry>,
-}
-
 pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     let sets = sets(&mut connection, (&request.publication, &request.slot))?;
@@ -38,8 +33,7 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
     for member in sets.into_iter().flat_map(|set| set.members) {
         let (shard, moving) = (member.shard, member.moving());
         let of = StatusRequest { publication: member.publication, slot: member.slot, http: None, ..request.clone() };
-        let (mut report, judged) = judge(&of, look(&mut connection, &of)?);
-        report.failed(&judged);
+        let (report, judged) = with_relay(&of, Ok(look(&mut connection, &of)?));
         outcome = outcome.and(judged);
         slots.push(SlotEntry {
             shard: shard.map(|shard| shard.to_string()),
@@ -50,12 +44,10 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
     if slots.is_empty() {
         outcome = Err(RunError::no_slot(&request.slot, false));
     }
-    let all = All { slots };
     if request.json {
-        // Strings, integers and booleans: there is nothing in it that JSON cannot say.
-        writeln!(out, "{}", serde_json::to_string_pretty(&all).unwrap_or_default())?;
+        writeln!(out, "{:#}", json!({ "slots": slots }))?;
     } else {
-        let tables: Vec<String> = all.slots.iter().map(shown).collect();
+        let tables: Vec<String> = slots.iter().map(shown).collect();
         write!(out, "{}", tables.join("\n"))?;
     }
     outcome.map_err(Into::into)

@@ -9,10 +9,8 @@ mod report;
 
 use super::error::CommandError;
 use crate::outbox::TableName;
-use crate::pg::marker;
-use crate::pg::slot_sighting::{self, Sighting};
 use crate::pg::source::Source;
-use crate::pg::{Connection, Purpose, Recovery, catalog, server};
+use crate::pg::{self, Connection, Purpose, Recovery, catalog, marker, server, slot_sighting};
 use crate::supervise::{RunError, agrees, check_slot};
 pub(super) use relay::{RelayReport, status as of_relay};
 use report::{Rate, SlotReport, StatusReport};
@@ -81,16 +79,10 @@ pub fn ready(http: &str, out: &mut dyn Write) -> Result<(), CommandError> {
 }
 
 fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError> {
-    let relay = relay_report(request);
-    let found =
+    let seen =
         Connection::open(&request.source, Purpose::Control).and_then(|mut connection| look(&mut connection, request));
-    let (mut report, outcome) = match found {
-        Ok(report) => judge(request, report),
-        // What the relay has to say may be why somebody asks.
-        Err(error) => (StatusReport::unknown(request), Err(error.into())),
-    };
-    report.relay = relay;
-    report.failed(&outcome);
+    // If Postgres does not answer, what the relay has to say may be why somebody asks.
+    let (report, outcome) = with_relay(request, seen);
     if request.json {
         writeln!(out, "{}", report.json_pretty())?;
     } else {
@@ -99,52 +91,39 @@ fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError
     outcome.map_err(Into::into)
 }
 
+/// A report, and whether a relay could read the slot.
+type Seen = (StatusReport, Result<(), RunError>);
+
 /// Asks the database. Reads only.
-fn look(connection: &mut Connection, request: &StatusRequest) -> Result<StatusFacts, crate::pg::Error> {
+fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Seen, pg::Error> {
     let slot = server::slot(connection, &request.slot)?;
     let publication = server::publication(connection, &request.publication)?.is_some();
     let mark = catalog::publication_mark(connection, &request.publication)?;
+    let comment = mark.comment.as_deref();
     let tables = server::published_tables(connection, &request.publication)?;
     let pid = slot.as_ref().and_then(|slot| slot.row.active_pid);
     let reader = catalog::session(connection, pid)?;
-    let marked = marker::is_set(mark.comment.as_deref(), &request.slot);
     let sighting = slot_sighting::sight(connection, &request.slot)?;
-    let tables = tables.iter().map(|table| TableName::of(&table.relation).to_string()).collect();
-    Ok(StatusFacts { slot, publication, marked, comment: mark.comment, sighting, tables, reader })
-}
-
-/// The database's answers.
-struct StatusFacts {
-    slot: Option<server::Slot>,
-    publication: bool,
-    /// The publication says that the slot was created.
-    marked: bool,
-    /// The publication's comment.
-    comment: Option<String>,
-    /// The slot beside the server's state at that moment.
-    sighting: Option<Sighting>,
-    tables: Vec<String>,
-    reader: Option<catalog::ServerSession>,
-}
-
-/// Returns the report, and whether a relay could read the slot.
-fn judge(request: &StatusRequest, found: StatusFacts) -> (StatusReport, Result<(), RunError>) {
-    let outcome = match &found.slot {
-        None => Err(RunError::no_slot(&request.slot, found.marked)),
+    let outcome = match &slot {
+        None => Err(RunError::no_slot(&request.slot, marker::is_set(comment, &request.slot))),
         Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|_| {
-            let now = found.sighting.as_ref();
-            now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, found.comment.as_deref(), now))
+            let now = sighting.as_ref();
+            now.map_or(Ok(()), |now| agrees(&request.publication, &request.slot, comment, now))
         }),
     };
     let mut report = StatusReport::unknown(request);
-    report.publication_exists = Some(found.publication);
-    report.tables = found.tables;
-    report.slot_row = found.slot.as_ref().map(|slot| SlotReport::new(slot, found.reader.as_ref()));
-    (report, outcome)
+    report.publication_exists = Some(publication);
+    report.tables = tables.iter().map(|table| TableName::of(&table.relation).to_string()).collect();
+    report.slot_row = slot.as_ref().map(|slot| SlotReport::new(slot, reader.as_ref()));
+    Ok((report, outcome))
 }
 
-fn relay_report(request: &StatusRequest) -> Option<RelayReport> {
-    of_relay(request.http.as_deref()?, &request.slot)
+/// Adds what the relay on this machine says, and what stands in the way.
+fn with_relay(request: &StatusRequest, seen: Result<Seen, pg::Error>) -> Seen {
+    let (mut report, outcome) = seen.unwrap_or_else(|error| (StatusReport::unknown(request), Err(error.into())));
+    report.relay = request.http.as_deref().and_then(|address| of_relay(address, &request.slot));
+    report.failed(&outcome);
+    (report, outcome)
 }
 
 /// A watch: keeps its connection, and opens another when that broke.
@@ -183,26 +162,24 @@ impl Watch<'_> {
 
     /// One look. An outage is shown and waited out; what an operator must fix is shown, too, unless it is the connection.
     fn sample(&mut self) -> Result<StatusReport, CommandError> {
-        let (mut report, outcome) = match self.look() {
-            Ok(found) => judge(self.request, found),
+        let seen = match self.look() {
             Err(error) if error.recovery() == Recovery::Stop => return Err(error.into()),
-            Err(error) => (StatusReport::unknown(self.request), Err(error.into())),
+            seen => seen,
         };
+        let (mut report, _) = with_relay(self.request, seen);
         report.rate = self.rate(&report);
-        report.relay = relay_report(self.request);
         report.records_rate = self.records_rate(&report);
-        report.failed(&outcome);
         Ok(report)
     }
 
-    fn look(&mut self) -> Result<StatusFacts, crate::pg::Error> {
+    fn look(&mut self) -> Result<Seen, pg::Error> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&self.request.source, Purpose::Control)?,
         };
-        let found = look(&mut connection, self.request)?;
+        let seen = look(&mut connection, self.request)?;
         self.connection = Some(connection);
-        Ok(found)
+        Ok(seen)
     }
 
     fn rate(&mut self, report: &StatusReport) -> Option<Rate> {
