@@ -61,6 +61,19 @@ pub(super) struct Facts {
     pub(super) around: Surroundings,
 }
 
+impl Facts {
+    /// The comment on the publication.
+    pub(super) fn comment(&self) -> Option<&str> {
+        self.publication.as_ref()?.mark.comment.as_deref()
+    }
+
+    /// Whether a relay has read the slot.
+    pub(super) fn was_read(&self, slot: &str) -> bool {
+        let sighting = self.slot.as_ref().and_then(|found| found.sighting.as_ref());
+        sighting.is_some_and(|seen| seen.was_read(marker::anchor(self.comment(), slot).as_ref()))
+    }
+}
+
 /// The server as a whole.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerFacts {
@@ -101,6 +114,11 @@ impl ServerFacts {
     /// A setting as a number.
     pub(super) fn number(&self, name: &str) -> Option<i64> {
         self.settings.get(name)?.parse().ok()
+    }
+
+    /// `max_slot_wal_keep_size`, in MiB; `None`: unlimited.
+    pub(super) fn slot_wal_limit_mib(&self) -> Option<u64> {
+        self.number("max_slot_wal_keep_size")?.try_into().ok()
     }
 
     /// 170011 for 17.11.

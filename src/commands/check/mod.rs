@@ -24,12 +24,13 @@ use super::error::CommandError;
 use super::run;
 use crate::check_finding::Level;
 use crate::outbox::Outbox;
-use crate::pg::{Connection, marker};
+use crate::pg::Connection;
 use crate::relay::BadRowAction;
 use crate::relay::transactional_id;
 use crate::remedy::TypedFlags;
 use crate::route::{TopicRule, TopicSetting};
 use crate::sink::destination::{Delivery, Wanted};
+use facts::Facts;
 pub use report::{CheckReport, TableReport};
 use std::io::Write;
 use tables::Tables;
@@ -67,12 +68,13 @@ pub fn check(request: &CheckRequest, out: &mut dyn Write, typed: &TypedFlags) ->
 pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
-    let (mut report, mut tables, identity) = of_postgres(config, &mut outbox);
+    let (mut report, mut tables, facts) = of_postgres(config, &mut outbox);
     tables.topics.extend(only_topic(config));
     let (kind, client) = (config.destination.kind(), format!("walrelay/{}", config.slot));
     report.kind = (kind.name, kind.title);
     report.destination = config.destination.address();
-    let id = identity.system.map(|system| transactional_id(&system, &config.slot));
+    let system = facts.as_ref().and_then(|facts| facts.replication.as_ref().ok());
+    let id = system.map(|system| transactional_id(system, &config.slot));
     report.findings.extend(config.destination.check(&Wanted {
         client: &client,
         topics: &tables.topics,
@@ -82,7 +84,7 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
         without_key: tables.without_key,
         exactly_once: (config.delivery != Delivery::AtLeastOnce).then_some(id.as_deref()),
         one_replica: config.delivery == Delivery::ExactlyOnce { one_replica: true },
-        was_read: identity.was_read,
+        was_read: facts.is_some_and(|facts| facts.was_read(&config.slot)),
     }));
     report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)
@@ -112,16 +114,7 @@ fn dead_letter_topic(config: &run::RunRequest) -> Option<&str> {
     any.then_some(wanted.dead_letter_topic.as_str())
 }
 
-/// The slot's identity, for a destination that keeps progress.
-#[derive(Default)]
-struct Identity {
-    /// The cluster's system identifier, where it can be had.
-    system: Option<String>,
-    /// The slot was read before.
-    was_read: bool,
-}
-
-fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, Tables, Identity) {
+fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, Tables, Option<Facts>) {
     let host = Connection::first_host(&config.source);
     let mut report =
         CheckReport { postgres: format!("{host}, database {}", config.source.dbname), ..CheckReport::default() };
@@ -130,7 +123,7 @@ fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, T
         Err(error) => {
             report.findings.extend(relay::ask(config, false));
             report.findings.push(postgres::unreachable(&host, error));
-            return (report, Tables::default(), Identity::default());
+            return (report, Tables::default(), None);
         }
     };
     report.postgres = format!("{}, database {}", facts.host, config.source.dbname);
@@ -143,8 +136,5 @@ fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, T
     report.findings.extend(partitions::findings(&config.source, &facts));
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));
-    let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
-    let sighting = facts.slot.as_ref().and_then(|slot| slot.sighting.as_ref());
-    let was_read = sighting.is_some_and(|seen| seen.was_read(marker::anchor(comment, &config.slot).as_ref()));
-    (report, tables, Identity { system: facts.replication.ok(), was_read })
+    (report, tables, Some(facts))
 }

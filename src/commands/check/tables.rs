@@ -329,8 +329,7 @@ fn before_slot(config: &run::RunRequest, facts: &Facts, table: &TableFacts, coun
     if count == 0 {
         return Some(SIDE.ok("before_slot", "no row is older than the slot"));
     }
-    let comment = facts.publication.as_ref()?.mark.comment.as_deref();
-    let xid = marker::since(comment, &config.slot)?;
+    let xid = marker::since(facts.comment(), &config.slot)?;
     let has = |name: &&str| table.columns.iter().any(|have| have.column.name == **name);
     let id =
         config.mapping.id_column.as_deref().or_else(|| Role::Id.names().iter().copied().find(has)).unwrap_or_default();

@@ -208,18 +208,16 @@ fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
 
 fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let name = &config.slot;
+    let refused = |error| vec![as_run("slot", facts, error)];
     let Some(found) = &facts.slot else {
-        let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
-        let was_there = marker::is_set(comment, name);
-        return vec![as_run("slot", facts, RunError::no_slot(name, was_there))];
+        return refused(RunError::no_slot(name, marker::is_set(facts.comment(), name)));
     };
-    if let Err(error) = check_slot(name, &config.source.dbname, &found.slot) {
-        return vec![as_run("slot", facts, error)];
-    }
-    let comment = facts.publication.as_ref().and_then(|found| found.mark.comment.as_deref());
-    let agreement = found.sighting.as_ref().map_or(Ok(()), |now| agrees(&config.publication, name, comment, now));
+    let agreement = check_slot(name, &config.source.dbname, &found.slot).and_then(|_| {
+        let now = found.sighting.as_ref();
+        now.map_or(Ok(()), |now| agrees(&config.publication, name, facts.comment(), now))
+    });
     if let Err(error) = agreement {
-        return vec![as_run("slot", facts, error)];
+        return refused(error);
     }
     let mut findings = vec![reader(name, found), behind(config, facts, found)];
     findings.extend(failover(name, facts, found));
@@ -249,8 +247,7 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
     let (lag, kept) = (found.slot.lag_bytes.unwrap_or_default(), found.slot.retained_wal_bytes.unwrap_or_default());
     let status = row.wal_status.as_deref().unwrap_or("unknown");
     let text = format!("{} behind the server, {} of WAL kept (wal_status {status})", bytes(lag), bytes(kept));
-    let most =
-        facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).map(|mib| mib << 20);
+    let most = facts.server.slot_wal_limit_mib().map(|mib| mib << 20);
     let run = || Remedy::from(Command::new("run"));
     if status == "unreserved" {
         return SIDE
@@ -277,7 +274,7 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
 
 /// Twice as much, or something that is not nothing.
 fn room(facts: &Facts) -> String {
-    let now = facts.server.number("max_slot_wal_keep_size").and_then(|mib| u64::try_from(mib).ok()).unwrap_or(0);
+    let now = facts.server.slot_wal_limit_mib().unwrap_or(0);
     facts.server.service.wal_limit(Quantity::Megabytes(now.max(8 * 1024) * 2))
 }
 
@@ -305,16 +302,14 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
 }
 
 fn wal_keep(server: &ServerFacts) -> Finding {
-    match server.number("max_slot_wal_keep_size") {
-        Some(-1) | None => SIDE
+    match server.slot_wal_limit_mib() {
+        None => SIDE
             .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or the destination is unavailable, WAL fills the server's disk")
             .with_fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
-        Some(mib) => {
-            let size = bytes(u64::try_from(mib).unwrap_or_default() << 20);
-            SIDE.ok("slot_wal_limit", format!("max_slot_wal_keep_size is {size}"))
-                .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes")
-        }
+        Some(mib) => SIDE
+            .ok("slot_wal_limit", format!("max_slot_wal_keep_size is {}", bytes(mib << 20)))
+            .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes"),
     }
 }
 
@@ -449,13 +444,10 @@ fn clock(server: &ServerFacts) -> Finding {
     if apart <= CLOCK_MS + server.clock_exact_to_ms {
         return SIDE.ok("clock", format!("within {} ms of this machine's", apart.max(server.clock_exact_to_ms)));
     }
-    SIDE.warn("clock", format!("the server's clock is {} {way} this machine's", ms(apart)))
+    let time = duration(Duration::from_millis(apart.unsigned_abs()));
+    SIDE.warn("clock", format!("the server's clock is {time} {way} this machine's"))
         .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
         .with_fix("timedatectl set-ntp true # on both machines")
-}
-
-fn ms(ms: i64) -> String {
-    duration(Duration::from_millis(ms.unsigned_abs()))
 }
 
 #[cfg(test)]
