@@ -128,7 +128,7 @@ fn without_key(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) -
     let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
     let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
     if let Some(hidden) = hidden
-        && let Some(sql) = with_columns(config, table, &[published.as_slice(), &[hidden]].concat(), None)
+        && let Some(sql) = in_publication(config, table, &[published.as_slice(), &[hidden]].concat(), None)
     {
         return (format!("the publication's column list hides {hidden}, the column of the key"), sql.into());
     }
@@ -212,7 +212,9 @@ fn scheduled(config: &run::RunRequest, table: &TableFacts) -> Vec<Finding> {
 
 fn without_scheduled(config: &run::RunRequest, table: &TableFacts, column: &str) -> Option<String> {
     let filter = format!("{} IS NULL", identifier(column));
-    (table.server_version >= FILTERS_SINCE).then(|| in_publication(config, table, true, Some(&filter))).flatten()
+    (table.server_version >= FILTERS_SINCE)
+        .then(|| in_publication(config, table, &listed(table), Some(&filter)))
+        .flatten()
 }
 
 fn bad_rows(config: &run::RunRequest, table: &TableFacts, sample: &Sample) -> Option<Finding> {
@@ -248,8 +250,7 @@ fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox,
             .fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why(format!("the server does not send the column; {OLDER_ROWS}"))
             .with_fix(
-                in_publication(config, table, false, table.filter.as_deref())
-                    .map_or_else(|| error.hint(), Remedy::from),
+                in_publication(config, table, &[], table.filter.as_deref()).map_or_else(|| error.hint(), Remedy::from),
             ),
         // What was meant may be among the columns that are hidden.
         Err(of_all) => {
@@ -258,15 +259,15 @@ fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox,
     }
 }
 
-/// The table again in the publication: `columns` as they were listed, or all; with this filter. `None`: the publication does not name it.
-fn in_publication(config: &run::RunRequest, table: &TableFacts, columns: bool, filter: Option<&str>) -> Option<String> {
-    let listed: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
-    let listed = if columns && table.column_list { listed } else { Vec::new() };
-    with_columns(config, table, &listed, filter)
+/// The columns that the publication lists; none: all.
+fn listed(table: &TableFacts) -> Vec<&str> {
+    let columns = table.published.relation.columns.iter().filter(|_| table.column_list);
+    columns.map(|column| column.name.as_str()).collect()
 }
 
-/// The statement with these columns; none: all.
-fn with_columns(
+/// The statement that puts the table into the publication again, with these columns (none: all) and this filter. `None`: the publication does
+/// not name it.
+fn in_publication(
     config: &run::RunRequest,
     table: &TableFacts,
     columns: &[&str],
@@ -284,7 +285,7 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
         found.push(
             SIDE.warn("row_filter", format!("only rows where {filter}"))
                 .why(format!("other rows are never published, without any message; {OLDER_ROWS}"))
-                .with_fix(in_publication(config, table, true, None).unwrap_or_default()),
+                .with_fix(in_publication(config, table, &listed(table), None).unwrap_or_default()),
         );
     }
     if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
