@@ -12,9 +12,17 @@ use std::time::Duration;
 /// The name that publication and slot have when none is given.
 const DEFAULT_NAME: &str = "walrelay";
 
+/// The limit up to which existing rows are counted.
+pub(super) const COUNT_LIMIT: u64 = 100_000;
+
 /// `1 row`, `2,000 rows`.
 pub(super) fn rows(count: u64) -> String {
     if count == 1 { "1 row".to_owned() } else { format!("{} rows", number(count)) }
+}
+
+/// As [`rows`], of rows that were counted up to [`COUNT_LIMIT`] and one more.
+pub(super) fn counted_rows(count: u64) -> String {
+    if count > COUNT_LIMIT { format!("more than {}", rows(COUNT_LIMIT)) } else { rows(count) }
 }
 
 /// In the two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`.

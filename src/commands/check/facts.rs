@@ -6,6 +6,7 @@
 
 use super::service::{MARKS, Service};
 use crate::commands::AGE_COLUMNS;
+use crate::commands::output::COUNT_LIMIT;
 use crate::commands::run::RunRequest;
 use crate::outbox::{Outbox, TableName};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession};
@@ -29,9 +30,6 @@ const SAMPLE_ROWS: u32 = 200;
 
 /// How many of its last pages they are looked for in.
 const SAMPLE_PAGES: i64 = 64;
-
-/// The limit up to which rows are counted.
-pub(super) const COUNT_LIMIT: u64 = 100_000;
 
 /// How long a question about a table's rows may take.
 const ROWS_PATIENCE: &str = "SET statement_timeout = '10s'";

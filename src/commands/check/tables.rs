@@ -2,13 +2,13 @@
 //!
 //! In: [`TableFacts`] and the settings. Out: findings and a report for each table. Pure.
 
-use super::facts::{COUNT_LIMIT, FILTERS_SINCE, Facts, TableFacts};
+use super::facts::{FILTERS_SINCE, Facts, TableFacts};
 use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::check_finding::{Finding, Side};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::outbox_place::publishing_again;
-use crate::commands::output::{bytes, number};
+use crate::commands::output::{bytes, counted_rows};
 use crate::commands::run;
 use crate::outbox::TableName;
 use crate::outbox::{Outbox, PlanError, Role, TablePlan};
@@ -353,11 +353,7 @@ fn set_up(config: &run::RunRequest, table: &TableFacts) -> Command {
 }
 
 fn counted(count: u64) -> String {
-    match count {
-        1 => "1 row is".to_owned(),
-        more if more > COUNT_LIMIT => format!("more than {} rows are", number(COUNT_LIMIT)),
-        count => format!("{} rows are", number(count)),
-    }
+    format!("{} {}", counted_rows(count), if count == 1 { "is" } else { "are" })
 }
 
 /// Deleting by age reads the whole table each time.

@@ -15,7 +15,7 @@ mod shards;
 mod slot;
 
 use super::error::CommandError;
-use super::output::{Told, as_role, bytes, number};
+use super::output::{COUNT_LIMIT, Told, as_role, bytes, counted_rows};
 use super::shards::{has_no_shards, unfinished};
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
@@ -41,9 +41,6 @@ const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// How often it is reported again.
 const WORD_EVERY: Duration = Duration::from_secs(5);
-
-/// The limit up to which existing rows are counted.
-const COUNT_LIMIT: u64 = 100_000;
 
 /// The objects to set up.
 #[derive(Debug, Clone)]
@@ -461,17 +458,11 @@ fn count(connection: &mut Connection, table: &TableName, before: &str, plan: &Pl
 }
 
 fn rows_line(table: &TableName, before: &str, rows: u64) -> String {
-    match rows {
-        0 => format!("{table} is empty: nothing from before {before}"),
-        1 => format!("{table} holds 1 row already, from before {before}: it will not be published"),
-        more if more > COUNT_LIMIT => format!(
-            "{table} holds more than {} rows already, from before {before}: they will not be published",
-            number(COUNT_LIMIT)
-        ),
-        rows => {
-            format!("{table} holds {} rows already, from before {before}: they will not be published", number(rows))
-        }
+    if rows == 0 {
+        return format!("{table} is empty: nothing from before {before}");
     }
+    let (count, they) = (counted_rows(rows), if rows == 1 { "it" } else { "they" });
+    format!("{table} holds {count} already, from before {before}: {they} will not be published")
 }
 
 /// The LSN that a slot was made at.
