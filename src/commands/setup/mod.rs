@@ -17,7 +17,6 @@ mod slot;
 use super::error::CommandError;
 use super::output::{COUNT_LIMIT, Told, as_role, bytes, counted_rows};
 use super::shards::{has_no_shards, unfinished};
-use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::slot_sighting;
@@ -463,11 +462,6 @@ fn rows_line(table: &TableName, before: &str, rows: u64) -> String {
     }
     let (count, they) = (counted_rows(rows), if rows == 1 { "it" } else { "they" });
     format!("{table} holds {count} already, from before {before}: {they} will not be published")
-}
-
-/// The LSN that a slot was made at.
-fn made_at(rows: &[pg::Row]) -> Lsn {
-    rows.first().and_then(|row| row.parse(1)).unwrap_or_default()
 }
 
 #[cfg(test)]

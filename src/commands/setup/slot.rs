@@ -7,7 +7,7 @@
 
 use super::SetupRequest;
 use super::plan::Step;
-use super::{Held, LOOK_EVERY, Voice, Wait, made_at, unlimited};
+use super::{Held, LOOK_EVERY, Voice, Wait, unlimited};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
@@ -45,8 +45,9 @@ pub(super) fn make(
     let mut onlooker = Onlooker { source: &request.source, connection: None, pid };
     let (connection, outcome) = onlooker.watch(&outcome, voice)?;
     let rows = outcome.map_err(|error| step.refused(error))?;
+    let lsn = rows.first().and_then(|row| row.parse(1)).unwrap_or_default();
     let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
-    Ok((Held { connection, snapshot }, made_at(&rows)))
+    Ok((Held { connection, snapshot }, lsn))
 }
 
 /// The replication command. Before version 15 it knows no options in parentheses, and later ones still take those of before.

@@ -172,7 +172,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, C
         .flatten()
         .chain(members(request, facts))
         .chain(role(request, facts))
-        .chain(slot(request, facts))
+        .chain(facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user)))
         .chain(mark(request, facts, None))
         .collect();
     Ok(Plan { steps, warnings: warnings(request, facts) })
@@ -315,33 +315,19 @@ fn role(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
 }
 
 fn role_statements(name: &str, facts: &SetupFacts) -> Vec<String> {
-    let mut statements = Vec::new();
-    let none = RoleRow { login: false, replicates: false, connects: true, reads_stats: false };
-    if facts.role.is_none() {
-        statements.push(format!("CREATE ROLE {name}"));
-    }
+    let none = RoleRow { login: false, replicates: false, connects: false, reads_stats: false };
     let role = facts.role.unwrap_or(none);
-    let by_attribute = !role.replicates && !facts.grants_by_role;
-    match (role.login, by_attribute) {
-        (false, true) => statements.push(format!("ALTER ROLE {name} LOGIN REPLICATION")),
-        (false, false) => statements.push(format!("ALTER ROLE {name} LOGIN")),
-        (true, true) => statements.push(format!("ALTER ROLE {name} REPLICATION")),
-        (true, false) => {}
-    }
-    if !role.replicates && facts.grants_by_role {
-        statements.push(format!("GRANT rds_replication TO {name}"));
-    }
-    if !role.connects || facts.role.is_none() {
-        statements.push(format!("GRANT CONNECT ON DATABASE {} TO {name}", identifier(&facts.server.database)));
-    }
-    if !role.reads_stats {
-        statements.push(format!("GRANT pg_read_all_stats TO {name}"));
-    }
-    statements
-}
-
-fn slot(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
-    facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user))
+    let login = if role.login { "" } else { " LOGIN" };
+    let replication = if role.replicates || facts.grants_by_role { "" } else { " REPLICATION" };
+    let database = identifier(&facts.server.database);
+    let all = [
+        (facts.role.is_none(), format!("CREATE ROLE {name}")),
+        (!(login.is_empty() && replication.is_empty()), format!("ALTER ROLE {name}{login}{replication}")),
+        (!role.replicates && facts.grants_by_role, format!("GRANT rds_replication TO {name}")),
+        (!role.connects, format!("GRANT CONNECT ON DATABASE {database} TO {name}")),
+        (!role.reads_stats, format!("GRANT pg_read_all_stats TO {name}")),
+    ];
+    all.into_iter().filter_map(|(is_needed, statement)| is_needed.then_some(statement)).collect()
 }
 
 /// SQL that marks the publication: its slot was created.
@@ -497,18 +483,14 @@ fn cannot_mark(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
 
 /// The plan as a script for `psql`. Warnings, and the counts in `rows`, are comments.
 pub(super) fn script(request: &SetupRequest, facts: &SetupFacts, plan: &Plan, rows: &[String]) -> String {
-    let mut text = if plan.steps.is_empty() { String::new() } else { STOP_ON_ERROR.to_owned() };
-    if plan.steps.is_empty() {
-        text.push_str(&comment_lines(&super::nothing_to_do(request, facts)));
+    let mut text = if plan.steps.is_empty() {
+        comment_lines(&super::nothing_to_do(request, facts))
     } else {
         let told = Told { tables: &request.tables, ..request.told() };
-        let head = format!(
-            "What database \"{}\" still needs. {} does it.",
-            facts.server.database,
-            with_own_flags(told.add_to(Command::new("setup").flag("--apply")), request)
-        );
-        text.push_str(&comment_lines(&head));
-    }
+        let apply = with_own_flags(told.add_to(Command::new("setup").flag("--apply")), request);
+        let head = format!("What database \"{}\" still needs. {apply} does it.", facts.server.database);
+        STOP_ON_ERROR.to_owned() + &comment_lines(&head)
+    };
     for step in &plan.steps {
         text.extend(["\n", &comment_lines(&step.comment), &step.sql, ";\n"]);
     }
