@@ -4,9 +4,7 @@ use super::BenchRequest;
 use super::stopwatch::{Acknowledged, Stopwatch};
 use crate::commands::error::CommandError;
 use crate::metrics::Metrics;
-use crate::outbox::Mapping;
-use crate::outbox::Outbox;
-use crate::outbox::TablePatterns;
+use crate::outbox::{Mapping, Outbox, TablePatterns};
 use crate::pg::{Connection, Purpose, literal};
 use crate::relay::{Relay, SystemClock};
 use crate::route::TopicSetting;
@@ -73,19 +71,15 @@ struct Moment {
     walsender_cpu: Option<f64>,
 }
 
-/// From where a drain is measured.
-struct Start {
+/// The looks at a drain.
+struct Looks {
     begun: Instant,
     /// The last moment at which nothing was acknowledged. From the first at which something was, a drain that one look sees
     /// whole would have no rate.
     before: Moment,
     /// When a look first saw something.
     first: Option<Instant>,
-}
-
-/// The numbers of looks, by what they saw.
-#[derive(Default)]
-struct Looks {
+    /// The numbers of looks at what the relay and the walsender do, by what they saw.
     all: u32,
     works: u32,
     waits: u32,
@@ -154,7 +148,7 @@ impl Running {
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<Drain, CommandError> {
         let mut control = Connection::open(&request.source, Purpose::Control)?;
-        let (mut start, mut looks) = (Start::new(self.begun), Looks::default());
+        let mut looks = Looks::new(self.begun);
         let (mut sampled, mut walsender) = (Instant::now(), None);
         loop {
             if sampled.elapsed() >= SAMPLE {
@@ -162,9 +156,9 @@ impl Running {
                 looks.take(&mut control, slot, self.is_full(), &mut walsender);
             }
             let now = self.moment(walsender);
-            start.see(now);
+            looks.see(now);
             if !progress(now.rows) || self.has_ended() || now.rows >= rows {
-                return Ok(looks.drain(&start, now));
+                return Ok(looks.drain(now));
             }
             thread::sleep(LOOK);
         }
@@ -190,9 +184,9 @@ impl Running {
     }
 }
 
-impl Start {
+impl Looks {
     fn new(begun: Moment) -> Self {
-        Self { begun: begun.at, before: begun, first: None }
+        Self { begun: begun.at, before: begun, first: None, all: 0, works: 0, waits: 0, full: 0 }
     }
 
     fn see(&mut self, now: Moment) {
@@ -202,9 +196,7 @@ impl Start {
             self.first.get_or_insert(now.at);
         }
     }
-}
 
-impl Looks {
     fn take(&mut self, control: &mut Connection, slot: &str, full: bool, walsender: &mut Option<u32>) {
         let sql = format!(
             "SELECT a.pid, a.wait_event FROM pg_catalog.pg_stat_activity AS a \
@@ -224,15 +216,15 @@ impl Looks {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "counts of rows and bytes, far below 2^52")]
-    fn drain(&self, start: &Start, last: Moment) -> Drain {
-        let before = start.before;
+    fn drain(&self, last: Moment) -> Drain {
+        let before = self.before;
         let share = |count: u32| f64::from(count) / f64::from(self.all.max(1));
         let between = |before: Option<f64>, last: Option<f64>| Some((last? - before.unwrap_or(0.0)).max(0.0));
         Drain {
             rows: last.rows.saturating_sub(before.rows),
             bytes: last.bytes.saturating_sub(before.bytes),
             seconds: last.at.duration_since(before.at).as_secs_f64(),
-            first_seconds: start.first.unwrap_or(last.at).duration_since(start.begun).as_secs_f64(),
+            first_seconds: self.first.unwrap_or(last.at).duration_since(self.begun).as_secs_f64(),
             cpu_seconds: between(before.cpu, last.cpu),
             walsender_cpu_seconds: between(before.walsender_cpu, last.walsender_cpu),
             walsender_works: share(self.works),
@@ -279,9 +271,9 @@ mod tests {
             cpu: None,
             walsender_cpu: None,
         };
-        let mut start = Start::new(look(&(0, 0)));
-        looks.iter().map(look).for_each(|now| start.see(now));
-        let drain = Looks::default().drain(&start, look(looks.last().unwrap()));
+        let mut seen = Looks::new(look(&(0, 0)));
+        looks.iter().map(look).for_each(|now| seen.see(now));
+        let drain = seen.drain(look(looks.last().unwrap()));
         let (rows, bytes, seconds, first_seconds) = expected;
         assert_eq!((drain.rows, drain.bytes), (rows, bytes));
         assert!((drain.seconds - seconds).abs() < 1e-6, "{drain:?}");
