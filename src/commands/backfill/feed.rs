@@ -28,6 +28,7 @@ use crate::relay::{Clock as _, SystemClock};
 use crate::supervise::chain;
 use crate::wire::DecodeError;
 use std::collections::VecDeque;
+use std::io::Read as _;
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
@@ -400,15 +401,9 @@ fn begin_of(parts: &[Part], part: usize) -> Start {
 /// The whole of `out` into the buffer; how many bytes.
 fn hand_over(out: &mut Vec<u8>, buffer: &mut ReadBuffer) -> usize {
     let mut rest = out.as_slice();
-    while !rest.is_empty() {
-        let room = buffer.space();
-        let length = room.len().min(rest.len());
-        let (now, later) = rest.split_at(length);
-        if let Some(room) = room.get_mut(..length) {
-            room.copy_from_slice(now);
-        }
+    // A slice can always be read, and the room is never empty.
+    while let Ok(length @ 1..) = rest.read(buffer.space()) {
         buffer.filled(length);
-        rest = later;
     }
     let length = out.len();
     out.clear();

@@ -108,7 +108,7 @@ pub fn backfill(
 
 /// Everything that is known before the first row is read.
 struct Job {
-    place: OutboxPlace,
+    proof: Proof,
     /// Over which it was found out; it has the lock.
     connection: Connection,
     outbox: Outbox,
@@ -137,14 +137,14 @@ impl Job {
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);
         supervise::read_tables(&mut connection, &target, &mut outbox)?;
-        let proof = Proof::find(&mut connection, &place)?;
+        let proof = Proof::find(&mut connection, place)?;
         let (tables, parts) = select(&mut connection, request)?;
         let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
-        proof.covers(&mut connection, &place, &oids)?;
-        proof.not_rewritten(&mut connection, &place, &oids)?;
-        let asked = asked(&mut connection, request, proof)?;
-        let before = backfill_progress::read(&mut connection, &place.slot)?;
-        let (progress, parts) = resume::resume(&request.rows(), before, &asked.proof.text, &tables, parts)?;
+        proof.covers(&mut connection, &oids)?;
+        proof.not_rewritten(&mut connection, &oids)?;
+        let asked = asked(&mut connection, request, &proof)?;
+        let before = backfill_progress::read(&mut connection, &run.slot)?;
+        let (progress, parts) = resume::resume(&request.rows(), before, &proof.snapshot, &tables, parts)?;
         if run.dry_run {
             count(&mut connection, &asked, &tables, &parts, out)?;
             return Ok(None);
@@ -156,11 +156,11 @@ impl Job {
             }
             return Ok(None);
         }
-        if !backfill_progress::lock(&mut connection, &place.slot)? {
-            return Err(CommandError::backfill_runs(&place.slot));
+        if !backfill_progress::lock(&mut connection, &run.slot)? {
+            return Err(CommandError::backfill_runs(&run.slot));
         }
         let total = expected(&mut connection, &asked, &parts)?;
-        Ok(Some(Self { place, connection, outbox, asked, tables, parts, progress, total }))
+        Ok(Some(Self { proof, connection, outbox, asked, tables, parts, progress, total }))
     }
 
     /// Reads and publishes until all is acknowledged.
@@ -190,15 +190,15 @@ impl Job {
         let relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
             .with_bad_rows(run.bad_rows.clone())
             .with_on_skip(run::on_skip(&run.source, &run.slot));
-        let reader = RowReader::new(&self.place, &self.asked.proof, run.limits.max_row, request.leaves_updated, held);
-        let Self { place, connection, tables, progress, total, .. } = self;
+        let reader = RowReader::new(self.proof, run.limits.max_row, request.leaves_updated, held);
+        let Self { connection, tables, progress, total, .. } = self;
         tracing::info!(
             tables = tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             rows_before = progress.rows,
             of_about = total,
             "backfill begins"
         );
-        let mut keeper = Keeper::new(connection, &place.source, &place.slot, progress, tables, total);
+        let mut keeper = Keeper::new(connection, &run.source, &run.slot, progress, tables, total);
         // A backfill whose progress cannot be stored would start over after each kill.
         keeper.finish(&|| true)?;
         let feed = Feed::new(self.parts, self.asked, reader, keeper, first, request.rate);
@@ -277,11 +277,16 @@ fn part(
     })
 }
 
-fn asked(connection: &mut Connection, request: &BackfillRequest, proof: Proof) -> Result<PageSettings, CommandError> {
+fn asked(connection: &mut Connection, request: &BackfillRequest, proof: &Proof) -> Result<PageSettings, CommandError> {
     let commit_times = server::setting(connection, "track_commit_timestamp")?.as_deref() == Some("on");
     // A slow pace should hold no statement open for long.
     let chunk = request.rate.map_or(request.chunk, |rate| request.chunk.min(rate.get()));
-    Ok(PageSettings { proof, condition: request.condition.clone(), chunk, commit_times })
+    Ok(PageSettings {
+        not_carried: proof.not_carried.clone(),
+        condition: request.condition.clone(),
+        chunk,
+        commit_times,
+    })
 }
 
 /// Runs a question about a part's rows, which takes the right to read them.

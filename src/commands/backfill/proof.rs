@@ -23,19 +23,22 @@ const OF_ALL_TABLES: &str =
 const SCHEMAS: u32 = 150_000;
 
 /// The proof that the mark gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) struct Proof {
+    /// The slot and the publication that it is about.
+    pub(super) place: OutboxPlace,
     /// The snapshot as it was written down.
-    pub(super) text: String,
-    snapshot: Snapshot,
+    pub(super) snapshot: String,
+    /// As SQL, whether no slot carries a row.
+    pub(super) not_carried: String,
     /// How many rows had been updated by then.
     updates: u64,
 }
 
 impl Proof {
     /// Reads the mark.
-    pub(super) fn find(connection: &mut Connection, place: &OutboxPlace) -> Result<Self, CommandError> {
-        let missing = |why: &str| missing(place, why);
+    pub(super) fn find(connection: &mut Connection, place: OutboxPlace) -> Result<Self, CommandError> {
+        let missing = |why: &str| missing(&place, why);
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let comment = mark.comment.as_deref();
         let taken = marker::snapshot(comment, &place.slot)
@@ -54,34 +57,24 @@ impl Proof {
         if !snapshot.is_comparable(next) {
             return Err(missing("two billion transactions have begun since the slot was created"));
         }
-        Ok(Self { text: taken.snapshot, snapshot, updates: taken.updates })
-    }
-
-    /// As SQL, whether no slot carries a row.
-    pub(super) fn not_carried(&self) -> String {
-        self.snapshot.sees()
+        Ok(Self { not_carried: snapshot.sees(), snapshot: taken.snapshot, updates: taken.updates, place })
     }
 
     /// Checks that the publication has had each of these tables, in the same way, since the slot was created.
-    pub(super) fn covers(
-        &self,
-        connection: &mut Connection,
-        place: &OutboxPlace,
-        tables: &[u32],
-    ) -> Result<(), CommandError> {
-        let server = catalog::server(connection)?;
+    pub(super) fn covers(&self, connection: &mut Connection, tables: &[u32]) -> Result<(), CommandError> {
+        let (place, server) = (&self.place, catalog::server(connection)?);
         let is_of_all = server::publication(connection, &place.publication)?.is_some_and(|found| found.puballtables);
         if is_of_all && server.may_have_left_out() {
             return Err(missing(place, OF_ALL_TABLES));
         }
-        let rows = connection.query(&self.uncovered(&place.publication, tables, server.version >= SCHEMAS))?;
+        let rows = connection.query(&self.uncovered(tables, server.version >= SCHEMAS))?;
         let Some(table) = rows.first().and_then(|row| row.text(0)) else { return Ok(()) };
         let why = format!("the publication, or what it has of table {table}, was changed after the slot was created");
         Err(missing(place, &why))
     }
 
-    fn uncovered(&self, publication: &str, tables: &[u32], schemas: bool) -> String {
-        let sees = self.not_carried();
+    fn uncovered(&self, tables: &[u32], schemas: bool) -> String {
+        let sees = &self.not_carried;
         let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
         let by_schema = if schemas {
             format!(
@@ -102,17 +95,12 @@ impl Proof {
                         SELECT FROM pg_catalog.pg_publication_rel
                          WHERE prpubid = p.oid AND prrelid = ANY (up.oids) AND {sees}) {by_schema})) LIMIT 1",
             oids.join(","),
-            literal(publication)
+            literal(&self.place.publication)
         )
     }
 
     /// Checks that none of these tables, and no partition of one, has rows that were rewritten since the slot was created.
-    pub(super) fn not_rewritten(
-        &self,
-        connection: &mut Connection,
-        place: &OutboxPlace,
-        tables: &[u32],
-    ) -> Result<(), CommandError> {
+    pub(super) fn not_rewritten(&self, connection: &mut Connection, tables: &[u32]) -> Result<(), CommandError> {
         for table in connection.query(&self.rewritten(tables))? {
             let text = |at| table.text(at).unwrap_or_default();
             let (name, transaction) = (text(0), text(1));
@@ -120,7 +108,7 @@ impl Proof {
             let row = format!("SELECT FROM ONLY {name} WHERE xmin = '{transaction}'::xid LIMIT 1");
             if !connection.query_within(&row, COUNTING)?.is_empty() {
                 let why = format!("table {name} was rewritten by ALTER TABLE after the slot was created");
-                return Err(missing(place, &why));
+                return Err(missing(&self.place, &why));
             }
         }
         Ok(())
@@ -138,26 +126,14 @@ impl Proof {
               WHERE NOT {} ORDER BY 1",
             oids.join(","),
             oids.join(","),
-            self.not_carried()
+            self.not_carried
         )
     }
 
     /// Whether rows of a table may have been updated since the slot was made.
-    pub(super) fn may_be_updated(
-        &self,
-        connection: &mut Connection,
-        publication: &str,
-        table: u32,
-    ) -> Result<bool, pg::Error> {
-        Ok(catalog::updates(connection, publication)? != self.updates && catalog::has_updates(connection, table)?)
-    }
-}
-
-#[cfg(test)]
-impl Proof {
-    /// From a text that is a snapshot.
-    pub(super) fn of(text: &str, updates: u64) -> Self {
-        Self { text: text.to_owned(), snapshot: text.parse().unwrap(), updates }
+    pub(super) fn may_be_updated(&self, connection: &mut Connection, table: u32) -> Result<bool, pg::Error> {
+        let updates = catalog::updates(connection, &self.place.publication)?;
+        Ok(updates != self.updates && catalog::has_updates(connection, table)?)
     }
 }
 

@@ -8,7 +8,6 @@ use super::COUNTING;
 use super::parts::{Paging, Part};
 use super::proof::Proof;
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::OutboxPlace;
 use crate::commands::setup::Held;
 use crate::pg::rows::{NextRow, Rows, Values};
 use crate::pg::{self, Connection, Purpose};
@@ -26,7 +25,6 @@ const COUNTED_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Reads rows.
 pub(super) struct RowReader {
-    place: OutboxPlace,
     proof: Proof,
     /// Bytes of the largest row.
     largest: usize,
@@ -40,14 +38,12 @@ pub(super) struct RowReader {
 }
 
 impl RowReader {
-    pub(super) fn new(
-        place: &OutboxPlace,
-        proof: &Proof,
-        largest: usize,
-        leaves_updated: bool,
-        held: Option<Held>,
-    ) -> Self {
-        Self { place: place.clone(), proof: proof.clone(), largest, leaves_updated, held, is_held: false, rows: None }
+    pub(super) fn new(proof: Proof, largest: usize, leaves_updated: bool, held: Option<Held>) -> Self {
+        Self { proof, largest, leaves_updated, held, is_held: false, rows: None }
+    }
+
+    fn connect(&self) -> Result<Connection, pg::Error> {
+        Connection::open(&self.proof.place.source, Purpose::Control)
     }
 
     /// Opens the connection, if there is none.
@@ -55,7 +51,7 @@ impl RowReader {
         if self.rows.is_some() {
             return Ok(());
         }
-        let mut connection = Connection::open(&self.place.source, Purpose::Control)?;
+        let mut connection = self.connect()?;
         let held = self.held.take();
         self.is_held = held.is_some();
         if let Some(held) = held {
@@ -65,7 +61,7 @@ impl RowReader {
             let names: Vec<String> = parts.iter().map(Part::from).collect();
             connection.query_within(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", ")), COUNTING)?;
             // The snapshot shows the catalogue as it was.
-            self.refuse_rewritten(&mut Connection::open(&self.place.source, Purpose::Control)?, parts.iter())?;
+            self.refuse_rewritten(&mut self.connect()?, parts.iter())?;
         } else {
             self.refuse_changed(&mut connection, parts.iter())?;
             connection.query(SESSION)?;
@@ -82,7 +78,7 @@ impl RowReader {
 
     /// Checks that all rows of these parts from before the slot were read.
     pub(super) fn look_again<'a>(&self, parts: impl Iterator<Item = &'a Part> + Clone) -> Result<(), CommandError> {
-        self.refuse_changed(&mut Connection::open(&self.place.source, Purpose::Control)?, parts)
+        self.refuse_changed(&mut self.connect()?, parts)
     }
 
     /// A row that was updated, or written anew, looks like one that the slot carries, once it is not read under the snapshot itself.
@@ -92,9 +88,8 @@ impl RowReader {
         parts: impl Iterator<Item = &'a Part> + Clone,
     ) -> Result<(), CommandError> {
         for part in parts.clone().filter(|_| !self.leaves_updated) {
-            let publication = &self.place.publication;
-            if self.proof.may_be_updated(connection, publication, part.oid)? {
-                return Err(CommandError::updated(&part.name, &self.place.slot));
+            if self.proof.may_be_updated(connection, part.oid)? {
+                return Err(CommandError::updated(&part.name, &self.proof.place.slot));
             }
         }
         self.refuse_rewritten(connection, parts)
@@ -106,7 +101,7 @@ impl RowReader {
         parts: impl Iterator<Item = &'a Part>,
     ) -> Result<(), CommandError> {
         let oids: Vec<u32> = parts.map(|part| part.oid).collect();
-        self.proof.not_rewritten(connection, &self.place, &oids)
+        self.proof.not_rewritten(connection, &oids)
     }
 
     /// Sends a query.

@@ -9,7 +9,6 @@
 //! way finds rows by their place in the table's file: rows do not move but by updates, and by rewrites, which give the table another
 //! file. The order of the key is the one that its type and collation have.
 
-use super::proof::Proof;
 use crate::outbox::TableName;
 use crate::pg::{self, Connection, Row, identifier, literal};
 use crate::pgoutput::Relation;
@@ -100,7 +99,8 @@ pub(super) struct Page {
 /// The settings that all pages have in common.
 #[derive(Debug, Clone)]
 pub(super) struct PageSettings {
-    pub(super) proof: Proof,
+    /// As SQL, whether no slot carries a row.
+    pub(super) not_carried: String,
     /// `--where`.
     pub(super) condition: Option<String>,
     /// Rows of a page.
@@ -132,7 +132,7 @@ impl Part {
             let rest = self.behind(&rest, None);
             behind = format!(" AND (true{behind} OR true{rest})");
         }
-        let wanted = self.wanted(asked, asked.proof.not_carried());
+        let wanted = self.wanted(asked, asked.not_carried.clone());
         format!("SELECT count(*) FROM {} WHERE {wanted}{behind}", self.from())
     }
 
@@ -174,7 +174,7 @@ impl Part {
             "SELECT {} FROM {} WHERE {}{}{order}",
             columns.join(", "),
             self.from(),
-            self.wanted(asked, asked.proof.not_carried()),
+            self.wanted(asked, asked.not_carried.clone()),
             self.behind(start, end)
         );
         Some(Page { sql, next })

@@ -1,7 +1,7 @@
 //! What pages look like.
 
 use super::*;
-use crate::commands::backfill::proof::Proof;
+use crate::pg::snapshot::Snapshot;
 use crate::pgoutput::RelationColumn;
 
 fn column(name: &str, type_name: &str, not_null: bool) -> KeyColumn {
@@ -32,7 +32,7 @@ fn part(paging: Paging) -> Part {
 
 fn asked(condition: Option<&str>) -> PageSettings {
     PageSettings {
-        proof: Proof::of("10:20:", 0),
+        not_carried: "10:20:".parse::<Snapshot>().unwrap().sees(),
         condition: condition.map(str::to_owned),
         chunk: 100,
         commit_times: false,
