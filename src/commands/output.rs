@@ -50,6 +50,11 @@ pub(super) fn session(session: &ServerSession) -> String {
     }
 }
 
+/// A slot's reader: who it is, and not since when, since a walsender's one statement began when it connected.
+pub(super) fn reader(reader: &ServerSession) -> String {
+    session(&ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() })
+}
+
 /// The flags that the next command needs again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Told<'a> {

@@ -5,7 +5,7 @@
 
 use super::StatusRequest;
 use super::relay::RelayReport;
-use crate::commands::output::{bytes, number, session};
+use crate::commands::output::{self, bytes, number};
 use crate::lsn::Lsn;
 use crate::pg::catalog::ServerSession;
 use crate::pg::server::Slot;
@@ -100,7 +100,7 @@ impl SlotReport {
             wal_status: row.wal_status.clone(),
             failover: Some(row.failover),
             confirmed: slot.confirmed_flush_lsn,
-            reader: reader.map(shown_reader).or(pid),
+            reader: reader.map(output::reader).or(pid),
         }
     }
 
@@ -111,11 +111,6 @@ impl SlotReport {
             (None, _) => "inactive: no relay reads it".to_owned(),
         }
     }
-}
-
-/// Whom, not since when: a walsender's one statement began when it connected.
-fn shown_reader(reader: &ServerSession) -> String {
-    session(&ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() })
 }
 
 impl StatusReport {

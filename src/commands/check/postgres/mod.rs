@@ -5,10 +5,10 @@
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::service::{Quantity, replication_fix};
 use crate::check_finding::{Finding, Side};
-use crate::commands::output::{bytes, duration, session};
+use crate::commands::output::{self, bytes, duration, session};
 use crate::commands::run;
 use crate::outbox::OnUpdate;
-use crate::pg::catalog::{self, ServerSession};
+use crate::pg::catalog;
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
 use crate::remedy::{Command, Remedy};
@@ -232,11 +232,9 @@ fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
 fn reader(name: &str, found: &SlotFacts) -> Finding {
     let confirmed = found.slot.confirmed_flush_lsn.map_or_else(String::new, |lsn| format!(", confirmed {lsn}"));
     match &found.reader {
-        Some(reader) => {
-            let reader = ServerSession { state: None, transaction_age: None, statement_age: None, ..reader.clone() };
-            SIDE.ok("slot", format!("{name}{confirmed}, read by {}", session(&reader)))
-                .why("a relay that is started now waits until that one has ended")
-        }
+        Some(reader) => SIDE
+            .ok("slot", format!("{name}{confirmed}, read by {}", output::reader(reader)))
+            .why("a relay that is started now waits until that one has ended"),
         None if found.slot.row.active => SIDE.ok("slot", format!("{name}{confirmed}, in use")),
         None => SIDE.ok("slot", format!("{name}{confirmed}, read by nobody now")),
     }

@@ -3,7 +3,7 @@ use super::super::service::Service;
 use super::*;
 use crate::check_finding::Level;
 use crate::pg::ServerError;
-use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow};
+use crate::pg::catalog::{PreparedTransaction, PublicationMark, ServerRow, ServerSession};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::source::Environment;
 use crate::settings::{self, Task};
