@@ -5,7 +5,7 @@
 //! accept neither, so that a wrong header does not stop their scrapes.
 //! Specification: RFC 9110, section 12.5.1.
 
-use crate::metrics::{Format, Text};
+use crate::metrics::Format;
 
 const OPEN_METRICS: &str = "application/openmetrics-text";
 const PROTOBUF: &str = "application/vnd.google.protobuf";
@@ -25,9 +25,9 @@ pub(super) fn format<'a>(accept: impl Iterator<Item = &'a str>) -> Format {
     if protobuf > 0 && protobuf >= open_metrics.max(text) {
         Format::Protobuf
     } else if open_metrics > 0 && open_metrics >= text {
-        Format::Text(Text::OpenMetrics)
+        Format::OpenMetrics
     } else {
-        Format::Text(Text::Prometheus)
+        Format::Prometheus
     }
 }
 
@@ -86,16 +86,16 @@ mod tests {
     #[test]
     fn who_does_not_name_openmetrics_gets_prometheus_text() {
         for accept in ["", "*/*", "text/plain", "text/html,*/*;q=0.8", "application/*", "nonsense;;=;q=x"] {
-            check(accept, Format::Text(Text::Prometheus));
+            check(accept, Format::Prometheus);
         }
-        assert_eq!(format(std::iter::empty()), Format::Text(Text::Prometheus));
+        assert_eq!(format(std::iter::empty()), Format::Prometheus);
     }
 
     #[test]
     fn who_names_it_gets_openmetrics() {
-        check("application/openmetrics-text", Format::Text(Text::OpenMetrics));
-        check("Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8", Format::Text(Text::OpenMetrics));
-        assert_eq!(format(["text/plain;q=0.1", OPEN_METRICS].into_iter()), Format::Text(Text::OpenMetrics));
+        check("application/openmetrics-text", Format::OpenMetrics);
+        check("Application/OpenMetrics-Text; Version=\"1.0.0\"; charset=utf-8", Format::OpenMetrics);
+        assert_eq!(format(["text/plain;q=0.1", OPEN_METRICS].into_iter()), Format::OpenMetrics);
     }
 
     #[test]
@@ -103,13 +103,13 @@ mod tests {
         check(
             "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
              text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            Format::Text(Text::OpenMetrics),
+            Format::OpenMetrics,
         );
         check(
             "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
              application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
              text/plain;version=0.0.4;q=0.2,*/*;q=0.1",
-            Format::Text(Text::OpenMetrics),
+            Format::OpenMetrics,
         );
     }
 
@@ -118,25 +118,25 @@ mod tests {
         let messages = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
         check(&format!("{messages},application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"), Format::Protobuf);
         check(&format!("{messages};q=0.6,application/openmetrics-text;version=1.0.0;q=0.5"), Format::Protobuf);
-        check(&format!("{messages};q=0.3,text/plain;q=0.5"), Format::Text(Text::Prometheus));
+        check(&format!("{messages};q=0.3,text/plain;q=0.5"), Format::Prometheus);
         for other in [
             "application/vnd.google.protobuf",
             "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text",
             "application/vnd.google.protobuf;proto=other;encoding=delimited",
         ] {
-            check(other, Format::Text(Text::Prometheus));
+            check(other, Format::Prometheus);
         }
     }
 
     #[test]
     fn weights_decide_and_zero_refuses() {
-        check("application/openmetrics-text;q=0.3, text/plain;q=0.8", Format::Text(Text::Prometheus));
-        check("application/openmetrics-text;q=0", Format::Text(Text::Prometheus));
-        check("application/openmetrics-text;q=NaN", Format::Text(Text::Prometheus));
+        check("application/openmetrics-text;q=0.3, text/plain;q=0.8", Format::Prometheus);
+        check("application/openmetrics-text;q=0", Format::Prometheus);
+        check("application/openmetrics-text;q=NaN", Format::Prometheus);
     }
 
     #[test]
     fn a_version_that_is_not_served_is_not_a_match() {
-        check("application/openmetrics-text;version=2.0.0", Format::Text(Text::Prometheus));
+        check("application/openmetrics-text;version=2.0.0", Format::Prometheus);
     }
 }

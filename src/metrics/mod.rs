@@ -18,7 +18,7 @@ mod unpublished;
 
 pub use cells::Latencies;
 pub use families::{FAMILIES, Family, WAL_STATUSES};
-pub use render::{Format, Text};
+pub use render::Format;
 pub use samples::Moment;
 pub use status::Status;
 pub use unpublished::WalEnd;

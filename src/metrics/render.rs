@@ -25,27 +25,20 @@ use std::time::Duration;
 /// A format of `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// A text, which people can read.
-    Text(Text),
-    /// Prometheus' protobuf messages, for native histograms.
-    Protobuf,
-}
-
-/// A text format.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Text {
     /// Prometheus text 0.0.4.
     Prometheus,
     /// OpenMetrics text 1.0.0.
     OpenMetrics,
+    /// Prometheus' protobuf messages, for native histograms.
+    Protobuf,
 }
 
 impl Format {
     /// The `Content-Type` of the format.
     pub const fn content_type(self) -> &'static str {
         match self {
-            Self::Text(Text::Prometheus) => "text/plain; version=0.0.4; charset=utf-8",
-            Self::Text(Text::OpenMetrics) => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
             Self::Protobuf => {
                 "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
             }
@@ -83,8 +76,8 @@ fn write(format: Format, scrape: Scrape) -> Vec<u8> {
     let mut text = String::new();
     // Writing to memory does not fail.
     let _infallible = match format {
-        Format::Text(Text::Prometheus) => prometheus_text::encode(&mut text, &registry),
-        Format::Text(Text::OpenMetrics) => text::encode(&mut text, &registry),
+        Format::Prometheus => prometheus_text::encode(&mut text, &registry),
+        Format::OpenMetrics => text::encode(&mut text, &registry),
         Format::Protobuf => return prometheus_protobuf::encode_to_vec(&registry).unwrap_or_default(),
     };
     text.into_bytes()
@@ -161,8 +154,8 @@ mod tests {
         Scrape { metrics: Arc::clone(metrics), moment, process }
     }
 
-    fn text(metrics: &Arc<Metrics>, format: Text, moment: Moment) -> String {
-        String::from_utf8(write(Format::Text(format), scrape(metrics, moment))).unwrap()
+    fn text(metrics: &Arc<Metrics>, format: Format, moment: Moment) -> String {
+        String::from_utf8(write(format, scrape(metrics, moment))).unwrap()
     }
 
     fn messages(scrape: Scrape) -> Vec<MetricFamily> {
@@ -206,8 +199,8 @@ mod tests {
     fn every_format_says_what_was_reviewed() {
         let (metrics, moment) = busy();
         for (file, text) in [
-            ("prometheus.txt", text(&metrics, Text::Prometheus, moment)),
-            ("openmetrics.txt", text(&metrics, Text::OpenMetrics, moment)),
+            ("prometheus.txt", text(&metrics, Format::Prometheus, moment)),
+            ("openmetrics.txt", text(&metrics, Format::OpenMetrics, moment)),
             ("protobuf.txt", listed(&messages(scrape(&metrics, moment)))),
         ] {
             let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/metrics").join(file);
@@ -228,8 +221,8 @@ mod tests {
     #[test]
     fn the_formats_differ_in_heads_in_buckets_and_in_the_end_alone() {
         let (metrics, moment) = busy();
-        let prometheus = text(&metrics, Text::Prometheus, moment);
-        let open_metrics = text(&metrics, Text::OpenMetrics, moment);
+        let prometheus = text(&metrics, Format::Prometheus, moment);
+        let open_metrics = text(&metrics, Format::OpenMetrics, moment);
         has(&prometheus, "# TYPE walrelay_events_total counter");
         has(&open_metrics, "# TYPE walrelay_events counter");
         has(&open_metrics, "# UNIT walrelay_event_bytes bytes");
@@ -245,7 +238,7 @@ mod tests {
     fn what_is_unknown_has_no_sample() {
         let metrics = Arc::new(Metrics::new("orders", "outbox_pub", Instant::now()));
         let scrape = Scrape { metrics, moment: Moment::now(), process: ProcessFigures::default() };
-        let text = String::from_utf8(write(Format::Text(Text::Prometheus), scrape)).unwrap();
+        let text = String::from_utf8(write(Format::Prometheus, scrape)).unwrap();
         for name in [
             "walrelay_slot_lag_bytes{",
             "walrelay_oldest_unpublished_seconds{",
@@ -263,7 +256,7 @@ mod tests {
         let start = Instant::now();
         let metrics = Arc::new(Metrics::new("orders", "outbox_pub", start));
         let moment = Moment { instant: start + Duration::from_secs(61), unix_micros: 0 };
-        has(&text(&metrics, Text::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
+        has(&text(&metrics, Format::Prometheus, moment), r#"walrelay_seconds_since_last_ack{slot="orders"} 61.0"#);
     }
 
     #[test]
@@ -276,7 +269,7 @@ mod tests {
     #[test]
     fn label_values_are_escaped() {
         let metrics = Arc::new(Metrics::new("a\"b\\c\nd", "p", Instant::now()));
-        has(&text(&metrics, Text::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
+        has(&text(&metrics, Format::OpenMetrics, Moment::now()), r#"walrelay_event_bytes_total{slot="a\"b\\c\nd"} 0"#);
     }
 
     #[test]
