@@ -3,10 +3,9 @@
 //! In: the figures at a moment. Out: samples. Both `/metrics` and the manual's table are made from [`FAMILIES`], and no other code has
 //! a list of metrics. This file does not know the formats.
 
-use super::cells::lock;
 use super::process::ProcessFigures;
 use super::samples::{Moment, Samples};
-use super::{Metrics, SlotFigures, State};
+use super::{Metrics, State};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 use std::fmt;
@@ -29,10 +28,6 @@ pub(super) struct Scrape {
 }
 
 impl Scrape {
-    fn slot_figures(&self) -> SlotFigures {
-        lock(&self.metrics.slot_figures).clone()
-    }
-
     /// The time since the last acknowledgement. Before the first one, it is the time since the start, so that an alert on it also fires
     /// for a relay without any.
     fn since_last_ack(&self) -> Duration {
@@ -162,20 +157,20 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "walrelay_slot_lag_bytes",
         "WAL between the position confirmed by the slot and the current one, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().lag_bytes),
+        |scrape, out| out.known(scrape.metrics.slot_figures().lag_bytes),
     ),
     Family::gauge(
         "walrelay_slot_retained_wal_bytes",
         "WAL that Postgres keeps because of the slot, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().retained_wal_bytes),
+        |scrape, out| out.known(scrape.metrics.slot_figures().retained_wal_bytes),
     ),
     Family::gauge(
         "walrelay_slot_safe_wal_bytes",
         "WAL that may be written before Postgres may invalidate the slot, if max_slot_wal_keep_size is set, every 10 s.",
-        |scrape, out| out.known(scrape.slot_figures().safe_wal_bytes),
+        |scrape, out| out.known(scrape.metrics.slot_figures().safe_wal_bytes),
     ),
     Family::gauge("walrelay_slot_active", "1 while a walsender reads the slot, every 10 s.", |scrape, out| {
-        out.known(scrape.slot_figures().active.map(u64::from))
+        out.known(scrape.metrics.slot_figures().active.map(u64::from))
     }),
     Family::counter(
         "walrelay_slot_look_failures",
@@ -185,7 +180,9 @@ pub const FAMILIES: &[Family] = &[
     Family::gauge(
         "walrelay_slot_wal_status",
         "1 for the wal_status that the slot has, 0 for the others.",
-        |scrape, out| scrape.slot_figures().wal_status.map_or(Ok(()), |status| out.one_of(WAL_STATUSES, &status)),
+        |scrape, out| {
+            scrape.metrics.slot_figures().wal_status.map_or(Ok(()), |status| out.one_of(WAL_STATUSES, &status))
+        },
     )
     .by("status"),
     Family::gauge(

@@ -11,7 +11,7 @@
 
 use super::Metrics;
 use super::cells::lock;
-use super::families::{FAMILIES, Scrape};
+use super::families::{FAMILIES, Family, Scrape};
 use super::process::ProcessFigures;
 use super::samples::{Moment, Samples};
 use prometheus_client::collector::Collector;
@@ -88,10 +88,8 @@ impl Collector for Scrape {
         FAMILIES.iter().try_for_each(|family| {
             let (name, unit) = family.unit();
             let encoder = encoder.encode_descriptor(name, family.help, unit.as_ref(), family.kind)?;
-            (family.samples)(
-                self,
-                &mut Samples::new(encoder, (family.name, family.kind, family.label), &self.metrics.slot),
-            )
+            let Family { name, kind, label, .. } = *family;
+            (family.samples)(self, &mut Samples { encoder, name, kind, label, slot: &self.metrics.slot })
         })
     }
 }

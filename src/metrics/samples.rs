@@ -28,25 +28,16 @@ impl Moment {
 
 /// Takes the samples of one metric. Samples of walrelay have the label `slot`. Samples of the process do not, as usual.
 pub(super) struct Samples<'a> {
-    encoder: MetricEncoder<'a>,
+    pub(super) encoder: MetricEncoder<'a>,
     /// The metric's name.
-    name: &'a str,
-    kind: MetricType,
+    pub(super) name: &'a str,
+    pub(super) kind: MetricType,
     /// The label besides `slot`.
-    label: Option<&'a str>,
-    slot: &'a str,
+    pub(super) label: Option<&'a str>,
+    pub(super) slot: &'a str,
 }
 
-impl<'a> Samples<'a> {
-    pub(super) fn new(
-        encoder: MetricEncoder<'a>,
-        family: (&'a str, MetricType, Option<&'a str>),
-        slot: &'a str,
-    ) -> Self {
-        let (name, kind, label) = family;
-        Self { encoder, name, kind, label, slot }
-    }
-
+impl Samples<'_> {
     /// Writes the metric's only sample.
     pub(super) fn single(&mut self, value: impl Into<SampleValue>) -> fmt::Result {
         self.sample(None, value.into())
