@@ -1,6 +1,6 @@
 //! Writes figures and texts for people, as HTML.
 
-use crate::setting_text::units::number;
+pub(super) use crate::setting_text::units::number;
 use std::fmt::{self, Write as _};
 
 /// A text in HTML, between tags or in an attribute.
@@ -77,15 +77,6 @@ impl fmt::Display for Size {
     }
 }
 
-/// A count, with commas between thousands.
-pub(super) struct Count(pub(super) u64);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&number(self.0))
-    }
-}
-
 /// A rate in a second, with one decimal if it is small.
 pub(super) struct PerSecond(pub(super) f64);
 
@@ -95,7 +86,7 @@ impl fmt::Display for PerSecond {
         match self.0 {
             rate if rate < 0.05 => f.write_str("0 /s"),
             rate if rate < 99.95 => write!(f, "{rate:.1} /s"),
-            rate => write!(f, "{} /s", Count(rate.round() as u64)),
+            rate => write!(f, "{} /s", number(rate.round() as u64)),
         }
     }
 }
@@ -121,7 +112,7 @@ mod tests {
         let ages = [0.0, 0.0042, 0.04, 9.96, 119.0, 600.0, 7_200.0, 864_000.0]
             .map(|seconds| ShownSeconds(seconds).to_string());
         assert_eq!(ages, ["0 s", "4.2 ms", "40 ms", "10.0 s", "119 s", "10 min", "2 h", "10 days"]);
-        let counts = [0, 999, 1_000, 1_234_567].map(|count| Count(count).to_string());
+        let counts = [0, 999, 1_000, 1_234_567].map(number);
         assert_eq!(counts, ["0", "999", "1,000", "1,234,567"]);
         let rates = [0.0, 0.1, 12.34, 99.96, 123_456.7].map(|rate| PerSecond(rate).to_string());
         assert_eq!(rates, ["0 /s", "0.1 /s", "12.3 /s", "100 /s", "123,457 /s"]);

@@ -10,7 +10,7 @@ mod html;
 use super::history::{Condition, History, NotedProblem, Point, TopicRate};
 use crate::metrics::{Metrics, Moment, State, Status};
 use crate::remedy::{Part, Remedy};
-use html::{BreakableName, Count, EscapedText, PerSecond, ShownSeconds, Size};
+use html::{BreakableName, EscapedText, PerSecond, ShownSeconds, Size, number};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ impl View<'_> {
             (State::Streaming, Err(not_ready), _) => format!("Not ready: {not_ready}."),
             (_, _, Some(problem)) => problem,
             (_, _, None) if self.status.in_flight_records > 0 => {
-                let (waiting, lag) = (Count(self.status.in_flight_records), self.metrics.lag(self.now));
+                let (waiting, lag) = (number(self.status.in_flight_records), self.metrics.lag(self.now));
                 format!("{waiting} records are not acknowledged, the oldest for {}.", ShownSeconds(lag.as_secs_f64()))
             }
             (_, _, None) => String::new(),
@@ -155,7 +155,7 @@ impl View<'_> {
         Tile {
             name: "Rate",
             figure: now,
-            more: format!("over the last minute; {} records since the start", Count(self.status.events_total)),
+            more: format!("over the last minute; {} records since the start", number(self.status.events_total)),
             highest: PerSecond(highest).to_string(),
         }
         .render(&values, 1.0)
@@ -205,9 +205,9 @@ impl View<'_> {
         let highest = points.iter().map(|point| point.in_flight).chain([now]).max().unwrap_or_default();
         Tile {
             name: "In flight",
-            figure: Count(self.status.in_flight_records).to_string(),
+            figure: number(self.status.in_flight_records),
             more: format!("records not acknowledged yet, {}", Size(self.status.in_flight_bytes)),
-            highest: Count(highest).to_string(),
+            highest: number(highest),
         }
         .render(&values, 10.0)
     }
@@ -261,7 +261,7 @@ impl View<'_> {
             ("WAL kept for the slot", kept),
             ("State of the slot's WAL", figures.wal_status.unwrap_or_else(|| UNKNOWN.to_owned())),
             ("Last acknowledgement", ack),
-            ("Rows not published", Count(bad).to_string()),
+            ("Rows not published", number(bad)),
         ]
         .iter()
         .map(|(name, value)| format!("<tr><th scope=\"row\">{name}</th><td>{}</td></tr>\n", EscapedText(value)))
@@ -314,7 +314,7 @@ fn topic_row(topic: &TopicRate, top: f64) -> String {
          <td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
         BreakableName(&topic.name),
         PerSecond(topic.rate),
-        Count(topic.total)
+        number(topic.total)
     )
 }
 
