@@ -47,14 +47,11 @@ impl File {
         })?;
         let mut file = Self::default();
         for (key, value) in table.get_ref() {
-            match (key.get_ref().as_ref(), value.get_ref()) {
-                (name, DeValue::Table(properties)) => match kind(name) {
-                    Some(kind) => {
-                        add_properties(file.properties.entry(kind).or_default(), kind, "", properties, &place)?;
-                    }
-                    None => file.add_setting(key, value, &place)?,
-                },
-                _ => file.add_setting(key, value, &place)?,
+            let kind = KINDS.iter().map(|kind| kind.name).find(|kind| kind == key.get_ref());
+            if let (Some(kind), DeValue::Table(properties)) = (kind, value.get_ref()) {
+                add_properties(file.properties.entry(kind).or_default(), kind, "", properties, &place)?;
+            } else {
+                file.add_setting(key, value, &place)?;
             }
         }
         Ok(file)
@@ -77,11 +74,6 @@ impl File {
             None => Ok(()),
         }
     }
-}
-
-/// The name of the kind with a table of this name.
-fn kind(name: &str) -> Option<&'static str> {
-    KINDS.iter().map(|kind| kind.name).find(|known| *known == name)
 }
 
 /// `sasl.password` is a table in a table to TOML, unless it stands in quotes.

@@ -71,9 +71,7 @@ impl<'a> Layers<'a> {
         }
         match self.file.settings.get(name) {
             None => Ok(self.translated(name).and_then(|(values, origin)| first(values, origin))),
-            Some(Entry { values, is_list: false, origin }) => {
-                Ok(values.first().map(|text| Given { text: text.clone(), origin: origin.clone() }))
-            }
+            Some(Entry { values, is_list: false, origin }) => Ok(first(values, origin)),
             Some(Entry { origin, .. }) => Err(SettingError::new(format!("{origin}: expected one value, not a list"))),
         }
     }

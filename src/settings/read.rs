@@ -175,7 +175,7 @@ impl SettingsReader<'_> {
         self.no_shard()?;
         Ok(backfill::BackfillRequest {
             run: self.run()?,
-            condition: self.text("where"),
+            condition: self.layers.flags.last("where").map(str::to_owned),
             order: self.name("order-by")?,
             rate: self.layers.one("rate")?.map(|given| rate(&given)).transpose()?,
             chunk: self.chunk()?,
@@ -305,11 +305,6 @@ impl SettingsReader<'_> {
         self.layers.one(setting)?.map(name).transpose()
     }
 
-    /// The value of a flag as it was typed.
-    fn text(&self, flag: &str) -> Option<String> {
-        self.layers.flags.last(flag).map(str::to_owned)
-    }
-
     fn tables(&mut self) -> Result<Vec<TableName>, SettingError> {
         let mut tables = Vec::new();
         for given in self.layers.many("table") {
@@ -355,11 +350,8 @@ impl SettingsReader<'_> {
     fn duration(&self, setting: &str, bounds: &Bounds<Duration>) -> Result<Duration, SettingError> {
         let Some(given) = self.layers.one(setting)? else { return Ok(bounds.default) };
         let expected = format!("{}{}", units::DURATION, bounds.range);
-        match units::duration(&given.text) {
-            Ok(duration) if bounds.hold(&duration) => Ok(duration),
-            Ok(_) => Err(given.invalid(expected, None)),
-            Err(error) => Err(given.invalid(expected, error.suggestion)),
-        }
+        let duration = parsed_duration(&given, &expected)?;
+        if bounds.hold(&duration) { Ok(duration) } else { Err(given.invalid(expected, None)) }
     }
 
     fn lsn(&self, setting: &str) -> Result<Option<Lsn>, SettingError> {
@@ -409,10 +401,12 @@ impl SettingsReader<'_> {
 
     /// A duration without a default or bounds.
     fn span(&self, flag: &str) -> Result<Option<Duration>, SettingError> {
-        let Some(given) = self.layers.one(flag)? else { return Ok(None) };
-        let duration = units::duration(&given.text);
-        duration.map(Some).map_err(|error| given.invalid(units::DURATION, error.suggestion))
+        self.layers.one(flag)?.map(|given| parsed_duration(&given, units::DURATION)).transpose()
     }
+}
+
+fn parsed_duration(given: &Given, expected: &str) -> Result<Duration, SettingError> {
+    units::duration(&given.text).map_err(|error| given.invalid(expected, error.suggestion))
 }
 
 const VISIBLE_PASSWORD: &str =
