@@ -57,14 +57,14 @@ enum Proven {
 impl AttachedPartitions {
     /// Looks for the partitions of `table` that were added since the transaction `since` (64 bits: with its epoch). `None`: that transaction
     /// is too old to be compared. `publications`: the ones whose slots carry the rows.
-    pub(super) fn look<'a>(
+    pub(super) fn look(
         connection: &mut Connection,
-        publications: impl Iterator<Item = &'a str>,
+        publications: &[&str],
         table: u32,
         since: Option<u64>,
     ) -> Result<Self, pg::Error> {
         let is_fifteen = catalog::server(connection)?.version >= FIFTEEN;
-        let names: Vec<String> = publications.map(literal).collect();
+        let names: Vec<String> = publications.iter().copied().map(literal).collect();
         let rows = connection.query(&sql(&names.join(", "), table, since, is_fifteen))?;
         let one = |row: &Row| {
             let is_proven = is_fifteen || row.is_true(2);

@@ -21,7 +21,7 @@ pub(super) struct Proof {
     /// In seconds since 1970.
     seconds: u64,
     /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
-    xid: Option<u64>,
+    pub(super) xid: Option<u64>,
     /// Ids of rows that the relay has skipped.
     kept: Vec<String>,
     /// The large objects where these stand.
@@ -80,11 +80,6 @@ impl Proof {
         self.kept.append(&mut other.kept);
         self.places.append(&mut other.places);
         Self { seconds: self.seconds.max(other.seconds), xid: self.xid.max(other.xid), ..self }
-    }
-
-    /// The transaction that was the next one; `None`: so long ago that rows cannot be compared with it any more.
-    pub(super) const fn since(&self) -> Option<u64> {
-        self.xid
     }
 
     /// As SQL, whether the relay has skipped a row; `None`: it has skipped none. `row`: what the row is called there, and a dot, or

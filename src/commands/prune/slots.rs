@@ -80,12 +80,8 @@ impl OutboxSlots {
         table: u32,
         proof: &Proof,
     ) -> Result<AttachedPartitions, pg::Error> {
-        AttachedPartitions::look(
-            connection,
-            self.places().map(|place| place.publication.as_str()),
-            table,
-            proof.since(),
-        )
+        let publications: Vec<&str> = self.places().map(|place| place.publication.as_str()).collect();
+        AttachedPartitions::look(connection, &publications, table, proof.xid)
     }
 
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
