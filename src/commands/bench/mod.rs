@@ -134,7 +134,9 @@ impl<'a> Bench<'a> {
         let version = version.first().and_then(|row| row.text(0)).unwrap_or("?").to_owned();
         let server = format!("Postgres {version} at {}", connection.host());
         // The cluster is asked first: what cannot be had there shall cost nothing here.
-        self.make_topic()?;
+        if let Some(destination) = &request.destination {
+            self.scratch.make_topic(destination.as_ref(), request.partitions).map_err(CommandError::no_scratch)?;
+        }
         let distance =
             Distance { postgres: postgres_round_trip(&mut connection)?, destination: self.scratch.round_trip() };
         self.scratch.make(request.payload_type.column())?;
@@ -147,15 +149,6 @@ impl<'a> Bench<'a> {
         self.go_on()?;
         stopped?;
         Ok(BenchReport { request, server, distance, fill_seconds, drain, steady, peak_kib })
-    }
-
-    /// Makes the topic, where there is a destination.
-    fn make_topic(&mut self) -> Result<(), CommandError> {
-        let BenchRequest { destination, partitions, .. } = self.request;
-        if let Some(destination) = destination {
-            self.scratch.make_topic(destination.as_ref(), *partitions).map_err(CommandError::no_scratch)?;
-        }
-        Ok(())
     }
 
     fn fill(&mut self, connection: &mut Connection) -> Result<f64, CommandError> {

@@ -3,7 +3,7 @@
 //! All have one name, with a part that nobody else has. Nothing that is there already is taken over: making fails then.
 //! Only what was made here is removed.
 
-use super::super::CommandError;
+use crate::commands::error::CommandError;
 use crate::pg::source::Source;
 use crate::pg::{Connection, Error, Purpose, identifier, literal};
 use crate::sink::destination::{self, Destination, ScratchError};
@@ -41,11 +41,6 @@ impl Scratch {
         &self.name
     }
 
-    /// The client's name at the destination.
-    fn client(&self) -> String {
-        format!("walrelay/{}", self.name)
-    }
-
     /// The topic.
     pub(super) fn topic_name(&self) -> String {
         format!("{}.events", self.name.replace('_', "-"))
@@ -78,7 +73,8 @@ impl Scratch {
 
     /// Makes the topic.
     pub(super) fn make_topic(&mut self, destination: &dyn Destination, partitions: i32) -> Result<(), ScratchError> {
-        self.topic = Some(destination.scratch(&self.client(), &self.topic_name(), partitions)?);
+        let client = format!("walrelay/{}", self.name);
+        self.topic = Some(destination.scratch(&client, &self.topic_name(), partitions)?);
         Ok(())
     }
 
