@@ -16,13 +16,13 @@ const DEFAULT_NAME: &str = "walrelay";
 pub(super) const COUNT_LIMIT: u64 = 100_000;
 
 /// `1 row`, `2,000 rows`.
-pub(super) fn rows(count: u64) -> String {
-    if count == 1 { "1 row".to_owned() } else { format!("{} rows", number(count)) }
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{} {noun}s", number(count)) }
 }
 
-/// As [`rows`], of rows that were counted up to [`COUNT_LIMIT`] and one more.
+/// As [`counted`], of rows that were counted up to [`COUNT_LIMIT`] and one more.
 pub(super) fn counted_rows(count: u64) -> String {
-    if count > COUNT_LIMIT { format!("more than {}", rows(COUNT_LIMIT)) } else { rows(count) }
+    if count > COUNT_LIMIT { format!("more than {}", counted(COUNT_LIMIT, "row")) } else { counted(count, "row") }
 }
 
 /// In the two largest units: `42 s`, `3 min 20 s`, `2 h 5 min`.

@@ -19,7 +19,7 @@ mod resume;
 
 use super::error::CommandError;
 use super::outbox_place::{OutboxPlace, confirmed};
-use super::output::rows;
+use super::output::counted;
 use super::run;
 use super::setup::{self, Held};
 use super::shards;
@@ -323,7 +323,7 @@ fn count(
             let rows = ask(connection, part, &part.count(asked, &part.begin))?;
             total += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
         }
-        writeln!(out, "{table}: {} would be published; nothing was", rows(total))?;
+        writeln!(out, "{table}: {} would be published; nothing was", counted(total, "row"))?;
     }
     Ok(())
 }

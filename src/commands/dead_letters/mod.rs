@@ -14,6 +14,7 @@ mod replay;
 mod shown;
 
 use super::error::CommandError;
+use super::output::counted;
 use crate::sink::dead_letter::said;
 use crate::sink::destination::{DeadLetters, Destination, KeptRecord, NextKept};
 use crate::sink::{HeaderRoom, Record};
@@ -142,7 +143,7 @@ fn sum_up(request: &DeadLettersRequest, counts: &Counts, out: &mut dyn Write) ->
         return Ok(());
     }
     let of_ids = if request.ids.is_empty() { "" } else { " with such an id" };
-    writeln!(out, "{} in {}{of_ids}{}", shown::records(counts.chosen), request.topic, left_out(counts))?;
+    writeln!(out, "{} in {}{of_ids}{}", counted(counts.chosen, "record"), request.topic, left_out(counts))?;
     if counts.chosen > 0 && request.action == Action::List {
         writeln!(out, "next: --show --id ID shows one whole; once its cause is fixed, --replay publishes it again")?;
     }
@@ -155,7 +156,7 @@ fn left_out(counts: &Counts) -> String {
         [(counts.settled, "published again before (--again shows them)"), (counts.others, "of somebody else")]
     {
         if count > 0 {
-            text.extend(["; left out: ", &shown::records(count), " ", what]);
+            text.extend(["; left out: ", &counted(count, "record"), " ", what]);
         }
     }
     text

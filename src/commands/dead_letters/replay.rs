@@ -7,6 +7,7 @@
 use super::shown::{self, DeadLetterEntry};
 use super::{Counts, DeadLettersRequest, left_out};
 use crate::commands::error::{CommandCause, CommandError};
+use crate::commands::output::counted;
 use crate::commands::progress_bar::ProgressBar;
 use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
@@ -369,8 +370,8 @@ impl<'r> Replay<'r> {
         writeln!(
             self.out,
             "{} published again, {} failed again{}",
-            shown::records(*replayed),
-            shown::records(*failed),
+            counted(*replayed, "record"),
+            counted(*failed, "record"),
             left_out(&self.counts)
         )
     }

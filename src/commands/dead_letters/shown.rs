@@ -157,11 +157,6 @@ impl<'a> DeadLetterEntry<'a> {
     }
 }
 
-/// `1 record`, `2,000 records`.
-pub(super) fn records(count: u64) -> String {
-    if count == 1 { "1 record".to_owned() } else { format!("{} records", number(count)) }
-}
-
 fn time(unix_millis: i64) -> String {
     let mut text = Vec::new();
     push_rfc3339(&mut text, unix_millis);

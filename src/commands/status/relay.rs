@@ -3,7 +3,7 @@
 //! In: `host:port` and a path. Out: status and body, or what `/status` says. A relay that does not answer, or reads another slot, has
 //! nothing to say here.
 
-use crate::commands::output::number;
+use crate::commands::output::{counted, number};
 use crate::sink::fetch::{self, Answer};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -30,11 +30,10 @@ pub(in crate::commands) struct RelayReport {
 impl RelayReport {
     /// For people.
     pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
-        let plural = if self.events_total == 1 { "" } else { "s" };
         let state = format!(
-            "{}, {} record{plural} published, {} in flight (walrelay {})",
+            "{}, {} published, {} in flight (walrelay {})",
             self.state,
-            number(self.events_total),
+            counted(self.events_total, "record"),
             number(self.in_flight_records),
             self.version
         );
