@@ -43,15 +43,8 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// A record that was handed over, and not reported.
 struct Flight {
     record: OwnedRecord,
-    /// `None`: it settles others.
-    of: Option<Of>,
-}
-
-/// Which record at the address it was made of, and that record.
-struct Of {
-    place: DeadLetterPlace,
-    settled: bool,
-    kept: OwnedRecord,
+    /// The record at the address that it was made of. `None`: it settles others.
+    of: Option<KeptRecord>,
 }
 
 /// The result, in numbers of records.
@@ -170,8 +163,7 @@ impl<'r> Replay<'r> {
             }
         })?;
         let Some(record) = meant else { return Ok(()) };
-        let KeptRecord { place, settled, record: kept } = kept;
-        self.queue.push_back(Flight { record, of: Some(Of { place, settled, kept }) });
+        self.queue.push_back(Flight { record, of: Some(kept) });
         self.pump()?;
         if self.remembers {
             return Ok(());
@@ -225,13 +217,13 @@ impl<'r> Replay<'r> {
     }
 
     /// A record will not be published: it stays. One that settles others has to be.
-    fn fail(&mut self, of: Option<Of>, failure: &Failure) -> Result<(), CommandError> {
+    fn fail(&mut self, of: Option<KeptRecord>, failure: &Failure) -> Result<(), CommandError> {
         let Some(of) = of else {
             return Err(self.not_remembered(failure.clone()));
         };
         self.outcome.failed += 1;
         let Self { request, out, room, .. } = self;
-        of.kept.with_record(room, |record| match said(record) {
+        of.record.with_record(room, |record| match said(record) {
             Some(said) => {
                 DeadLetterEntry::new(of.place, of.settled, record, said).write_failed(*out, request.json, &failure.text)
             }
