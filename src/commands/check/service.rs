@@ -48,37 +48,6 @@ pub(super) const MARKS: [(&str, Service); 15] = [
 /// How settings begin that Aurora has and RDS has not: its planner's.
 const OF_AURORA: &str = "apg_";
 
-/// How much a parameter is to be, in the unit in which Postgres counts it (`pg_settings.unit`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Quantity {
-    /// `kB`.
-    Kilobytes(u64),
-    /// `MB`.
-    Megabytes(u64),
-    /// `ms`.
-    Milliseconds(u64),
-}
-
-impl Quantity {
-    /// As a configuration file takes it.
-    fn with_unit(self) -> String {
-        match self {
-            Self::Kilobytes(number) if number.is_multiple_of(1024) => Self::Megabytes(number / 1024).with_unit(),
-            Self::Kilobytes(number) => format!("{number}kB"),
-            Self::Megabytes(number) if number.is_multiple_of(1024) => format!("{}GB", number / 1024),
-            Self::Megabytes(number) => format!("{number}MB"),
-            Self::Milliseconds(number) if number.is_multiple_of(1000) => format!("{}s", number / 1000),
-            Self::Milliseconds(number) => format!("{number}ms"),
-        }
-    }
-
-    const fn number(self) -> u64 {
-        match self {
-            Self::Kilobytes(number) | Self::Megabytes(number) | Self::Milliseconds(number) => number,
-        }
-    }
-}
-
 impl Service {
     /// By the names of settings and roles that are there.
     pub(super) fn recognise<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
@@ -118,11 +87,14 @@ impl Service {
         }
     }
 
-    /// Limits the WAL that slots keep.
-    pub(super) fn wal_limit(self, limit: Quantity) -> String {
+    /// Limits the WAL that slots keep, to so many MiB.
+    pub(super) fn wal_limit(self, mib: u64) -> String {
+        let with_unit = if mib.is_multiple_of(1024) { format!("{}GB", mib / 1024) } else { format!("{mib}MB") };
         let instead = "# max_slot_wal_keep_size cannot be set there: alert on walrelay_slot_retained_wal_bytes";
         match self {
-            Self::Own | Self::Rds | Self::Aurora | Self::Supabase => self.quantity("max_slot_wal_keep_size", limit),
+            Self::Own | Self::Rds | Self::Aurora | Self::Supabase => {
+                self.quantity("max_slot_wal_keep_size", mib, &with_unit)
+            }
             Self::Neon => "keep the relay running: Neon removes a slot that is inactive for about 40 hours".to_owned(),
             Self::CloudSql => format!("gcloud sql instances patch INSTANCE --storage-auto-increase {instead}"),
             Self::Azure => format!(
@@ -131,12 +103,12 @@ impl Service {
         }
     }
 
-    /// Sets a parameter that has a unit. The services' own tools take it in the parameter's unit alone, but for Supabase's,
-    /// which writes it into a configuration file.
-    pub(super) fn quantity(self, name: &str, value: Quantity) -> String {
+    /// Sets a parameter that has a unit. `number`: in the unit in which Postgres counts it (`pg_settings.unit`), which is what the services'
+    /// own tools take. `with_unit`: the same as a configuration file takes it, into which Supabase's tool writes it, too.
+    pub(super) fn quantity(self, name: &str, number: u64, with_unit: &str) -> String {
         let value = match self {
-            Self::Own | Self::Supabase | Self::Neon => value.with_unit(),
-            Self::Rds | Self::Aurora | Self::CloudSql | Self::Azure => value.number().to_string(),
+            Self::Own | Self::Supabase | Self::Neon => with_unit.to_owned(),
+            Self::Rds | Self::Aurora | Self::CloudSql | Self::Azure => number.to_string(),
         };
         self.parameter(name, &value, false)
     }
@@ -254,20 +226,15 @@ mod tests {
 
     #[test]
     fn a_quantity_is_written_as_the_services_tool_takes_it() {
-        let timeout = |service: Service| service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
+        let timeout = |service: Service| service.quantity("wal_sender_timeout", 60_000, "60s");
         assert!(timeout(Service::Own).contains("SET wal_sender_timeout = '60s'"));
         assert!(timeout(Service::Rds).contains("wal_sender_timeout,ParameterValue=60000,ApplyMethod=immediate"));
         assert!(timeout(Service::CloudSql).contains("--database-flags=wal_sender_timeout=60000 "));
         assert!(timeout(Service::Azure).ends_with("--name wal_sender_timeout --value 60000"));
         assert!(timeout(Service::Supabase).ends_with("--config wal_sender_timeout=60s"));
-        for (quantity, text, number) in [
-            (Quantity::Kilobytes(100), "100kB", 100),
-            (Quantity::Kilobytes(262_144), "256MB", 262_144),
-            (Quantity::Megabytes(1000), "1000MB", 1000),
-            (Quantity::Megabytes(51_200), "50GB", 51_200),
-            (Quantity::Milliseconds(1_500), "1500ms", 1_500),
-        ] {
-            assert_eq!((quantity.with_unit().as_str(), quantity.number()), (text, number));
+        for (mib, text, number) in [(1000, "'1000MB'", "=1000,"), (51_200, "'50GB'", "=51200,")] {
+            assert!(Service::Own.wal_limit(mib).contains(text));
+            assert!(Service::Rds.wal_limit(mib).contains(number));
         }
     }
 
@@ -275,13 +242,13 @@ mod tests {
     fn auroras_parameters_are_its_clusters() {
         let group = "aws rds modify-db-cluster-parameter-group --db-cluster-parameter-group-name GROUP --parameters ";
         assert!(Service::Aurora.wal_level().starts_with(group));
-        assert!(Service::Aurora.wal_limit(Quantity::Megabytes(51_200)).contains("ParameterValue=51200,"));
+        assert!(Service::Aurora.wal_limit(51_200).contains("ParameterValue=51200,"));
         assert_eq!(Service::Aurora.replication_right("app"), Service::Rds.replication_right("app"));
     }
 
     #[test]
     fn where_the_log_of_slots_cannot_be_limited_the_disk_is_to_grow() {
-        let limit = |service: Service| service.wal_limit(Quantity::Megabytes(51_200));
+        let limit = |service: Service| service.wal_limit(51_200);
         assert!(limit(Service::Own).contains("SET max_slot_wal_keep_size = '50GB'"));
         assert!(limit(Service::Azure).contains("--storage-auto-grow Enabled # max_slot_wal_keep_size cannot"));
         assert!(limit(Service::CloudSql).contains("--storage-auto-increase # max_slot_wal_keep_size cannot"));
@@ -302,7 +269,7 @@ mod tests {
     fn the_manual_gives_the_commands_that_check_prints() {
         for (service, page) in PAGES {
             let mut commands = vec![service.replication_right("walrelay"), service.wal_level()];
-            commands.push(service.wal_limit(Quantity::Megabytes(51_200)));
+            commands.push(service.wal_limit(51_200));
             if service == Service::Own {
                 // Its page makes the role with the right.
                 commands.remove(0);
@@ -324,7 +291,7 @@ mod tests {
         for (service, _) in PAGES.into_iter().filter(|(service, _)| *service != Service::Own) {
             let told = [
                 service.wal_level(),
-                service.wal_limit(Quantity::Megabytes(1)),
+                service.wal_limit(1),
                 service.parameter("max_wal_senders", "20", true),
                 replication_fix(service, "app", "shop", &answer("28000", "no entry")),
             ];

@@ -3,7 +3,7 @@
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 
 use super::facts::{Facts, ServerFacts, SlotFacts};
-use super::service::{Quantity, replication_fix};
+use super::service::replication_fix;
 use crate::check_finding::{Finding, Side};
 use crate::commands::output::{self, bytes, duration, session};
 use crate::commands::run;
@@ -273,7 +273,7 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
 /// Twice as much, or something that is not nothing.
 fn room(facts: &Facts) -> String {
     let now = facts.server.slot_wal_limit_mib().unwrap_or(0);
-    facts.server.service.wal_limit(Quantity::Megabytes(now.max(8 * 1024) * 2))
+    facts.server.service.wal_limit(now.max(8 * 1024) * 2)
 }
 
 fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
@@ -304,7 +304,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
         None => SIDE
             .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or the destination is unavailable, WAL fills the server's disk")
-            .with_fix(server.service.wal_limit(Quantity::Megabytes(50 * 1024))),
+            .with_fix(server.service.wal_limit(50 * 1024)),
         Some(mib) => SIDE
             .ok("slot_wal_limit", format!("max_slot_wal_keep_size is {}", bytes(mib << 20)))
             .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes"),
@@ -312,7 +312,7 @@ fn wal_keep(server: &ServerFacts) -> Finding {
 }
 
 fn sender_timeout(server: &ServerFacts) -> Finding {
-    let fix = || server.service.quantity("wal_sender_timeout", Quantity::Milliseconds(60_000));
+    let fix = || server.service.quantity("wal_sender_timeout", 60_000, "60s");
     match server.number("wal_sender_timeout") {
         Some(0) => SIDE
             .warn("sender_timeout", "wal_sender_timeout is off")
@@ -342,7 +342,7 @@ fn decoding_memory(facts: &Facts) -> Finding {
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
-            .with_fix(facts.server.service.quantity("logical_decoding_work_mem", Quantity::Kilobytes(256 * 1024)));
+            .with_fix(facts.server.service.quantity("logical_decoding_work_mem", 256 * 1024, "256MB"));
     }
     found
 }
