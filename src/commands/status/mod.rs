@@ -13,7 +13,7 @@ use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery, catalog, marker, server, slot_sighting};
 use crate::supervise::{RunError, agrees, check_slot};
 pub(super) use relay::{RelayReport, status as of_relay};
-use report::{Rate, SlotReport, StatusReport};
+use report::{SlotReport, StatusReport, per_second};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -182,19 +182,19 @@ impl Watch<'_> {
         Ok(seen)
     }
 
-    fn rate(&mut self, report: &StatusReport) -> Option<Rate> {
+    fn rate(&mut self, report: &StatusReport) -> Option<u64> {
         let now = Instant::now();
         let position = report.slot_row.as_ref()?.confirmed?.bytes();
         let (before, then) = self.last.replace((position, now))?;
-        Some(Rate::new(position.saturating_sub(before), now - then))
+        Some(per_second(position.saturating_sub(before), now - then))
     }
 
     /// `None` as well for a relay that was started since: its count starts over.
-    fn records_rate(&mut self, report: &StatusReport) -> Option<Rate> {
+    fn records_rate(&mut self, report: &StatusReport) -> Option<u64> {
         let now = Instant::now();
         let records = report.relay.as_ref()?.events_total;
         let (before, then) = self.last_records.replace((records, now))?;
-        Some(Rate::new(records.checked_sub(before)?, now - then))
+        Some(per_second(records.checked_sub(before)?, now - then))
     }
 
     fn show(&self, report: &StatusReport, out: &mut dyn Write) -> Result<(), CommandError> {

@@ -28,10 +28,10 @@ pub(super) struct StatusReport {
     pub(super) tables: Vec<String>,
     /// Bytes of WAL confirmed in a second; only in a watch, from the second look on.
     #[serde(rename = "confirmed_bytes_per_second")]
-    pub(super) rate: Option<Rate>,
+    pub(super) rate: Option<u64>,
     /// Records acknowledged in a second, by the relay on this machine; likewise.
     #[serde(rename = "records_per_second")]
-    pub(super) records_rate: Option<Rate>,
+    pub(super) records_rate: Option<u64>,
     pub(super) relay: Option<RelayReport>,
     /// Why no relay can read the slot.
     error: Option<String>,
@@ -61,15 +61,8 @@ pub(super) struct SlotReport {
 }
 
 /// Bytes, or records, in a second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub(super) struct Rate(u64);
-
-impl Rate {
-    pub(super) fn new(count: u64, time: Duration) -> Self {
-        let millis = time.as_millis().max(1);
-        Self(u64::try_from(u128::from(count) * 1000 / millis).unwrap_or(u64::MAX))
-    }
+pub(super) fn per_second(count: u64, time: Duration) -> u64 {
+    u64::try_from(u128::from(count) * 1000 / time.as_millis().max(1)).unwrap_or(u64::MAX)
 }
 
 /// The keys of a slot are there also when the slot is not.
@@ -167,8 +160,8 @@ impl StatusReport {
     }
 
     fn rate_line(&self) -> Option<String> {
-        let records = self.records_rate.map(|rate| format!("{} records/s published", number(rate.0)));
-        let wal = self.rate.map(|rate| format!("{}/s of WAL confirmed", bytes(rate.0)));
+        let records = self.records_rate.map(|rate| format!("{} records/s published", number(rate)));
+        let wal = self.rate.map(|rate| format!("{}/s of WAL confirmed", bytes(rate)));
         let known: Vec<String> = records.into_iter().chain(wal).collect();
         (!known.is_empty()).then(|| known.join(", "))
     }
@@ -194,8 +187,8 @@ impl StatusReport {
             format!("retained={}", size(row.retained_wal_bytes)),
             format!("wal_status={}", text(row.wal_status)),
         ];
-        line.extend(self.rate.map(|rate| format!("confirmed_wal={}/s", size(Some(rate.0)))));
-        line.extend(self.records_rate.map(|rate| format!("records={}/s", rate.0)));
+        line.extend(self.rate.map(|rate| format!("confirmed_wal={}/s", size(Some(rate)))));
+        line.extend(self.records_rate.map(|rate| format!("records={rate}/s")));
         line.extend(self.relay.as_ref().map(|relay| format!("relay={}", relay.state)));
         line.extend(self.error.as_ref().map(|error| format!("error={error:?}")));
         line.join(" ")
@@ -289,8 +282,8 @@ mod tests {
     #[test]
     fn a_line_has_no_blanks_inside_its_values() {
         let mut report = report(Some(&slot()));
-        report.rate = Some(Rate::new(4096, Duration::from_secs(2)));
-        report.records_rate = Some(Rate::new(2468, Duration::from_secs(2)));
+        report.rate = Some(per_second(4096, Duration::from_secs(2)));
+        report.records_rate = Some(per_second(2468, Duration::from_secs(2)));
         assert_eq!(
             report.line(),
             "slot=orders active=yes confirmed=0/20 lag=1.2MiB retained=16.0MiB wal_status=reserved confirmed_wal=2.0KiB/s records=1234/s"
@@ -300,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_taken_over_the_time_that_really_passed() {
-        assert_eq!(Rate::new(1000, Duration::from_millis(500)), Rate(2000));
-        assert_eq!(Rate::new(5, Duration::ZERO), Rate(5000));
+        assert_eq!(per_second(1000, Duration::from_millis(500)), 2000);
+        assert_eq!(per_second(5, Duration::ZERO), 5000);
     }
 }
