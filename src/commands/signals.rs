@@ -16,6 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// send a second one: one wish of whoever wants the process to stop. Nobody presses a key twice as fast as this on purpose.
 const REPEATED_WITHIN: Duration = Duration::from_millis(200);
 
+/// How often a pause looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// How long the end waits for a reader of stdout.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -31,6 +34,18 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>, CommandError> {
     let listen = move || runtime.block_on(stop_on_first(&flag));
     thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
     Ok(stop)
+}
+
+/// Pauses for so long, or until it is to stop. Returns whether to go on.
+pub(super) fn pause(time: Duration, stop: &dyn Fn() -> bool) -> bool {
+    let next = Instant::now() + time;
+    while Instant::now() < next {
+        if stop() {
+            return false;
+        }
+        thread::sleep(LOOK_EVERY.min(next.saturating_duration_since(Instant::now())));
+    }
+    true
 }
 
 /// Ends the process once stdout and stderr are written. A reader that takes nothing is waited for at most a second, each.

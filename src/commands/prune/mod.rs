@@ -27,6 +27,7 @@ use super::error::{CommandCause, CommandError};
 use super::outbox_place::OutboxPlace;
 use super::output::{duration, number};
 use super::progress_bar::ProgressBar;
+use super::signals;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::shape;
@@ -108,12 +109,8 @@ pub fn prune(
             (Ok(()), None) => return Ok(()),
             (Ok(()), Some(_)) => {}
         }
-        let next = Instant::now() + request.every.unwrap_or_default();
-        while Instant::now() < next {
-            if stop() {
-                return Ok(());
-            }
-            std::thread::sleep(LOOK_EVERY.1.min(next.saturating_duration_since(Instant::now())));
+        if !signals::pause(request.every.unwrap_or_default(), stop) {
+            return Ok(());
         }
     }
 }

@@ -8,6 +8,7 @@ mod relay;
 mod report;
 
 use super::error::CommandError;
+use super::signals;
 use crate::outbox::TableName;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Recovery, catalog, marker, server, slot_sighting};
@@ -16,9 +17,6 @@ pub(super) use relay::{RelayReport, status as of_relay};
 use report::{SlotReport, StatusReport, per_second};
 use std::io::Write;
 use std::time::{Duration, Instant};
-
-/// How often it is looked whether to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Clears what is below and to the right; goes to the top left corner.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -146,12 +144,8 @@ impl Watch<'_> {
             let report = self.sample()?;
             self.show(&report, out)?;
             out.flush()?;
-            let next = Instant::now() + pause;
-            while Instant::now() < next {
-                if stop() {
-                    return Ok(());
-                }
-                std::thread::sleep(LOOK_EVERY.min(next.saturating_duration_since(Instant::now())));
+            if !signals::pause(pause, stop) {
+                return Ok(());
             }
         }
     }
