@@ -1,6 +1,7 @@
 //! [`OutboxPlace`]: a database with the publication and the slot that carry the rows of its outbox tables.
 //!
-//! In: names. Out: the slots that carry the rows, and the position of one; the statement that publishes rows again. Reads only.
+//! In: names. Out: the slots that carry the rows, the position of one, whether it is the one that the setup marker is for, and the statement that
+//! publishes rows again. Reads only.
 
 use super::AGE_COLUMNS;
 use super::error::CommandError;
@@ -9,6 +10,7 @@ use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::shape::Shape;
 use crate::pg::shard::Shard;
+use crate::pg::slot_sighting::{Agreement, Sighting};
 use crate::pg::source::Source;
 use crate::pg::{Connection, catalog, marker, server};
 use crate::remedy::Command;
@@ -76,4 +78,11 @@ pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Res
         return Err(RunError::no_slot(&place.slot, was_there).into());
     };
     Ok(check_slot(&place.slot, &place.source.dbname, &slot)?)
+}
+
+/// Says why the setup marker may be that of another slot than the one that is there `now`. `None`: nothing speaks against it.
+pub(super) fn objection(comment: Option<&str>, slot: &str, now: Option<&Sighting>) -> Option<&'static str> {
+    const NOT_ANCHORED: &str = "which slot of that name it was written for was not written down";
+    let agreement = marker::anchor(comment, slot).zip(now).map(|(anchor, now)| anchor.agrees(now));
+    agreement.map_or(Some(NOT_ANCHORED), Agreement::objection)
 }

@@ -9,11 +9,10 @@
 
 use super::COUNTING;
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::OutboxPlace;
+use crate::commands::outbox_place::{OutboxPlace, objection};
 use crate::pg::catalog::REWRITTEN;
-use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::snapshot::Snapshot;
-use crate::pg::{self, Connection, catalog, literal, marker, server};
+use crate::pg::{self, Connection, catalog, literal, marker, server, slot_sighting};
 
 /// Since 19, `ALTER PUBLICATION … SET ALL TABLES EXCEPT` leaves a table out, and nothing shows that once it is published again.
 const OF_ALL_TABLES: &str =
@@ -43,10 +42,8 @@ impl Proof {
         let comment = mark.comment.as_deref();
         let taken = marker::snapshot(comment, &place.slot)
             .ok_or_else(|| missing("walrelay setup --apply did not create the slot, or an earlier version did"))?;
-        let anchor = marker::anchor(comment, &place.slot);
         let sighting = slot_sighting::sight(connection, &place.slot)?;
-        let agreement = anchor.zip(sighting.as_ref()).map(|(anchor, slot)| anchor.agrees(slot));
-        if let Some(why) = agreement.map_or(Some(NOT_ANCHORED), Agreement::objection) {
+        if let Some(why) = objection(comment, &place.slot, sighting.as_ref()) {
             return Err(missing(why));
         }
         let snapshot: Snapshot = taken
@@ -136,8 +133,6 @@ impl Proof {
         Ok(updates != self.updates && catalog::has_updates(connection, table)?)
     }
 }
-
-const NOT_ANCHORED: &str = "which slot of that name it was written for was not written down";
 
 fn missing(place: &OutboxPlace, why: &str) -> CommandError {
     CommandError::no_snapshot(&place.slot, &place.publication, why)

@@ -11,7 +11,7 @@
 use super::age::Age;
 use super::table::Table;
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::OutboxPlace;
+use crate::commands::outbox_place::{OutboxPlace, objection};
 use crate::pg::slot_sighting::Sighting;
 use crate::pg::{Connection, catalog, identifier, literal, marker, server, skipped_rows};
 
@@ -48,9 +48,7 @@ impl Proof {
                 "a publication of all tables may have left a table out for a while (EXCEPT), and Postgres keeps no trace of that",
             ));
         }
-        let anchor = marker::anchor(mark.comment.as_deref(), &place.slot)
-            .ok_or_else(|| missing("which slot of that name it was written for was not written down"))?;
-        if let Some(why) = anchor.agrees(slot).objection() {
+        if let Some(why) = objection(mark.comment.as_deref(), &place.slot, Some(slot)) {
             return Err(missing(why));
         }
         let next = catalog::next_transaction(connection)?.unwrap_or(u64::MAX);
