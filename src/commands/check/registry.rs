@@ -21,20 +21,17 @@ pub(super) fn findings<'a>(config: &run::RunRequest, topics: impl Iterator<Item 
     if subjects.is_empty() {
         return vec![any(side, registry)];
     }
-    subjects.iter().map(|subject| judge(side, subject, registry.number(subject))).collect()
+    let judge = |subject: &String| match registry.number(subject) {
+        Ok(id) => side.ok(CHECK, format!("the latest schema of subject {subject} has id {id}")),
+        Err(failure) => refused(side, &failure),
+    };
+    subjects.iter().map(judge).collect()
 }
 
 fn any(side: Side, registry: &Registry) -> Finding {
     match registry.number("walrelay-check") {
         Err(failure) if failure.class != FailureClass::Topic => refused(side, &failure),
         Ok(_) | Err(_) => side.ok(CHECK, "the registry answers; no subject is known yet"),
-    }
-}
-
-fn judge(side: Side, subject: &str, answer: Result<u32, Failure>) -> Finding {
-    match answer {
-        Ok(id) => side.ok(CHECK, format!("the latest schema of subject {subject} has id {id}")),
-        Err(failure) => refused(side, &failure),
     }
 }
 
