@@ -41,18 +41,10 @@ fn is_as_old(of: &str, oid: &str) -> String {
     )
 }
 
-/// The tables that were added later, by `pg_class.oid`.
+/// The tables that were added later, by `pg_class.oid`, each with the transaction that added it (the lower 32 bits): rows of younger
+/// transactions are proven to be in a slot. `None`: no rows are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct AttachedPartitions(BTreeMap<u32, Proven>);
-
-/// The rows of an added table that are proven to be in a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Proven {
-    /// Rows of transactions that are younger than this one, which added the table (the lower 32 bits).
-    After(String),
-    /// No rows.
-    Never,
-}
+pub(super) struct AttachedPartitions(BTreeMap<u32, Option<String>>);
 
 impl AttachedPartitions {
     /// Looks for the partitions of `table` that were added since the transaction `since` (64 bits: with its epoch). `None`: that transaction
@@ -68,8 +60,7 @@ impl AttachedPartitions {
         let rows = connection.query(&sql(&names.join(", "), table, since, is_fifteen))?;
         let one = |row: &Row| {
             let is_proven = is_fifteen || row.is_true(2);
-            let proven = if is_proven { Proven::After(row.text(1)?.to_owned()) } else { Proven::Never };
-            Some((row.parse(0)?, proven))
+            Some((row.parse(0)?, row.text(1).filter(|_| is_proven).map(str::to_owned)))
         };
         // The youngest transaction comes last, and replaces the others.
         Ok(Self(rows.iter().filter_map(one).collect()))
@@ -78,10 +69,10 @@ impl AttachedPartitions {
     /// SQL that tells whether a row may be older than its table in the publication. `None`: no table was added.
     pub(super) fn before(&self) -> Option<String> {
         let (mut after, mut never) = (Vec::new(), Vec::new());
-        for (oid, proven) in &self.0 {
-            match proven {
-                Proven::After(xid) => after.push(format!("\"{oid}\":\"{xid}\"")),
-                Proven::Never => never.push(oid.to_string()),
+        for (oid, added_by) in &self.0 {
+            match added_by {
+                Some(xid) => after.push(format!("\"{oid}\":\"{xid}\"")),
+                None => never.push(oid.to_string()),
             }
         }
         let map = format!("'{{{}}}'::jsonb", after.join(","));
@@ -95,14 +86,14 @@ impl AttachedPartitions {
 
     /// Whether each table of `later` is here, with the same transaction.
     pub(super) fn has_all_of(&self, later: &Self) -> bool {
-        later.0.iter().all(|(oid, proven)| self.0.get(oid) == Some(proven))
+        later.0.iter().all(|(oid, added_by)| self.0.get(oid) == Some(added_by))
     }
 
     /// SQL as that of [`AttachedPartitions::before`], for one table.
     pub(super) fn before_of(&self, oid: u32) -> Option<String> {
         Some(match self.0.get(&oid)? {
-            Proven::After(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),
-            Proven::Never => "true".to_owned(),
+            Some(xid) => format!("(age(xmin) >= age('{xid}'::xid) OR age(xmin) < 0)"),
+            None => "true".to_owned(),
         })
     }
 }
@@ -162,7 +153,7 @@ mod tests {
     use super::*;
 
     fn attached(of: &[(u32, &str)]) -> AttachedPartitions {
-        AttachedPartitions(of.iter().map(|(oid, xid)| (*oid, Proven::After((*xid).to_owned()))).collect())
+        AttachedPartitions(of.iter().map(|(oid, xid)| (*oid, Some((*xid).to_owned()))).collect())
     }
 
     #[test]
@@ -176,7 +167,7 @@ mod tests {
         assert_eq!(three.before().unwrap(), format!("({two})"));
         assert_eq!(three.before_of(16410).unwrap(), "(age(xmin) >= age('760'::xid) OR age(xmin) < 0)");
         assert_eq!(three.before_of(1), None);
-        three.0.insert(16420, Proven::Never);
+        three.0.insert(16420, None);
         assert_eq!(three.before().unwrap(), format!("({two} OR tableoid = ANY ('{{16420}}'::oid[]))"));
         assert_eq!(three.before_of(16420).unwrap(), "true");
     }
