@@ -222,7 +222,7 @@ impl Feed {
                 return Ok(true);
             };
             if let Some(page) = of.page(&self.asked, &start) {
-                self.reader.begin(&page.sql)?;
+                self.reader.rows()?.begin(&page.sql)?;
                 self.state = State::Page { part, start, next: page.next, rows: 0, last: None };
                 return Ok(true);
             }
@@ -244,7 +244,9 @@ impl Feed {
         if !self.sent.is_empty() || ended.elapsed() < after {
             return Ok(false);
         }
-        self.reader.look_again(self.parts.iter().filter(|part| part.table == last.table))?;
+        let mut tables = self.parts.chunk_by(|one, next| one.table == next.table);
+        let of_table = tables.find(|parts| parts.first().is_some_and(|first| first.table == last.table));
+        self.reader.look_again(of_table.unwrap_or_default())?;
         (self.looked_at, self.ended) = (part, None);
         Ok(true)
     }
@@ -264,7 +266,8 @@ impl Feed {
         let (out, row, number) = (&mut self.out, &mut self.row, self.next);
         let announce = self.announced != Some(*part);
         let now = SystemClock.wall();
-        let next = self.reader.next(patience, |values| transaction((out, row), of, values, number, now, announce))?;
+        let reader = self.reader.rows()?;
+        let next = reader.next(patience, |values| transaction((out, row), of, values, number, now, announce))?;
         match next {
             NextRow::Nothing => Ok(false),
             NextRow::Row(key) => {

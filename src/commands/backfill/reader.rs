@@ -9,9 +9,8 @@ use super::parts::{Paging, Part};
 use super::proof::Proof;
 use crate::commands::error::CommandError;
 use crate::commands::setup::Held;
-use crate::pg::rows::{NextRow, Rows, Values};
+use crate::pg::rows::{NextRow, Rows};
 use crate::pg::{self, Connection, Purpose};
-use crate::wire::DecodeError;
 use std::time::Duration;
 
 /// The settings of a session: no limits of time, rows in the order of the file, and an error where rows would be hidden.
@@ -61,9 +60,9 @@ impl RowReader {
             let names: Vec<String> = parts.iter().map(Part::from).collect();
             connection.query_within(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", ")), COUNTING)?;
             // The snapshot shows the catalogue as it was.
-            self.refuse_rewritten(&mut self.connect()?, parts.iter())?;
+            self.refuse_rewritten(&mut self.connect()?, parts)?;
         } else {
-            self.refuse_changed(&mut connection, parts.iter())?;
+            self.refuse_changed(&mut connection, parts)?;
             connection.query(SESSION)?;
         }
         self.rows = Some(Rows::new(connection, self.largest));
@@ -77,17 +76,13 @@ impl RowReader {
     }
 
     /// Checks that all rows of these parts from before the slot were read.
-    pub(super) fn look_again<'a>(&self, parts: impl Iterator<Item = &'a Part> + Clone) -> Result<(), CommandError> {
+    pub(super) fn look_again(&self, parts: &[Part]) -> Result<(), CommandError> {
         self.refuse_changed(&mut self.connect()?, parts)
     }
 
     /// A row that was updated, or written anew, looks like one that the slot carries, once it is not read under the snapshot itself.
-    fn refuse_changed<'a>(
-        &self,
-        connection: &mut Connection,
-        parts: impl Iterator<Item = &'a Part> + Clone,
-    ) -> Result<(), CommandError> {
-        for part in parts.clone().filter(|_| !self.leaves_updated) {
+    fn refuse_changed(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
+        for part in parts.iter().filter(|_| !self.leaves_updated) {
             if self.proof.may_be_updated(connection, part.oid)? {
                 return Err(CommandError::updated(&part.name, &self.proof.place.slot));
             }
@@ -95,29 +90,17 @@ impl RowReader {
         self.refuse_rewritten(connection, parts)
     }
 
-    fn refuse_rewritten<'a>(
-        &self,
-        connection: &mut Connection,
-        parts: impl Iterator<Item = &'a Part>,
-    ) -> Result<(), CommandError> {
-        let oids: Vec<u32> = parts.map(|part| part.oid).collect();
+    fn refuse_rewritten(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
+        let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
         self.proof.not_rewritten(connection, &oids)
     }
 
-    /// Sends a query.
-    pub(super) fn begin(&mut self, sql: &str) -> Result<(), CommandError> {
-        let rows = self.rows.as_mut().ok_or(pg::Error::Ended)?;
-        Ok(rows.begin(sql)?)
-    }
-
-    /// As [`Rows::next`].
-    pub(super) fn next<T>(
-        &mut self,
-        patience: Duration,
-        take: impl FnOnce(&mut Values<'_>) -> Result<T, DecodeError>,
-    ) -> Result<NextRow<T>, CommandError> {
-        let rows = self.rows.as_mut().ok_or(pg::Error::Ended)?;
-        Ok(rows.next(patience, take)?)
+    /// The rows of the open connection.
+    ///
+    /// # Errors
+    /// There is no connection.
+    pub(super) fn rows(&mut self) -> Result<&mut Rows, pg::Error> {
+        self.rows.as_mut().ok_or(pg::Error::Ended)
     }
 
     /// Checks that the rows of a table that is read by place have not moved.
