@@ -98,7 +98,7 @@ impl Counts {
             self.others += 1;
             return None;
         };
-        let entry = DeadLetterEntry::new(kept.place, kept.settled, record, said);
+        let entry = DeadLetterEntry::new(kept, record, said);
         let is_asked = |id: &std::borrow::Cow<'_, str>| request.ids.iter().any(|asked| asked == id);
         if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(is_asked) {
             return None;

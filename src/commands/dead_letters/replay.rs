@@ -224,9 +224,7 @@ impl<'r> Replay<'r> {
         self.outcome.failed += 1;
         let Self { request, out, room, .. } = self;
         of.record.with_record(room, |record| match said(record) {
-            Some(said) => {
-                DeadLetterEntry::new(of.place, of.settled, record, said).write_failed(*out, request.json, &failure.text)
-            }
+            Some(said) => DeadLetterEntry::new(&of, record, said).write_failed(*out, request.json, &failure.text),
             None => Ok(()),
         })?;
         Ok(())

@@ -8,7 +8,7 @@ use crate::outbox::{push_base64, push_rfc3339};
 use crate::setting_text::shown;
 use crate::sink::Record;
 use crate::sink::dead_letter::DeadLetterHeaders;
-use crate::sink::destination::DeadLetterPlace;
+use crate::sink::destination::KeptRecord;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -58,14 +58,9 @@ impl<'a> DeadLetterEntry<'a> {
     /// The heading above the lines.
     pub(super) const HEAD: &'static str = "AT           TIME                      ID                                    POSITION          TABLE               MEANT FOR                     ERROR";
 
-    pub(super) fn new(
-        place: DeadLetterPlace,
-        replayed: bool,
-        record: &Record<'a>,
-        said: DeadLetterHeaders<'a>,
-    ) -> Self {
+    pub(super) fn new(kept: &KeptRecord, record: &Record<'a>, said: DeadLetterHeaders<'a>) -> Self {
         Self {
-            at: place.to_string(),
+            at: kept.place.to_string(),
             time: time(record.timestamp_millis),
             id: said.id.map(String::from_utf8_lossy),
             table: said.table,
@@ -74,7 +69,7 @@ impl<'a> DeadLetterEntry<'a> {
             partition: said.partition,
             error: said.error,
             left_out_bytes: said.left_out_bytes,
-            replayed,
+            replayed: kept.settled,
         }
     }
 
