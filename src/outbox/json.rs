@@ -117,7 +117,7 @@ pub(super) fn push_text(out: &mut Vec<u8>, text: &str) {
 }
 
 /// Appends bytes as a JSON string in base64.
-pub(crate) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn push_base64(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     let start = out.len();
     out.resize(start + base64::encoded_len(bytes.len(), true).unwrap_or_default(), 0);

@@ -34,7 +34,6 @@ mod value;
 pub use crate::pg::details::{ColumnDetail, Details, TypeDetail};
 use column_kind::Domains;
 pub use fault::{BadKind, BadReason, BadRow, RowError};
-pub(crate) use json::push_base64;
 pub use mapping::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
 pub use patterns::{List, TablePatterns};
 pub use plan::{ColumnSetting, HiddenColumns, MissingColumn, PlanError, Role, TablePlan};

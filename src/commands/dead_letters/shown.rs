@@ -4,11 +4,13 @@
 //! a key is always there: what is not known is null.
 
 use crate::commands::output::number;
-use crate::outbox::{push_base64, push_rfc3339};
+use crate::outbox::push_rfc3339;
 use crate::setting_text::shown;
 use crate::sink::Record;
 use crate::sink::dead_letter::DeadLetterHeaders;
 use crate::sink::destination::KeptRecord;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -171,9 +173,7 @@ fn quoted(bytes: &[u8]) -> (String, bool) {
     {
         return (quoted, true);
     }
-    let mut quoted = Vec::new();
-    push_base64(&mut quoted, bytes);
-    (String::from_utf8_lossy(&quoted).into_owned(), false)
+    (format!("\"{}\"", BASE64_STANDARD.encode(bytes)), false)
 }
 
 /// For a terminal: text, or base64 in quotes where it is none.

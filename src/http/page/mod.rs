@@ -10,6 +10,8 @@ mod html;
 use super::history::{Condition, History, NotedProblem, Point, TopicRate};
 use crate::metrics::{Metrics, Moment, State, Status};
 use crate::remedy::{Part, Remedy};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use html::{BreakableName, EscapedText, PerSecond, ShownSeconds, Size, number};
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -32,9 +34,7 @@ pub(super) fn policy() -> String {
 
 /// The form in which a policy names an inline element.
 fn hash(content: &str) -> String {
-    let mut quoted = Vec::new();
-    crate::outbox::push_base64(&mut quoted, &Sha256::digest(content));
-    format!("sha256-{}", String::from_utf8_lossy(&quoted).trim_matches('"'))
+    format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(content)))
 }
 
 /// The page.
