@@ -26,7 +26,7 @@ const ELSEWHERE: &str =
 struct Queue {
     service: Service,
     name: String,
-    /// `Err`: the queue does not exist, or the keys do not allow to see it or to send messages to it.
+    /// `Err`: the queue does not exist, the keys do not allow to see it or to send messages to it, or the service does not support it.
     found: Result<QueueFound, ServiceRefusal>,
 }
 

@@ -309,7 +309,7 @@ impl Pace {
         self.requests
     }
 
-    /// Notes that a request was served. Returns whether it is the first one at all, or since a failure.
+    /// Notes that a request was served. Returns whether it is the first one since a failure.
     fn went(&mut self) -> bool {
         let before = std::mem::take(&mut self.failures);
         self.requests = MOST_REQUESTS.min(self.requests + 1);
