@@ -47,7 +47,7 @@ impl ProgressBar {
         draw(&format!("{CLEAR}{}", line(self.label, done, self.total, now - self.started)));
     }
 
-    /// How many a second are done, and how long the others take at that rate; `None`: none is done yet.
+    /// How many a second are done, and how long the others take at that rate; `None`: it is less than one a second.
     pub(super) fn pace(&self, done: u64) -> (u64, Option<Duration>) {
         pace(done, self.total.max(done), self.started.elapsed())
     }

@@ -16,7 +16,7 @@ use std::{error, io};
 /// The reason why a command ended.
 pub type CommandError = ExitError<CommandCause>;
 
-/// The event that ended a command. Callers decide by all of its cases but the last one.
+/// The event that ended a command. Callers decide by its cases, and by the last one's kind.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandCause {
     /// As a run would end.

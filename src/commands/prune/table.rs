@@ -45,7 +45,7 @@ impl Table {
     }
 }
 
-/// The tables of the publication, each if it carries inserts.
+/// The tables of the publication, which has to carry inserts.
 pub(super) fn published(connection: &mut Connection, place: &OutboxPlace) -> Result<Vec<PublishedTable>, CommandError> {
     let publication = &place.publication;
     match server::publication(connection, publication)? {

@@ -160,8 +160,10 @@ impl Watch<'_> {
             Err(error) if error.recovery() == Recovery::Stop => return Err(error.into()),
             seen => seen,
         };
+        // The relay may take seconds to answer, and the position is of now.
+        let rate = seen.as_ref().ok().and_then(|(report, _)| self.rate(report));
         let (mut report, _) = with_relay(self.request, seen);
-        report.rate = self.rate(&report);
+        report.rate = rate;
         report.records_rate = self.records_rate(&report);
         Ok(report)
     }
