@@ -116,7 +116,7 @@ fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Seen, pg
     Ok((report, outcome))
 }
 
-/// Adds what the relay on this machine says, and what stands in the way.
+/// Adds the relay's own status, and the error if the database was not read or no relay could read the slot.
 fn with_relay(request: &StatusRequest, seen: Result<Seen, pg::Error>) -> Seen {
     let (mut report, outcome) = seen.unwrap_or_else(|error| (StatusReport::unknown(request), Err(error.into())));
     report.relay = request.http.as_deref().and_then(|address| of_relay(address, &request.slot));
@@ -160,7 +160,7 @@ impl Watch<'_> {
             Err(error) if error.recovery() == Recovery::Stop => return Err(error.into()),
             seen => seen,
         };
-        // The relay may take seconds to answer, and the position is of now.
+        // The rate ends at the moment of the position: the relay may take seconds to answer.
         let rate = seen.as_ref().ok().and_then(|(report, _)| self.rate(report));
         let (mut report, _) = with_relay(self.request, seen);
         report.rate = rate;

@@ -3,8 +3,8 @@
 //! The end of a librdkafka client waits for its threads. One of them may be in `getaddrinfo`, which nothing interrupts: if name servers do
 //! not answer, for half a minute and longer. The thread that enqueues must not wait for that.
 //!
-//! In: a client. Out: nothing. [`purge_all`] empties producers before the caller goes on, if their threads answer within
-//! [`PURGED_WITHIN`]. A thread that does not answer sends nothing, and purges before it sends anything.
+//! In: a client. Out: nothing. [`purge_all`] empties producers, and waits for that for [`PURGED_WITHIN`] at most. A thread of librdkafka
+//! that is looking a name up until then sends nothing, and purges before it sends anything.
 
 use rdkafka::producer::{BaseProducer, NoCustomPartitioner, Producer as _, ProducerContext, PurgeConfig};
 use std::ops::Deref;

@@ -121,7 +121,7 @@ impl KafkaSink {
     }
 
     /// A batch of a transaction was refused, which had so many bytes. The records with these tickets may be the cause; the last one of them
-    /// is `record`. A single one is known to be it. If there are several, the search goes on in the next transaction.
+    /// is `record`. If there is only one, it is the cause. If there are several, the search goes on in the next transaction.
     fn batch_refused(&mut self, tickets: &[Ticket], (record, failure): (OwnedRecord, Failure), bytes: u64) -> Report {
         self.partitions.refused_in_transaction(tickets, bytes, self.now);
         if let [ticket] = tickets {
