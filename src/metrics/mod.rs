@@ -20,7 +20,7 @@ pub use cells::Latencies;
 pub use families::{FAMILIES, Family, WAL_STATUSES};
 pub use render::Format;
 pub use samples::Moment;
-pub use status::Status;
+pub use status::{Status, TriedRow};
 pub use unpublished::WalEnd;
 
 use crate::lsn::Lsn;
@@ -155,6 +155,7 @@ pub struct Metrics {
     /// The fix for the error that stopped the relay.
     hint: Mutex<Option<Remedy>>,
     blocked_on: Mutex<Option<String>>,
+    tried_alone: Mutex<Option<TriedRow>>,
     /// Whether the relay is blocked only because nothing is acknowledged.
     only_silent: AtomicBool,
     unready_after: Duration,
@@ -199,6 +200,7 @@ impl Metrics {
             publication_gap: Mutex::default(),
             hint: Mutex::default(),
             blocked_on: Mutex::default(),
+            tried_alone: Mutex::default(),
             only_silent: AtomicBool::new(false),
             unready_after: UNREADY_AFTER,
             slot_figures: Mutex::default(),
@@ -376,6 +378,11 @@ impl Metrics {
     /// Sets why the relay waits, for people, if it cannot fix the cause itself. `None`: it does not wait.
     pub fn set_blocked_on(&self, text: Option<String>) {
         *lock(&self.blocked_on) = text;
+    }
+
+    /// Sets the row whose record the destination does not take for an answer that is in no list. `None`: there is none.
+    pub fn set_tried_alone(&self, row: Option<TriedRow>) {
+        *lock(&self.tried_alone) = row;
     }
 
     /// Sets the server's figures about the slot.

@@ -32,6 +32,8 @@ pub struct Status {
     pub events_total: u64,
     /// Seconds since the last acknowledgement. `None`: there was none.
     pub last_ack_seconds: Option<f64>,
+    /// The row whose record the destination does not take for an answer that is in no list. `None`: there is none.
+    pub tried_alone: Option<TriedRowStatus>,
     /// The obstacle or the last error, for people, with the fix.
     pub last_error: Option<String>,
     /// The fix alone. `None`: it is not known.
@@ -40,6 +42,52 @@ pub struct Status {
     pub uptime_seconds: f64,
     /// walrelay's version.
     pub version: &'static str,
+}
+
+/// A row whose record is sent alone, again and again, as the relay sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TriedRow {
+    /// The table, or the message prefix.
+    pub table: String,
+    /// The row's position, as `--bad-row-at` takes it.
+    pub position: String,
+    /// The record's topic.
+    pub topic: String,
+    /// The destination's last answer.
+    pub answer: String,
+    /// How often the record was refused alone.
+    pub attempts: u32,
+    /// When it was first refused alone.
+    pub since: Instant,
+    /// Whether other records of the topic arrive between two refusals.
+    pub others_arrive: bool,
+}
+
+/// A [`TriedRow`] at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TriedRowStatus {
+    /// [`TriedRow::table`].
+    pub table: String,
+    /// [`TriedRow::position`].
+    pub position: String,
+    /// [`TriedRow::topic`].
+    pub topic: String,
+    /// [`TriedRow::answer`].
+    pub answer: String,
+    /// [`TriedRow::attempts`].
+    pub attempts: u32,
+    /// Seconds since it was first refused alone.
+    pub seconds: f64,
+    /// [`TriedRow::others_arrive`].
+    pub others_arrive: bool,
+}
+
+impl TriedRow {
+    fn status(&self, now: Instant) -> TriedRowStatus {
+        let Self { table, position, topic, answer, attempts, since, others_arrive } = self.clone();
+        let seconds = seconds(now.saturating_duration_since(since));
+        TriedRowStatus { table, position, topic, answer, attempts, seconds, others_arrive }
+    }
 }
 
 impl Metrics {
@@ -57,6 +105,7 @@ impl Metrics {
             in_flight_bytes: self.in_flight_bytes.load(Relaxed),
             events_total: self.events_total(),
             last_ack_seconds: self.age(&self.last_ack, now).map(seconds),
+            tried_alone: lock(&self.tried_alone).as_ref().map(|row| row.status(now)),
             last_error: self.problem_with_hint(),
             hint: self.hint().map(|hint| hint.to_string()),
             uptime_seconds: seconds(self.since_start(now)),
@@ -95,7 +144,7 @@ mod tests {
         let expected = json!({
             "slot": "orders", "publication": "outbox_pub", "state": "connecting", "confirmed_lsn": "0/0",
             "received_lsn": "0/0", "lag_bytes": null, "in_flight_records": 0, "in_flight_bytes": 0, "events_total": 0,
-            "last_ack_seconds": null, "last_error": null, "hint": null, "uptime_seconds": 0.0, "version": env!("CARGO_PKG_VERSION"),
+            "last_ack_seconds": null, "tried_alone": null, "last_error": null, "hint": null, "uptime_seconds": 0.0, "version": env!("CARGO_PKG_VERSION"),
         });
         assert_eq!(parsed(&metrics, start), expected);
     }
@@ -111,6 +160,10 @@ mod tests {
         metrics.acknowledged(metrics.topic("b"), 2, 1, start + Duration::from_secs(1));
         metrics.set_last_error(Some("it \"broke\"".to_owned()));
         metrics.set_slot_figures(SlotFigures { lag_bytes: Some(5), ..SlotFigures::default() });
+        let (text, since) = (|text: &str| text.to_owned(), start + Duration::from_secs(1));
+        let (table, position, topic, answer) = (text("public.outbox"), text("0/10:1"), text("orders"), text("ERR no"));
+        let tried = TriedRow { table, position, topic, answer, attempts: 2, since, others_arrive: true };
+        metrics.set_tried_alone(Some(tried));
         let status = parsed(&metrics, start + Duration::from_micros(2_500_400));
         for (key, value) in [
             ("state", json!("waiting-for-slot")),
@@ -121,6 +174,11 @@ mod tests {
             ("in_flight_bytes", json!(99)),
             ("events_total", json!(42)),
             ("last_ack_seconds", json!(1.5)),
+            (
+                "tried_alone",
+                json!({"table": "public.outbox", "position": "0/10:1", "topic": "orders", "answer": "ERR no", "attempts": 2,
+                    "seconds": 1.5, "others_arrive": true}),
+            ),
             ("last_error", json!("it \"broke\"")),
             ("uptime_seconds", json!(2.5)),
         ] {

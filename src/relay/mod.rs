@@ -15,7 +15,7 @@
 //! | `refusals`, `rejected`, `topics` | refused records, at least once and exactly once; topics that fail |
 //! | `hold` | until when records may leave |
 //! | `sink_transaction`, `progress` | exactly once: the destination's transaction, and the progress beside its records |
-//! | `show`, `obstacle` | what operators see |
+//! | `show`, `obstacle`, `tried_alone` | what operators see |
 //! | `session`, `stream_end` | the state of a connection, and why it ended |
 //! | `flush_timing`, `pause`, `clock` | when records leave the sink, when the loop pauses, the time |
 //!
@@ -38,6 +38,7 @@ mod show;
 mod sink_transaction;
 mod stream_end;
 mod topics;
+mod tried_alone;
 mod turn;
 
 pub use bad_rows::{BadRowAction, BadRows};
@@ -52,7 +53,7 @@ use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
-use crate::sink::{Delivered, Failure, FailureClass, Report, Sink};
+use crate::sink::{Delivered, Failure, Report, Sink};
 use hold::Hold;
 use refusals::Refusals;
 use rejected::RejectedRows;
@@ -405,14 +406,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
 /// Returns the failure that says more: a record's own refusal ranks above the failures that follow from it.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
-    let rank = |failure: &Failure| match failure.class {
-        FailureClass::Row => 3,
-        FailureClass::Topic => 2,
-        FailureClass::Environment | FailureClass::LogIn => 1,
-        FailureClass::Client => 0,
-    };
     match one {
-        Some(one) if rank(&one) >= rank(&other) => one,
+        Some(one) if one.class.rank() >= other.class.rank() => one,
         Some(_) | None => other,
     }
 }

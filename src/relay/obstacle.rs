@@ -1,7 +1,7 @@
 //! [`Obstacle`]: a failure for which records wait, and its lines in the log.
 //!
-//! In: the sink's failure in each turn of the loop, the time. Out: a line in the log once the failure has lasted, and another one when it is
-//! over. A topic that is created on demand takes a moment, so a short failure is not logged. Reads no clock.
+//! In: the sink's failure in each turn of the loop, the time. Out: a line in the log once the failure has lasted, one for each news of an answer
+//! that is in no list, and another one when it is over. A topic that is created on demand takes a moment, so a short failure is not logged. Reads no clock.
 
 use crate::sink::{Failure, FailureClass};
 use std::time::{Duration, Instant};
@@ -23,8 +23,11 @@ impl Obstacle {
     pub(super) fn new(failure: Failure, before: Option<&Self>, now: Instant, unready_after: Duration) -> Self {
         let since = before.map_or(now, |before| before.since);
         let was_logged = before.is_some_and(|before| before.is_logged);
+        // The text of an answer that is in no list changes once it is known which row gets it, and once other records arrive.
+        let is_news =
+            failure.class == FailureClass::Unlisted && before.is_some_and(|it| it.failure.text != failure.text);
         let is_logged = was_logged || now.saturating_duration_since(since) >= LOGGED_AFTER.min(unready_after);
-        if is_logged && !was_logged {
+        if is_logged && (!was_logged || is_news) {
             tracing::warn!(reason = %failure, hint = failure.logged_remedy(), "publishing blocked; no data lost; Postgres retains WAL");
         }
         Self { failure, since, is_logged }

@@ -116,16 +116,22 @@ impl Refusals {
     /// Describes the row of which a record was made. `error`: the reason why the row is bad, if it is not this failure.
     fn row(&mut self, outbox: &Outbox, refused: &Refused, error: Option<String>) -> BadRow {
         let Refused { tag: Tag { origin, .. }, record, failure, .. } = refused;
-        let table = match origin.source {
-            Source::Table(id) => self.tables.get(&id).cloned(),
-            Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
-        };
+        let table = self.source(outbox, origin.source);
         let id = record.with_record(&mut self.room, |record| {
             record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value).map(shown)
         });
         let text = error.unwrap_or_else(|| failure.text.clone());
         let reason = BadReason::Refused { label: failure.reason, text };
-        BadRow { table: table.unwrap_or_else(|| "?".to_owned()), id, reason }
+        BadRow { table, id, reason }
+    }
+
+    /// The name of a row's table, or of its message prefix, for people. `?`: the server has not announced the table to this process.
+    pub(super) fn source(&self, outbox: &Outbox, source: Source) -> String {
+        let name = match source {
+            Source::Table(id) => self.tables.get(&id).cloned(),
+            Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
+        };
+        name.unwrap_or_else(|| "?".to_owned())
     }
 
     /// The error that a dead-letter record has of its row, and whether it has a payload that can be left out. `None`: it is no dead-letter
@@ -167,7 +173,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 }
                 given_up
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => false,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => false,
         };
         if !is_decided {
             self.sink.resolve(refused.id, Resolution::Retry);
@@ -214,7 +220,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.rejected.record(position, failure.clone());
                 }
             }
-            FailureClass::Topic | FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {}
+            FailureClass::Topic
+            | FailureClass::Environment
+            | FailureClass::LogIn
+            | FailureClass::Client
+            | FailureClass::Unlisted => {}
         }
         failure
     }

@@ -6,9 +6,9 @@
 
 use super::obstacle::Obstacle;
 use super::session::Session;
-use super::{Clock, Relay};
+use super::{Clock, Relay, tried_alone};
 use crate::metrics::{Peer, State};
-use crate::sink::Sink;
+use crate::sink::{Failure, Sink};
 use std::time::{Duration, Instant};
 
 /// The relay updates figures that are costly to find out this often.
@@ -65,7 +65,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Looks for a failure for which sequences of the sink wait.
     fn show_sequences(&mut self, now: Instant) {
         let before = self.shown.sequences.take();
-        self.shown.sequences = match (self.sink.blocked(), before) {
+        self.shown.sequences = match (self.why_sequences_wait(), before) {
             (Some(failure), before) => Some(Obstacle::new(failure, before.as_ref(), now, self.metrics.unready_after())),
             // Between two attempts the sink reports no failure. The wait is over once a record has arrived.
             (None, Some(before)) if self.in_flight() > 0 && self.last_report.is_none_or(|at| at <= before.since()) => {
@@ -76,6 +76,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 None
             }
         };
+    }
+
+    /// The failure for which sequences wait. If it is an answer that is in no list, the failure names the row that is tried alone.
+    fn why_sequences_wait(&self) -> Option<Failure> {
+        let tried = self.sink.tried_alone().map(|tried| {
+            let table = self.refusals.source(&self.outbox, tried.origin.source);
+            (tried_alone::failure(&tried, &table), tried_alone::figures(&tried, &table))
+        });
+        let (failure, figures) = tried.unzip();
+        self.metrics.set_tried_alone(figures);
+        failure.or_else(|| self.sink.blocked())
     }
 
     /// Looks for a silence: records are in flight, or a commit is under way, and no report has come for a while. If the relay starts over,

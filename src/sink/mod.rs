@@ -33,9 +33,11 @@ pub mod sqs;
 pub mod stdout;
 #[cfg(all(test, feature = "ordered-queue"))]
 mod tests;
+mod tried_alone;
 
 pub(crate) use owned::emptied;
 pub use owned::{HeaderRoom, OwnedRecord};
+pub use tried_alone::TriedAlone;
 
 use crate::check_finding::CHECK;
 use crate::lsn::Lsn;
@@ -281,7 +283,8 @@ impl Failure {
 /// The class of a failure, which decides what the relay does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureClass {
-    /// The destination refuses the record itself, or one of its batch, and would do so again.
+    /// The destination says of the record itself, or of one of its batch, that it refuses it, and would do so again. The codes that say so
+    /// are a closed list of each destination.
     Row,
     /// The record's topic is missing, or walrelay may not write to it. Once that is fixed, the destination takes the record.
     Topic,
@@ -292,6 +295,22 @@ pub enum FailureClass {
     LogIn,
     /// The client gave up for a reason of its own, such as a fatal error after another record's failure.
     Client,
+    /// The destination gave an answer that is in none of its lists. It is no evidence about any row: the record waits, whatever
+    /// `--on-bad-row` says, and the destination shows which one it is ([`Sink::tried_alone`]).
+    Unlisted,
+}
+
+impl FailureClass {
+    /// How much a failure of the class explains: of several failures, the one with the highest rank counts.
+    pub const fn rank(self) -> u8 {
+        match self {
+            Self::Row => 4,
+            Self::Topic => 3,
+            Self::Unlisted => 2,
+            Self::Environment | Self::LogIn => 1,
+            Self::Client => 0,
+        }
+    }
 }
 
 /// The name under which a transactional destination works, and the progress that it keeps beside the records.
@@ -369,6 +388,9 @@ pub enum Rows {
 ///   may send one batch of the sequence, then halves of it. No record of that sequence moves before [`Sink::resolve`]; other sequences
 ///   go on. If a failure passes by itself (an unreachable broker, too few replicas), the destination sends the records again and
 ///   reports the failure by [`Sink::blocked`], never as a refusal.
+/// * **An unknown answer costs no row.** A failure of the class [`FailureClass::Unlisted`] is never reported as a refusal. The destination sends
+///   the records that may be its cause in sixteenths, without pauses, until one is left. It sends that one alone after 5, 10, 20, 40 and then
+///   every 60 seconds, and shows it by [`Sink::tried_alone`]. Other sequences go on meanwhile.
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
 /// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows
@@ -414,8 +436,14 @@ pub trait Sink {
     /// Closes the client as [`Sink::restart`] does, without starting another one. The sink takes nothing before a restart.
     fn close(&mut self) {}
 
-    /// The failure that a sequence waits for, if one does: one of the topic or of the environment, which passes by itself.
+    /// The failure that a sequence waits for, if one does: one of the topic or of the environment, which passes by itself, or an answer that
+    /// is in no list.
     fn blocked(&self) -> Option<Failure> {
+        None
+    }
+
+    /// The record that is sent alone for answers that are in no list; of several, the one that was enqueued first.
+    fn tried_alone(&self) -> Option<TriedAlone> {
         None
     }
 
@@ -500,6 +528,9 @@ macro_rules! hand_on {
     (@ $self:ident, $sink:expr, abandon) => { fn abandon(&mut $self) { $sink.abandon(); } };
     (@ $self:ident, $sink:expr, in_flight) => { fn in_flight(&$self) -> $crate::sink::InFlight { $sink.in_flight() } };
     (@ $self:ident, $sink:expr, blocked) => { fn blocked(&$self) -> Option<$crate::sink::Failure> { $sink.blocked() } };
+    (@ $self:ident, $sink:expr, tried_alone) => {
+        fn tried_alone(&$self) -> Option<$crate::sink::TriedAlone> { $sink.tried_alone() }
+    };
     (@ $self:ident, $sink:expr, problem) => { fn problem(&$self) -> Option<String> { $sink.problem() } };
     (@ $self:ident, $sink:expr, producers) => { fn producers(&$self) -> Option<u8> { $sink.producers() } };
     (@ $self:ident, $sink:expr, transaction_timeout) => {
@@ -509,5 +540,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 }

@@ -48,7 +48,7 @@ impl<S> Stopwatch<S> {
 }
 
 impl<S: Sink> Sink for Stopwatch<S> {
-    hand_on!(self => self.sink; resolve, in_flight, on_idle, blocked, problem);
+    hand_on!(self => self.sink; resolve, in_flight, on_idle, blocked, tried_alone, problem);
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let taken = self.sink.try_enqueue(record, tag);

@@ -274,7 +274,7 @@ impl<'r> Replay<'r> {
                     None => Ok(()),
                 }
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => {
                 self.sink.resolve(id, Resolution::Retry);
                 self.tell(&failure);
                 Ok(())

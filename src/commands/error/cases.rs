@@ -454,7 +454,9 @@ impl CommandError {
     /// Reading, publishing or remembering failed.
     pub(in crate::commands) fn dead_letters_failed(failure: Failure) -> Self {
         let remedy = match failure.class {
-            FailureClass::Environment | FailureClass::Client => Some("nothing is lost: run it again"),
+            FailureClass::Environment | FailureClass::Client | FailureClass::Unlisted => {
+                Some("nothing is lost: run it again")
+            }
             FailureClass::LogIn => {
                 Some("check the user and the password of the destination (-X, WALRELAY_<NAME>_…, --to)")
             }
@@ -490,7 +492,7 @@ const ANOTHER_KEY: &str =
 fn kind_of(failure: &Failure) -> ExitKind {
     match failure.class {
         FailureClass::Row | FailureClass::Topic | FailureClass::LogIn => Operator,
-        FailureClass::Environment | FailureClass::Client => Restart,
+        FailureClass::Environment | FailureClass::Client | FailureClass::Unlisted => Restart,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pgoutput::{Relation, RelationColumn, encode};
-use crate::sink::{DUPLICATE, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
+use crate::sink::{DUPLICATE, FailureClass, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU32;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::relay::{AskHolder, HeldSlot, HolderAnswer};
-use crate::sink::{Initialized, Owner, Token};
+use crate::sink::{FailureClass, Initialized, Owner, Token};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Once;

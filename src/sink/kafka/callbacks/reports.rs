@@ -103,7 +103,10 @@ impl KafkaSink {
                             last = Some((record, failure));
                         }
                         FailureClass::Topic => each(self.refused_in_transaction(ticket, record, failure)),
-                        FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
+                        FailureClass::Environment
+                        | FailureClass::LogIn
+                        | FailureClass::Client
+                        | FailureClass::Unlisted => {
                             each(Report::Failed(failure));
                         }
                     }

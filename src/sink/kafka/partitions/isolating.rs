@@ -35,7 +35,7 @@ impl Partitions {
                 partition.search = Search::of(0, 0, now);
                 self.hold(at, failure);
             }
-            FailureClass::Environment | FailureClass::LogIn => {
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Unlisted => {
                 partition.search = Search::of(0, 0, now);
                 partition.rest(now, failure);
             }
@@ -124,7 +124,7 @@ impl Partitions {
                 self.hold(at, failure);
                 false
             }
-            FailureClass::Environment | FailureClass::LogIn => {
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Unlisted => {
                 partition.rest(now, failure);
                 false
             }

@@ -23,7 +23,7 @@
 //! This file is pure and reads no clock.
 
 use super::entries::{Sequence, Ticket};
-use crate::sink::{Failure, FailureClass, OwnedRecord};
+use crate::sink::{Failure, OwnedRecord};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -330,18 +330,8 @@ impl Partition {
     /// Notes a failed record. The most serious failure counts.
     pub(super) fn failed(&mut self, returned: Returned, failure: Failure) {
         self.returned.push(returned);
-        if self.cause.as_ref().is_none_or(|cause| rank(failure.class) > rank(cause.class)) {
+        if self.cause.as_ref().is_none_or(|cause| failure.class.rank() > cause.class.rank()) {
             self.cause = Some(failure);
         }
-    }
-}
-
-/// How serious a failure is: which one of several counts.
-fn rank(class: FailureClass) -> u8 {
-    match class {
-        FailureClass::Row => 3,
-        FailureClass::Topic => 2,
-        FailureClass::Environment | FailureClass::LogIn => 1,
-        FailureClass::Client => 0,
     }
 }

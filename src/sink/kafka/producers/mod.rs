@@ -247,7 +247,9 @@ fn not_taken(record: &Record<'_>, code: RDKafkaErrorCode) -> NotTaken {
             FailureClass::Row | FailureClass::Topic => {
                 NotTaken::Refused(failure(format!("topic {}: {code}", record.topic)))
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => NotTaken::Later,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => {
+                NotTaken::Later
+            }
         },
     }
 }
