@@ -48,7 +48,7 @@ pub struct Group {
     /// The role that the tool logs in as; nothing: the superuser.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// The text behind `CREATE PUBLICATION name`; nothing: all tables, inserts.
+    /// The text behind `CREATE PUBLICATION name`; nothing: inserts of all tables that are there. `{tables}` stands for these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub publication: Option<String>,
     /// SQL that makes the slot `{slot}`; nothing: a slot of pgoutput.

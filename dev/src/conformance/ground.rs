@@ -20,6 +20,12 @@ use crate::postgres::{Postgres, unique_name};
 use crate::relay::Relay;
 use crate::{consume, postgres as server, process, provision, run_dir};
 
+/// The tables of the database, but for partitions and those of extensions. `None`: there are none.
+const TABLES: &str = "SELECT string_agg(format('%I.%I', n.nspname, c.relname), ', ' ORDER BY c.oid)
+    FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+   WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition AND c.oid >= 16384
+     AND NOT EXISTS (SELECT FROM pg_depend AS d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')";
+
 /// A deadline that only a failure reaches.
 pub const LONG: Duration = Duration::from_mins(3);
 
@@ -187,7 +193,12 @@ impl Ground {
             }
         }
         client.batch_execute("RESET search_path")?;
-        let what = group.publication.as_deref().unwrap_or("FOR ALL TABLES WITH (publish = 'insert')");
+        let what = group.publication.as_deref().unwrap_or("FOR TABLE {tables} WITH (publish = 'insert')");
+        let tables: Option<String> = client.query_one(TABLES, &[])?.get(0);
+        let what = match tables {
+            Some(tables) => what.replace("{tables}", &tables),
+            None => what.replace("FOR TABLE {tables}", ""),
+        };
         client.batch_execute(&format!("CREATE PUBLICATION {PUBLICATION} {what}"))?;
         Ok(site)
     }

@@ -9,7 +9,7 @@ use walrelay_dev::conformance::data::{Case, Statement};
 use super::draw::Draw;
 
 /// Publishes all that happens to rows.
-const PUBLICATION: &str = "FOR ALL TABLES";
+const PUBLICATION: &str = "FOR TABLE {tables}";
 
 /// Adds the changes. Returns the publication that carries them.
 pub(super) fn add(draw: &mut Draw, id_column: &str, case: &mut Case) -> Option<String> {
