@@ -42,6 +42,7 @@ impl Metrics {
     /// The reason why it might not, for people.
     pub fn ready(&self, now: Instant) -> Result<(), String> {
         self.streaming(now)?;
+        lock(&self.publication_gap).clone().map_or(Ok(()), Err)?;
         self.heard(now)?;
         self.acknowledging(now)
     }
@@ -120,6 +121,15 @@ mod tests {
             let reason = metrics.ready(now).unwrap_err();
             assert!(reason.starts_with(state.name()), "{reason}");
         }
+    }
+
+    #[test]
+    fn rows_that_reach_no_slot_are_the_reason_as_long_as_it_is_so() {
+        let (metrics, now) = streaming();
+        metrics.set_publication_gap(Some("table public.outbox is UNLOGGED".to_owned()));
+        assert_eq!(metrics.ready(now), Err("table public.outbox is UNLOGGED".to_owned()));
+        metrics.set_publication_gap(None);
+        assert_eq!(metrics.ready(now), Ok(()));
     }
 
     #[test]

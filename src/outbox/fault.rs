@@ -153,9 +153,9 @@ pub enum BadReason {
         /// The names tried.
         column: String,
     },
-    /// The row's table was in the publication when the row was committed. Now it is not, and `--table` does not name it. Nobody knows
-    /// whether it was a partition of a table that `--table` names.
-    #[error("its table is not in the publication any more, and --table does not name it")]
+    /// The row's table was in the publication when the row was committed. Now it is not, or it has lost its parent since, and `--table` does
+    /// not name it. It may have been a partition of a table that `--table` names.
+    #[error("its table left the publication or its parent table, and --table does not name it")]
     GoneTable,
     /// The row was updated, and `--on-update` is `stop`.
     #[error("it was updated, and --on-update is stop")]
@@ -244,8 +244,8 @@ impl BadReason {
     };
     const GONE_TABLE: BadKind = BadKind {
         label: "gone_table",
-        meaning: "its table left the publication, and --table does not name it",
-        fix: "leave out --table until its rows are published",
+        meaning: "its table left the publication or its parent table, and --table does not name it",
+        fix: "name it with --table as well until its rows are published",
     };
     const UPDATED: BadKind = BadKind {
         label: "updated",

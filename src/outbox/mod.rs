@@ -45,7 +45,7 @@ use crate::lsn::Lsn;
 use crate::pgoutput::{DataType, LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{TopicError, TopicRule};
 use crate::sink::Record;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The settings, and the known tables.
 #[derive(Debug)]
@@ -69,6 +69,10 @@ pub struct Outbox {
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
+    /// The tables that are or were published. `None`: the publication was not read yet.
+    known: Option<BTreeSet<RelationId>>,
+    /// See [`Outbox::take_new_tables`].
+    new_tables: Vec<String>,
     scratch: record::Scratch,
 }
 
@@ -93,9 +97,23 @@ enum RelationEntry {
     Undecided(Undecided),
     /// The table is published by this plan.
     Published(Box<TablePlan>),
+    /// As [`RelationEntry::Published`], and no row of it was read before. A row makes it published.
+    New(Box<TablePlan>),
+    /// The table is not published, and has lost a parent. See [`Standing::LostParent`].
+    LostParent(Box<TablePlan>),
     /// The publication no longer has the table, and `--table` does not name it. But it has the shape of an outbox, so most likely it is
     /// a partition that was detached or dropped. Its rows are bad rows, so that none is skipped silently.
     Removed(Box<TablePlan>),
+}
+
+impl RelationEntry {
+    /// The plan of a table whose rows are published, or are bad rows.
+    fn plan(&self) -> Option<&TablePlan> {
+        match self {
+            Self::Published(plan) | Self::New(plan) | Self::LostParent(plan) | Self::Removed(plan) => Some(plan),
+            Self::NotPublished | Self::Undecided(_) => None,
+        }
+    }
 }
 
 /// A table for which the publication, as last read, does not decide whether it is published.
@@ -175,6 +193,8 @@ impl Outbox {
             details: Details::default(),
             details_as_of: Lsn::ZERO,
             readings: Vec::new(),
+            known: None,
+            new_tables: Vec::new(),
             scratch: record::Scratch::default(),
         })
     }
@@ -243,6 +263,14 @@ impl Outbox {
             self.domains.add_from_catalog(&table.domains);
         }
         let covered: Vec<&PublishedTable> = tables.iter().filter(|table| self.tables.covers(table)).collect();
+        let ids = covered.iter().map(|table| table.relation.id);
+        match &mut self.known {
+            None => self.known = Some(ids.collect()),
+            Some(known) => {
+                let new = covered.iter().filter(|table| known.insert(table.relation.id));
+                self.new_tables.extend(new.map(|table| TableName::of(&table.relation).to_string()));
+            }
+        }
         let plans: Vec<TablePlan> =
             covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
@@ -261,6 +289,18 @@ impl Outbox {
             Some(other) => Err(PlanError::EnvelopesDiffer { one: shown(first), other: shown(other) }),
             None => Ok(()),
         }
+    }
+
+    /// Takes the tables that have lost a parent since the slot's position: they were partitions or children of a table, and nothing in the
+    /// publication shows that now. To be called between [`Outbox::set_read_position`] and the first [`Outbox::published`].
+    pub fn lost_parents(&mut self, tables: impl IntoIterator<Item = RelationId>) {
+        self.tables.lost_parents(tables);
+    }
+
+    /// Returns, as `schema.table`, the tables whose rows are published for the first time, apart from those that the publication had when it
+    /// was first read. Each is returned once.
+    pub fn take_new_tables(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.new_tables)
     }
 
     /// The columns of the tables that [`Outbox::published`] took last. Partitions that are read alike appear once, under the name of
@@ -315,7 +355,13 @@ impl Outbox {
         let id = relation.id;
         self.relations.remove(&id);
         let entry = match self.tables.standing(relation) {
+            Standing::Published if self.known.as_ref().is_some_and(|known| !known.contains(&id)) => {
+                RelationEntry::New(Box::new(self.mapped(relation)?))
+            }
             Standing::Published => RelationEntry::Published(Box::new(self.mapped(relation)?)),
+            Standing::LostParent => self
+                .plan_if_mappable(relation)
+                .map_or(RelationEntry::NotPublished, |plan| RelationEntry::LostParent(Box::new(plan))),
             Standing::Renamed => {
                 let earlier = Some(Box::new(self.mapped(relation)?));
                 RelationEntry::Undecided(Undecided { earlier, ..self.undecided(relation, false) })
@@ -356,6 +402,12 @@ impl Outbox {
     #[cold]
     fn decide(&mut self, relation: RelationId, position: Lsn) -> Result<(), RowError> {
         let Some(entry) = self.relations.get_mut(&relation) else { return Err(RowError::UnknownRelation(relation)) };
+        if let RelationEntry::New(plan) = entry {
+            self.known.get_or_insert_default().insert(relation);
+            self.new_tables.push(plan.table().to_owned());
+            *entry = RelationEntry::Published(plan.clone());
+            return Ok(());
+        }
         let RelationEntry::Undecided(Undecided { name, mappable, known, earlier }) = entry else { return Ok(()) };
         let is_settled_by_read = self.tables.is_settled_by_read(position);
         if let Some(plan) = earlier.take_if(|_| is_settled_by_read) {
@@ -381,10 +433,7 @@ impl Outbox {
 
     /// The plan of a table whose rows are published or are bad rows.
     pub fn plan(&self, relation: RelationId) -> Option<&TablePlan> {
-        match self.relations.get(&relation) {
-            Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) => Some(plan),
-            Some(RelationEntry::NotPublished | RelationEntry::Undecided(_)) | None => None,
-        }
+        self.relations.get(&relation).and_then(RelationEntry::plan)
     }
 
     /// The table's name, for people.
@@ -430,9 +479,12 @@ impl Outbox {
     ) -> Result<RowOutcome<T>, RowError> {
         let plan = match self.relations.get(&relation) {
             Some(RelationEntry::Published(plan)) => plan,
-            Some(RelationEntry::NotPublished) => return Ok(RowOutcome::NotPublished),
             Some(RelationEntry::Removed(_)) => return Err(self.removed_table_row(relation, tuple, context)),
-            Some(RelationEntry::Undecided(_)) | None => {
+            Some(RelationEntry::LostParent(_)) if self.tables.may_have_had_parent(context.final_lsn) => {
+                return Err(self.removed_table_row(relation, tuple, context));
+            }
+            Some(RelationEntry::NotPublished | RelationEntry::LostParent(_)) => return Ok(RowOutcome::NotPublished),
+            Some(RelationEntry::New(_) | RelationEntry::Undecided(_)) | None => {
                 self.decide(relation, context.final_lsn)?;
                 let Some(RelationEntry::Published(plan)) = self.relations.get(&relation) else {
                     return Ok(RowOutcome::NotPublished);
@@ -457,7 +509,8 @@ impl Outbox {
         if let Some(RelationEntry::Undecided(_)) | None = self.relations.get(&relation) {
             self.decide(relation, final_lsn)?;
         }
-        Ok(self.plan(relation).map(|_| self.mapping.on_update))
+        let entry = self.relations.get(&relation).filter(|entry| !matches!(entry, RelationEntry::LostParent(_)));
+        Ok(entry.and_then(RelationEntry::plan).map(|_| self.mapping.on_update))
     }
 
     /// Whether messages with this prefix are published.
@@ -479,9 +532,7 @@ impl Outbox {
 
     /// A row's id for a log line or an error, shortened. `None` if it is null, or if the table is not published.
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
-        let Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) = self.relations.get(&relation) else {
-            return None;
-        };
+        let plan = self.relations.get(&relation).and_then(RelationEntry::plan)?;
         let columns = self.scratch.columns(plan, tuple).ok()?;
         let row = record::Row { plan, columns: &columns, mapping: &self.mapping, topic: &self.topic, context };
         row.shown_id()

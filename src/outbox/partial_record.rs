@@ -23,7 +23,7 @@ impl Outbox {
         context: &RowContext,
         take: impl FnOnce(&Record<'_>) -> T,
     ) -> Result<RowOutcome<T>, RowError> {
-        let Some(RelationEntry::Published(plan) | RelationEntry::Removed(plan)) = self.relations.get(&relation) else {
+        let Some(plan) = self.relations.get(&relation).and_then(RelationEntry::plan) else {
             return Ok(RowOutcome::NotPublished);
         };
         let Self { mapping, topic, scratch, .. } = self;

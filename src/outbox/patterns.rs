@@ -82,11 +82,19 @@ impl TablePatterns {
 
     /// Whether a table is captured.
     pub fn capture(&self, relation: &Relation) -> bool {
-        let table = format!("{}.{}", relation.namespace, relation.name);
-        self.parts
-            .iter()
-            .filter(|part| !part.list.is_of_columns())
-            .all(|part| part.captures(if part.list.is_of_schemas() { &relation.namespace } else { &table }))
+        self.capture_name(&relation.namespace, &relation.name)
+    }
+
+    /// Whether a table of this name is captured.
+    pub fn capture_name(&self, schema: &str, name: &str) -> bool {
+        let table = format!("{schema}.{name}");
+        let mut parts = self.parts.iter().filter(|part| !part.list.is_of_columns());
+        parts.all(|part| part.captures(if part.list.is_of_schemas() { schema } else { &table }))
+    }
+
+    /// Whether a list says which tables or schemas are captured, and not only which are left out.
+    pub fn include_some(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.list, List::IncludeTables | List::IncludeSchemas))
     }
 
     /// Whether a column of `table` (`schema.table`) is captured.

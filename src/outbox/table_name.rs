@@ -9,6 +9,9 @@ use std::fmt;
 /// Postgres truncates longer names (NAMEDATALEN - 1).
 pub const MAX_NAME_BYTES: usize = 63;
 
+/// The word before a table whose children by `INHERITS` are left out.
+const ONLY: &str = "ONLY";
+
 /// A table's name, as Postgres stores it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName {
@@ -60,6 +63,20 @@ impl TableName {
         let plain = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         let part = |name: &str| if plain(name) { name.to_owned() } else { pg::identifier(name) };
         format!("{}.{}", part(&self.schema), part(&self.name))
+    }
+
+    /// The name as `--table` takes it. `only`: its children by `INHERITS` are left out.
+    pub(crate) fn as_typed_only(&self, only: bool) -> String {
+        if only { format!("{ONLY} {}", self.as_typed()) } else { self.as_typed() }
+    }
+
+    /// Parses a value of `--table`: a name, or `ONLY` and a name, as in SQL. Returns the name, and whether `ONLY` is before it.
+    pub(crate) fn parse_only(text: &str) -> Option<(Self, bool)> {
+        let after = text.trim().split_once(char::is_whitespace).filter(|(word, _)| word.eq_ignore_ascii_case(ONLY));
+        match after {
+            Some((_, name)) => Some((Self::parse(name)?, true)),
+            None => Some((Self::parse(text)?, false)),
+        }
     }
 
     /// Parses the name as SQL does: what is not in double quotes is folded to lower case. `None`: the text is not a table's name.
@@ -127,6 +144,18 @@ mod tests {
         table("Shop.Outbox", "shop", "outbox");
         table("shop.\"Out.Box\"", "shop", "Out.Box");
         table("\"My \"\"Schema\"\"\".outbox", "My \"Schema\"", "outbox");
+    }
+
+    #[test]
+    fn only_is_read_before_a_name_and_is_no_part_of_it() {
+        let parsed = |text| TableName::parse_only(text).map(|(table, only)| (table.as_typed_only(only), only));
+        let is = |typed: &str, only| Some((typed.to_owned(), only));
+        assert_eq!(parsed("outbox"), is("public.outbox", false));
+        assert_eq!(parsed("ONLY shop.Outbox"), is("ONLY shop.outbox", true));
+        assert_eq!(parsed(" only  \"Out box\""), is("ONLY public.\"Out box\"", true));
+        assert_eq!(parsed("\"ONLY x\""), is("public.\"ONLY x\"", false));
+        assert_eq!((parsed("only"), parsed("ONLY ")), (is("public.only", false), is("public.only", false)));
+        assert_eq!(parsed("ONLY a.b.c"), None);
     }
 
     #[test]

@@ -5,9 +5,9 @@
 //! read; names in the stream. Out: a table's [`Standing`]. A table is *covered* if `--table` names it or a partitioned table above it,
 //! or if `--table` names no table. This file knows no rows and no columns.
 //!
-//! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. There is
-//! one exception, which cannot be detected: a partition that was detached before this process first read the publication, and that the
-//! publication holds as a table of its own.
+//! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. That holds for
+//! a partition, too, that was detached before this process first read the publication, and that the publication holds as a table of its
+//! own: the catalog shows that it has lost a parent since the slot's position ([`Standing::LostParent`]).
 
 use crate::lsn::Lsn;
 use crate::outbox::{TableName, TablePatterns};
@@ -31,6 +31,9 @@ pub(super) struct Tables {
     read_position: Lsn,
     /// The tables whose rows made the relay read the publication again, and whether they have the shape of an outbox.
     requested: BTreeMap<(String, String), bool>,
+    /// The tables that had lost their parent when the publication was first read, and the position of that read. Rows of earlier
+    /// transactions may be those of a covered table.
+    lost_parents: (HashSet<RelationId>, Lsn),
 }
 
 /// Whether a table is published, as far as the last read of the publication shows.
@@ -42,6 +45,9 @@ pub(super) enum Standing {
     Renamed,
     /// The table is not published, and cannot have become published.
     NotPublished,
+    /// The table is not published, and it has lost a parent since the slot's position. Its rows from before the first read of the publication
+    /// may have been those of a table that `--table` names.
+    LostParent,
     /// The table was not published. But since then it may have become a partition of a table that `--table` names, or its parent may
     /// have been given such a name.
     MaybeAttached,
@@ -62,7 +68,18 @@ impl Tables {
             covered: HashSet::new(),
             read_position: Lsn::ZERO,
             requested: BTreeMap::new(),
+            lost_parents: (HashSet::new(), Lsn::ZERO),
         }
+    }
+
+    /// Takes the tables that have lost a parent since the slot's position, before the publication's tables are first taken.
+    pub(super) fn lost_parents(&mut self, tables: impl IntoIterator<Item = RelationId>) {
+        self.lost_parents = (tables.into_iter().collect(), self.read_position);
+    }
+
+    /// Whether a transaction that commits at `position` came before the first read, which found tables that had lost their parent.
+    pub(super) fn may_have_had_parent(&self, position: Lsn) -> bool {
+        position < self.lost_parents.1
     }
 
     pub(super) fn restrict(&mut self, patterns: TablePatterns) {
@@ -91,6 +108,7 @@ impl Tables {
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {
             true => Standing::Published,
+            false if self.lost_parents.0.contains(&table.relation.id) => Standing::LostParent,
             // Its parent may have been renamed since, to a name of `--table`.
             false if by_parts || !table.ancestors.is_empty() => Standing::MaybeAttached,
             false => Standing::NotPublished,

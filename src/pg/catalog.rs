@@ -121,6 +121,22 @@ pub fn left_out(connection: &mut Connection, publication: &str) -> Result<Vec<(S
     Ok(rows.iter().filter_map(name).collect())
 }
 
+/// Whether the publication has all tables of a schema.
+///
+/// # Errors
+/// The connection broke.
+pub fn has_schemas(connection: &mut Connection, publication: &str) -> Result<bool, Error> {
+    // pg_publication_namespace came with version 15. Its rows depend on the schema.
+    let rows = connection.query(&format!(
+        "SELECT FROM pg_catalog.pg_publication AS p
+           JOIN pg_catalog.pg_depend AS s ON s.refclassid = 'pg_catalog.pg_publication'::regclass AND s.refobjid = p.oid
+           JOIN pg_catalog.pg_depend AS o ON o.classid = s.classid AND o.objid = s.objid
+          WHERE p.pubname = {} AND o.refclassid = 'pg_catalog.pg_namespace'::regclass LIMIT 1",
+        literal(publication)
+    ))?;
+    Ok(!rows.is_empty())
+}
+
 /// As SQL, publishes `table`, which a publication of all tables leaves out. The other tables stay out.
 pub(crate) fn no_longer_left_out(publication: &str, left_out: &[(String, String)], table: (&str, &str)) -> String {
     let others = left_out.iter().filter(|(schema, name)| (schema.as_str(), name.as_str()) != table);
@@ -302,6 +318,37 @@ pub fn role(connection: &mut Connection, name: &str) -> Result<Option<RoleRow>, 
         connects: row.is_true(2),
         reads_stats: row.is_true(3),
     }))
+}
+
+/// A table that a subscription writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubscribedTable {
+    /// The subscription.
+    pub subscription: String,
+    /// The table's schema.
+    pub schema: String,
+    /// The table.
+    pub table: String,
+}
+
+/// Those of the tables `oids` that subscriptions write.
+///
+/// # Errors
+/// The role may not see them, or the connection broke.
+pub fn subscriptions(connection: &mut Connection, oids: &[u32]) -> Result<Vec<SubscribedTable>, Error> {
+    let oids: Vec<String> = oids.iter().map(u32::to_string).collect();
+    let rows = connection.query(&format!(
+        "SELECT s.subname, n.nspname, c.relname
+           FROM pg_catalog.pg_subscription_rel AS m JOIN pg_catalog.pg_subscription AS s ON s.oid = m.srsubid
+           JOIN pg_catalog.pg_class AS c ON c.oid = m.srrelid JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE m.srrelid = ANY ('{{{}}}'::oid[]) ORDER BY 1, 2, 3",
+        oids.join(",")
+    ))?;
+    let one = |row: &Row| {
+        let text = |index| row.text(index).map(str::to_owned);
+        Some(SubscribedTable { subscription: text(0)?, schema: text(1)?, table: text(2)? })
+    };
+    Ok(rows.iter().filter_map(one).collect())
 }
 
 /// Whether the server is Amazon's, where membership in a role gives REPLICATION.

@@ -22,6 +22,8 @@ pub struct PluginOptions<'a> {
     pub binary: bool,
     /// Whether logical messages come as well.
     pub messages: bool,
+    /// Whether rows are left out that a subscription applied (since 16).
+    pub only_local: bool,
 }
 
 impl PluginOptions<'_> {
@@ -34,6 +36,9 @@ impl PluginOptions<'_> {
         }
         if self.messages {
             options.push_str(", messages 'true'");
+        }
+        if self.only_local {
+            options.push_str(", origin 'none'");
         }
         format!("START_REPLICATION SLOT {} LOGICAL {start} ({options})", identifier(slot))
     }

@@ -29,6 +29,7 @@ pub mod snapshot;
 mod socket;
 pub mod source;
 mod stream;
+pub mod table_tree;
 mod tls;
 mod window;
 

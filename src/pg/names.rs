@@ -11,7 +11,7 @@ use super::{identifier, literal, server};
 use crate::pgoutput::{PublishedTable, RelationColumn};
 
 /// Column lists and row filters came with this version.
-const LISTS_SINCE: u32 = 150_000;
+pub(super) const LISTS_SINCE: u32 = 150_000;
 
 /// The most names that are returned.
 const MOST: u32 = 100;

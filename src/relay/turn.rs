@@ -220,6 +220,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Some(Open::AlreadyReceived) => {}
             None => return Err(session.out_of_place("Commit", "outside any transaction")),
         }
+        for table in self.outbox.take_new_tables() {
+            tracing::info!(table, "reading a table for the first time");
+        }
         session.received = session.received.max(commit.end_lsn);
         Ok(())
     }

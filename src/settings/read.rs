@@ -35,6 +35,8 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 const DELIVERIES: [(&str, Delivery); 2] =
     [("at-least-once", Delivery::AtLeastOnce), ("exactly-once", Delivery::ExactlyOnce { one_replica: false })];
 
+const ORIGINS: [(&str, bool); 2] = [("any", false), ("local", true)];
+
 const ON_STOP: [(&str, OnStop); 2] = [("exit", OnStop::Exit), ("hold", OnStop::Hold)];
 
 /// The largest limit of librdkafka's queue, which takes KiB in 31 bits.
@@ -74,7 +76,7 @@ impl SettingsReader<'_> {
         let shard = self.shard(&place)?;
         let SlotSettings { source, publication, slot } = place;
         let limits = self.limits()?;
-        let tables = self.tables()?;
+        let NamedTables { tables, without_children } = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
         let bad_rows = self.bad_rows(&slot, destination.kind())?;
         let delivery = self.delivery()?;
@@ -90,6 +92,8 @@ impl SettingsReader<'_> {
             setup: self.layers.is_on("setup")?,
             table_patterns: self.table_patterns(&tables),
             tables,
+            without_children,
+            only_local: self.one_of("origin", &ORIGINS)?.unwrap_or_default(),
             accept_slot_at: self.lsn("accept-slot-at")?,
             dry_run: self.layers.is_on("dry-run")?,
             mapping: self.mapping(destination.as_ref())?,
@@ -145,11 +149,13 @@ impl SettingsReader<'_> {
         let shards = self.shards(&place)?;
         let SlotSettings { source, publication, slot } = place;
         let backfill = args.backfill.then(|| self.backfill_after_setup()).transpose()?;
+        let NamedTables { tables, without_children } = self.tables()?;
         let request = setup::SetupRequest {
             source,
             publication,
             slot,
-            tables: self.tables()?,
+            tables,
+            without_children,
             apply: args.apply,
             failover: args.failover,
             role: self.name("role")?,
@@ -229,7 +235,7 @@ impl SettingsReader<'_> {
         }
         Ok(prune::PruneRequest {
             place,
-            tables: self.tables()?,
+            tables: self.tables()?.tables,
             older_than,
             id_column,
             age_column: self.name("age-column")?,
@@ -239,6 +245,7 @@ impl SettingsReader<'_> {
             timeout: self.span("timeout")?,
             partitions: args.partitions,
             dry_run: args.dry_run,
+            only_local: self.one_of("origin", &ORIGINS)?,
             force: args.force,
         })
     }
@@ -305,16 +312,19 @@ impl SettingsReader<'_> {
         self.layers.one(setting)?.map(name).transpose()
     }
 
-    fn tables(&mut self) -> Result<Vec<TableName>, SettingError> {
-        let mut tables = Vec::new();
+    fn tables(&mut self) -> Result<NamedTables, SettingError> {
+        let mut named = NamedTables::default();
         for given in self.layers.many("table") {
-            let table = table(&given)?;
-            self.warnings.extend(folded(&given, &table));
-            if !tables.contains(&table) {
-                tables.push(table);
+            let (table, only) = TableName::parse_only(&given.text).ok_or_else(|| given.invalid(names::TABLE, None))?;
+            self.warnings.extend(folded(&given, &table, only));
+            if only && !named.without_children.contains(&table) {
+                named.without_children.push(table.clone());
+            }
+            if !named.tables.contains(&table) {
+                named.tables.push(table);
             }
         }
-        Ok(tables)
+        Ok(named)
     }
 
     fn http(&self) -> Result<Option<HttpAddress>, SettingError> {
@@ -451,9 +461,24 @@ pub(super) fn name(given: Given) -> Result<String, SettingError> {
     if is_name(&given.text) { Ok(given.text) } else { Err(given.invalid(names::NAME, None)) }
 }
 
-/// Warns of capitals without quotes, which the user may mean exactly.
-fn folded(given: &Given, table: &TableName) -> Option<String> {
-    let has_capitals = !given.text.contains('"') && given.text.bytes().any(|byte| byte.is_ascii_uppercase());
+/// The values of `--table`.
+#[derive(Default)]
+struct NamedTables {
+    /// Each table, once.
+    tables: Vec<TableName>,
+    /// Those of them that were given as `ONLY table`.
+    without_children: Vec<TableName>,
+}
+
+/// Warns of capitals without quotes, which the user may mean exactly. `only`: the word `ONLY` comes before the name.
+fn folded(given: &Given, table: &TableName, only: bool) -> Option<String> {
+    let name = given
+        .text
+        .trim()
+        .split_once(char::is_whitespace)
+        .filter(|_| only)
+        .map_or(given.text.as_str(), |(_, name)| name);
+    let has_capitals = !name.contains('"') && name.bytes().any(|byte| byte.is_ascii_uppercase());
     has_capitals
         .then(|| format!("{}: {} is read as {table}, as in SQL; double quotes keep capitals", given.origin, given.text))
 }

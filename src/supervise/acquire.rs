@@ -167,6 +167,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         // earlier rows with the tables' present columns, or leave these rows out.
         let mut control = self.known.open_query_connection(target, Purpose::Control)?;
         check_wal_level(&mut control)?;
+        check_origin(&mut control, target)?;
         let mark = catalog::publication_mark(&mut control, &target.publication)?;
         if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
             return Ok(None);
@@ -174,6 +175,9 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         let (binary, unmappable) =
             read_publication_again(&mut control, target, (flushed, &mut self.known.listed), self.relay.outbox_mut())?;
         self.known.log_readings(self.relay.outbox_mut().readings());
+        for table in self.relay.outbox_mut().take_new_tables() {
+            tracing::info!(table, "reading a table for the first time");
+        }
         let wal_sender_timeout = server::wal_sender_timeout(&mut control)?;
         self.known.idle_slot_timeout = server::idle_slot_timeout(&mut control)?;
         let patience = wal_sender_timeout.into_iter().chain(server::tcp_user_timeout(&mut control)?).min();
@@ -191,7 +195,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             confirmed = create_temporary_slot(&mut connection, slot)?;
         }
         drop(control);
-        let options = PluginOptions { publication: &target.publication, binary, messages: target.messages };
+        let options = PluginOptions { binary, ..target.plugin_options() };
         let (stream, since, freed) = self.start(connection, slot, &options)?;
         self.set_identity(mark.comment.as_deref())?;
         let own = stream.backend_pid();
@@ -427,6 +431,16 @@ fn check_wal_level(connection: &mut Connection) -> Result<(), RunError> {
         return Ok(());
     }
     Err(RunError::wal_level(&server.wal_level))
+}
+
+fn check_origin(connection: &mut Connection, target: &StreamTarget) -> Result<(), RunError> {
+    /// The first version whose `pgoutput` leaves rows of other origins out.
+    const ORIGINS: u32 = 160_000;
+    if !target.only_local {
+        return Ok(());
+    }
+    let server = catalog::server(connection)?;
+    if server.version < ORIGINS { Err(RunError::no_origin(&server.version_text)) } else { Ok(()) }
 }
 
 fn create_temporary_slot(connection: &mut Connection, slot: &str) -> Result<Option<Lsn>, RunError> {

@@ -5,7 +5,7 @@
 //! where nobody can be asked, the error's own hint stands.
 
 use super::StreamTarget;
-use super::error::{REPUBLISH_PAGE, RunCause, RunError, not_sent};
+use super::error::{REPUBLISH_PAGE, RunCause, RunError, for_messages, not_sent};
 use crate::outbox::{HiddenColumns, Outbox, PlanError, TableName};
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
@@ -90,11 +90,13 @@ impl Surroundings {
     pub(crate) fn advised(&self, error: RunError) -> RunError {
         let remedy = match &error.cause {
             RunCause::NoPublication { publication, .. } => Some(self.no_publication(publication)),
-            RunCause::NoTables { publication } => self.outbox().map(|table| self.add(table, publication)),
+            RunCause::NoTables { publication } => self.outbox().and_then(|table| self.add(table, publication)),
+            RunCause::Grows { publication, messages, .. } => self.choose(publication, *messages),
             RunCause::NoSlot { slot, was_there: false } => self.other_slot(slot),
             RunCause::TableNotPublished { table, published, publication } => {
                 let is_of_all = self.left_out.is_some();
-                self.instead_of(table, published).or_else(|| is_of_all.then(|| self.add(table, publication)))
+                let add = || self.add(table, publication).unwrap_or_else(|| Self::unpublishable(table));
+                self.instead_of(table, published).or_else(|| is_of_all.then(add))
             }
             RunCause::Postgres(answer) => match pg::right_to_note(answer, &identifier(&self.user)) {
                 Some(right) => Some(Remedy::sql(right)),
@@ -112,13 +114,33 @@ impl Surroundings {
         error.advised(remedy)
     }
 
-    /// Returns the SQL that adds a table to the publication.
-    fn add(&self, table: &TableName, publication: &str) -> Remedy {
+    /// Returns the SQL that adds a table to the publication. `None`: it is of all tables, and leaves this one not out.
+    fn add(&self, table: &TableName, publication: &str) -> Option<Remedy> {
         let sql = match &self.left_out {
+            Some(left_out) if !left_out.contains(&(table.schema.clone(), table.name.clone())) => return None,
             Some(left_out) => catalog::no_longer_left_out(publication, left_out, (&table.schema, &table.name)),
             None => format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(publication), table.sql()),
         };
-        Remedy::sql(format!("{sql};")).and(not_sent(&table.as_typed()))
+        Some(Remedy::sql(format!("{sql};")).and(not_sent(&table.as_typed())))
+    }
+
+    /// The remedy for a table that no publication of all tables has.
+    fn unpublishable(table: &TableName) -> Remedy {
+        format!("no publication has a view, or a temporary or foreign table: name a table that has rows of its own instead of {table}").into()
+    }
+
+    /// Returns `--table` flags that name each table of the publication that looks like an outbox. `None`: none does.
+    fn choose(&self, publication: &str, messages: bool) -> Option<Remedy> {
+        if self.published.is_empty() {
+            return None;
+        }
+        let run = self.published.iter().fold(Command::new("run"), |run, table| run.set("--table", table.as_typed()));
+        let mut remedy = Remedy::from(run);
+        if self.published.len() > 1 {
+            remedy = remedy
+                .and("; leave out each table that is none, such as a copy of the outbox: the slot passes its rows");
+        }
+        Some(if messages { remedy.and(for_messages(publication)) } else { remedy })
     }
 
     fn replication(&self) -> Remedy {
@@ -271,6 +293,7 @@ fn needs_a_look(error: &RunError) -> bool {
         error.cause,
         RunCause::NoPublication { .. }
             | RunCause::NoTables { .. }
+            | RunCause::Grows { .. }
             | RunCause::NoSlot { .. }
             | RunCause::TableNotPublished { .. }
             | RunCause::Unmappable(_)
@@ -476,6 +499,22 @@ mod tests {
             let hint = remedy(&around, error);
             assert!(hint.starts_with("ALTER PUBLICATION \"p\" SET ALL TABLES; -- rows committed before"), "{hint}");
         }
+    }
+
+    #[test]
+    fn each_table_that_looks_like_an_outbox_is_named_if_the_publication_grows_by_itself() {
+        let around = around(&[], &[], &[]);
+        let hint = remedy(&around, RunError::grows("p", true, true));
+        assert!(hint.starts_with("walrelay run --table public.outbox --table public.other; leave out"), "{hint}");
+        assert!(hint.ends_with("CREATE PUBLICATION \"p_messages\" WITH (publish = 'insert');"), "{hint}");
+    }
+
+    #[test]
+    fn no_version_is_told_to_set_all_tables_where_the_publication_does_not_leave_the_table_out() {
+        let mut around = around(&["outbox"], &[], &["outbox"]);
+        around.left_out = Some(Vec::new());
+        let hint = remedy(&around, RunError::table_not_published(table("outbox"), "p", Vec::new()));
+        assert!(!hint.contains("ALTER"), "{hint}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod acquire;
 mod advice;
 mod backoff;
+pub(crate) mod coverage;
 mod error;
 mod holder;
 mod publication;
@@ -18,7 +19,7 @@ pub(crate) use advice::Surroundings;
 pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{ExitError, ExitKind, REPUBLISH_PAGE, RunCause, RunError};
-pub(crate) use publication::{details_now, read_tables, unpublished};
+pub(crate) use publication::{SeenTables, details_now, read_tables, refusals, uncovered};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
 
@@ -28,7 +29,7 @@ use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
-use crate::pg::{self, Recovery};
+use crate::pg::{self, PluginOptions, Recovery};
 use crate::positions::Position;
 use crate::relay::{Clock, ProgressMismatch, ProtocolError, Relay, StreamEnd, Why};
 use crate::remedy::Remedy;
@@ -77,16 +78,34 @@ pub struct StreamTarget {
     pub shard: Option<Shard>,
     /// The tables to publish. Empty: all.
     pub tables: Vec<TableName>,
+    /// Those of `tables` whose children by `INHERITS` are left out.
+    pub without_children: Vec<TableName>,
     /// The tables to publish if `tables` is empty.
     pub patterns: TablePatterns,
     /// Whether logical messages are read as well.
     pub messages: bool,
+    /// Whether rows are left out that a subscription applied.
+    pub only_local: bool,
     /// The largest change, in bytes.
     pub max_row: usize,
     /// The temporary slot to read instead. Nothing is confirmed then.
     pub temporary_slot: Option<String>,
     /// If the slot is at this position, it is read although nothing proves that it is the one that was read before.
     pub accept_slot_at: Option<Lsn>,
+}
+
+impl StreamTarget {
+    /// The tables that the settings want.
+    pub(crate) fn wanted(&self) -> coverage::Wanted<'_> {
+        let Self { tables, without_children, patterns, .. } = self;
+        coverage::Wanted { tables, without_children, patterns }
+    }
+
+    /// The options for the output plugin, with values in text form.
+    fn plugin_options(&self) -> PluginOptions<'_> {
+        let Self { publication, messages, only_local, .. } = self;
+        PluginOptions { publication, binary: false, messages: *messages, only_local: *only_local }
+    }
 }
 
 /// Keeps the stream of one slot running.

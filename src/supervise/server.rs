@@ -12,7 +12,7 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
 use crate::pg::pooler::Pooler;
-use crate::pg::{self, Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, Upstream};
+use crate::pg::{self, Connection, Error, Purpose, Recovery, ReplicationStream, Upstream};
 use crate::relay::{Clock, Relay};
 use crate::remedy::Remedy;
 use crate::sink::Sink;
@@ -128,8 +128,7 @@ impl Server for PgServer {
     fn use_slot(&mut self, lsn: Lsn) -> Result<Option<u32>, Error> {
         let target = &self.target;
         let connection = self.known.open_query_connection(target, Purpose::Replication)?;
-        let options = PluginOptions { publication: &target.publication, binary: false, messages: target.messages };
-        let started = connection.start_replication(&target.slot, lsn, &options, target.max_row);
+        let started = connection.start_replication(&target.slot, lsn, &target.plugin_options(), target.max_row);
         let mut stream = started.map_err(|(_, error)| error)?;
         stream.finish(USED_WITHIN)?;
         Ok(Some(stream.backend_pid()))

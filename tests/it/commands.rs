@@ -62,6 +62,7 @@ impl Place {
             publication: self.publication.clone(),
             slot: self.slot.clone(),
             tables: vec![outbox()],
+            without_children: Vec::new(),
             apply: true,
             failover: false,
             role: None,
@@ -386,7 +387,8 @@ fn teardown_drops_the_slot_and_its_mark_so_that_all_can_start_over() {
 fn teardown_does_not_touch_a_slot_that_is_read_and_names_the_reader() {
     let place = Place::new();
     done(&place.setup());
-    let options = walrelay::pg::PluginOptions { publication: "walrelay", binary: false, messages: false };
+    let options =
+        walrelay::pg::PluginOptions { publication: "walrelay", binary: false, messages: false, only_local: false };
     let reader = Connection::open(&place.source(), Purpose::Replication).unwrap();
     let stream = reader.start_replication(&place.slot, walrelay::lsn::Lsn::ZERO, &options, 1 << 20).unwrap();
     let error = place.teardown(true).1.unwrap_err();

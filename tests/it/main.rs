@@ -24,6 +24,7 @@ mod cloudevents;
 mod commands;
 mod conformance;
 mod consumers;
+mod coverage;
 mod cut_off;
 mod dead_letters;
 mod domains;

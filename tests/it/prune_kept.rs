@@ -30,19 +30,39 @@ fn rows_that_were_inserted_while_the_table_was_unlogged_stay() {
 fn partitions_that_are_unlogged_stay() {
     let lane = Lane::empty();
     lane.sql(&format!("{} PARTITION BY LIST (id)", AGED.replace("text PRIMARY KEY", "text")));
-    lane.sql("CREATE UNLOGGED TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a')");
+    lane.sql("CREATE TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a')");
     lane.sql("CREATE TABLE outbox_b PARTITION OF outbox DEFAULT");
     lane.publish("outbox");
     lane.make_slot();
     let lane = proven(lane);
-    lane.sql(&old(&["a", "b"]));
     let _relay = lane.streaming(&["--table", "outbox"]);
+    lane.sql("ALTER TABLE outbox_a SET UNLOGGED");
+    lane.sql(&old(&["a", "b"]));
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 2 && text.contains("does not have all of its partitions"), "{text}");
     lane.sql("ALTER TABLE outbox_a SET LOGGED");
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 0 && text.contains("1 rows stay that outbox_a had"), "{text}");
     assert_eq!(left(&lane), ["a"]);
+}
+
+#[test]
+fn rows_that_a_subscription_may_have_applied_stay_until_it_is_said_that_the_relay_publishes_them() {
+    let (lane, there) = (proven(Lane::with(AGED, "outbox")), Lane::with(AGED, "outbox"));
+    lane.sql(&old(&["1"]));
+    let _relay = lane.streaming(&[]);
+    lane.sql(&format!(
+        "CREATE SUBSCRIPTION {} CONNECTION '{}' PUBLICATION {}
+           WITH (create_slot = false, enabled = false, copy_data = false, slot_name = NONE)",
+        lane.name, there.source, there.name
+    ));
+    for (more, words) in [(&[][..], "subscription"), (&["--origin=local"], "--origin local")] {
+        let (code, text) = pruned(&lane, &[&["--older-than", "1h"], more].concat());
+        assert!(code == 2 && text.contains(words), "{code} {text}");
+    }
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--origin=any"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{code} {text}");
+    lane.sql(&format!("DROP SUBSCRIPTION {}", lane.name));
 }
 
 /// It would be gone.

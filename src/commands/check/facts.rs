@@ -7,18 +7,19 @@
 use super::service::{MARKS, Service};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::COUNT_LIMIT;
-use crate::commands::run::RunRequest;
+use crate::commands::run::{self, RunRequest};
 use crate::outbox::{Outbox, TableName};
-use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession};
+use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession, SubscribedTable};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
 use crate::pg::shape::{Shape, shape};
 use crate::pg::slot_sighting::{self, Sighting};
 use crate::pg::source::Source;
+use crate::pg::table_tree::TreeTable;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
 use crate::relay::{Clock as _, SystemClock};
-use crate::supervise::{Surroundings, agrees};
+use crate::supervise::{self, RunError, Surroundings, agrees};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -51,6 +52,12 @@ pub(super) struct Facts {
     pub(super) slot: Option<SlotFacts>,
     /// Its tables.
     pub(super) tables: Vec<TableFacts>,
+    /// The tables that are wanted, and those below them.
+    pub(super) trees: Vec<TreeTable>,
+    /// Why a start would end because of them.
+    pub(super) refused: Vec<RunError>,
+    /// Those of them that subscriptions write.
+    pub(super) subscriptions: Vec<SubscribedTable>,
     /// Transactions that hold the slot back.
     pub(super) holders: Vec<ServerSession>,
     /// Prepared transactions.
@@ -234,6 +241,9 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
         .into_iter()
         .map(|table| table_facts(&mut connection, table, &config.publication, server.version(), since))
         .collect::<Result<_, _>>()?;
+    let (refused, trees) = or_none(supervise::refusals(&mut connection, &run::target(config)))?;
+    let oids: Vec<u32> = trees.iter().map(|table| table.oid).collect();
+    let subscriptions = or_none(catalog::subscriptions(&mut connection, &oids))?;
     let holders = or_none(catalog::writers_older_than(&mut connection, Duration::from_secs(1)))?;
     let prepared = or_none(catalog::prepared(&mut connection))?;
     let around = or_none(Surroundings::gather(
@@ -244,7 +254,21 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
     ))?;
     let host = connection.host().to_owned();
     let exposed = connection.is_exposed();
-    Ok(Facts { host, exposed, server, replication, publication, slot, tables, holders, prepared, around })
+    Ok(Facts {
+        host,
+        exposed,
+        server,
+        replication,
+        publication,
+        slot,
+        tables,
+        trees,
+        refused,
+        subscriptions,
+        holders,
+        prepared,
+        around,
+    })
 }
 
 /// A refusal by the server is no answer; anything else is the connection's end.

@@ -19,6 +19,7 @@ mod sample;
 mod service;
 mod shards;
 mod tables;
+mod trees;
 
 use super::error::CommandError;
 use super::run;
@@ -118,7 +119,7 @@ fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, T
     let host = Connection::first_host(&config.source);
     let mut report =
         CheckReport { postgres: format!("{host}, database {}", config.source.dbname), ..CheckReport::default() };
-    let facts = match facts::gather(config, outbox) {
+    let mut facts = match facts::gather(config, outbox) {
         Ok(facts) => facts,
         Err(error) => {
             report.findings.extend(relay::ask(config, false));
@@ -131,8 +132,10 @@ fn of_postgres(config: &run::RunRequest, outbox: &mut Outbox) -> (CheckReport, T
     let is_read = facts.slot.as_ref().is_some_and(|slot| slot.reader.is_some());
     report.findings.extend(relay::ask(config, is_read));
     report.findings.extend(postgres::findings(config, &facts));
+    report.findings.extend(postgres::coverage(&mut facts));
     shards::add(config, &mut report.findings);
     report.findings.append(&mut tables.findings);
+    report.findings.extend(trees::findings(config, &facts));
     report.findings.extend(partitions::findings(&config.source, &facts));
     report.tables.append(&mut tables.reports);
     report.findings.extend(tables::largest(config, tables.largest_bytes));

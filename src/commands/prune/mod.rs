@@ -84,6 +84,8 @@ pub struct PruneRequest {
     pub partitions: bool,
     /// Only say what would be deleted.
     pub dry_run: bool,
+    /// Whether the relay leaves out rows that a subscription applied. `None`: nobody has said so.
+    pub only_local: Option<bool>,
     /// Also young rows, and rows that the slot does not carry: from before it, or left out by a row filter.
     pub force: bool,
 }
@@ -186,6 +188,18 @@ fn tables(
         if !request.force {
             if shared.is_none() && table::has_filter(connection, &place.publication, shape.oid)? {
                 return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
+            }
+            if request.only_local == Some(true) {
+                return refused(
+                    "with --origin local, the relay does not publish rows that a subscription applied, and nothing tells them from others",
+                );
+            }
+            if request.only_local.is_none()
+                && let Some(subscription) = table::subscription(connection, shape.oid)?
+            {
+                return refused(&format!(
+                    "subscription {subscription} writes it, and a relay with --origin local does not publish rows that it applied: --origin any says that the relay publishes them"
+                ));
             }
             if table::lacks_partitions(connection, &published, shape.oid)? {
                 return refused(

@@ -119,6 +119,14 @@ pub(super) fn lacks_partitions(
     Ok(!rows.is_empty())
 }
 
+/// A subscription that writes a table or one of its partitions.
+pub(super) fn subscription(connection: &mut Connection, table: u32) -> Result<Option<String>, pg::Error> {
+    connection.value(&format!(
+        "SELECT s.subname FROM pg_catalog.pg_subscription_rel AS m JOIN pg_catalog.pg_subscription AS s ON s.oid = m.srsubid
+          WHERE m.srrelid IN (SELECT {table} UNION SELECT relid FROM pg_catalog.pg_partition_tree({table})) LIMIT 1"
+    ))
+}
+
 /// Whether the publication leaves rows of a table out.
 pub(super) fn has_filter(connection: &mut Connection, publication: &str, table: u32) -> Result<bool, pg::Error> {
     let rows = connection.query(&format!(

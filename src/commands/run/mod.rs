@@ -17,14 +17,13 @@ use super::error::{CommandCause, CommandError};
 use super::notify::Notifier;
 use super::setup;
 use super::signals::Signals;
-use crate::check_finding::CHECK;
 use crate::http::HttpAddress;
 use crate::http::{self, HttpServer};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Recovery, catalog, server, skipped_rows, sqlstate};
+use crate::pg::{self, Connection, Purpose, Recovery, server, skipped_rows, sqlstate};
 use crate::relay::{OnSkip, Relay, SystemClock};
 use crate::remedy::TypedFlags;
 use crate::sink::destination::{Delivery, Kind};
@@ -54,6 +53,9 @@ const GOODBYES: Duration = Duration::from_secs(1);
 
 /// Distance of looks at the slot.
 const FIGURES_EVERY: Duration = Duration::from_secs(10);
+
+/// How soon after the relay has found a server the first look comes.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 
 /// Runs until a signal or an error ends it. `typed`: what the commands of a hint repeat.
 ///
@@ -123,6 +125,8 @@ pub(super) fn target(config: &RunRequest) -> StreamTarget {
         slot: config.slot.clone(),
         shard: config.shard,
         tables: config.tables.clone(),
+        without_children: config.without_children.clone(),
+        only_local: config.only_local,
         patterns: config.table_patterns.clone(),
         max_row: config.limits.max_row,
         accept_slot_at: config.accept_slot_at,
@@ -215,7 +219,7 @@ impl Control {
         let looked_at = (!self.config.dry_run).then(|| target(&self.config));
         let mut outcome = self.spawn_relay(sink)?;
         if let Some(target) = looked_at {
-            spawn_looks(target, Arc::clone(&metrics))?;
+            spawn_looks(target, typed.clone(), Arc::clone(&metrics))?;
         }
         let http = async {
             if let Some(server) = server {
@@ -355,12 +359,12 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, CommandError> 
 }
 
 /// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
-fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), CommandError> {
+fn spawn_looks(target: StreamTarget, typed: TypedFlags, metrics: Arc<Metrics>) -> Result<(), CommandError> {
     let look = move || {
         let (mut failing, mut publication) = (false, PublicationLook::default());
         loop {
-            thread::sleep(FIGURES_EVERY);
-            match look(&target, &mut publication, &metrics) {
+            pause_between_looks(publication.has_looked, &metrics);
+            match look((&target, &typed), &mut publication, &metrics) {
                 Ok(()) => {
                     if std::mem::take(&mut failing) {
                         tracing::info!(slot = target.slot, "slot query succeeds again");
@@ -386,55 +390,77 @@ fn spawn_looks(target: StreamTarget, metrics: Arc<Metrics>) -> Result<(), Comman
         .map_err(|error| CommandError::not_begun("start the thread for the slot's figures", error))
 }
 
+/// Waits for the next look. Until there was one beside a stream, it does not wait for long once a server was found: what the publication has
+/// then is what it must not lose.
+fn pause_between_looks(has_looked: bool, metrics: &Metrics) {
+    let mut waited = Duration::ZERO;
+    while waited < FIGURES_EVERY && (waited.is_zero() || has_looked || metrics.server().is_none()) {
+        thread::sleep(FIRST_LOOK);
+        waited += FIRST_LOOK;
+    }
+}
+
 /// One look. No other server is asked than the one that the stream comes from, if there is one now.
-fn look(target: &StreamTarget, publication: &mut PublicationLook, metrics: &Metrics) -> Result<(), pg::Error> {
+fn look(
+    (target, typed): (&StreamTarget, &TypedFlags),
+    publication: &mut PublicationLook,
+    metrics: &Metrics,
+) -> Result<(), pg::Error> {
     let server = metrics.server();
+    publication.has_looked |= server.is_some();
     let mut connection = match &server {
         Some(started_at) => server::open_beside(&target.source, Purpose::Control, started_at)?,
         None => Connection::open(&target.source, Purpose::Control)?,
     };
-    metrics.set_slot_figures(figures(&mut connection, &target.slot)?);
-    // Without a stream, whoever wants one finds out. The shards' publications go while rows are moved.
-    if server.is_some() && target.shard.is_none() {
-        publication.look(&mut connection, target, metrics)?;
-    }
-    Ok(())
+    let figures = figures(&mut connection, &target.slot)?;
+    // Without a stream, whoever wants one finds out.
+    let looked = match server {
+        Some(_) => publication.look(&mut connection, (target, typed), metrics),
+        None => Ok(()),
+    };
+    metrics.set_slot_figures(figures);
+    looked
 }
 
-/// The result of the last look at the publication.
+/// The result of the last look at the publication and the trees of its tables.
 #[derive(Default)]
 struct PublicationLook {
-    /// Its tables; `None` at first, and once it is gone. A change leads to another look.
-    membership: Option<String>,
+    /// Whether there was a look.
+    has_looked: bool,
+    seen: supervise::SeenTables,
     /// The error that the look found.
     gap: Option<String>,
 }
 
 impl PublicationLook {
-    /// Reports that the publication has lost what is to be published: the server then continues the stream, without those rows.
-    fn look(&mut self, connection: &mut Connection, target: &StreamTarget, metrics: &Metrics) -> Result<(), pg::Error> {
-        let membership = catalog::membership(connection, &target.publication)?;
-        if membership.is_some() && self.membership == membership {
-            return Ok(());
-        }
-        let gap = supervise::unpublished(connection, target)?.map(|error| error.to_string());
-        self.membership = membership;
+    /// Reports tables whose rows are to be published and reach no slot now: the server continues the stream without those rows.
+    fn look(
+        &mut self,
+        connection: &mut Connection,
+        (target, typed): (&StreamTarget, &TypedFlags),
+        metrics: &Metrics,
+    ) -> Result<(), pg::Error> {
+        let found = supervise::uncovered(connection, target, &mut self.seen)?;
+        let hint = found.as_ref().and_then(|error| error.remedy.clone()).map(|hint| hint.with(typed).to_string());
+        let gap = found.map(|error| error.to_string());
         match &gap {
-            Some(error) if self.gap != gap => tracing::warn!(
-                slot = target.slot,
-                error,
-                hint = CHECK,
-                "rows that are committed now are in no slot; the next connection ends the relay"
-            ),
+            Some(error) if self.gap != gap => {
+                tracing::warn!(
+                    slot = target.slot,
+                    error,
+                    hint,
+                    "rows that are committed now may be in no slot; not ready"
+                );
+            }
             None if self.gap.is_some() => tracing::info!(
                 slot = target.slot,
-                "the publication has its tables again; rows committed meanwhile are in no slot"
+                "the publication has all tables again; rows committed meanwhile may be in no slot"
             ),
             Some(_) | None => {}
         }
-        metrics.set_publication_gap(
-            gap.as_ref().map(|error| format!("{error}: rows that are committed now are in no slot")),
-        );
+        let with_hint =
+            |error: &String| hint.as_ref().map_or_else(|| error.clone(), |hint| format!("{error}; hint: {hint}"));
+        metrics.set_publication_gap(gap.as_ref().map(with_hint));
         self.gap = gap;
         Ok(())
     }

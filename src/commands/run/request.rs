@@ -27,6 +27,10 @@ pub struct RunRequest {
     pub setup: bool,
     /// Only these tables; empty: every table of the publication. Distinct.
     pub tables: Vec<TableName>,
+    /// Those of `tables` that were given as `ONLY table`: their children by `INHERITS` are left out.
+    pub without_children: Vec<TableName>,
+    /// Whether rows are left out that a subscription applied.
+    pub only_local: bool,
     /// The patterns that capture tables; the default captures every table. Not beside `tables`.
     pub table_patterns: TablePatterns,
     /// The slot at this position is read though nothing proves that it is the one that was read before.
@@ -59,6 +63,7 @@ impl RunRequest {
             publication: self.publication.clone(),
             slot: self.slot.clone(),
             tables: self.tables.clone(),
+            without_children: self.without_children.clone(),
             apply: true,
             failover: false,
             role: None,

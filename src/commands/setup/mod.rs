@@ -52,6 +52,8 @@ pub struct SetupRequest {
     pub slot: String,
     /// The outbox tables; needed when the publication has to be made.
     pub tables: Vec<TableName>,
+    /// Those of `tables` that were given as `ONLY table`: tables that inherit from them are not added.
+    pub without_children: Vec<TableName>,
     /// Do it, instead of printing it.
     pub apply: bool,
     /// A slot that standbys keep, too.
@@ -75,8 +77,11 @@ impl SetupRequest {
 
     /// Returns the next command: `run`, as the role that it is for.
     fn next(&self) -> String {
-        let run =
-            |source: Option<&str>| Told { source, tables: &self.tables, ..self.told() }.add_to(Command::new("run"));
+        let run = |source: Option<&str>| {
+            self.tables.iter().fold(Told { source, ..self.told() }.add_to(Command::new("run")), |run, table| {
+                run.set("--table", table.as_typed_only(self.without_children.contains(table)))
+            })
+        };
         let Some(role) = &self.role else { return run(self.typed_source.as_deref()).to_string() };
         match self.typed_source.as_deref().and_then(|source| as_role(source, role)) {
             Some(source) => run(Some(&source)).to_string(),

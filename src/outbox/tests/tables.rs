@@ -120,6 +120,52 @@ fn rows_of_a_table_that_was_removed_are_bad_rows_if_it_had_an_outboxs_shape() {
 }
 
 #[test]
+fn rows_of_a_table_that_lost_its_parent_are_bad_rows_up_to_the_first_read_and_its_own_affair_from_then_on() {
+    let (mut outbox, given) = (of_events(), debezium());
+    let read_at = Lsn::new(AT.bytes() + 1);
+    outbox.set_read_position(read_at);
+    outbox.lost_parents([RELATION]);
+    outbox.published(&found(&given, false)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    let Err(RowError::Bad(bad)) = offer(&mut outbox, &given.insert()) else { panic!("a bad row") };
+    assert_eq!(
+        (bad.table.as_str(), bad.id.as_deref(), bad.reason),
+        ("shop.outbox", Some("0192"), BadReason::GoneTable)
+    );
+    assert_eq!(outbox.update(RELATION, AT), Ok(None));
+    // The later reads of the same process change nothing: it has read the rows in between as those of another table.
+    outbox.set_read_position(Lsn::new(AT.bytes() + 100));
+    outbox.published(&found(&given, false)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    let later = RowContext { final_lsn: read_at, ..context() };
+    let insert = given.insert();
+    assert_eq!(outbox.row(RELATION, &tuple(&insert), &later, |_| ()), Ok(RowOutcome::NotPublished));
+}
+
+#[test]
+fn a_table_is_announced_with_its_first_row_or_with_the_read_that_finds_it_and_not_at_the_start() {
+    let given = debezium();
+    let mut outbox = Outbox::new(Mapping::default(), Vec::new()).unwrap();
+    outbox.published(&found(&given, false)).unwrap();
+    outbox.relation(&given.relation()).unwrap();
+    offer(&mut outbox, &given.insert()).unwrap();
+    assert_eq!(outbox.take_new_tables(), Vec::<String>::new());
+    let new = Relation { id: RELATION + 1, name: "new".to_owned(), ..given.relation() };
+    outbox.relation(&new).unwrap();
+    assert_eq!(outbox.take_new_tables(), Vec::<String>::new(), "a partition that is published as its root has no row");
+    let insert = given.insert();
+    for _ in 0..2 {
+        outbox.row(new.id, &tuple(&insert), &context(), |_| ()).unwrap();
+        outbox.relation(&new).unwrap();
+    }
+    assert_eq!(outbox.take_new_tables(), ["shop.new"]);
+    let attached = Relation { id: RELATION + 2, name: "attached".to_owned(), ..given.relation() };
+    let attached = PublishedTable { relation: attached, ancestors: Vec::new(), domains: Vec::new() };
+    outbox.published(&[found(&given, false).as_slice(), &[attached]].concat()).unwrap();
+    assert_eq!(outbox.take_new_tables(), ["shop.attached"]);
+}
+
+#[test]
 fn a_partition_stays_covered_when_it_is_detached_or_dropped() {
     for later in [&found(&debezium(), false)[..], &[]] {
         let (mut outbox, given) = (of_events(), debezium());

@@ -7,15 +7,15 @@ use crate::lsn::Lsn;
 
 #[test]
 fn the_replication_command_names_slot_publication_and_protocol() {
-    let options = PluginOptions { publication: "My pub", binary: false, messages: true };
+    let options = PluginOptions { publication: "My pub", binary: false, messages: true, only_local: false };
     assert_eq!(
         options.command("walrelay", Lsn::new(0x1_0000_0010)),
         "START_REPLICATION SLOT \"walrelay\" LOGICAL 1/10 (proto_version '1', publication_names '\"My pub\"', messages 'true')"
     );
-    let odd = PluginOptions { publication: r"it's \", binary: false, messages: false };
+    let odd = PluginOptions { publication: r"it's \", binary: false, messages: false, only_local: true };
     assert_eq!(
         odd.command("walrelay", Lsn::ZERO),
-        r#"START_REPLICATION SLOT "walrelay" LOGICAL 0/0 (proto_version '1', publication_names '"it''s \"')"#
+        r#"START_REPLICATION SLOT "walrelay" LOGICAL 0/0 (proto_version '1', publication_names '"it''s \"', origin 'none')"#
     );
 }
 

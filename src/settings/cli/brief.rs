@@ -7,7 +7,7 @@ use super::described::text_and_default;
 use clap::Command;
 
 /// Flags that few need. They work as any other.
-const SELDOM: [&str; 34] = [
+const SELDOM: [&str; 35] = [
     "accept-differences",
     "accept-one-replica",
     "accept-slot-at",
@@ -25,6 +25,7 @@ const SELDOM: [&str; 34] = [
     "message-prefix",
     "on-stop",
     "on-update",
+    "origin",
     "partition-column",
     "position-header",
     "route-column",

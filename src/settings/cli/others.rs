@@ -249,6 +249,11 @@ pub(crate) struct PruneArgs {
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     table: Vec<String>,
 
+    /// As the relay has it: with local, nothing proves that rows that a subscription applied were published; any says that
+    /// the relay publishes them [default: none]
+    #[arg(long, value_name = "WHICH", help_heading = "Postgres")]
+    origin: Option<String>,
+
     /// Column of the event's id [default: id, event_id]
     #[arg(long, value_name = "COLUMN", help_heading = "Rows")]
     id_column: Option<String>,

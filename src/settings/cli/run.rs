@@ -19,9 +19,14 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = "Postgres")]
     setup: Option<String>,
 
-    /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table of the publication]
+    /// Only this table, SCHEMA.TABLE or a TABLE of schema public, with its partitions; 'ONLY TABLE' leaves out tables that inherit
+    /// from it; needed if the publication is of all tables or of a schema; repeatable [default: every table of the publication]
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     table: Vec<String>,
+
+    /// any, or local: rows that a subscription applied are not published (Postgres 16 and later) [default: any]
+    #[arg(long, value_name = "WHICH", help_heading = "Postgres")]
+    origin: Option<String>,
 
     /// Read the slot although nothing proves that it is the one that was read before; LSN is its confirmed_flush_lsn, as the
     /// error names it, so that this works once [default: none]

@@ -84,6 +84,94 @@ impl RunError {
         Self::ended(Operator, RunCause::TableNotPublished { table, publication, published }, remedy)
     }
 
+    /// The publication is of `all` tables, or of schemas, and no table was asked for. `messages`: logical messages were.
+    pub(crate) fn grows(publication: &str, all: bool, messages: bool) -> Self {
+        let remedy = Remedy::from(run().set("--table", "SCHEMA.TABLE"));
+        let remedy = if messages { remedy.and(for_messages(publication)) } else { remedy };
+        Self::ended(Operator, RunCause::Grows { publication: publication.to_owned(), all, messages }, remedy)
+    }
+
+    /// A table that was asked for is a partition, and its rows come as those of `root`. `tables`: `--table`, with `root` in its place.
+    pub(crate) fn comes_as_root(table: &TableName, root: &TableName, publication: &str, tables: &[TableName]) -> Self {
+        let text = format!(
+            "rows of table {table} come as rows of {root}: publication \"{publication}\" has publish_via_partition_root = true"
+        );
+        let run = tables.iter().fold(run(), |run, table| run.set("--table", table.as_typed()));
+        Self::ended(Operator, text, Remedy::from(run).and("; rows of the other partitions are published, too"))
+    }
+
+    /// Tables that were asked for, or their partitions, are `UNLOGGED`.
+    pub(crate) fn unlogged(tables: &[TableName]) -> Self {
+        let what = if tables.len() == 1 { "table" } else { "tables" };
+        let text = format!("{what} {} UNLOGGED: rows there are in no slot", listed(tables, ("is", "are")));
+        let sql: Vec<String> = tables.iter().map(|table| format!("ALTER TABLE {} SET LOGGED;", table.sql())).collect();
+        let first = tables.first().map(TableName::as_typed).unwrap_or_default();
+        Self::ended(Operator, text, Remedy::sql(sql.join(" ")).and(not_sent(&first)))
+    }
+
+    /// A partition is a foreign table.
+    pub(crate) fn foreign_partition(table: &TableName, parent: &TableName) -> Self {
+        let text = format!(
+            "partition {table} of {parent} is a foreign table: rows that are written to it are in the WAL of another server, and in no slot here"
+        );
+        let remedy = Remedy::sql(format!("ALTER TABLE {} DETACH PARTITION {};", parent.sql(), table.sql()))
+            .and(" -- if the other server has an outbox of its own, it needs a relay of its own");
+        Self::ended(Operator, text, remedy)
+    }
+
+    /// The publication has some partitions of `root`, and not these. `sql`: the statement that publishes them. `None`: the other ones differ
+    /// in what is published of them.
+    pub(crate) fn partitions_not_published(
+        root: &TableName,
+        partitions: &[TableName],
+        publication: &str,
+        sql: Option<String>,
+    ) -> Self {
+        let what = if partitions.len() == 1 { "partition" } else { "partitions" };
+        let text = format!(
+            "{what} {} not in publication \"{publication}\", which has others of {root}: rows there are in no slot",
+            listed(partitions, ("is", "are"))
+        );
+        let remedy = match sql {
+            Some(sql) => Remedy::sql(sql).and(not_sent(&root.as_typed())),
+            None => format!(
+                "ALTER PUBLICATION {} ADD TABLE …, with the row filter and the columns that these partitions need (the others differ in theirs); or name with --table those partitions alone whose rows are to be published",
+                identifier(publication)
+            )
+            .into(),
+        };
+        Self::ended(Operator, text, remedy)
+    }
+
+    /// Tables inherit from one that was asked for, and nothing says whether their rows are wanted. `publish`: what publishes them. `None`: they
+    /// cannot be published. `leave_out`: the command that leaves them out.
+    pub(crate) fn children_unsaid(
+        parent: &TableName,
+        children: &[TableName],
+        publish: Option<Remedy>,
+        leave_out: Command,
+    ) -> Self {
+        let (what, them) = if children.len() == 1 { ("table", "it has") } else { ("tables", "they have") };
+        let text = format!(
+            "{what} {} from {parent}, and nothing says whether rows that {them} are to be published",
+            listed(children, ("inherits", "inherit"))
+        );
+        let remedy = match publish {
+            Some(publish) => Remedy::from("to publish them: ")
+                .and(publish)
+                .and("; to leave them out (an archive has each row a second time): "),
+            None => "foreign tables are in no slot; to leave them out: ".into(),
+        };
+        Self::ended(Operator, text, remedy.and(leave_out))
+    }
+
+    /// `--origin local` with a server of this version.
+    pub(crate) fn no_origin(version: &str) -> Self {
+        let text = format!("--origin local needs Postgres 16, and this server has version {version}");
+        let remedy = "before 16, Postgres cannot leave out rows that a subscription applied: --origin any, and a publication without the tables that the subscription writes";
+        Self::ended(Operator, text, Remedy::from(remedy))
+    }
+
     /// A table that was asked for has another name `now`. Its id is the same. `tables`: `--table`, with that name.
     pub(crate) fn table_renamed(table: &TableName, now: &TableName, tables: &[TableName]) -> Self {
         let run = tables.iter().fold(run(), |run, table| run.set("--table", table.as_typed()));
@@ -357,6 +445,17 @@ fn decided(row: &BadRowAt, action: &str) -> Command {
     run().set("--bad-row-at", format!("{}={action}", row.position))
 }
 
+/// The most tables that a text names.
+const MOST_NAMED: usize = 5;
+
+/// Names tables, and says `verb` of one or of several: `public.a is`, `public.a, public.b and 7 more are`.
+fn listed(tables: &[TableName], verb: (&str, &str)) -> String {
+    let names: Vec<String> = tables.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    let more = tables.len().saturating_sub(MOST_NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{more} {}", names.join(", "), if tables.len() == 1 { verb.0 } else { verb.1 })
+}
+
 /// Creates and reads a slot of another name, which has letters, digits and underscores, 63 at most.
 fn another_slot(slot: &str, suffix: &str) -> Remedy {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' };
@@ -369,6 +468,12 @@ fn another_slot(slot: &str, suffix: &str) -> Remedy {
 /// SQL that makes a publication send more of a table.
 fn altered(publication: &str, change: &str, table: &str) -> Remedy {
     Remedy::sql(format!("ALTER PUBLICATION {} {change};", identifier(publication))).and(not_sent(table))
+}
+
+/// Goes along with commands that name tables: a publication without tables, for messages alone.
+pub(in crate::supervise) fn for_messages(publication: &str) -> String {
+    let name = identifier(&format!("{publication}_messages"));
+    format!("; for messages alone, a publication without tables: CREATE PUBLICATION {name} WITH (publish = 'insert');")
 }
 
 /// Goes along with SQL that makes a publication send more, as a comment in it: Postgres decodes each row by the catalogue of its time.
@@ -395,7 +500,7 @@ fn of_bad_row(row: &BadRowAt) -> Remedy {
             .and(run().set("--on-update", "warn"))
             .and(", which skips updates and logs them, or --on-update skip"),
         BadReason::GoneTable => format!(
-            "{stays}: if it was a partition that was detached or dropped, leave out --table until the slot has passed its rows (or, where the publication has other tables than outboxes, add {} to it again, recreated if need be, and name it with --table as well); if it was no outbox table, --bad-row-at {at}=skip; then start walrelay again",
+            "{stays}: if it was a partition that was detached or dropped, or a child, name it with --table as well until the slot has passed its rows (if it is no longer in the publication, add {} to it again, recreated if need be; or, where the publication has outboxes alone and names them, leave out --table for that time); if it was no outbox table, --bad-row-at {at}=skip; then start walrelay again",
             row.row.table
         )
         .into(),

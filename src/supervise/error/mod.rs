@@ -7,7 +7,7 @@ mod cases;
 
 pub(crate) use cases::LOGIN_RULE;
 pub use cases::REPUBLISH_PAGE;
-pub(super) use cases::not_sent;
+pub(super) use cases::{for_messages, not_sent};
 
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, TableName};
@@ -75,6 +75,16 @@ pub enum RunCause {
     NoTables {
         /// Its name.
         publication: String,
+    },
+    /// The publication gets tables by itself, and no table was asked for.
+    #[error("publication \"{publication}\" has {}, so it gets tables by itself: which of them are outboxes has to be said", if *all { "all tables" } else { "all tables of a schema" })]
+    Grows {
+        /// Its name.
+        publication: String,
+        /// Whether it is of all tables; else it is of schemas.
+        all: bool,
+        /// Whether logical messages are published as well.
+        messages: bool,
     },
     /// A table that was asked for is not in the publication.
     #[error("table {table} is not in publication \"{publication}\", which has {}", published.join(", "))]

@@ -12,6 +12,7 @@ use crate::pg::catalog;
 use crate::pg::pooler::Pooler;
 use crate::pg::{self, identifier, literal, marker};
 use crate::remedy::{Command, Remedy};
+use crate::supervise::coverage::published_names;
 use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
 use std::time::Duration;
 
@@ -178,14 +179,23 @@ fn publication(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     if !found.row.pubinsert {
         return vec![refused(RunError::no_inserts(name))];
     }
-    if facts.tables.is_empty() && config.mapping.message_prefixes.is_empty() {
+    if !facts.refused.is_empty() {
+        return Vec::new();
+    }
+    if facts.tables.is_empty() && facts.trees.is_empty() && config.mapping.message_prefixes.is_empty() {
         return vec![refused(RunError::no_tables(name))];
     }
-    let published: Vec<String> = facts.tables.iter().map(super::facts::TableFacts::name).collect();
-    let missing = config.tables.iter().filter(|table| !facts.tables.iter().any(|have| table.covers(&have.published)));
-    let missing = missing.map(|table| refused(RunError::table_not_published(table.clone(), name, published.clone())));
-    let missing: Vec<Finding> = missing.collect();
-    if missing.is_empty() { vec![SIDE.ok("publication", format!("{name}: {}", published.join(", ")))] } else { missing }
+    let mut published: Vec<String> = facts.tables.iter().map(super::facts::TableFacts::name).collect();
+    if published.is_empty() {
+        published = published_names(&facts.trees).iter().map(ToString::to_string).collect();
+    }
+    vec![SIDE.ok("publication", format!("{name}: {}", published.join(", ")))]
+}
+
+/// Why a start would end because of the wanted tables.
+pub(super) fn coverage(facts: &mut Facts) -> Vec<Finding> {
+    let refused = std::mem::take(&mut facts.refused);
+    refused.into_iter().map(|error| as_run("publication", facts, error)).collect()
 }
 
 fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {

@@ -242,7 +242,7 @@ fn publication(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     if facts.publication.is_some() {
         return None;
     }
-    let tables: Vec<String> = request.tables.iter().map(TableName::sql).collect();
+    let tables: Vec<String> = request.tables.iter().map(|table| added(request, table)).collect();
     let names: Vec<String> = request.tables.iter().map(ToString::to_string).collect();
     let name = identifier(&request.publication);
     let mut comment = "Which tables' inserts leave the database. To be created before the slot.".to_owned();
@@ -279,12 +279,22 @@ pub(super) fn lacking(facts: &SetupFacts) -> impl Iterator<Item = &TableFacts> {
     facts.tables.iter().filter(move |table| !table.covered && is_left_out(table))
 }
 
+/// A table as a publication names it: without `ONLY`, the tables that inherit from it are added, too.
+fn added(request: &SetupRequest, table: &TableName) -> String {
+    let only = if request.without_children.contains(table) { "ONLY " } else { "" };
+    format!("{only}{}", table.sql())
+}
+
 fn members(request: &SetupRequest, facts: &SetupFacts) -> Vec<Step> {
     let mut left_out = facts.publication.as_ref().map(|found| found.left_out.clone()).unwrap_or_default();
     let is_of_all = facts.publication.as_ref().is_some_and(|found| found.row.puballtables);
     let mut sql = |table: &TableName| {
         if !is_of_all {
-            return format!("ALTER PUBLICATION {} ADD TABLE {}", identifier(&request.publication), table.sql());
+            return format!(
+                "ALTER PUBLICATION {} ADD TABLE {}",
+                identifier(&request.publication),
+                added(request, table)
+            );
         }
         let name = (table.schema.as_str(), table.name.as_str());
         let sql = catalog::no_longer_left_out(&request.publication, &left_out, name);

@@ -17,6 +17,7 @@ fn request(tables: &[&str]) -> SetupRequest {
         publication: "walrelay".to_owned(),
         slot: "walrelay".to_owned(),
         tables: tables.iter().map(|table| TableName::parse(table).unwrap()).collect(),
+        without_children: Vec::new(),
         apply: false,
         failover: false,
         role: None,

@@ -59,7 +59,7 @@ const fn by_hand(
 /// Nothing listens there.
 const NOBODY: &str = "1";
 
-pub(super) const ALL: [Mistake; 38] = [
+pub(super) const ALL: [Mistake; 39] = [
     // Who comes in.
     by_hand(
         "wrong-password",
@@ -213,6 +213,12 @@ pub(super) const ALL: [Mistake; 38] = [
         place.sql(&format!(
             "CREATE TABLE returns (LIKE outbox); ALTER PUBLICATION {} SET TABLE returns",
             place.lane().name
+        ));
+    }),
+    by_command("publication-of-all-tables", Part::Publication, |place| {
+        place.sql(&format!(
+            "DROP PUBLICATION {name}; CREATE PUBLICATION {name} FOR ALL TABLES WITH (publish = 'insert')",
+            name = place.lane().name
         ));
     }),
     by_command("column-list-hides-the-payload", Part::Publication, |place| {
