@@ -8,7 +8,7 @@ use super::obstacle::Obstacle;
 use super::session::Session;
 use super::{Clock, Relay, tried_alone};
 use crate::metrics::{Peer, State};
-use crate::sink::{Failure, Sink};
+use crate::sink::{Failure, FailureClass, Sink};
 use std::time::{Duration, Instant};
 
 /// The relay updates figures that are costly to find out this often.
@@ -120,7 +120,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let is_waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
         let sequences = self.shown.sequences.as_ref().and_then(Obstacle::logged);
-        let reason = reason.or(sequences).or_else(|| problem.as_deref().filter(|_| is_waiting)).map(str::to_owned);
+        let named = self.shown.sequences.as_ref().filter(|it| it.class() == FailureClass::Unlisted);
+        let reason = named
+            .and_then(Obstacle::logged)
+            .or(reason)
+            .or(sequences)
+            .or_else(|| problem.as_deref().filter(|_| is_waiting))
+            .map(str::to_owned);
         if reason != self.shown.reason {
             if reason.is_some() {
                 self.metrics.set_last_error(reason.clone());

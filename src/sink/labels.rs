@@ -42,6 +42,7 @@ pub const LABELS: &[Label] = &[
         "the client library gave up",
         "nothing: walrelay opens a new client; if it repeats, read the error",
     ),
+    label("clock", "AWS refuses requests whose time is wrong", "the clock of the machine on which walrelay runs"),
     label(
         "connection",
         "the connection broke, or could not be opened",
@@ -143,6 +144,11 @@ pub const LABELS: &[Label] = &[
         "register a schema, or another --schema-subject",
     ),
     label("unknown_topic", "the topic does not exist", "create the topic, or another --topic"),
+    label(
+        "unlisted",
+        "the destination gave an answer that walrelay does not know; no row is skipped for it",
+        "what the answer says; `/status` names the row that is sent alone",
+    ),
     label("unreachable", "no broker can be reached", "network and --brokers; walrelay connects again by itself"),
     label("unroutable", "no queue is bound for the routing key", "bind a queue"),
     label("wrong_type", "a key of that name holds something else than a stream", "another --topic, or remove that key"),

@@ -219,6 +219,9 @@ pub struct Delivered {
 /// The label, for metrics, of a record that the destination dropped as a repeat although nobody can have sent it before.
 pub const DUPLICATE: &str = "duplicate";
 
+/// The label, for metrics, of an answer that is in no list of the destination.
+pub const UNLISTED: &str = "unlisted";
+
 /// The number of a refusal. The destination counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RefusalId(pub u64);
@@ -428,6 +431,10 @@ pub trait Sink {
     /// nothing by itself has nothing to do.
     fn hold_until(&mut self, _until: Option<Duration>) {}
 
+    /// Tells the destination whether the time of a record is its row's, by a column. By default it is. Otherwise the row is not at fault if the
+    /// destination refuses the time, and a record that is sent again may have another one.
+    fn times_are_rows(&mut self, _they_are: bool) {}
+
     /// Tells the destination that the relay has taken the slot: no other relay can have sent a row that is committed after `lsn`. If the
     /// destination then drops such a record as a repeat, and this process has not sent it before, it refuses the record for
     /// [`DUPLICATE`].
@@ -528,6 +535,9 @@ macro_rules! hand_on {
     (@ $self:ident, $sink:expr, abandon) => { fn abandon(&mut $self) { $sink.abandon(); } };
     (@ $self:ident, $sink:expr, in_flight) => { fn in_flight(&$self) -> $crate::sink::InFlight { $sink.in_flight() } };
     (@ $self:ident, $sink:expr, blocked) => { fn blocked(&$self) -> Option<$crate::sink::Failure> { $sink.blocked() } };
+    (@ $self:ident, $sink:expr, times_are_rows) => {
+        fn times_are_rows(&mut $self, they_are: bool) { $sink.times_are_rows(they_are); }
+    };
     (@ $self:ident, $sink:expr, tried_alone) => {
         fn tried_alone(&$self) -> Option<$crate::sink::TriedAlone> { $sink.tried_alone() }
     };
@@ -540,5 +550,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 }

@@ -41,7 +41,7 @@ const DECLARED: [&str; 6] = [
     "walrelay_slot_active",
 ];
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 15] = [
     "slot",
     "publication",
     "state",
@@ -52,6 +52,7 @@ const KEYS: [&str; 14] = [
     "in_flight_bytes",
     "events_total",
     "last_ack_seconds",
+    "tried_alone",
     "last_error",
     "hint",
     "uptime_seconds",

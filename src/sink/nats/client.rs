@@ -76,7 +76,9 @@ pub(super) async fn run(settings: &NatsSettings, receiver: &mut Receiver) {
                 if let Some(Some(answer)) = worker.answers.next().now_or_never() {
                     worker.hear(&answer, receiver);
                 }
-                worker.give_back(receiver);
+                if let Err(failure) = &ended {
+                    worker.give_back(failure, receiver);
+                }
                 if worker.answered {
                     reconnect = Reconnect::default();
                 }
@@ -224,9 +226,11 @@ impl<'a> NatsWorker<'a> {
             Ok(messages) => messages,
             Err(failure) => {
                 // Which record of a batch is at fault shows when each goes alone.
-                let outcome = if records == 1 { RecordOutcome::Refused(failure) } else { RecordOutcome::NotStored };
-                receiver.take_alone(flight.alone());
-                receiver.settle(first, &outcome);
+                if records == 1 {
+                    receiver.settle(first, &RecordOutcome::Refused(failure));
+                } else {
+                    receiver.send_each_alone(run);
+                }
                 return receiver.publish();
             }
         };
@@ -289,7 +293,7 @@ impl<'a> NatsWorker<'a> {
             if is_from_nobody { Some(self.judge_nobody(subject)) } else { judge(subject, records, &answer.payload) };
         // Other programs may answer too: the worker goes on waiting for JetStream's answer.
         let Some(outcome) = outcome else { return };
-        let alone = self.flights.take(number).map_or(0, |flight| flight.alone());
+        self.flights.take(number);
         match outcome {
             RecordOutcome::Delivered | RecordOutcome::Duplicate => {
                 if let RecordOutcome::Duplicate = outcome {
@@ -303,14 +307,18 @@ impl<'a> NatsWorker<'a> {
                     receiver.set_blocked(None);
                 }
             }
-            // Alone, each record of the batch gets an answer of its own.
-            RecordOutcome::Refused(_) if alone > 0 => {
-                receiver.take_alone(alone);
-                receiver.settle(taken, &RecordOutcome::NotStored);
+            RecordOutcome::Refused(failure) if failure.class == FailureClass::Unlisted && records > 1 => {
+                receiver.search(&receiver.taken_of(taken.key), &failure);
             }
-            RecordOutcome::Refused(_) | RecordOutcome::Unknown | RecordOutcome::NotStored | RecordOutcome::Later(_) => {
-                receiver.take_alone(alone);
-                receiver.settle(taken, if alone > 0 { &RecordOutcome::Unknown } else { &outcome });
+            // Alone, each record of the batch gets an answer of its own.
+            _ if records > 1 => receiver.send_each_alone(&receiver.taken_of(taken.key)),
+            RecordOutcome::Refused(_)
+            | RecordOutcome::RefusedPerhapsStored(_)
+            | RecordOutcome::Unanswered
+            | RecordOutcome::Unknown
+            | RecordOutcome::NotStored
+            | RecordOutcome::Later(_) => {
+                receiver.settle(taken, &outcome);
             }
         }
     }
@@ -342,7 +350,7 @@ impl<'a> NatsWorker<'a> {
             EventMeaning::Forbidden(subject) => {
                 // The error does not say which batch it is for.
                 if self.flights.batches > 0 {
-                    receiver.take_alone(self.flights.under_way);
+                    receiver.mark_each_alone(&receiver.taken());
                     return Err(not_permitted(&subject));
                 }
                 self.refuse_all_to(&subject, receiver);
@@ -379,8 +387,11 @@ impl<'a> NatsWorker<'a> {
                 let subject = receiver.record(flight.taken.item).map_or("", |record| record.topic());
                 missing = Some(no_ack(subject, patience.as_secs()));
             }
-            receiver.settle(flight.taken, &RecordOutcome::Unknown);
-            receiver.take_alone(flight.alone());
+            if flight.records > 1 {
+                // The stream refuses a batch with a message that it has.
+                receiver.mark_each_alone(&receiver.taken_of(flight.taken.key));
+            }
+            receiver.settle(flight.taken, &RecordOutcome::Unanswered);
         }
         if missing.is_some() {
             self.unanswered = true;
@@ -390,12 +401,15 @@ impl<'a> NatsWorker<'a> {
         Ok(())
     }
 
-    /// Puts the messages under way back into the queue: nobody knows whether they were stored.
-    fn give_back(&mut self, receiver: &mut Receiver) {
-        for flight in std::mem::take(&mut self.flights).numbered.into_values() {
-            receiver.settle(flight.taken, &RecordOutcome::Unknown);
-            receiver.take_alone(flight.alone());
+    /// Puts the messages under way back into the queue: nobody knows whether they were stored. `failure`: why the connection ended.
+    fn give_back(&mut self, failure: &Failure, receiver: &mut Receiver) {
+        let taken = receiver.taken();
+        if self.flights.batches > 0 {
+            // The stream refuses a batch with a message that it has.
+            receiver.mark_each_alone(&taken);
         }
+        self.flights = Flights::default();
+        receiver.connection_lost(&taken, failure, false);
         receiver.publish();
     }
 }
@@ -421,13 +435,6 @@ struct Flights {
     bytes: usize,
     /// How many batches are under way.
     batches: usize,
-}
-
-impl Flight {
-    /// How many of its messages go one by one if nobody knows what became of it: the stream refuses a batch with a message that it has.
-    fn alone(&self) -> usize {
-        if self.records > 1 { self.records } else { 0 }
-    }
 }
 
 impl Flights {

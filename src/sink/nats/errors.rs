@@ -2,13 +2,14 @@
 //!
 //! In: the library's errors, the server's texts, answers' data. Out: outcomes and failures, each with its class. Control flow follows the
 //! server's codes. Errors of the protocol have none, so there the texts decide. This file does no I/O and reads no clock.
+//! The codes are closed lists: any other answer is of the class `Unlisted`, and says nothing about a record.
 //! Specification: NATS, JetStream API (`PubAck`, `ApiError`, `STREAM.NAMES`), the server's errors.json, "Client Protocol" (`-ERR`).
 
 use super::{KIND, LogIn};
 use crate::setting_text::shell_quoted;
 use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
-use crate::sink::{DUPLICATE, Failure, FailureClass};
+use crate::sink::{DUPLICATE, Failure, FailureClass, UNLISTED};
 use async_nats::{ConnectError, ConnectErrorKind, Event, ServerError, rustls};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -27,15 +28,13 @@ const TOO_LARGE: &str = "too_large";
 const SEALED: &str = "sealed";
 const FULL: &str = "full";
 const UNAVAILABLE: &str = "unavailable";
-const REFUSED: &str = "refused";
 const NO_ACK: &str = "no_ack";
 
 /// The labels for which JetStream may refuse a record, or drop it as a repeat.
-pub(super) const REFUSALS: [&str; 8] =
-    [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, REFUSED, DUPLICATE];
+pub(super) const REFUSALS: [&str; 7] = [NO_STREAM, OTHER_STREAM, NOT_PERMITTED, HEADERS, TOO_LARGE, SEALED, DUPLICATE];
 
 /// The labels of failed deliveries.
-pub(super) const REASONS: [&str; 12] = [
+pub(super) const REASONS: [&str; 13] = [
     CONNECTION,
     LOG_IN_LABEL,
     NO_ACK,
@@ -46,7 +45,8 @@ pub(super) const REASONS: [&str; 12] = [
     NOT_PERMITTED,
     TOO_LARGE,
     SEALED,
-    REFUSED,
+    HEADERS,
+    UNLISTED,
     DUPLICATE,
 ];
 
@@ -137,6 +137,8 @@ struct ApiError<'a> {
 pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
     let ack: PubAck<'_> = serde_json::from_slice(answer).ok()?;
     match ack.error {
+        // Every error of JetStream has such a code. This answer is another program's.
+        Some(error) if error.err_code == 0 => None,
         Some(error) => Some(of_error(subject, &error)),
         // The server did not take the messages for one batch: the answer does not say what became of the others.
         None if records > 1 && ack.count != records => Some(RecordOutcome::Unknown),
@@ -146,26 +148,40 @@ pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<Reco
 }
 
 fn of_error(subject: &str, error: &ApiError<'_>) -> RecordOutcome {
-    let ApiError { code, err_code, description } = error;
+    let ApiError { err_code, description, .. } = error;
     let text = format!("NATS refuses a message to {subject}: {description} ({err_code})");
     let failure = |class, reason| Failure::new(class, reason, text.clone());
     let refused = |class, reason| RecordOutcome::Refused(failure(class, reason));
     let later = |reason| RecordOutcome::Later(failure(FailureClass::Environment, reason));
-    match (err_code, code) {
+    match err_code {
         // The message or its headers are larger than the stream or the server takes.
-        (10054 | 10097, _) => refused(FailureClass::Row, TOO_LARGE),
+        10054 | 10097 => refused(FailureClass::Row, TOO_LARGE),
+        // A header of the row asks for a time to live or a schedule that is not valid.
+        10165 | 10189..=10192 | 10203 | 10212 | 10223 => refused(FailureClass::Row, HEADERS),
         // A stream that discards new messages is full (bytes, messages, or messages of the subject), or its account is, or the account has
         // no limit that applies.
-        (10077 | 10002 | 10120, _) => later(FULL),
-        // An earlier attempt of this message is on its way into the stream. Nobody knows yet whether the stream will store it.
-        (10158, _) => later(UNAVAILABLE),
-        (10059, _) => RecordOutcome::Refused(no_stream(subject, None)),
-        (10060, _) => RecordOutcome::Refused(failure(FailureClass::Topic, OTHER_STREAM).with_remedy(STREAMS)),
-        (10109, _) => refused(FailureClass::Topic, SEALED),
-        (_, 403) => RecordOutcome::Refused(failure(FailureClass::Topic, NOT_PERMITTED).with_remedy(RIGHTS)),
-        // A lack of resources or leaders, or too many requests, passes.
-        (_, 408 | 429 | 500..) => later(UNAVAILABLE),
-        (_, _) => refused(FailureClass::Row, REFUSED),
+        10077 | 10002 | 10120 => later(FULL),
+        10059 => RecordOutcome::Refused(no_stream(subject, None)),
+        10060 => RecordOutcome::Refused(failure(FailureClass::Topic, OTHER_STREAM).with_remedy(STREAMS)),
+        10109 => refused(FailureClass::Topic, SEALED),
+        // A cluster or a stream without a leader, a lack of resources, or too many requests. 10158: an earlier attempt of this message is on its
+        // way into the stream, and nobody knows yet whether the stream will store it.
+        10004
+        | 10006..=10009
+        | 10023
+        | 10028
+        | 10035
+        | 10039
+        | 10047
+        | 10076
+        | 10118
+        | 10158
+        | 10163
+        | 10167
+        | 10194
+        | 10210
+        | 10211 => later(UNAVAILABLE),
+        _ => refused(FailureClass::Unlisted, UNLISTED),
     }
 }
 
@@ -446,7 +462,9 @@ mod tests {
             Some(RecordOutcome::Delivered) => "stored".to_owned(),
             Some(RecordOutcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
             Some(RecordOutcome::Later(failure)) => format!("later {:?} {}", failure.class, failure.reason),
-            Some(RecordOutcome::Unknown) => "unknown".to_owned(),
+            Some(RecordOutcome::Unknown | RecordOutcome::Unanswered | RecordOutcome::RefusedPerhapsStored(_)) => {
+                "unknown".to_owned()
+            }
             Some(RecordOutcome::Duplicate) => "duplicate".to_owned(),
             Some(RecordOutcome::NotStored) => "not stored".to_owned(),
         }
@@ -456,7 +474,16 @@ mod tests {
     fn only_an_acknowledgement_with_stream_and_place_counts() {
         assert_eq!(judged(r#"{"stream":"S","seq":7}"#), "stored");
         assert_eq!(judged(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "duplicate");
-        for data in ["", "{}", "ok", r#"{"stream":"S"}"#, r#"{"stream":"","seq":7}"#, r#"{"stream":"S","seq":0}"#] {
+        for data in [
+            "",
+            "{}",
+            "ok",
+            r#"{"error":"no"}"#,
+            r#"{"error":{"code":400,"description":"of a program"}}"#,
+            r#"{"stream":"S"}"#,
+            r#"{"stream":"","seq":7}"#,
+            r#"{"stream":"S","seq":0}"#,
+        ] {
             assert_eq!(judged(data), "none", "{data}");
         }
     }
@@ -482,7 +509,12 @@ mod tests {
             (400, 10109, "refused Topic sealed"),
             (503, 10023, "later Environment unavailable"),
             (429, 10167, "later Environment unavailable"),
-            (400, 10071, "refused Row refused"),
+            (400, 10165, "refused Row headers"),
+            // A stream that counts (`allow_msg_counter`), and codes that no server has.
+            (400, 10169, "refused Unlisted unlisted"),
+            (400, 10071, "refused Unlisted unlisted"),
+            (503, 19999, "refused Unlisted unlisted"),
+            (400, 1, "refused Unlisted unlisted"),
         ] {
             let data = format!(
                 r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d \u0041"}},"stream":"S","seq":0}}"#
@@ -513,9 +545,12 @@ mod tests {
     fn class(outcome: &RecordOutcome) -> FailureClass {
         match outcome {
             RecordOutcome::Refused(failure) | RecordOutcome::Later(failure) => failure.class,
-            RecordOutcome::Delivered | RecordOutcome::Duplicate | RecordOutcome::Unknown | RecordOutcome::NotStored => {
-                panic!("{outcome:?}")
-            }
+            RecordOutcome::Delivered
+            | RecordOutcome::Duplicate
+            | RecordOutcome::RefusedPerhapsStored(_)
+            | RecordOutcome::Unanswered
+            | RecordOutcome::Unknown
+            | RecordOutcome::NotStored => panic!("{outcome:?}"),
         }
     }
 

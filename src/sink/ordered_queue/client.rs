@@ -9,7 +9,7 @@ use crate::lsn::Lsn;
 use crate::setting_text::SettingError;
 use crate::sink::destination::CONNECTION;
 use crate::sink::{
-    Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag,
+    Enqueue, Failure, FailureClass, InFlight, Reach, Record, RefusalId, Report, Resolution, Rows, Sink, Tag, TriedAlone,
 };
 use std::fmt;
 use std::future::poll_fn;
@@ -198,6 +198,10 @@ impl Sink for QueueSink {
 
     fn blocked(&self) -> Option<Failure> {
         self.sender.blocked()
+    }
+
+    fn tried_alone(&self) -> Option<TriedAlone> {
+        self.sender.tried_alone()
     }
 
     fn problem(&self) -> Option<String> {

@@ -12,7 +12,7 @@
 
 use super::chunk::Chunk;
 use crate::sink::hold::Hold;
-use crate::sink::{Delivered, Failure, RefusalId, Refused};
+use crate::sink::{Delivered, Failure, RefusalId, Refused, TriedAlone};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
@@ -75,6 +75,8 @@ pub(super) struct Back {
     /// The failure of a key whose refused or postponed record is tried again, if there is one.
     pub(super) obstacle: Option<Failure>,
     pub(super) problem: Option<String>,
+    /// The record that is sent alone for an answer that is in no list.
+    pub(super) tried_alone: Option<TriedAlone>,
 }
 
 /// The state that both threads share.

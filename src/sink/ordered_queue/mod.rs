@@ -14,6 +14,9 @@
 //!                              postponed ──▶ resumed
 //! ```
 //!
+//! If an answer may be the fault of any of several records, or is in no list of the destination, `suspects` decides which of them go together,
+//! and when a single one is sent again.
+//!
 //! A client works only while the relay holds its slot ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the
 //! queue's thread drops the client's future and the runtime that ran it. With them go the client's connections and all tasks that it has
 //! spawned. Records that were under way are the first of their keys again. Another client begins once the relay holds its slot again. A
@@ -37,6 +40,7 @@ mod reconnect;
 pub mod runtime;
 mod sender;
 pub mod socket;
+mod suspects;
 #[cfg(test)]
 mod tests;
 
@@ -117,6 +121,8 @@ pub struct OrderedQueue<T> {
     pushed: u64,
     /// How many records are of held keys.
     held: u64,
+    /// How many records are under way.
+    under_way: u64,
 }
 
 /// The number of a key's first record, and the key.
@@ -169,6 +175,7 @@ impl<T: Copy> Default for OrderedQueue<T> {
             unfit: Vec::new(),
             pushed: 0,
             held: 0,
+            under_way: 0,
         }
     }
 }
@@ -237,9 +244,9 @@ impl<T: Copy> OrderedQueue<T> {
     }
 
     /// Takes records that may be under way together with all that are, and appends them to `batch` in the order in which they were
-    /// pushed. They are of keys that have no record under way and are not held; `fit` says which ones the batch takes. The key with the
-    /// oldest first record comes first: after a crash, walrelay repeats what was delivered behind the oldest record that was not.
-    pub fn take(&mut self, batch: &mut Vec<TakenRecord<T>>, most_of_a_key: u32, mut fit: impl FnMut(&T) -> Fit) {
+    /// pushed. They are of keys that have no record under way and are not held; `fit` says by number and item which ones the batch takes. The
+    /// key with the oldest first record comes first: after a crash, walrelay repeats what was delivered behind the oldest record that was not.
+    pub fn take(&mut self, batch: &mut Vec<TakenRecord<T>>, most_of_a_key: u32, mut fit: impl FnMut(u64, &T) -> Fit) {
         let start = batch.len();
         while let Some(next) = self.ready.pop() {
             let Reverse((_, key)) = next;
@@ -247,6 +254,7 @@ impl<T: Copy> OrderedQueue<T> {
             let state = self.state(key);
             state.under_way = taken;
             state.ready = taken == 0;
+            self.under_way += u64::from(taken);
             if taken == 0 {
                 self.unfit.push(next);
             }
@@ -266,7 +274,7 @@ impl<T: Copy> OrderedQueue<T> {
         key: KeyId,
         batch: &mut Vec<TakenRecord<T>>,
         most: u32,
-        fit: &mut impl FnMut(&T) -> Fit,
+        fit: &mut impl FnMut(u64, &T) -> Fit,
     ) -> (u32, bool) {
         let Some(state) = self.states.get(key.0 as usize) else { return (0, false) };
         let most = if state.replacement { most.min(1) } else { most };
@@ -274,7 +282,7 @@ impl<T: Copy> OrderedQueue<T> {
         while taken < most
             && let Some(slot) = self.slots.get(at as usize)
         {
-            match fit(&slot.item) {
+            match fit(slot.number, &slot.item) {
                 Fit::Takes => batch.push(TakenRecord { key, number: slot.number, item: slot.item }),
                 Fit::NotThis => return (taken, false),
                 Fit::Full => return (taken, true),
@@ -292,6 +300,7 @@ impl<T: Copy> OrderedQueue<T> {
     pub fn delivered(&mut self, key: KeyId) {
         assert!(self.state(key).under_way > 0, "a record was reported that is not under way");
         self.state(key).under_way -= 1;
+        self.under_way -= 1;
         self.remove_first(key);
         self.make_ready(key);
     }
@@ -374,6 +383,36 @@ impl<T: Copy> OrderedQueue<T> {
         self.slots.get(first as usize).map(|slot| slot.item)
     }
 
+    /// The number of the key's first record.
+    pub fn first_number(&self, key: KeyId) -> Option<u64> {
+        let first = self.states.get(key.0 as usize)?.first;
+        self.slots.get(first as usize).map(|slot| slot.number)
+    }
+
+    /// The numbers of the records that [`OrderedQueue::take`] would look at first, of each key one.
+    pub fn ready_numbers(&self) -> impl Iterator<Item = u64> {
+        self.ready.iter().map(|Reverse((number, _))| *number)
+    }
+
+    /// How many records are under way.
+    pub fn all_under_way(&self) -> u64 {
+        self.under_way
+    }
+
+    /// The records under way, as they were taken.
+    pub fn taken(&self) -> Vec<TakenRecord<T>> {
+        let mut taken = Vec::new();
+        for (key, state) in (0..).map(KeyId).zip(&self.states).filter(|(_, state)| state.under_way > 0) {
+            let mut at = state.first;
+            for _ in 0..state.under_way {
+                let Some(slot) = self.slots.get(at as usize) else { break };
+                taken.push(TakenRecord { key, number: slot.number, item: slot.item });
+                at = slot.next;
+            }
+        }
+        taken
+    }
+
     /// How many of the key's records are under way.
     pub fn under_way(&self, key: KeyId) -> u32 {
         self.states.get(key.0 as usize).map_or(0, |state| state.under_way)
@@ -409,6 +448,7 @@ impl<T: Copy> OrderedQueue<T> {
     fn give_back(&mut self, key: KeyId) {
         let under_way = std::mem::take(&mut self.state(key).under_way);
         assert!(under_way > 0, "a record was reported that is not under way");
+        self.under_way -= u64::from(under_way);
     }
 
     fn make_ready(&mut self, key: KeyId) {

@@ -6,10 +6,13 @@
 //! Invariant: after a restart, no record from before it is reported.
 
 use super::hand_over::{Decision, DeliveredRun, KEPT_BYTES, Message, SharedState};
+use super::suspects::{Room, Suspects, Turn};
 use super::{Chunk, Fit, KeyHash, KeyId, OrderedQueue, Stored, TakenRecord};
-use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused};
+use crate::sink::destination::CONNECTION;
+use crate::sink::{DUPLICATE, Delivered, Failure, FailureClass, Origin, OwnedRecord, RefusalId, Refused};
 use slab::Slab;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
@@ -30,20 +33,28 @@ pub struct Receiver {
     restarted: Option<SyncSender<()>>,
     chunks: Slab<KeptChunk>,
     queue: OrderedQueue<RecordPlace>,
-    refusals: HashMap<RefusalId, (KeyId, Failure)>,
+    refusals: HashMap<RefusalId, KeyRefusal>,
     refusal: u64,
     /// Keys whose first record is tried again, and why it was refused or postponed. A key leaves when that record is delivered, skipped or
     /// replaced.
     obstacles: BTreeMap<KeyId, Failure>,
     /// Records whose number is not below this one were never sent before.
     doubtful: u64,
-    /// Keys whose first record is to be tried again, and when.
-    pauses: VecDeque<(Instant, KeyId)>,
+    /// Keys whose first record is to be tried again, and when. The earliest comes first.
+    pauses: BinaryHeap<Reverse<(Instant, KeyId)>>,
     runs: VecDeque<DeliveredRun>,
     refused: Vec<Refused>,
     empty: Vec<(Chunk, usize)>,
-    /// How many of the next records are taken one at a time.
-    alone: usize,
+    suspects: Suspects,
+}
+
+/// A refusal that the relay has to decide on.
+#[derive(Debug)]
+struct KeyRefusal {
+    key: KeyId,
+    failure: Failure,
+    /// The pause, if the relay lets the record be sent again.
+    pause: Duration,
 }
 
 /// A chunk of which some records are not settled.
@@ -68,8 +79,13 @@ pub enum RecordOutcome {
     Delivered,
     /// The destination has dropped the record as a repeat: it has stored one with the same id.
     Duplicate,
-    /// The destination refuses the record, and has not stored the records of its key that follow it in the batch.
+    /// The destination refuses the record, and has not stored the records of its key that follow it in the batch. If the failure is of the
+    /// class [`FailureClass::Unlisted`], this is no refusal: the record, which was alone in its request, is sent alone after a growing pause.
     Refused(Failure),
+    /// As [`RecordOutcome::Refused`], but some destinations store the record all the same. If the relay lets it be sent again, the pauses grow.
+    RefusedPerhapsStored(Failure),
+    /// The record was sent, and no answer says what became of it. It is sent again at once, then after pauses that grow, whatever else succeeds.
+    Unanswered,
     /// Nobody knows whether the destination has stored the record. It is sent again.
     Unknown,
     /// The destination has not stored the record, and the record is not the cause. It is sent again.
@@ -98,11 +114,11 @@ impl Receiver {
             refusal: 0,
             obstacles: BTreeMap::new(),
             doubtful: 0,
-            pauses: VecDeque::new(),
+            pauses: BinaryHeap::new(),
             runs: VecDeque::new(),
             refused: Vec::new(),
             empty: Vec::new(),
-            alone: 0,
+            suspects: Suspects::default(),
         }
     }
 
@@ -120,9 +136,9 @@ impl Receiver {
     /// Waits until something has happened on the relay's side, and takes over all that has: there may be more records to take. `None`: the
     /// relay has dropped the sink, and the client ends.
     pub async fn next(&mut self) -> Option<()> {
-        let message = match self.pauses.front() {
+        let message = match self.pauses.peek() {
             None => self.from.recv().await,
-            Some((until, _)) => match tokio::time::timeout_at(*until, self.from.recv()).await {
+            Some(Reverse((until, _))) => match tokio::time::timeout_at(*until, self.from.recv()).await {
                 Ok(message) => message,
                 Err(_over) => {
                     self.resume();
@@ -163,11 +179,23 @@ impl Receiver {
     /// Lets keys whose pause is over try again.
     fn resume(&mut self) {
         let now = Instant::now();
-        while let Some((_, key)) = self.pauses.pop_front_if(|(until, _)| *until <= now) {
+        while let Some(Reverse((until, key))) = self.pauses.peek().copied()
+            && until <= now
+        {
+            self.pauses.pop();
             self.queue.resume(key);
         }
         // The records of these keys are not held any more.
         self.publish();
+    }
+
+    /// Ends the pause of the key that goes on first. Returns what was left of it, in whole seconds.
+    #[cfg(test)]
+    pub(super) fn end_pause(&mut self) -> u64 {
+        let Reverse((until, key)) = self.pauses.pop().unwrap();
+        self.queue.resume(key);
+        self.publish();
+        (until + Duration::from_millis(500) - Instant::now()).as_secs()
     }
 
     fn heed(&mut self, message: Message) {
@@ -197,10 +225,13 @@ impl Receiver {
     }
 
     fn decide(&mut self, id: RefusalId, decision: Decision) {
-        let Some((key, failure)) = self.refusals.remove(&id) else { return };
+        let Some(KeyRefusal { key, failure, pause }) = self.refusals.remove(&id) else { return };
+        if !matches!(decision, Decision::Retry) {
+            self.clear_first(key);
+        }
         let old = match decision {
             Decision::Retry => {
-                self.pause(key, failure);
+                self.pause(key, failure, pause);
                 self.publish();
                 return;
             }
@@ -219,10 +250,19 @@ impl Receiver {
         self.publish();
     }
 
-    /// Lets the key's first record wait for [`RETRY_AFTER`].
-    fn pause(&mut self, key: KeyId, failure: Failure) {
-        self.pauses.push_back((Instant::now() + RETRY_AFTER, key));
+    /// Lets the key's first record wait for `pause`.
+    fn pause(&mut self, key: KeyId, failure: Failure, pause: Duration) {
+        self.pauses.push(Reverse((Instant::now() + pause, key)));
         self.obstacles.insert(key, failure);
+    }
+
+    /// The key's first record is about to leave the queue.
+    fn clear_first(&mut self, key: KeyId) {
+        if !self.suspects.is_quiet()
+            && let Some(number) = self.queue.first_number(key)
+        {
+            self.suspects.cleared(key, number);
+        }
     }
 
     fn keep(&mut self, chunk: Chunk) -> u32 {
@@ -252,7 +292,7 @@ impl Receiver {
         self.pauses.clear();
         self.runs.clear();
         self.refused.clear();
-        self.alone = 0;
+        self.suspects = Suspects::default();
         for (_, kept) in std::mem::take(&mut self.chunks) {
             self.empty_out(kept.chunk);
         }
@@ -274,25 +314,108 @@ impl Receiver {
         if self.restarted.is_some() || self.shared.is_cut() {
             return;
         }
-        let Self { queue, chunks, alone, .. } = self;
-        let (is_alone, before) = (*alone > 0, batch.len());
-        let mut is_taken = false;
-        queue.take(batch, if is_alone { 1 } else { most_of_a_key }, |place| {
-            if is_alone && is_taken {
-                return Fit::Full;
-            }
+        let Self { queue, chunks, suspects, .. } = self;
+        let mut fit = |place: &RecordPlace| {
             let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
-            let fit = record.map_or(Fit::NotThis, &mut fit);
-            is_taken |= fit == Fit::Takes;
+            record.map_or(Fit::NotThis, &mut fit)
+        };
+        if suspects.is_empty() {
+            return queue.take(batch, most_of_a_key, |_, place| fit(place));
+        }
+        let turn = suspects.turn(queue.all_under_way(), |it| queue.ready_numbers().any(|number| it.is_sole(number)));
+        if turn == Turn::Nobody {
+            return;
+        }
+        let (mut room, before) = (Room::of(turn), batch.len());
+        queue.take(batch, most_of_a_key, |number, place| {
+            let fits = suspects.fits(&room, number);
+            let fit = if fits == Fit::Takes { fit(place) } else { fits };
+            if fit == Fit::Takes {
+                suspects.taken(&mut room, number);
+            }
             fit
         });
-        *alone = alone.saturating_sub(batch.len() - before);
+        if turn == Turn::Sole && batch.len() > before {
+            suspects.took_sole();
+        }
     }
 
-    /// Lets so many more of the next records be taken one at a time. A client calls it if one of these records is at fault, and it does not
-    /// know which: alone, each gets an answer of its own.
-    pub fn take_alone(&mut self, records: usize) {
-        self.alone += records;
+    /// One of these records, which are under way, is refused, and the destination does not say which: each goes alone, and gets an answer of its
+    /// own.
+    pub fn send_each_alone(&mut self, taken: &[TakenRecord<RecordPlace>]) {
+        self.mark_each_alone(taken);
+        for taken in taken {
+            self.settle(*taken, &RecordOutcome::Unknown);
+        }
+    }
+
+    /// From now on each of these records, which are in the queue, goes alone.
+    pub fn mark_each_alone(&mut self, taken: &[TakenRecord<RecordPlace>]) {
+        self.suspects.mark(taken.iter().map(|taken| taken.number), 1, false);
+    }
+
+    /// Whether the record is in the queue, and not under way.
+    pub fn has(&self, taken: &TakenRecord<RecordPlace>) -> bool {
+        self.queue.under_way(taken.key) == 0
+            && self.queue.first_number(taken.key).is_some_and(|first| first <= taken.number)
+    }
+
+    /// Whether the record goes with other suspects, or alone.
+    pub fn is_suspect(&self, taken: &TakenRecord<RecordPlace>) -> bool {
+        self.suspects.has(taken.number)
+    }
+
+    /// How often the record was sent, and it is not known whether it was stored.
+    pub fn sendings(&self, taken: &TakenRecord<RecordPlace>) -> u32 {
+        self.suspects.sendings(taken.key, taken.number)
+    }
+
+    /// The destination gave an answer that is in no list, and any of these records, which are under way, may be the cause: they go again in
+    /// smaller batches, until one is left.
+    #[cold]
+    pub fn search(&mut self, taken: &[TakenRecord<RecordPlace>], answer: &Failure) {
+        self.search_among(taken, answer, false);
+    }
+
+    fn search_among(&mut self, taken: &[TakenRecord<RecordPlace>], answer: &Failure, is_sole: bool) {
+        let answer = Failure { class: FailureClass::Unlisted, ..answer.clone() };
+        self.suspects.search(taken.iter().map(|taken| taken.number), is_sole);
+        if let [one] = taken {
+            self.settle(*one, &RecordOutcome::Refused(answer));
+            return;
+        }
+        for taken in taken {
+            if self.settle(*taken, &RecordOutcome::Unknown) {
+                self.obstacles.insert(taken.key, answer.clone());
+            }
+        }
+    }
+
+    /// The connection has ended with these records under way, which were sent and are not answered. If its oldest record was under way at two
+    /// earlier ends, or the destination has said something before it closed the connection (`is_said`), one of the records may be the cause:
+    /// then they go in smaller batches, each with a connection for itself, until one is left.
+    #[cold]
+    pub fn connection_lost(&mut self, taken: &[TakenRecord<RecordPlace>], failure: &Failure, is_said: bool) {
+        let Some(oldest) = taken.iter().min_by_key(|taken| taken.number) else { return };
+        let (key, number) = (oldest.key, oldest.number);
+        if is_said || self.suspects.is_sole_under_way() || self.suspects.is_suspicious(key, number) {
+            return self.search_among(taken, failure, true);
+        }
+        for taken in taken {
+            self.settle(*taken, &RecordOutcome::Unanswered);
+        }
+    }
+
+    /// The key's records under way.
+    pub fn taken_of(&self, key: KeyId) -> Vec<TakenRecord<RecordPlace>> {
+        let mut taken = self.queue.taken();
+        taken.retain(|taken| taken.key == key);
+        taken
+    }
+
+    /// The records under way.
+    pub fn taken(&self) -> Vec<TakenRecord<RecordPlace>> {
+        self.queue.taken()
     }
 
     /// Whether there are records to take.
@@ -314,9 +437,10 @@ impl Receiver {
                     self.doubtful = self.queue.pushed();
                 }
                 self.queue.refused(key);
-                self.refuse(key, item, &duplicate());
+                self.refuse(key, item, &duplicate(), RETRY_AFTER);
             }
             RecordOutcome::Delivered | RecordOutcome::Duplicate => {
+                self.clear_first(key);
                 self.queue.delivered(key);
                 if !self.obstacles.is_empty() {
                     self.obstacles.remove(&key);
@@ -324,9 +448,31 @@ impl Receiver {
                 self.count(item);
                 self.give_back(item);
             }
+            RecordOutcome::Refused(failure) | RecordOutcome::RefusedPerhapsStored(failure)
+                if failure.class == FailureClass::Unlisted =>
+            {
+                self.not_taken_alone(key, item, failure);
+            }
             RecordOutcome::Refused(failure) => {
                 self.queue.refused(key);
-                self.refuse(key, item, failure);
+                self.refuse(key, item, failure, RETRY_AFTER);
+            }
+            RecordOutcome::RefusedPerhapsStored(failure) => {
+                self.doubtful = self.queue.pushed();
+                let pause = self.unanswered(key);
+                self.queue.refused(key);
+                self.refuse(key, item, failure, pause.max(RETRY_AFTER));
+            }
+            RecordOutcome::Unanswered => {
+                self.doubtful = self.queue.pushed();
+                let pause = self.unanswered(key);
+                if pause.is_zero() {
+                    self.queue.returned(key);
+                } else {
+                    self.queue.postponed(key);
+                    let failure = self.not_answered(key, item, pause);
+                    self.pause(key, failure, pause);
+                }
             }
             RecordOutcome::NotStored => self.queue.returned(key),
             RecordOutcome::Unknown => {
@@ -336,10 +482,44 @@ impl Receiver {
             RecordOutcome::Later(failure) => {
                 self.doubtful = self.queue.pushed();
                 self.queue.postponed(key);
-                self.pause(key, failure.clone());
+                self.pause(key, failure.clone(), RETRY_AFTER);
             }
         }
         true
+    }
+
+    /// The destination has answered the key's first record, which was alone in its request, with something that is in no list.
+    #[cold]
+    fn not_taken_alone(&mut self, key: KeyId, place: RecordPlace, failure: &Failure) {
+        self.doubtful = self.queue.pushed();
+        self.queue.postponed(key);
+        let number = self.queue.first_number(key).unwrap_or_default();
+        let Self { suspects, chunks, .. } = self;
+        let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
+        let (origin, topic) =
+            record.map_or_else(|| (Origin::default(), ""), |record| (record.tag().origin, record.topic()));
+        let now = Instant::now().into_std();
+        let pause = suspects.refused_alone((key, number), (origin, topic), failure, now);
+        self.pause(key, failure.clone(), pause);
+    }
+
+    /// The pause before the key's first record is sent again, of which nobody knows whether it was stored.
+    #[cold]
+    fn unanswered(&mut self, key: KeyId) -> Duration {
+        let number = self.queue.first_number(key).unwrap_or_default();
+        self.suspects.unanswered(key, number)
+    }
+
+    #[cold]
+    fn not_answered(&self, key: KeyId, place: RecordPlace, pause: Duration) -> Failure {
+        let number = self.queue.first_number(key).unwrap_or_default();
+        let sendings = self.suspects.sendings(key, number);
+        let topic = self.record(place).map_or("", |record| record.topic());
+        let text = format!(
+            "a record for {topic} was sent {sendings} times, and no answer says whether it is stored; it is sent again after {} s",
+            pause.as_secs()
+        );
+        Failure::new(FailureClass::Environment, CONNECTION, text)
     }
 
     /// Whether neither this process nor a relay that had the slot before can have sent the record: then another row has the same id. A
@@ -362,6 +542,11 @@ impl Receiver {
 
     fn count(&mut self, place: RecordPlace) {
         let Some(record) = self.record(place) else { return };
+        if self.suspects.has_trials() {
+            let topic = record.topic().to_owned();
+            self.suspects.arrived(&topic);
+        }
+        let Some(record) = self.record(place) else { return };
         let (token, bytes, held_bytes) = (record.tag().token, record.bytes() as u64, record.held_bytes() as u64);
         match self.runs.back_mut().filter(|run| run.delivered.token == token) {
             Some(run) => {
@@ -374,12 +559,12 @@ impl Receiver {
     }
 
     #[cold]
-    fn refuse(&mut self, key: KeyId, place: RecordPlace, failure: &Failure) {
+    fn refuse(&mut self, key: KeyId, place: RecordPlace, failure: &Failure, pause: Duration) {
         let Some(record) = self.record(place) else { return };
         let (tag, record) = (record.tag(), record.with_record(OwnedRecord::of));
         self.refusal += 1;
         let id = RefusalId(self.refusal);
-        self.refusals.insert(id, (key, failure.clone()));
+        self.refusals.insert(id, KeyRefusal { key, failure: failure.clone(), pause });
         self.refused.push(Refused { id, tag, record, failure: failure.clone() });
     }
 
@@ -392,6 +577,9 @@ impl Receiver {
             back.refused.append(&mut self.refused);
             back.held = self.queue.held();
             back.obstacle = self.obstacles.first_key_value().map(|(_, failure)| failure.clone());
+            if back.tried_alone.is_some() || self.suspects.has_trials() {
+                back.tried_alone = self.suspects.tried_alone().cloned();
+            }
         } else {
             self.runs.clear();
             self.refused.clear();

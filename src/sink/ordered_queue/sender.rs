@@ -11,6 +11,7 @@ use super::receiver::Receiver;
 use crate::lsn::Lsn;
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, Origin, Record, RefusalId, Report, Resolution, Tag,
+    TriedAlone,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -192,6 +193,7 @@ impl Sender {
         back.refused.clear();
         back.failed = None;
         back.obstacle = None;
+        back.tried_alone = None;
         back.held = 0;
         drop(back);
         let (ended, ends) = sync_channel(1);
@@ -208,6 +210,11 @@ impl Sender {
         back.blocked.as_ref().or(back.obstacle.as_ref()).cloned()
     }
 
+    /// The record that is sent alone for an answer that is in no list.
+    pub(super) fn tried_alone(&self) -> Option<TriedAlone> {
+        self.shared.back().tried_alone.clone()
+    }
+
     /// Whether the client reached the destination, or why it could not. `None`: it has not said yet.
     pub(super) fn reached(&self) -> Option<Result<(), Failure>> {
         let back = self.shared.back();
@@ -216,7 +223,9 @@ impl Sender {
 
     pub(super) fn problem(&self) -> Option<String> {
         let back = self.shared.back();
-        let obstacle = || back.obstacle.as_ref().filter(|failure| failure.class == FailureClass::Environment);
+        let obstacle = || {
+            back.obstacle.as_ref().filter(|it| matches!(it.class, FailureClass::Environment | FailureClass::Unlisted))
+        };
         back.problem.clone().or_else(|| obstacle().map(|failure| failure.text.clone()))
     }
 }

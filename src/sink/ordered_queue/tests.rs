@@ -137,7 +137,7 @@ fn play(acts: Vec<Act>) -> Result<(), TestCaseError> {
             }
             Act::Take { at_most, of_a_key } => {
                 let (mut batch, mut left) = (Vec::new(), at_most);
-                queue.take(&mut batch, of_a_key, |_| {
+                queue.take(&mut batch, of_a_key, |_, _| {
                     left = left.wrapping_sub(1);
                     if left == usize::MAX { Fit::Full } else { Fit::Takes }
                 });
@@ -232,7 +232,7 @@ proptest! {
 
 fn taken(queue: &mut OrderedQueue<u64>, of_a_key: u32) -> Vec<u64> {
     let mut batch = Vec::new();
-    queue.take(&mut batch, of_a_key, |_| Fit::Takes);
+    queue.take(&mut batch, of_a_key, |_, _| Fit::Takes);
     batch.iter().map(|taken| taken.item).collect()
 }
 
@@ -244,7 +244,7 @@ fn a_key_that_does_not_fit_is_left_out_and_others_are_taken() {
         queue.push(if item < 20 { one } else { other }, item);
     }
     let mut batch = Vec::new();
-    queue.take(&mut batch, u32::MAX, |item| if *item < 20 { Fit::NotThis } else { Fit::Takes });
+    queue.take(&mut batch, u32::MAX, |_, item| if *item < 20 { Fit::NotThis } else { Fit::Takes });
     assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [20]);
     assert_eq!(taken(&mut queue, 1), [10]);
     assert_eq!(taken(&mut queue, 1), [0; 0], "one of a key at a time");
@@ -261,7 +261,7 @@ fn what_is_unknown_goes_first_again() {
     queue.push(other, 2);
     queue.returned(one);
     let mut batch = Vec::new();
-    queue.take(&mut batch, 9, |item| if *item == 1 { Fit::Takes } else { Fit::Full });
+    queue.take(&mut batch, 9, |_, item| if *item == 1 { Fit::Takes } else { Fit::Full });
     assert_eq!(batch.iter().map(|taken| taken.item).collect::<Vec<_>>(), [1]);
 }
 
@@ -557,16 +557,157 @@ async fn records_of_which_one_is_at_fault_are_taken_one_at_a_time_and_then_toget
     }
     sender.flush();
     assert_eq!(receiver.next().await, Some(()));
-    let take = |receiver: &mut Receiver, outcome: &RecordOutcome| {
+    let take = |receiver: &mut Receiver| {
         let mut batch = Vec::new();
         receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
-        for taken in &batch {
-            receiver.settle(*taken, outcome);
-        }
-        batch.len()
+        batch
     };
-    assert_eq!(take(&mut receiver, &RecordOutcome::NotStored), 5);
-    receiver.take_alone(3);
-    let taken = [(); 4].map(|()| take(&mut receiver, &RecordOutcome::Delivered));
-    assert_eq!(taken, [1, 1, 1, 2]);
+    let all = take(&mut receiver);
+    assert_eq!(all.len(), 5);
+    for taken in &all[3..] {
+        receiver.settle(*taken, &RecordOutcome::NotStored);
+    }
+    receiver.send_each_alone(&all[..3]);
+    let mut sizes = Vec::new();
+    while receiver.has_ready() {
+        let batch = take(&mut receiver);
+        sizes.push(batch.len());
+        for taken in &batch {
+            assert!(receiver.settle(*taken, &RecordOutcome::Delivered));
+        }
+    }
+    assert_eq!(sizes, [1, 1, 1, 2]);
+}
+
+fn unlisted() -> Failure {
+    Failure::new(FailureClass::Unlisted, "unlisted", "ERR what")
+}
+
+/// A destination that gives an answer in no list to each batch with this topic, and stores the others. Returns the sizes of the batches.
+fn offer_to_search(receiver: &mut Receiver, poisoned: &str, ends: bool) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    loop {
+        let mut batch = Vec::new();
+        receiver.take(&mut batch, u32::MAX, |_| Fit::Takes);
+        if batch.is_empty() {
+            receiver.publish();
+            return sizes;
+        }
+        sizes.push(batch.len());
+        let is_it = |it: &TakenRecord<RecordPlace>| receiver.record(it.item).is_some_and(|it| it.topic() == poisoned);
+        if !batch.iter().any(is_it) {
+            for taken in &batch {
+                assert!(receiver.settle(*taken, &RecordOutcome::Delivered));
+            }
+        } else if ends {
+            receiver.connection_lost(&batch, &unlisted(), false);
+        } else {
+            receiver.search(&batch, &unlisted());
+        }
+    }
+}
+
+/// What was delivered; nothing may be refused.
+fn delivered(sender: &mut Sender) -> u64 {
+    let mut delivered = 0;
+    sender.poll(&mut |report| match report {
+        Report::Delivered(run) => delivered += u64::from(run.records),
+        other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+    });
+    delivered
+}
+
+fn push_topics(sender: &mut Sender, topics: impl Iterator<Item = u64>) {
+    for number in topics {
+        let origin = Origin { final_lsn: number, ..Origin::default() };
+        sender.push(&record(&format!("t{number}")), Tag { token: Token::unpack(1), origin });
+    }
+    sender.flush();
+}
+
+#[tokio::test]
+async fn an_unknown_answer_is_searched_without_pauses_and_its_record_is_sent_alone_while_others_go_on() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    push_topics(&mut sender, 0..100);
+    assert_eq!(receiver.next().await, Some(()));
+    let sizes = offer_to_search(&mut receiver, "t42", false);
+    assert!(sizes.len() <= 1 + 16 + 7 && sizes[0] == 100, "{sizes:?}");
+    assert_eq!(delivered(&mut sender), 99);
+    let tried = sender.tried_alone().unwrap();
+    assert_eq!((tried.origin.final_lsn, tried.topic.as_str(), tried.attempts), (42, "t42", 1));
+    assert_eq!(sender.blocked().map(|it| it.class), Some(FailureClass::Unlisted));
+    let mut pauses = Vec::new();
+    for number in 0..6 {
+        push_topics(&mut sender, 200 + number..201 + number);
+        assert_eq!(receiver.next().await, Some(()));
+        assert_eq!(offer_to_search(&mut receiver, "t42", false), [1], "another key goes on");
+        pauses.push(receiver.end_pause());
+        assert_eq!(offer_to_search(&mut receiver, "t42", false), [1]);
+    }
+    assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
+    assert_eq!((sender.tried_alone().unwrap().attempts, delivered(&mut sender)), (7, 6));
+    receiver.end_pause();
+    assert_eq!(offer_to_search(&mut receiver, "none", false), [1]);
+    assert_eq!((delivered(&mut sender), sender.tried_alone(), sender.blocked()), (1, None, None));
+}
+
+#[tokio::test]
+async fn a_record_that_ends_its_connection_is_found_with_the_connection_for_itself() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    push_topics(&mut sender, 0..500);
+    assert_eq!(receiver.next().await, Some(()));
+    // Twice it may be the network.
+    assert_eq!(offer_to_search(&mut receiver, "t42", true), [500, 500]);
+    assert_eq!(delivered(&mut sender), 0);
+    push_topics(&mut sender, 600..601);
+    assert_eq!(receiver.next().await, Some(()));
+    assert_eq!(offer_to_search(&mut receiver, "t42", true), [1], "what has not been sent goes on");
+    (0..500).for_each(|_| assert_eq!(receiver.end_pause(), 1));
+    let sizes = offer_to_search(&mut receiver, "t42", true);
+    assert!(sizes[0] == 500 && sizes[1..].iter().all(|size| *size <= 32), "{sizes:?}");
+    assert_eq!((delivered(&mut sender), sender.tried_alone().map(|tried| tried.topic)), (500, Some("t42".to_owned())));
+}
+
+#[tokio::test]
+async fn while_a_sole_suspect_is_due_nothing_else_is_sent_beside_it() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    push_topics(&mut sender, 0..2);
+    assert_eq!(receiver.next().await, Some(()));
+    let mut batch = Vec::new();
+    receiver.take(&mut batch, 1, |_| Fit::Takes);
+    receiver.connection_lost(&batch, &unlisted(), true);
+    push_topics(&mut sender, 2..3);
+    assert_eq!(receiver.next().await, Some(()));
+    let take = |receiver: &mut Receiver| {
+        let mut batch = Vec::new();
+        receiver.take(&mut batch, 1, |_| Fit::Takes);
+        batch
+    };
+    let first = take(&mut receiver);
+    assert_eq!((first.len(), take(&mut receiver).len()), (1, 0));
+    receiver.settle(first[0], &RecordOutcome::Delivered);
+    let second = take(&mut receiver);
+    assert_eq!((second.len(), take(&mut receiver).len()), (1, 0));
+    receiver.settle(second[0], &RecordOutcome::Delivered);
+    assert_eq!(take(&mut receiver).len(), 1, "no suspect is left");
+}
+
+#[tokio::test]
+async fn what_was_sent_without_an_answer_is_sent_again_at_once_and_then_ever_more_rarely() {
+    let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
+    push_topics(&mut sender, 0..1);
+    assert_eq!(receiver.next().await, Some(()));
+    let mut pauses = Vec::new();
+    for sending in 1..=6 {
+        let mut batch = Vec::new();
+        receiver.take(&mut batch, 1, |_| Fit::Takes);
+        assert_eq!(batch.len(), 1, "{sending}");
+        receiver.settle(batch[0], &RecordOutcome::Unanswered);
+        receiver.publish();
+        if sending > 1 {
+            pauses.push(receiver.end_pause());
+        }
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16]);
+    assert!(sender.blocked().unwrap().text.contains("was sent 6 times"), "{:?}", sender.blocked());
 }

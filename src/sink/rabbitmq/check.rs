@@ -100,6 +100,13 @@ fn findings(settings: &RabbitSettings, facts: &RabbitmqFacts, largest_bytes: usi
     found.extend(facts.exchange.as_ref().map(|exchange| of_exchange(settings, exchange)));
     found.push(of_queue(settings, facts.queue.as_ref()));
     found.push(of_probe(&facts.probe));
+    if !settings.mandatory {
+        found.push(
+            SIDE.warn("mandatory", "mandatory is false: RabbitMQ drops a message that no queue takes, and confirms it")
+                .why("the row of such a message counts as published, and is lost")
+                .with_fix("-X mandatory=true, unless the exchange keeps what it returns, as one of the type x-delayed-message does"),
+        );
+    }
     found
 }
 
@@ -204,6 +211,12 @@ mod tests {
         let found = findings(&settings(&[]), &facts(), 100);
         assert!(found.iter().all(|found| found.level == Level::Ok), "{found:?}");
         assert_eq!(found[0].finding, "RabbitMQ answers, vhost /");
+    }
+
+    #[test]
+    fn messages_that_may_be_dropped_are_warned_of() {
+        assert_eq!(level(&[("mandatory", "false")], &facts(), 0, "mandatory"), Level::Warn);
+        assert!(findings(&settings(&[]), &facts(), 0).iter().all(|found| found.check != "mandatory"));
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub(super) async fn run(settings: &RabbitSettings, receiver: &mut Receiver) {
             Ok(session) => {
                 let mut worker = RabbitmqWorker::new(settings, session, patience);
                 let ended = worker.serve(receiver).await;
-                worker.give_back(receiver);
+                worker.give_back(ended.as_ref().err(), receiver);
                 patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
                 if worker.answered {
                     reconnect = Reconnect::default();
@@ -125,6 +125,8 @@ struct RabbitmqWorker<'a> {
     landing: FuturesUnordered<Landing>,
     /// How many batches were published.
     published: u64,
+    /// Messages that were not confirmed before the connection was lost.
+    unanswered: Vec<TakenRecord<RecordPlace>>,
     /// An empty list, whose memory is used again.
     taken: Vec<TakenRecord<RecordPlace>>,
     /// Since when messages could have been confirmed.
@@ -155,6 +157,7 @@ impl<'a> RabbitmqWorker<'a> {
             under_way: BTreeMap::new(),
             landing: FuturesUnordered::new(),
             published: 0,
+            unanswered: Vec::new(),
             taken: Vec::new(),
             able: Instant::now(),
             patience,
@@ -267,7 +270,8 @@ impl<'a> RabbitmqWorker<'a> {
                 let places = batch.iter().map(|(taken, ..)| *taken).collect();
                 self.under_way.insert(self.published, (now, places));
                 let connection = Arc::clone(&self.session.connection);
-                self.landing.push(Box::pin(publish(connection, channel, self.published, batch)));
+                let mandatory = self.settings.mandatory;
+                self.landing.push(Box::pin(publish(connection, channel, self.published, mandatory, batch)));
             }
             if none {
                 break;
@@ -309,14 +313,12 @@ impl<'a> RabbitmqWorker<'a> {
             }
         };
         self.under_way.remove(&landed.number);
-        let fault = landed.lost().and_then(|error| self.fault(error, receiver));
+        let fault = landed.lost().and_then(|error| self.fault(error));
         if let Some(returned) = landed.returned(self.settings) {
             self.settle(&landed, returned, fault.as_ref(), receiver);
         } else {
-            receiver.take_alone(landed.messages.len());
-            for (taken, _) in &landed.messages {
-                receiver.settle(*taken, &RecordOutcome::Unknown);
-            }
+            let all: Vec<_> = landed.messages.iter().map(|(taken, _)| *taken).collect();
+            receiver.send_each_alone(&all);
         }
         self.show(receiver);
         receiver.publish();
@@ -330,21 +332,34 @@ impl<'a> RabbitmqWorker<'a> {
         fault: Option<&(Closing, RabbitmqFault)>,
         receiver: &mut Receiver,
     ) {
-        let unconfirmed =
-            landed.confirms.iter().zip(&returned).filter(|(confirm, back)| confirm.is_err() && back.is_none());
-        let suspects = unconfirmed.count();
+        let unconfirmed = landed
+            .confirms
+            .iter()
+            .zip(&returned)
+            .zip(&landed.messages)
+            .filter(|((confirm, back), _)| confirm.is_err() && back.is_none());
+        let suspects: Vec<_> = unconfirmed.map(|(_, (taken, _))| *taken).collect();
+        if let Some((closing, fault @ RabbitmqFault::Unlisted)) = fault {
+            let to = suspects.first().and_then(|taken| receiver.record(taken.item));
+            let to = to.map_or(("", ""), |record| (message::exchange_of(self.settings, record), record.topic()));
+            let failure = errors::refused(self.settings, to, *fault, closing);
+            receiver.search(&suspects, &failure);
+        }
         let (mut kept, mut blamed) = (false, false);
         for ((confirm, back), (taken, _)) in landed.confirms.iter().zip(returned).zip(&landed.messages) {
             let record = receiver.record(taken.item);
             let to = record.map_or(("", ""), |record| (message::exchange_of(self.settings, record), record.topic()));
             let outcome = match (back, confirm, fault) {
-                (Some(failure), _, _) => RecordOutcome::Refused(failure),
+                (Some(failure), _, _) if receiver.sendings(taken) > 0 => {
+                    RecordOutcome::RefusedPerhapsStored(errors::kept_perhaps(failure))
+                }
+                (Some(failure), _, _) => RecordOutcome::RefusedPerhapsStored(failure),
                 (None, Ok(Confirmation::Ack(_)), _) => {
                     kept = true;
                     RecordOutcome::Delivered
                 }
                 (None, Ok(Confirmation::Nack(_)), _) => RecordOutcome::Later(errors::not_taken(to.0, to.1)),
-                (None, Err(_), Some((closing, fault))) if fault.is_of_record() && suspects == 1 => {
+                (None, Err(_), Some((closing, fault))) if fault.is_of_record() && suspects.len() == 1 => {
                     RecordOutcome::Refused(errors::refused(self.settings, to, *fault, closing))
                 }
                 // The exchange is missing for all messages. One of them is enough to ask again.
@@ -354,12 +369,16 @@ impl<'a> RabbitmqWorker<'a> {
                     blamed = true;
                     RecordOutcome::Refused(errors::refused(self.settings, to, *fault, closing))
                 }
+                (None, Err(_), _) if self.lost.is_some() => {
+                    self.unanswered.push(*taken);
+                    continue;
+                }
                 (None, Ok(Confirmation::NotRequested) | Err(_), _) => RecordOutcome::Unknown,
             };
             receiver.settle(*taken, &outcome);
         }
-        if suspects > 1 && fault.is_some_and(|(_, fault)| fault.is_of_record()) {
-            receiver.take_alone(suspects);
+        if suspects.len() > 1 && fault.is_some_and(|(_, fault)| fault.is_of_record()) {
+            receiver.mark_each_alone(&suspects);
         }
         self.answered |= kept;
         if kept {
@@ -370,7 +389,7 @@ impl<'a> RabbitmqWorker<'a> {
     /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
     /// does not say which. The server dropped the messages behind that one, and may have taken those before it. `None`: the connection is
     /// of no more use.
-    fn fault(&mut self, error: &lapin::Error, receiver: &mut Receiver) -> Option<(Closing, RabbitmqFault)> {
+    fn fault(&mut self, error: &lapin::Error) -> Option<(Closing, RabbitmqFault)> {
         let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
             self.lost = Some(self.session.failed(error));
             return None;
@@ -381,15 +400,15 @@ impl<'a> RabbitmqWorker<'a> {
         }
         let fault = errors::fault(closing.code, self.settings.exchange_column.is_some());
         match fault {
-            RabbitmqFault::Record | RabbitmqFault::NotPermitted | RabbitmqFault::OwnExchange => {}
+            RabbitmqFault::Record
+            | RabbitmqFault::NotPermitted
+            | RabbitmqFault::OwnExchange
+            | RabbitmqFault::Unlisted => {}
             // The next connection declares it.
             RabbitmqFault::Exchange if self.settings.declare => {
                 self.lost = Some(errors::channel_closed(&self.session.server, &closing));
             }
-            RabbitmqFault::Exchange => {
-                self.later = Some(Instant::now() + LATER);
-                receiver.take_alone(1);
-            }
+            RabbitmqFault::Exchange => self.later = Some(Instant::now() + LATER),
             RabbitmqFault::Broker => {
                 self.later = Some(Instant::now() + LATER);
                 self.obstacle = Some(errors::channel_closed(&self.session.server, &closing));
@@ -398,15 +417,16 @@ impl<'a> RabbitmqWorker<'a> {
         Some((closing, fault))
     }
 
-    /// Puts the messages under way back into the queue: nobody knows whether the broker has them, unless they were confirmed before.
-    fn give_back(&mut self, receiver: &mut Receiver) {
+    /// Puts the messages under way back into the queue: nobody knows whether the broker has them, unless they were confirmed before. `failure`:
+    /// why the connection ended.
+    fn give_back(&mut self, failure: Option<&Failure>, receiver: &mut Receiver) {
         while let Some(Some(landed)) = self.landing.next().now_or_never() {
             self.land(landed, receiver);
         }
-        for (_, places) in std::mem::take(&mut self.under_way).into_values() {
-            for taken in places {
-                receiver.settle(taken, &RecordOutcome::Unknown);
-            }
+        let mut taken = std::mem::take(&mut self.unanswered);
+        taken.extend(std::mem::take(&mut self.under_way).into_values().flat_map(|(_, taken)| taken));
+        if let Some(failure) = failure {
+            receiver.connection_lost(&taken, failure, false);
         }
         receiver.publish();
     }
@@ -430,6 +450,7 @@ async fn publish(
     connection: Arc<Connection>,
     channel: Option<Channel>,
     number: u64,
+    mandatory: bool,
     batch: Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)>,
 ) -> lapin::Result<Landed> {
     let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
@@ -437,7 +458,7 @@ async fn publish(
         Some(channel) => channel,
         None => confirming(&connection).await?,
     };
-    let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
+    let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
     let publishing = batch.into_iter().map(async |(_, _, outgoing)| {
         let Outgoing { exchange, key, properties, body } = outgoing;
         let confirm = channel.basic_publish(exchange, key, options, &body, properties).await?;

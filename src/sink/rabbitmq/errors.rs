@@ -8,7 +8,7 @@ use super::{KIND, RabbitSettings};
 use crate::setting_text::shell_quoted;
 use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::LOG_IN_LABEL;
-use crate::sink::{Failure, FailureClass};
+use crate::sink::{Failure, FailureClass, UNLISTED};
 use lapin::ErrorKind;
 use lapin::message::BasicReturnMessage;
 use std::time::Duration;
@@ -43,14 +43,16 @@ pub(super) const REFUSALS: [&str; 7] =
     [UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, ROUTING_KEY, HEADERS, EXCHANGE];
 
 /// The labels of failed deliveries.
-pub(super) const REASONS: [&str; 8] =
-    [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED];
+pub(super) const REASONS: [&str; 9] =
+    [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, UNLISTED];
 
 const CONTENT_TOO_LARGE: u16 = 311;
 pub(super) const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
 const PRECONDITION_FAILED: u16 = 406;
+const CONNECTION_FORCED: u16 = 320;
 const COMMAND_INVALID: u16 = 503;
+const RESOURCE_ERROR: u16 = 506;
 const NOT_ALLOWED: u16 = 530;
 
 /// The broker's reason for closing a channel or the connection, or for returning a message.
@@ -96,6 +98,8 @@ pub(super) enum RabbitmqFault {
     OwnExchange,
     /// The broker's own state.
     Broker,
+    /// The code is in no list.
+    Unlisted,
 }
 
 impl RabbitmqFault {
@@ -103,19 +107,20 @@ impl RabbitmqFault {
     pub(super) fn is_of_record(self) -> bool {
         match self {
             Self::Record | Self::NotPermitted | Self::OwnExchange => true,
-            Self::Exchange | Self::Broker => false,
+            Self::Exchange | Self::Broker | Self::Unlisted => false,
         }
     }
 }
 
-/// The meaning of a reply code. `own`: whether rows name their exchanges.
+/// The meaning of a reply code, by closed lists. `own`: whether rows name their exchanges.
 pub(super) fn fault(code: u16, own: bool) -> RabbitmqFault {
     match code {
         NOT_FOUND if own => RabbitmqFault::OwnExchange,
         NOT_FOUND => RabbitmqFault::Exchange,
         ACCESS_REFUSED => RabbitmqFault::NotPermitted,
         CONTENT_TOO_LARGE | PRECONDITION_FAILED => RabbitmqFault::Record,
-        _ => RabbitmqFault::Broker,
+        CONNECTION_FORCED | RESOURCE_ERROR => RabbitmqFault::Broker,
+        _ => RabbitmqFault::Unlisted,
     }
 }
 
@@ -214,6 +219,16 @@ pub(super) fn unroutable(settings: &RabbitSettings, message: &BasicReturnMessage
     Failure::new(FailureClass::Topic, UNROUTABLE, text)
 }
 
+/// The failure of a message that the broker has returned and confirmed more than once: it may have kept each.
+pub(super) fn kept_perhaps(failure: Failure) -> Failure {
+    let text = format!(
+        "{}; if the exchange keeps what it returns, as one of the type x-delayed-message does, each attempt adds a message: then set -X \
+         mandatory=false",
+        failure.text
+    );
+    Failure { text, ..failure }
+}
+
 /// The name of an exchange, for people.
 pub(super) fn exchange_shown(exchange: &str) -> &str {
     if exchange.is_empty() { DEFAULT_EXCHANGE } else { exchange }
@@ -284,6 +299,7 @@ fn of_fault(settings: &RabbitSettings, exchange: &str, fault: RabbitmqFault, tex
             Failure::new(FailureClass::Topic, NO_EXCHANGE, text).with_remedy(DECLARE)
         }
         RabbitmqFault::Broker => Failure::new(FailureClass::Environment, REFUSED, text),
+        RabbitmqFault::Unlisted => Failure::new(FailureClass::Unlisted, UNLISTED, text),
     }
 }
 
@@ -327,6 +343,7 @@ mod tests {
         assert_eq!((of(404), fault(404, true)), (RabbitmqFault::Exchange, RabbitmqFault::OwnExchange));
         assert_eq!((of(403), of(506)), (RabbitmqFault::NotPermitted, RabbitmqFault::Broker));
         assert_eq!((of(406), of(311)), (RabbitmqFault::Record, RabbitmqFault::Record));
+        assert!([313, 405, 541, 999].iter().all(|code| of(*code) == RabbitmqFault::Unlisted));
         assert_eq!(closed("h:1", &closing(530)).class, FailureClass::LogIn);
         // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
         for text in [

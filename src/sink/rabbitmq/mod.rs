@@ -47,10 +47,11 @@ pub const KIND: Kind = Kind {
 };
 
 /// The names of all properties.
-const PROPERTIES: [&str; 13] = [
+const PROPERTIES: [&str; 14] = [
     "exchange",
     "exchange-column",
     "declare",
+    "mandatory",
     "queue",
     "username",
     "password",
@@ -104,6 +105,8 @@ struct RabbitSettings {
     queue: Option<String>,
     /// Whether to declare exchange and queue at each connection.
     declare: bool,
+    /// Whether the broker returns a message that no queue takes. Without, it drops and confirms it.
+    mandatory: bool,
     /// The interval of heartbeats.
     heartbeat: Duration,
     /// The client's name at the broker.
@@ -266,6 +269,7 @@ impl RabbitSettings {
             exchange_column: property("exchange-column").map(column).transpose()?,
             queue: name("queue")?.filter(|queue| !queue.is_empty()),
             declare,
+            mandatory: property("mandatory").map(switch).transpose()?.unwrap_or(true),
             heartbeat: property("heartbeat").map(heartbeat).transpose()?.unwrap_or(HEARTBEAT),
             client: "walrelay".to_owned(),
             max_in_flight: asked.max_in_flight,

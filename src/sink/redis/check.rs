@@ -56,6 +56,9 @@ fn of_node(settings: &RedisSettings, node: &NodeFacts) -> Vec<Finding> {
             .why("while a slot moves to this node, streams that are there already take no records")
             .with_fix(allow(settings, &["+asking"]))
     }));
+    found.extend(node.may_not_add.iter().map(|failure| {
+        SIDE.fail("commands", failure.text.clone()).why("nothing is published: a batch could be added again and again")
+    }));
     if node.info.field("role") == Some("slave") {
         found.push(
             SIDE.fail("role", "the server is a replica").why("a replica takes no writes").with_fix("--to its primary"),
@@ -250,6 +253,8 @@ struct NodeFacts {
     sync: Option<String>,
     /// For a node of a cluster: the reason why it refuses ASKING.
     may_not_ask: Option<String>,
+    /// Why it does not take a command that adding needs beside XADD.
+    may_not_add: Option<Failure>,
 }
 
 /// The key with a stream's name.
@@ -267,7 +272,7 @@ async fn gather<'a>(settings: &RedisSettings, streams: impl Iterator<Item = &'a 
     let mut connections = Vec::new();
     match find(settings).await? {
         StreamsFound::Server(mut connection, _) => {
-            facts.nodes.push(node(&mut connection).await?);
+            facts.nodes.push(node(settings, &mut connection).await?);
             connections.push((None, connection));
         }
         StreamsFound::Cluster(view) => {
@@ -303,15 +308,16 @@ async fn reach(settings: &RedisSettings, server: &Server) -> Result<(NodeFacts, 
     let mut connection = RedisConnection::open_at(settings, server).await?;
     // ASKING concerns only the next command, which has no key.
     let may_not_ask = said(&connection.ask(&cmd("ASKING")).await?);
-    let node = NodeFacts { may_not_ask, ..node(&mut connection).await? };
+    let node = NodeFacts { may_not_ask, ..node(settings, &mut connection).await? };
     Ok((node, connection))
 }
 
-async fn node(connection: &mut RedisConnection) -> Result<NodeFacts, Failure> {
+async fn node(settings: &RedisSettings, connection: &mut RedisConnection) -> Result<NodeFacts, Failure> {
     let info = Info::of(&connection.ask(&cmd("INFO")).await?);
     let sync = connection.ask(cmd("CONFIG").arg("GET").arg("appendfsync")).await?;
     let sync = from_redis_value(sync).ok().map(|(_name, value): (String, String)| value);
-    Ok(NodeFacts { address: connection.address().to_owned(), info, sync, may_not_ask: None })
+    let may_not_add = connection.may_add(settings, info.has_file_to_wait_for()).await.err();
+    Ok(NodeFacts { address: connection.address().to_owned(), info, sync, may_not_ask: None, may_not_add })
 }
 
 impl StreamFacts {
@@ -358,7 +364,7 @@ mod tests {
 
     fn judged(properties: &[(&str, &str)], info: &str, sync: &str, streams: Vec<StreamFacts>) -> Vec<(Level, String)> {
         let info = Info::of(&Value::BulkString(info.as_bytes().to_vec()));
-        let node = NodeFacts { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), may_not_ask: None };
+        let node = NodeFacts { address: "h:1".to_owned(), info, sync: Some(sync.to_owned()), ..NodeFacts::default() };
         let facts = RedisFacts { nodes: vec![node], streams, ..RedisFacts::default() };
         let found = findings(&settings(properties), &facts);
         found.into_iter().map(|found| (found.level, found.finding)).collect()
@@ -417,7 +423,7 @@ mod tests {
             address: (*address).to_owned(),
             info: Info::of(&Value::BulkString(info.as_bytes().to_vec())),
             sync: Some("always".to_owned()),
-            may_not_ask: None,
+            ..NodeFacts::default()
         };
         let facts =
             RedisFacts { nodes: nodes.iter().map(node).collect(), cluster: Some(view), ..RedisFacts::default() };

@@ -31,17 +31,18 @@ const MOST_NODES: usize = 5;
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &RedisSettings, receiver: &mut Receiver) {
-    let (mut reconnect, mut alone) = (Reconnect::default(), 0);
+    let mut reconnect = Reconnect::default();
     loop {
         let Some(found) = receiver.while_listening(reach(settings)).await else { return };
         let end = match found {
             Err(failure) => End::Lost(failure),
             Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
             Ok(StreamsFound::Server(connection, info)) => {
-                let mut conversation = Conversation::new(settings, connection, info.has_file_to_wait_for(), alone);
+                let mut conversation = Conversation::new(settings, connection, info.has_file_to_wait_for());
                 let end = serve(&mut conversation, receiver).await;
-                conversation.give_back(receiver);
-                alone = conversation.alone();
+                if let End::Lost(failure) = &end {
+                    conversation.give_back(failure, receiver);
+                }
                 if conversation.has_answered() {
                     reconnect = Reconnect::default();
                 }
@@ -102,13 +103,13 @@ async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> 
     }
 }
 
-/// Finds out where the streams are. For a single server, also makes sure that the user may send batches.
+/// Finds out where the streams are. For a single server, also makes sure that it takes the commands that adding needs.
 async fn reach(settings: &RedisSettings) -> Result<StreamsFound, Failure> {
     let rights = ["+info", "+cluster|slots", "+cluster|info"];
     let found = find(settings).await;
     let mut found = found.map_err(|failure| with_fix(failure, || errors::allow(settings, &rights)))?;
-    if let StreamsFound::Server(connection, _) = &mut found {
-        connection.may_batch(settings).await?;
+    if let StreamsFound::Server(connection, info) = &mut found {
+        connection.may_add(settings, info.has_file_to_wait_for()).await?;
     }
     Ok(found)
 }

@@ -212,21 +212,41 @@ impl RedisConnection {
         }
     }
 
-    /// Makes sure that the user may send batches. If the server refused MULTI, it would execute the transaction's commands at once.
+    /// Tries each command that adding needs beside XADD, in a form that adds nothing. If the server refused one of them later, it would add
+    /// records all the same: without MULTI it would execute the transaction's commands at once, and what WAIT waits for is added already.
+    /// `file`: the mode waits for the append-only file as well.
     ///
     /// # Errors
-    /// The user may not, or the connection is lost.
-    pub(super) async fn may_batch(&mut self, settings: &RedisSettings) -> Result<(), Failure> {
-        if settings.adding.dedupe.is_some() {
-            return Ok(());
-        }
-        for command in ["MULTI", "EXEC"] {
-            let reply = self.ask(&cmd(command)).await?;
-            if let Some(error) = said(&reply) {
-                return Err(self.forbidden(settings, &error, &["+multi", "+exec"]));
+    /// The server does not take a command, or the connection is lost.
+    pub(super) async fn may_add(&mut self, settings: &RedisSettings, file: bool) -> Result<(), Failure> {
+        match settings.adding.dedupe {
+            Some(_) => self.must_take(settings, "EVAL", &["return 1", "0"], ("-X dedupe", &["+eval"])).await?,
+            None => {
+                for command in ["MULTI", "EXEC"] {
+                    self.must_take(settings, command, &[], ("a batch", &["+multi", "+exec"])).await?;
+                }
             }
         }
-        Ok(())
+        let wait = ("-X wait", ["+wait", "+waitaof"].as_slice());
+        match settings.wait {
+            None => Ok(()),
+            Some(_) if file => self.must_take(settings, "WAITAOF", &["0", "0", "1"], wait).await,
+            Some(_) => self.must_take(settings, "WAIT", &["0", "1"], wait).await,
+        }
+    }
+
+    /// Sends a command that `what` needs. `rights`: those that the user needs for it.
+    async fn must_take(
+        &mut self,
+        settings: &RedisSettings,
+        name: &str,
+        words: &[&str],
+        (what, rights): (&str, &[&str]),
+    ) -> Result<(), Failure> {
+        let reply = self.ask(cmd(name).arg(words)).await?;
+        let Some(error) = said(&reply) else { return Ok(()) };
+        let failure = self.forbidden(settings, &error, rights);
+        Err(Failure { text: format!("{what} needs {name}: {}", failure.text), ..failure })
     }
 
     /// The failure of an error, with the command that gives the user these rights if they are missing.

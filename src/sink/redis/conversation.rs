@@ -102,8 +102,6 @@ pub(super) struct Conversation<'a> {
     due: Instant,
     /// Nothing is sent before this time.
     later: Option<Instant>,
-    /// How many of the next records are sent one by one, to find out which one is refused.
-    alone: usize,
     /// Whether the server has judged a batch on this connection.
     answered: bool,
     /// Whether the library keeps the memory of a large record.
@@ -113,7 +111,7 @@ pub(super) struct Conversation<'a> {
 }
 
 impl<'a> Conversation<'a> {
-    pub(super) fn new(settings: &'a RedisSettings, connection: RedisConnection, file: bool, alone: usize) -> Self {
+    pub(super) fn new(settings: &'a RedisSettings, connection: RedisConnection, file: bool) -> Self {
         Self {
             settings,
             connection,
@@ -123,7 +121,6 @@ impl<'a> Conversation<'a> {
             spare: Vec::new(),
             due: Instant::now(),
             later: None,
-            alone,
             answered: false,
             is_bloated: false,
             blocked: None,
@@ -136,8 +133,7 @@ impl<'a> Conversation<'a> {
             return false;
         }
         self.later = None;
-        let window = if self.alone > 0 { 1 } else { WINDOW };
-        self.steps.len() < window && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
+        self.steps.len() < WINDOW && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
     }
 
     /// An empty batch.
@@ -149,12 +145,12 @@ impl<'a> Conversation<'a> {
     pub(super) fn fill(&mut self, receiver: &mut Receiver) {
         while self.has_room() && receiver.has_ready() {
             let mut step = self.step();
-            let (mut size, alone) = (Size::default(), self.alone > 0);
+            let mut size = Size::default();
             receiver.take(&mut step.taken, u32::MAX, |record| {
                 let one = Size { records: 1, bytes: record.held_bytes() };
-                if (alone && size.records > 0) || !size.add(one) { Fit::Full } else { Fit::Takes }
+                if size.add(one) { Fit::Takes } else { Fit::Full }
             });
-            // The hold has run out: the queue gives nothing.
+            // The hold has run out, or a record waits until it has the connection for itself: the queue gives nothing.
             if step.taken.is_empty() {
                 return self.keep(step);
             }
@@ -179,7 +175,6 @@ impl<'a> Conversation<'a> {
     pub(super) fn sent(&mut self, mut step: BatchStep, bytes: usize) {
         step.size = Size { records: step.taken.len(), bytes };
         self.is_bloated |= bytes > KEPT_BYTES;
-        self.alone = self.alone.saturating_sub(step.size.records);
         self.under_way.records += step.size.records;
         self.under_way.bytes += bytes;
         self.hand_over(step);
@@ -247,11 +242,6 @@ impl<'a> Conversation<'a> {
         self.steps.is_empty()
     }
 
-    /// How many of the next records are sent one by one.
-    pub(super) fn alone(&self) -> usize {
-        self.alone
-    }
-
     /// Whether the server has judged a batch on this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.answered
@@ -314,6 +304,14 @@ impl<'a> Conversation<'a> {
             }
             first += records;
         }
+        for (failure, records) in std::mem::take(&mut concluded.among) {
+            let taken = step.taken.get(records).unwrap_or_default();
+            if failure.class == FailureClass::Unlisted {
+                receiver.search(taken, &failure);
+            } else {
+                receiver.send_each_alone(taken);
+            }
+        }
         let missing = match self.settings.wait {
             None => Ok(None),
             Some(_) if concluded.broken => Err(self.not_understood()),
@@ -337,7 +335,11 @@ impl<'a> Conversation<'a> {
             (concluded, missing) => {
                 if missing.is_err() || concluded.is_err() && missing != Ok(None) {
                     // Nobody knows whether replicas have the records: those that were added are sent again.
-                    step.outcomes.clear();
+                    for outcome in &mut step.outcomes {
+                        if matches!(outcome, RecordOutcome::Delivered | RecordOutcome::Duplicate) {
+                            *outcome = RecordOutcome::Unanswered;
+                        }
+                    }
                 }
                 self.settle(step, receiver);
                 concluded.and_then(|()| missing.map(drop))
@@ -350,7 +352,6 @@ impl<'a> Conversation<'a> {
         if concluded.broken {
             return Err(self.not_understood());
         }
-        self.alone += concluded.alone;
         self.answered |= concluded.each;
         if let Some(failure) = concluded.elsewhere {
             return Err(failure);
@@ -365,16 +366,20 @@ impl<'a> Conversation<'a> {
     }
 
     fn settle(&mut self, mut step: BatchStep, receiver: &mut Receiver) {
-        let all = step.taken.len();
         // If the replies have nothing about a record, nobody knows what became of it.
-        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unknown));
-        for (taken, outcome) in step.taken.drain(..).zip(outcomes) {
-            let settled = receiver.settle(taken, &outcome);
-            if !settled && matches!(outcome, RecordOutcome::Refused(_)) {
-                // An earlier record of its key went back into the queue because of this one.
-                self.alone = self.alone.max(all);
+        let outcomes = step.outcomes.drain(..).chain(std::iter::repeat(RecordOutcome::Unanswered));
+        let mut behind = Vec::new();
+        for (taken, outcome) in step.taken.iter().zip(outcomes) {
+            if !receiver.settle(*taken, &outcome) && matches!(outcome, RecordOutcome::Refused(_)) {
+                // An earlier record of its key went back into the queue because of this one, which gets an answer of its own.
+                behind.push(taken.key);
             }
         }
+        if !behind.is_empty() {
+            step.taken.retain(|taken| behind.contains(&taken.key) && receiver.has(taken));
+            receiver.mark_each_alone(&step.taken);
+        }
+        step.taken.clear();
         self.keep(step);
     }
 
@@ -403,13 +408,17 @@ impl<'a> Conversation<'a> {
         self.spare.push(step);
     }
 
-    /// Puts the batches under way back into the queue: nobody knows whether they were added.
-    pub(super) fn give_back(&mut self, receiver: &mut Receiver) {
-        while let Some(mut step) = self.steps.pop_back() {
-            step.outcomes.clear();
-            self.settle(step, receiver);
-        }
+    /// Puts the batches under way back into the queue: nobody knows whether they were added. `failure`: why the connection ended.
+    pub(super) fn give_back(&mut self, failure: &Failure, receiver: &mut Receiver) {
+        let taken = self.all_under_way();
+        receiver.connection_lost(&taken, failure, false);
         receiver.publish();
+    }
+
+    /// Takes the records of all batches under way.
+    fn all_under_way(&mut self) -> Vec<TakenRecord<RecordPlace>> {
+        self.under_way = Size::default();
+        self.steps.drain(..).flat_map(|step| step.taken).collect()
     }
 
     /// Whether the connection has to end, since nothing is under way and the library keeps much memory for it.
@@ -417,24 +426,21 @@ impl<'a> Conversation<'a> {
         self.is_bloated && self.steps.is_empty()
     }
 
-    /// Handles a lost connection. A server that gets a command that it cannot take sends an error and closes the connection. If a single
-    /// record was under way, that one is refused. Otherwise each goes alone from now on.
+    /// Handles a lost connection. A server that gets a command that it cannot take sends an error and closes the connection. If the error says
+    /// that of a record, and a single one was under way, that one is refused. Otherwise the records under way go in smaller batches.
     fn lost(&mut self, receiver: &mut Receiver) -> Failure {
-        let records: usize = self.steps.iter().map(|step| step.taken.len()).sum();
-        match self.connection.last_error() {
-            Some(refusal) if records == 1 => {
-                if let Some(step) = self.steps.front_mut()
-                    && let Some(record) = step.taken.first().and_then(|taken| receiver.record(taken.item))
-                {
-                    let refused = RecordOutcome::Refused(errors::refused(record.topic(), &refusal));
-                    step.outcomes = vec![refused];
+        if let Some(error) = self.connection.last_error().filter(|error| errors::may_be_of_record(error)) {
+            let taken = self.all_under_way();
+            let stream =
+                taken.first().and_then(|taken| receiver.record(taken.item)).map_or("", |record| record.topic());
+            let failure = errors::refused(stream, &error);
+            match taken.as_slice() {
+                [one] if failure.class == FailureClass::Row => {
+                    receiver.settle(*one, &RecordOutcome::Refused(failure));
                 }
-                if let Some(step) = self.steps.pop_front() {
-                    self.settle(step, receiver);
-                }
+                all => receiver.connection_lost(all, &failure, true),
             }
-            Some(_) => self.alone = records,
-            None => {}
+            receiver.publish();
         }
         self.connection.lost()
     }
@@ -460,7 +466,8 @@ struct Concluded {
     each: bool,
     later: Option<Failure>,
     elsewhere: Option<Failure>,
-    alone: usize,
+    /// Records of which one is the cause of a failure, by their places in the batch.
+    among: Vec<(Failure, Range<usize>)>,
     broken: bool,
 }
 
@@ -503,7 +510,7 @@ impl Judging<'_> {
             }
             Judged::Later(failure) => concluded.later = Some(failure),
             Judged::Elsewhere(failure) => concluded.elsewhere = Some(failure),
-            Judged::Alone => concluded.alone += self.taken.len(),
+            Judged::Among(failure) => concluded.among.push((failure, first..first + self.taken.len())),
             Judged::Broken => concluded.broken = true,
             Judged::Redirected(redirect, failure) => {
                 let later = match (may_not_ask, routes) {

@@ -2,7 +2,10 @@
 //!
 //! In: the form of a batch, and its replies. Out: for each record whether it was added, refused, or neither. This file does no I/O.
 //! Control flow follows the code with which an error begins. Where Redis gives no code of its own, constants here name the texts.
-//! Specification: Redis, "Redis cluster specification", section "Redirection and resharding".
+//! The codes and texts are closed lists: any other error is of the class `Unlisted`, and says nothing about a record. A proxy before the server
+//! may give any error for a reason of its own, mostly with the code ERR.
+//! Specification: Redis, "Redis cluster specification", section "Redirection and resharding"; the table of shared errors in the server's
+//! `server.c`; `t_stream.c` (XADD), `networking.c` (errors of the protocol), `multi.c` (EXECABORT).
 
 use super::RedisSettings;
 use super::message::BatchForm;
@@ -10,7 +13,7 @@ use crate::setting_text::shell_quoted;
 use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
-use crate::sink::{DUPLICATE, Failure, FailureClass};
+use crate::sink::{DUPLICATE, Failure, FailureClass, UNLISTED};
 use redis::Value;
 use std::slice::Iter;
 
@@ -25,15 +28,18 @@ pub(super) enum Judged {
     Elsewhere(Failure),
     /// The server added no record: the client has to ask another node of the cluster. The failure is for people.
     Redirected(Redirect, Failure),
-    /// The server added no record, and does not say which one is at fault: each is sent alone.
-    Alone,
+    /// The server added no record, and does not say which one is the cause.
+    Among(Failure),
     /// The replies do not fit the batch.
     Broken,
 }
 
 /// The meaning of an error.
 enum RedisFault {
+    /// The record itself.
     Row,
+    /// An error that is in no list.
+    Unlisted,
     /// The user lacks a right.
     NotPermitted,
     /// The key that has the stream's name holds something else.
@@ -51,7 +57,7 @@ impl RedisFault {
     /// Whether the server takes the same command once its state has changed, or another server does.
     fn passes(&self) -> bool {
         match self {
-            Self::Row | Self::NotPermitted | Self::WrongType | Self::LogIn => false,
+            Self::Row | Self::Unlisted | Self::NotPermitted | Self::WrongType | Self::LogIn => false,
             Self::Slot | Self::Redirect(_) | Self::Later | Self::Elsewhere => true,
         }
     }
@@ -69,9 +75,16 @@ pub(super) const HEADERS: &str = "headers";
 /// The labels for which Redis may refuse a record.
 pub(super) const REFUSALS: [&str; 6] = [NOT_PERMITTED, WRONG_TYPE, REFUSED, STREAM, HEADERS, DUPLICATE];
 
+/// The errors that say of a record itself that the server does not take it: an argument above `proto-max-bulk-len`, and an entry that is too large
+/// for a stream. The server closes the connection after the first one.
+const OF_RECORD: [&str; 2] = ["ERR Protocol error: invalid bulk length", "ERR Elements are too large to be stored"];
+
+/// The text in front of the error for which the server did not execute a transaction.
+const ABORTED: &str = "EXECABORT Transaction discarded because of: ";
+
 /// The labels of failed deliveries.
-pub(super) const REASONS: [&str; 8] =
-    [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED, DUPLICATE];
+pub(super) const REASONS: [&str; 9] =
+    [CONNECTION, LOG_IN_LABEL, MEMORY, NOT_WRITABLE, NOT_PERMITTED, WRONG_TYPE, REFUSED, UNLISTED, DUPLICATE];
 
 /// The fix if the server does not accept the credentials.
 const CREDENTIALS: &str = "check the user in --to, and the password (WALRELAY_REDIS_PASSWORD, -X password=@FILE)";
@@ -111,7 +124,8 @@ fn fault(error: &str) -> (RedisFault, &'static str) {
         "OOM" => (RedisFault::Later, MEMORY),
         "MISCONF" | "LOADING" | "BUSY" | "NOREPLICAS" => (RedisFault::Later, NOT_WRITABLE),
         "READONLY" | "MASTERDOWN" | "UNBLOCKED" => (RedisFault::Elsewhere, NOT_WRITABLE),
-        "NOAUTH" | "WRONGPASS" => (RedisFault::LogIn, LOG_IN_LABEL),
+        // DENIED: the server's protected mode.
+        "NOAUTH" | "WRONGPASS" | "DENIED" => (RedisFault::LogIn, LOG_IN_LABEL),
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" | "TRYAGAIN" => {
             (Redirect::of(error).map_or(RedisFault::Slot, RedisFault::Redirect), NOT_WRITABLE)
         }
@@ -119,14 +133,26 @@ fn fault(error: &str) -> (RedisFault, &'static str) {
         "WRONGTYPE" => (RedisFault::WrongType, WRONG_TYPE),
         _ if error.starts_with(FULL) => (RedisFault::Elsewhere, CONNECTION),
         _ if error.starts_with(MAY_NOT) => (RedisFault::NotPermitted, NOT_PERMITTED),
-        "ERR" | "EXECABORT" | "DENIED" => (RedisFault::Row, REFUSED),
-        // Another code is about the state of the server, or of a proxy before it. Faults of records have the code ERR.
-        _ => (RedisFault::Later, NOT_WRITABLE),
+        _ if is_of_record(error) => (RedisFault::Row, REFUSED),
+        _ => (RedisFault::Unlisted, UNLISTED),
     }
 }
 
-/// An error without its place in the script. Redis before 7.0 writes that in front of a command's error: `@user_script: 24: -OOM …`.
+/// Whether the error says of a record itself that the server does not take it.
+pub(super) fn is_of_record(error: &str) -> bool {
+    OF_RECORD.iter().any(|text| error.starts_with(text))
+}
+
+/// Whether the error may be about a record, as far as its text says.
+pub(super) fn may_be_of_record(error: &str) -> bool {
+    matches!(fault(error).0, RedisFault::Row | RedisFault::Unlisted)
+}
+
+/// An error without its place in the script, or in front of it. Redis before 7.0 writes that in front of a command's error: `@user_script: 24: -OOM …`.
 fn behind_place(error: &str) -> &str {
+    if let Some(cause) = error.strip_prefix(ABORTED) {
+        return cause.strip_prefix('-').unwrap_or(cause);
+    }
     let Some(rest) = error.strip_prefix("@user_script: ") else { return error };
     let rest = rest.trim_start_matches(|digit: char| digit.is_ascii_digit()).strip_prefix(": ").unwrap_or(error);
     rest.strip_prefix('-').unwrap_or(rest)
@@ -202,10 +228,13 @@ pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     if is_of_stream { Failure { class: FailureClass::Topic, ..failure } } else { failure }
 }
 
-/// The failure of a record over whose command the server closed the connection.
+/// The failure of a record whose command got this error, or over which the server closed the connection.
 pub(super) fn refused(stream: &str, error: &str) -> Failure {
     let text = format!("Redis refuses a record for stream {stream}: {error}");
-    Failure::new(FailureClass::Row, REFUSED, text)
+    if is_of_record(error) {
+        return Failure::new(FailureClass::Row, REFUSED, text);
+    }
+    Failure::new(FailureClass::Unlisted, UNLISTED, text)
 }
 
 /// The settings, the server and the form of a batch whose replies are judged.
@@ -274,6 +303,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         let refused = |class| Failure { class, reason, ..refused(stream, error) };
         RecordOutcome::Refused(match fault {
             RedisFault::Row => refused(FailureClass::Row),
+            RedisFault::Unlisted => refused(FailureClass::Unlisted),
             RedisFault::NotPermitted => with_fix(refused(FailureClass::Topic), || allow_stream(settings, stream)),
             RedisFault::WrongType => refused(FailureClass::Topic).with_remedy(OTHER_KEY),
             RedisFault::Slot => return RecordOutcome::Later(environment(address, error)),
@@ -311,7 +341,11 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
             return None;
         }
         self.outcomes.extend(std::iter::repeat_n(RecordOutcome::Unknown, self.records));
-        Some(Judged::Alone)
+        let RecordOutcome::Refused(failure) = self.of_error(self.streams.clone().next().unwrap_or_default(), error)
+        else {
+            return Some(Judged::Broken);
+        };
+        Some(Judged::Among(failure))
     }
 
     /// Judges the replies of a transaction: MULTI's, one for each queued command, and EXEC's.
@@ -408,9 +442,11 @@ mod tests {
         let judged = judge(asked, streams, &mut replies.iter(), &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
             RecordOutcome::Delivered => "+".to_owned(),
-            RecordOutcome::Unknown | RecordOutcome::NotStored => "?".to_owned(),
+            RecordOutcome::Unknown | RecordOutcome::Unanswered | RecordOutcome::NotStored => "?".to_owned(),
             RecordOutcome::Duplicate => "=".to_owned(),
-            RecordOutcome::Refused(failure) | RecordOutcome::Later(failure) => {
+            RecordOutcome::Refused(failure)
+            | RecordOutcome::RefusedPerhapsStored(failure)
+            | RecordOutcome::Later(failure) => {
                 format!("{:?} {}", failure.class, failure.text)
             }
         });
@@ -482,13 +518,36 @@ mod tests {
         assert_eq!(judged(BatchForm::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
         let wrong = "Topic Redis refuses a record for stream a: WRONGTYPE x".to_owned();
         assert_eq!(judged(BatchForm::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
-        for error in ["upstream_failure", "IOERR_x", ""] {
-            assert!(matches!(judged(BatchForm::Single, 1, &format!("-{error}")).0, Judged::Later(_)), "{error}");
-        }
-        let row = "Row Redis refuses a record for stream a: ERR x".to_owned();
-        assert_eq!(judged(BatchForm::Single, 1, "-ERR_x"), (Judged::Each, vec![row]));
+        let large = "ERR Elements are too large to be stored";
+        let row = format!("Row Redis refuses a record for stream a: {large}");
+        let reply = format!("-{}", large.replace(' ', "_"));
+        assert_eq!(judged(BatchForm::Single, 1, &reply), (Judged::Each, vec![row]));
         assert!(matches!(judged(BatchForm::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
         assert_eq!(judged(BatchForm::Single, 1, "+OK").0, Judged::Broken);
+    }
+
+    /// Errors of quotas, of replaced or renamed commands, of proxies, and codes that no server has.
+    #[test]
+    fn an_error_that_is_in_no_list_is_no_ones_fault() {
+        for error in [
+            "ERR max requests limit exceeded. Limit: 500000",
+            "ERR unknown command `EVAL`, with args beginning with:",
+            "ERR wrong number of arguments for 'xadd' command",
+            "ERR Protocol error: too big bulk count string",
+            "ERR x",
+            "EXECABORT Transaction discarded because of previous errors.",
+            "upstream failure",
+            "IOERR x",
+            "",
+        ] {
+            let shown = error.replace(' ', "_");
+            let (whole, each) = judged(BatchForm::Single, 1, &format!("-{shown}"));
+            assert!(whole == Judged::Each && each[0].starts_with("Unlisted"), "{error}: {each:?}");
+            let whole = judged(BatchForm::Script, 2, &format!("-{shown}")).0;
+            assert!(matches!(&whole, Judged::Among(it) if it.class == FailureClass::Unlisted), "{error}: {whole:?}");
+            let (whole, each) = judged(BatchForm::Multi, 2, &format!("+OK +QUEUED -{shown} -EXECABORT_y"));
+            assert!(whole == Judged::Each && each[0] == "?" && each[1].starts_with("Unlisted"), "{error}: {each:?}");
+        }
     }
 
     #[test]
@@ -509,7 +568,11 @@ mod tests {
         let nothing = vec!["?".to_owned(), "?".to_owned()];
         assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
         assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
-        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x"), (Judged::Alone, nothing));
+        let because = "-EXECABORT_Transaction_discarded_because_of:_OOM_x";
+        let whole = judged(BatchForm::Multi, 2, &format!("+OK +QUEUED +QUEUED {because}")).0;
+        assert!(matches!(&whole, Judged::Later(it) if it.reason == MEMORY), "{whole:?}");
+        let (whole, each) = judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x");
+        assert_eq!((matches!(&whole, Judged::Among(it) if it.class == FailureClass::Unlisted), each), (true, nothing));
         assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
     }
 
@@ -549,7 +612,9 @@ mod tests {
     fn a_script_says_what_was_added_and_what_was_there() {
         assert_eq!(judged(BatchForm::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "=".to_owned()]));
         assert!(judged(BatchForm::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
-        assert_eq!(judged(BatchForm::Script, 2, "-NOPERM_x").0, Judged::Alone);
+        assert!(
+            matches!(judged(BatchForm::Script, 2, "-NOPERM_x").0, Judged::Among(it) if it.class == FailureClass::Topic)
+        );
         assert!(judged(BatchForm::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
     }
 

@@ -459,6 +459,96 @@ fn a_record_over_which_the_server_closes_the_connection_is_refused() {
     assert_eq!(refused.unwrap(), "Redis refuses a record for stream foo: ERR Protocol error: invalid bulk length");
 }
 
+/// A single server that answers so to each XADD while the flag is set.
+fn refusing(answer: &'static str) -> (Driven, Arc<AtomicBool>) {
+    let server = Fake::new();
+    let driven = Driven::on(&server.address(), &[]);
+    let refuses = Arc::new(AtomicBool::new(true));
+    let still = Arc::clone(&refuses);
+    // How many commands are queued in a transaction, which no refused one may be in.
+    let (in_transaction, queued, aborted) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicBool::new(false));
+    server.serve(move |words| match words {
+        ["INFO"] => Some(LONE.to_owned()),
+        ["MULTI"] => {
+            in_transaction.store(true, Ordering::SeqCst);
+            None
+        }
+        ["XADD", ..] if still.load(Ordering::SeqCst) => {
+            aborted.store(in_transaction.load(Ordering::SeqCst), Ordering::SeqCst);
+            Some(answer.to_owned())
+        }
+        ["XADD", ..] if in_transaction.load(Ordering::SeqCst) => {
+            queued.fetch_add(1, Ordering::SeqCst);
+            Some("+QUEUED\r\n".to_owned())
+        }
+        ["EXEC"] => {
+            in_transaction.store(false, Ordering::SeqCst);
+            let queued = queued.swap(0, Ordering::SeqCst);
+            let is_aborted = aborted.swap(false, Ordering::SeqCst);
+            let done = || format!("*{queued}\r\n{}", ADDED.repeat(queued));
+            Some(if is_aborted { "-EXECABORT Transaction discarded\r\n".to_owned() } else { done() })
+        }
+        _ => None,
+    });
+    (driven, refuses)
+}
+
+#[test]
+fn an_answer_that_no_list_has_costs_no_row_and_names_the_one_that_is_tried() {
+    let (mut driven, refuses) = refusing("-ERR max requests limit exceeded\r\n");
+    driven.push(&["pair", "pair", "foo"]);
+    driven.until("the record is named", |driven| driven.sink.tried_alone().is_some());
+    let tried = driven.sink.tried_alone().unwrap();
+    assert_eq!((tried.topic.as_str(), tried.attempts, tried.others_arrive), ("pair", 1, false));
+    assert!(tried.answer.text.ends_with("stream pair: ERR max requests limit exceeded"), "{}", tried.answer.text);
+    refuses.store(false, Ordering::SeqCst);
+    driven.until_delivered(3);
+    driven.until_free();
+    assert_eq!(driven.sink.tried_alone(), None);
+}
+
+#[test]
+fn what_a_mode_needs_is_tried_before_the_first_record_and_adds_nothing() {
+    for (refused, properties) in [("EVAL", ("dedupe", "1d")), ("WAIT", ("wait", "1,10")), ("MULTI", ("maxlen", "9"))] {
+        let server = Fake::new();
+        let at = server.address();
+        let mut driven = Driven::on(&at, &[properties]);
+        let added = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&added);
+        server.serve(move |words| match words {
+            ["INFO"] => Some(LONE.to_owned()),
+            ["XADD", ..] | ["EVAL", _, "1" | "2", ..] => {
+                seen.fetch_add(1, Ordering::SeqCst);
+                None
+            }
+            [name, ..] if *name == refused => Some(format!("-ERR unknown command `{refused}`, with args\r\n")),
+            _ => None,
+        });
+        driven.push(&["foo"]);
+        driven.until(refused, |driven| {
+            driven.sink.blocked().is_some_and(|failure| failure.text.contains(&format!("needs {refused}: ")))
+        });
+        assert_eq!((added.load(Ordering::SeqCst), driven.delivered), (0, 0), "{refused}");
+        let settings = read_in_test("redis", &at, &[properties], |asked| RedisSettings::read(asked)).unwrap();
+        let found = format!("{:?}", settings.check(&Wanted::nothing()));
+        assert!(found.contains(&format!("needs {refused}: ")), "check: {found}");
+    }
+}
+
+#[test]
+fn a_record_over_which_the_server_closes_the_connection_with_an_unknown_error_is_tried_alone() {
+    let server = Fake::new();
+    let mut driven = Driven::on(&server.address(), &[]);
+    server.serve(move |words| match words {
+        ["INFO"] => Some(LONE.to_owned()),
+        ["XADD", "foo", ..] => Some("-ERR Protocol error: too big bulk count string\r\n".to_owned()),
+        _ => None,
+    });
+    driven.push(&["foo"]);
+    driven.until("it is named", |driven| driven.sink.tried_alone().is_some_and(|tried| tried.topic == "foo"));
+    assert_eq!(driven.delivered, 0);
+}
+
 #[test]
 fn without_a_hold_the_connection_is_closed_though_a_reply_is_due() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -220,8 +220,13 @@ impl SqsWorker {
         }
         let judged = match answered {
             Ok(judged) => judged,
-            Err(unserved) => self.of_none(&queue, unserved, taken.len(), receiver),
+            Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
+        match &judged.among {
+            Some(failure) if failure.class == FailureClass::Unlisted => receiver.search(&taken, failure),
+            Some(_) => receiver.send_each_alone(&taken),
+            None => {}
+        }
         let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
         // If the answer has no result for a message, nobody knows what became of it.
         let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&RecordOutcome::Unknown));
@@ -254,31 +259,28 @@ impl SqsWorker {
     }
 
     /// The outcome of a batch whose request was not served.
-    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize, receiver: &mut Receiver) -> Judged {
+    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
         let settings = &self.caller.settings;
         let refusal: ServiceRefusal = match unserved {
-            Unserved::Failed(failure) => return Judged { outcomes: Vec::new(), problem: Some(failure) },
+            Unserved::Failed(failure) => return Judged::passing(failure),
+            Unserved::Unanswered(failure) => {
+                return Judged { outcomes: vec![RecordOutcome::Unanswered; messages], ..Judged::passing(failure) };
+            }
             Unserved::Refused(refusal) => refusal,
         };
         let fault = refusal.fault();
         let refused = || errors::refused(settings, queue, fault, &refusal.text);
+        let each = |outcomes| Judged { outcomes, problem: None, among: None };
         match fault.0 {
-            SqsFault::Later | SqsFault::LogIn => {
-                Judged { outcomes: Vec::new(), problem: Some(passing(settings, fault, &refusal.text)) }
-            }
+            SqsFault::Later | SqsFault::LogIn => Judged::passing(passing(settings, fault, &refusal.text)),
             SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported => {
                 let outcomes = vec![RecordOutcome::Refused(refused()); messages];
                 // The queue may be created again under another URL.
                 self.queues.remove(queue);
-                Judged { outcomes, problem: None }
+                each(outcomes)
             }
-            SqsFault::Row if messages == 1 => {
-                Judged { outcomes: vec![RecordOutcome::Refused(refused())], problem: None }
-            }
-            SqsFault::Row => {
-                receiver.take_alone(messages);
-                Judged { outcomes: Vec::new(), problem: None }
-            }
+            SqsFault::Row | SqsFault::Unlisted if messages == 1 => each(vec![RecordOutcome::Refused(refused())]),
+            SqsFault::Row | SqsFault::Unlisted => Judged { among: Some(refused()), ..each(Vec::new()) },
         }
     }
 }
@@ -340,7 +342,8 @@ enum Api {
 /// The sender of requests to one service.
 pub(super) struct Caller {
     pub(super) settings: SqsSettings,
-    /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again.
+    /// The SDK's client. `None`: it is not created yet, or the service refused its keys, which are then read again. A client whose time was wrong
+    /// stays: it signs its next request with the service's time.
     api: Mutex<Option<Api>>,
 }
 
@@ -410,9 +413,9 @@ impl Caller {
                 Unserved::Refused(ServiceRefusal::of(status, said))
             }
             SdkError::TimeoutError(_) => {
-                Unserved::Failed(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
+                Unserved::Unanswered(broken(settings, &format!("no answer within {} s", settings.timeout.as_secs())))
             }
-            SdkError::ResponseError(_) => Unserved::Failed(broken(settings, MISFIT)),
+            SdkError::ResponseError(_) => Unserved::Unanswered(broken(settings, MISFIT)),
             SdkError::ConstructionFailure(_) | SdkError::DispatchFailure(_) | _ => {
                 let text = error.source().map_or_else(|| error.to_string(), aws::chain_of);
                 Unserved::Failed(match aws::of_credentials(&error) {
@@ -424,7 +427,7 @@ impl Caller {
         };
         let of_keys = match &unserved {
             Unserved::Refused(refusal) => refusal.fault().0 == SqsFault::LogIn,
-            Unserved::Failed(failure) => failure.class == FailureClass::LogIn,
+            Unserved::Failed(failure) | Unserved::Unanswered(failure) => failure.class == FailureClass::LogIn,
         };
         if of_keys {
             *self.api.lock().await = None;
@@ -554,6 +557,42 @@ mod tests {
         let read = |asked: &mut Asked<'_>| SqsSettings::read(asked);
         let address = format!("id:secret@{address}/eu-central-1");
         Caller::new(read_in_test(scheme, &address, &[("timeout", "1s")], read).unwrap())
+    }
+
+    #[test]
+    fn after_a_request_whose_time_is_wrong_the_next_one_has_the_services_time() {
+        let said = r#"{"__type":"InvalidSignatureException","message":"Signature expired: 1 is now earlier than 2"}"#;
+        let answer = format!(
+            "HTTP/1.1 403 Forbidden\r\ndate: Fri, 01 Jan 2100 00:00:00 GMT\r\ncontent-type: application/x-amz-json-1.0\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n{said}",
+            said.len()
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let signed_at = std::thread::spawn(move || {
+            let serve = |socket: std::net::TcpStream| {
+                let mut reader = BufReader::new(socket);
+                let (mut line, mut length, mut at) = (String::new(), 0, String::new());
+                while reader.read_line(&mut line).unwrap() > 2 {
+                    let header = line.to_ascii_lowercase();
+                    length = header.strip_prefix("content-length:").map_or(length, |text| text.trim().parse().unwrap());
+                    header.strip_prefix("x-amz-date:").into_iter().for_each(|text| text.trim().clone_into(&mut at));
+                    line.clear();
+                }
+                reader.read_exact(&mut vec![0; length]).unwrap();
+                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+                at
+            };
+            listener.incoming().take(2).map(|socket| serve(socket.unwrap())).collect::<Vec<_>>()
+        });
+        let caller = caller("sqs+http", &address);
+        for _ in 0..2 {
+            let unserved = block_on(async { Ok::<_, Failure>(caller.look().await.unwrap_err()) }).unwrap();
+            let failure = answered::<()>(&caller.settings, Err(unserved)).unwrap_err();
+            assert_eq!((failure.class, failure.reason), (FailureClass::Environment, "clock"), "{failure}");
+        }
+        let signed_at = signed_at.join().unwrap();
+        assert!(!signed_at[0].starts_with("2100") && signed_at[1].starts_with("21000101t0000"), "{signed_at:?}");
     }
 
     #[test]

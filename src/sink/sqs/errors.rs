@@ -1,15 +1,17 @@
 //! The meaning of SQS' and SNS' errors, for a message, for its queue, or for all of them.
 //!
-//! In: codes and statuses. Out: faults and failures. This file does no I/O. Control flow follows codes and statuses, and one text: that of
-//! SNS' `InvalidParameter`, which names the parameter.
-//! Specification: Amazon SQS API Reference, "SendMessageBatch" (errors), "Common Errors".
+//! In: codes and statuses. Out: faults and failures. This file does no I/O. Control flow follows codes and statuses, and two texts: that of
+//! SNS' `InvalidParameter`, which names the parameter, and that of a signature whose time is wrong. The codes are closed lists: any other is of the
+//! class `Unlisted`, and says nothing about a message. A status from 500 on, and an entry without sender's fault, say that the service failed.
+//! Specification: Amazon SQS API Reference, "SendMessageBatch", "BatchResultErrorEntry", "Common Errors"; Amazon SNS API Reference,
+//! "PublishBatch"; AWS SDKs and Tools Reference Guide, "Retry behavior".
 
 use super::message::{ATTRIBUTES, BODY, TOO_LARGE};
 use super::{FIFO, Service, SqsSettings};
 use crate::sink::aws::words;
 use crate::sink::destination::{CONNECTION, Destination as _};
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
-use crate::sink::{Failure, FailureClass};
+use crate::sink::{Failure, FailureClass, UNLISTED};
 
 /// The meaning of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub(super) enum SqsFault {
     Unsupported,
     /// The error passes by itself.
     Later,
+    /// The error is in no list.
+    Unlisted,
     /// The service does not accept the keys.
     LogIn,
 }
@@ -33,7 +37,7 @@ impl SqsFault {
     pub(super) fn is_of_place(self) -> bool {
         match self {
             Self::Missing | Self::NotPermitted | Self::Unsupported => true,
-            Self::Row | Self::Later | Self::LogIn => false,
+            Self::Row | Self::Later | Self::Unlisted | Self::LogIn => false,
         }
     }
 
@@ -46,9 +50,13 @@ impl SqsFault {
 /// The fix if the service does not accept the keys.
 const CREDENTIALS: &str = "check AWS's credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE, the role), or -X access-key-id and -X secret-access-key=@FILE";
 
+/// The fix if this machine's clock is wrong.
+const SET_CLOCK: &str = "set the clock of the machine on which walrelay runs (timedatectl set-ntp true, or chronyd)";
+
 /// Labels of failures, for metrics.
 const THROTTLED: &str = "throttled";
 const SERVICE: &str = "service";
+const CLOCK: &str = "clock";
 pub(super) const QUEUE: &str = "queue";
 pub(super) const NOT_PERMITTED: &str = "not_permitted";
 const REFUSED: &str = "refused";
@@ -57,8 +65,11 @@ const REFUSED: &str = "refused";
 pub(super) const REFUSALS: [&str; 6] = [BODY, ATTRIBUTES, TOO_LARGE, QUEUE, NOT_PERMITTED, REFUSED];
 
 /// The labels of failed deliveries.
-pub(super) const REASONS: [&str; 8] =
-    [CONNECTION, LOG_IN_LABEL, THROTTLED, SERVICE, QUEUE, NOT_PERMITTED, TOO_LARGE, REFUSED];
+pub(super) const REASONS: [&str; 10] =
+    [CONNECTION, LOG_IN_LABEL, THROTTLED, SERVICE, CLOCK, QUEUE, NOT_PERMITTED, TOO_LARGE, REFUSED, UNLISTED];
+
+/// The texts of a signature whose time differs too much from that of the service.
+const WRONG_TIME: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
 /// A request that was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +89,8 @@ pub(super) enum Unserved {
     Refused(ServiceRefusal),
     /// The request was not sent, or nobody knows whether it was served.
     Failed(Failure),
+    /// The request was sent, and no answer came in time.
+    Unanswered(Failure),
 }
 
 impl Unserved {
@@ -85,7 +98,7 @@ impl Unserved {
     pub(super) fn into_text(self) -> String {
         match self {
             Self::Refused(refusal) => refusal.text,
-            Self::Failed(failure) => failure.text,
+            Self::Failed(failure) | Self::Unanswered(failure) => failure.text,
         }
     }
 }
@@ -115,6 +128,7 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (SqsFault, &'st
         "ServiceUnavailable" | "InternalError" | "InternalFailure" | "InternalServerError" | "RequestTimeout" => {
             (SqsFault::Later, SERVICE)
         }
+        "RequestTimeTooSkewed" | "RequestInTheFuture" | "RequestExpired" => (SqsFault::Later, CLOCK),
         "InvalidClientTokenId"
         | "UnrecognizedClient"
         | "SignatureDoesNotMatch"
@@ -123,16 +137,24 @@ pub(super) fn fault(code: &str, status: u16, by_sender: bool) -> (SqsFault, &'st
         | "MissingAuthenticationToken"
         | "MissingAuthentication"
         | "ExpiredToken"
-        | "RequestExpired"
         | "InvalidAccessKeyId"
         | "OptInRequired"
         | "InvalidSecurity" => (SqsFault::LogIn, LOG_IN_LABEL),
         "BatchRequestTooLong" | "MessageTooLong" => (SqsFault::Row, TOO_LARGE),
+        // Characters that a message may not have; an attribute, a group or an id that is not valid; a parameter that is missing.
+        "InvalidMessageContents"
+        | "InvalidParameterValue"
+        | "InvalidParameter"
+        | "InvalidAttributeName"
+        | "InvalidAttributeValue"
+        | "MissingParameter"
+        | "Validation"
+        | "ValidationError" => (SqsFault::Row, REFUSED),
         _ if status == 429 => (SqsFault::Later, THROTTLED),
         // An answer without a code comes from a proxy or another server.
         "" => (SqsFault::Later, SERVICE),
         _ if status >= 500 || (status == 200 && !by_sender) => (SqsFault::Later, SERVICE),
-        _ => (SqsFault::Row, REFUSED),
+        _ => (SqsFault::Unlisted, UNLISTED),
     }
 }
 
@@ -169,6 +191,10 @@ impl ServiceRefusal {
         if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
             return (SqsFault::Missing, QUEUE);
         }
+        let said = self.text.split_once(": ").map_or("", |(_, said)| said);
+        if WRONG_TIME.iter().any(|text| said.starts_with(text)) {
+            return (SqsFault::Later, CLOCK);
+        }
         fault(&self.code, self.status, true)
     }
 }
@@ -184,6 +210,7 @@ pub(super) fn refused(
     let text = format!("{} refuses a record for {} {queue}: {said}", service.kind().title, service.place());
     match fault {
         SqsFault::Row => Failure::new(FailureClass::Row, reason, text),
+        SqsFault::Unlisted => Failure::new(FailureClass::Unlisted, reason, text),
         SqsFault::Missing => {
             let text = format!("{text}; to create it: {}", create(service, queue));
             Failure::new(FailureClass::Topic, reason, text)
@@ -222,6 +249,10 @@ pub(super) fn passing(settings: &SqsSettings, (fault, reason): (SqsFault, &'stat
     if fault == SqsFault::LogIn {
         return Failure::new(FailureClass::LogIn, reason, text).with_remedy(CREDENTIALS);
     }
+    if reason == CLOCK {
+        let text = format!("{text}: the clock of this machine differs from that of AWS by more than AWS allows");
+        return Failure::new(FailureClass::Environment, reason, text).with_remedy(SET_CLOCK);
+    }
     Failure::new(FailureClass::Environment, reason, text)
 }
 
@@ -237,7 +268,7 @@ pub(super) fn answered<T>(
 ) -> Result<Result<T, ServiceRefusal>, Failure> {
     match asked {
         Ok(answer) => Ok(Ok(answer)),
-        Err(Unserved::Failed(failure)) => Err(failure),
+        Err(Unserved::Failed(failure) | Unserved::Unanswered(failure)) => Err(failure),
         Err(Unserved::Refused(refusal)) => match refusal.fault() {
             fault if fault.0.passes() => Err(passing(settings, fault, &refusal.text)),
             _ => Ok(Err(refusal)),
@@ -252,6 +283,15 @@ pub(super) struct Judged {
     pub(super) outcomes: Vec<RecordOutcome>,
     /// A failure that passes by itself.
     pub(super) problem: Option<Failure>,
+    /// The answer to the request as a whole, if it may be the fault of any message.
+    pub(super) among: Option<Failure>,
+}
+
+impl Judged {
+    /// All records go again, for a failure that passes by itself.
+    pub(super) fn passing(problem: Failure) -> Self {
+        Self { outcomes: Vec::new(), problem: Some(problem), among: None }
+    }
 }
 
 /// The outcome of a batch of `messages` whose answer has the status 200, which says nothing about any message. `kept`: the ids of stored
@@ -282,7 +322,7 @@ pub(super) fn of_each<'a>(
         problem = Some(broken(settings, "its answer does not name each message"));
     }
     let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RecordOutcome::Unknown)).collect();
-    Some(Judged { outcomes, problem })
+    Some(Judged { outcomes, problem, among: None })
 }
 
 /// One of each failure with a remedy, for the review of hints.
@@ -336,7 +376,15 @@ mod tests {
             ("InvalidParameterValue", 200, true, (SqsFault::Row, REFUSED)),
             ("InternalError", 200, false, (SqsFault::Later, SERVICE)),
             ("Unheard", 200, false, (SqsFault::Later, SERVICE)),
-            ("Unheard", 200, true, (SqsFault::Row, REFUSED)),
+            ("InvalidMessageContents", 200, true, (SqsFault::Row, REFUSED)),
+            ("ValidationException", 400, true, (SqsFault::Row, REFUSED)),
+            ("Unheard", 200, true, (SqsFault::Unlisted, UNLISTED)),
+            ("Unheard", 400, true, (SqsFault::Unlisted, UNLISTED)),
+            ("com.amazonaws.sqs#RequestAbortedException", 400, true, (SqsFault::Unlisted, UNLISTED)),
+            ("AccountProblem", 403, true, (SqsFault::Unlisted, UNLISTED)),
+            ("ServiceQuotaExceededException", 402, true, (SqsFault::Unlisted, UNLISTED)),
+            ("RequestTimeTooSkewed", 403, true, (SqsFault::Later, CLOCK)),
+            ("RequestExpired", 400, true, (SqsFault::Later, CLOCK)),
             ("Unheard", 500, true, (SqsFault::Later, SERVICE)),
             ("", 503, true, (SqsFault::Later, SERVICE)),
             ("", 404, true, (SqsFault::Later, SERVICE)),
@@ -360,6 +408,19 @@ mod tests {
     }
 
     #[test]
+    fn a_wrong_clock_is_no_wrong_key() {
+        let of =
+            |code: &str, message: &str| ServiceRefusal::of(403, Some((code.to_owned(), message.to_owned()))).fault();
+        let late =
+            "Signature expired: 20261129T050000Z is now earlier than 20261129T055500Z (20261129T060000Z - 5 min.)";
+        let early = "Signature not yet current: 20261129T070000Z is still later than 20261129T060500Z";
+        for (code, message) in [("InvalidSignatureException", late), ("SignatureDoesNotMatch", early)] {
+            assert_eq!(of(code, message), (SqsFault::Later, CLOCK), "{code}");
+        }
+        assert_eq!(of("SignatureDoesNotMatch", "The signature does not match.").0, SqsFault::LogIn);
+    }
+
+    #[test]
     fn a_refusal_does_not_repeat_the_request_whose_signature_is_wrong() {
         let message = "The signature does not match.\n\nThe Canonical String for this request should have been\n'POST\n/\n\nx-amz-security-token:t";
         let refusal = ServiceRefusal::of(403, Some(("SignatureDoesNotMatch".to_owned(), message.to_owned())));
@@ -371,17 +432,21 @@ mod tests {
         let settings = read_in_test("sqs", "eu-west-1", &[], |asked| SqsSettings::read(asked)).unwrap();
         let judged = |kept: &[&'static str], failed: &[(&'static str, &'static str)], messages: usize| {
             let failed = failed.iter().map(|(id, code)| (*id, *code, false, Some("again")));
-            of_each(&settings, "orders", messages, kept.iter().copied(), failed).map(|Judged { outcomes, problem }| {
-                let outcomes = outcomes.iter().map(|outcome| match outcome {
-                    RecordOutcome::Delivered => "kept".to_owned(),
-                    RecordOutcome::Unknown => "unknown".to_owned(),
-                    RecordOutcome::Refused(failure) => failure.text.clone(),
-                    RecordOutcome::Duplicate | RecordOutcome::NotStored | RecordOutcome::Later(_) => {
-                        panic!("{outcome:?}")
-                    }
-                });
-                (outcomes.collect::<Vec<_>>().join(", "), problem.map(|failure| failure.text).unwrap_or_default())
-            })
+            of_each(&settings, "orders", messages, kept.iter().copied(), failed).map(
+                |Judged { outcomes, problem, .. }| {
+                    let outcomes = outcomes.iter().map(|outcome| match outcome {
+                        RecordOutcome::Delivered => "kept".to_owned(),
+                        RecordOutcome::Unknown => "unknown".to_owned(),
+                        RecordOutcome::Refused(failure) => failure.text.clone(),
+                        RecordOutcome::Duplicate
+                        | RecordOutcome::RefusedPerhapsStored(_)
+                        | RecordOutcome::Unanswered
+                        | RecordOutcome::NotStored
+                        | RecordOutcome::Later(_) => panic!("{outcome:?}"),
+                    });
+                    (outcomes.collect::<Vec<_>>().join(", "), problem.map(|failure| failure.text).unwrap_or_default())
+                },
+            )
         };
         let (outcomes, problem) = judged(&["0"], &[("2", "InternalError")], 3).unwrap();
         assert_eq!(outcomes, "kept, unknown, unknown");

@@ -127,7 +127,7 @@ impl<'a> Cluster<'a> {
         let mut unserved = None;
         while receiver.has_ready() {
             let Self { routes, nodes, taken, .. } = self;
-            let (mut size, mut alone) = (Size::default(), false);
+            let mut size = Size::default();
             receiver.take(taken, u32::MAX, |record| {
                 let way = match routes.way(record.topic()) {
                     Ok(way) => way,
@@ -136,20 +136,16 @@ impl<'a> Cluster<'a> {
                         return Fit::NotThis;
                     }
                 };
-                let Some(node) = nodes.get(way.node) else { return Fit::NotThis };
-                let one_by_one = node.is_alone();
-                if one_by_one && (alone || !node.is_idle()) {
+                if nodes.get(way.node).is_none() {
                     return Fit::NotThis;
                 }
-                if !size.add(Size { records: 1, bytes: record.held_bytes() }) {
-                    return Fit::Full;
-                }
-                alone |= one_by_one;
-                Fit::Takes
+                if size.add(Size { records: 1, bytes: record.held_bytes() }) { Fit::Takes } else { Fit::Full }
             });
             if taken.is_empty() {
                 break;
             }
+            // A batch has either suspects or none.
+            let is_apart = taken.first().is_some_and(|taken| receiver.is_suspect(taken));
             for taken in taken.drain(..) {
                 let Some(record) = receiver.record(taken.item) else { continue };
                 if let Ok(way) = routes.way(record.topic())
@@ -158,7 +154,9 @@ impl<'a> Cluster<'a> {
                     node.push(way, taken, record.held_bytes());
                 }
             }
-            nodes.iter_mut().for_each(Node::end_share);
+            for node in nodes.iter_mut() {
+                node.end_share(is_apart);
+            }
         }
         self.routes.asked();
         self.unserved = unserved.map(|slot| self.routes.unserved(slot));
@@ -301,10 +299,6 @@ impl<'a> Cluster<'a> {
         let Some(node) = nodes.get_mut(number) else { return };
         let NodeState::Open(conversation) = &mut node.state else { return };
         let failure = conversation.read(receiver, Some((&mut *routes, number))).err();
-        if node.is_alone() {
-            // These records wait in shares, and several may be of one key.
-            node.give_back_pending(receiver);
-        }
         let known = nodes.len();
         for named in routes.servers().iter().skip(known) {
             nodes.push(Node::new(settings, named.clone()));

@@ -27,6 +27,14 @@ pub(super) struct Pending {
     taken: TakenRecord<RecordPlace>,
 }
 
+/// The records that were taken at a time.
+#[derive(Debug, Clone, Copy)]
+struct Share {
+    size: Size,
+    /// It has suspects: no other share goes into its batch.
+    is_apart: bool,
+}
+
 /// An attempt to connect.
 pub(super) type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<Conversation<'a>>, Failure>> + 'a>>;
 
@@ -46,15 +54,13 @@ pub(super) struct Node<'a> {
     pub(super) state: NodeState<'a>,
     /// The waiting records, one share after the other.
     pending: VecDeque<Pending>,
-    /// The sizes of the shares, from the first on. A share is the records that were taken at a time.
-    shares: VecDeque<Size>,
+    /// The shares, from the first on.
+    shares: VecDeque<Share>,
     /// The size of the records behind the last share, which are no share yet.
     share: Size,
     reconnect: Reconnect,
     /// The reason why there is no connection.
     failure: Option<Failure>,
-    /// How many of the next records are sent one by one, from the last connection.
-    alone: usize,
 }
 
 impl<'a> Node<'a> {
@@ -68,19 +74,6 @@ impl<'a> Node<'a> {
             share: Size::default(),
             reconnect: Reconnect::default(),
             failure: None,
-            alone: 0,
-        }
-    }
-
-    /// Whether the node gets records one by one.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone() > 0
-    }
-
-    fn alone(&self) -> usize {
-        match &self.state {
-            NodeState::Open(conversation) => conversation.alone(),
-            NodeState::Closed(_) | NodeState::Opening(..) => self.alone,
         }
     }
 
@@ -101,10 +94,10 @@ impl<'a> Node<'a> {
         self.share.bytes += bytes;
     }
 
-    /// Makes a share of the records since the last one.
-    pub(super) fn end_share(&mut self) {
+    /// Makes a share of the records since the last one. `is_apart`: no other share goes into its batch.
+    pub(super) fn end_share(&mut self, is_apart: bool) {
         if self.share.records > 0 {
-            self.shares.push_back(std::mem::take(&mut self.share));
+            self.shares.push_back(Share { size: std::mem::take(&mut self.share), is_apart });
         }
     }
 
@@ -114,24 +107,26 @@ impl<'a> Node<'a> {
         if let NodeState::Open(conversation) = &self.state
             && conversation.renews()
         {
-            self.alone = conversation.alone();
             self.state = NodeState::Closed(None);
         }
         match &mut self.state {
             NodeState::Closed(until) if !self.pending.is_empty() && until.is_none_or(|until| until <= now) => {
-                let opening = open(self.settings, self.server.clone(), self.alone);
+                let opening = open(self.settings, self.server.clone());
                 self.state = NodeState::Opening(Box::pin(opening), now);
             }
             NodeState::Closed(_) | NodeState::Opening(..) => {}
             NodeState::Open(conversation) => {
                 while conversation.has_room() && !self.shares.is_empty() {
                     batch.clear();
-                    let mut size = Size::default();
-                    while let Some(share) = self.shares.front()
-                        && size.add(*share)
+                    let (mut size, mut is_full) = (Size::default(), false);
+                    while let Some(Share { size: share, is_apart }) = self.shares.front().copied()
+                        && !is_full
+                        && (!is_apart || batch.is_empty())
+                        && size.add(share)
                     {
                         batch.extend(self.pending.drain(..share.records.min(self.pending.len())));
                         self.shares.pop_front();
+                        is_full = is_apart;
                     }
                     send(conversation, batch, size.bytes, receiver);
                 }
@@ -150,11 +145,9 @@ impl<'a> Node<'a> {
 
     /// Notes that the connection is lost, or could not be opened. Puts all records, under way or waiting, back into the queue.
     pub(super) fn lost(&mut self, failure: Failure, receiver: &mut Receiver) {
-        self.alone = self.alone();
         let before = std::mem::replace(&mut self.state, NodeState::Closed(None));
         if let NodeState::Open(mut conversation) = before {
-            conversation.give_back(receiver);
-            self.alone = conversation.alone();
+            conversation.give_back(&failure, receiver);
             if conversation.has_answered() {
                 self.reconnect = Reconnect::default();
             }
@@ -214,13 +207,13 @@ fn send(conversation: &mut Conversation<'_>, batch: &mut [Pending], bytes: usize
     conversation.sent(step, bytes);
 }
 
-async fn open(settings: &RedisSettings, server: Server, alone: usize) -> Result<Box<Conversation<'_>>, Failure> {
+async fn open(settings: &RedisSettings, server: Server) -> Result<Box<Conversation<'_>>, Failure> {
     let mut connection = RedisConnection::open_at(settings, &server).await?;
-    connection.may_batch(settings).await?;
     let mut file = false;
     if settings.wait.is_some() {
         let info = connection.info().await.map_err(|failure| with_fix(failure, || allow(settings, &["+info"])))?;
         file = info.has_file_to_wait_for();
     }
-    Ok(Box::new(Conversation::new(settings, connection, file, alone)))
+    connection.may_add(settings, file).await?;
+    Ok(Box::new(Conversation::new(settings, connection, file)))
 }
