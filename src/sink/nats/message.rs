@@ -83,7 +83,10 @@ fn is_name(name: &str) -> bool {
 fn fault_of_value(value: &[u8]) -> Option<&'static str> {
     match std::str::from_utf8(value) {
         Err(_) => Some("is not UTF-8"),
-        Ok(text) => text.contains(is_break).then_some("holds a line break"),
+        Ok(text) if text.contains(is_break) => Some("holds a line break"),
+        // Clients and the server trim the values of headers, also of `Nats-Msg-Id`.
+        Ok(text) if text.trim() != text => Some("begins or ends with a blank, which NATS does not keep"),
+        Ok(_) => None,
     }
 }
 
@@ -247,6 +250,10 @@ mod tests {
             (b"\xff", "a", b"b"),
             (b"k", "a", b"b\r"),
             (b"k", "a", b"b\xff"),
+            (b" k", "a", b"b"),
+            (b"k", "a", b"b\t"),
+            (b"k", "id", b" p21"),
+            (b"k", "a\0", b"b"),
             (b"k", "a b", b"c"),
             (b"k", "a:", b"c"),
             (b"k", "", b""),
