@@ -199,6 +199,11 @@ impl Outbox {
         })
     }
 
+    /// Whether the time of a record is its row's, by a column.
+    pub fn has_own_times(&self) -> bool {
+        matches!(self.mapping.timestamp, Timestamp::Column(_))
+    }
+
     /// Whether [`Outbox::details`] must be called before [`Outbox::published`].
     pub fn wants_details(&self) -> bool {
         self.mapping.connect.is_some()

@@ -122,12 +122,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// A relay that has not yet seen its slot.
     pub fn new(
         outbox: Outbox,
-        sink: S,
+        mut sink: S,
         clock: C,
         metrics: Arc<Metrics>,
         stop: Arc<AtomicBool>,
         limits: Limits,
     ) -> Self {
+        sink.times_are_rows(outbox.has_own_times());
         metrics.set_producers(sink.producers());
         Self {
             transaction: SinkTransaction::of(sink.transaction_timeout()),

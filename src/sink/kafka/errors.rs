@@ -1,10 +1,12 @@
 //! The classes, labels and texts of librdkafka's and the brokers' errors.
 //!
 //! A failure of the class `Row` would repeat at every attempt, whatever the cluster's condition. One of the class `Environment` passes once
-//! somebody fixes the cluster, and one of the class `Topic` once somebody fixes the topic. All others are of the class `Client`.
-//! Specification: Kafka protocol, "Error Codes"; librdkafka's `rd_kafka_resp_err_t`.
+//! somebody fixes the cluster, and one of the class `Topic` once somebody fixes the topic. One of the class `Client` is of this client's state.
+//! The brokers' codes of each class are closed lists, and any other is of the class `Unlisted`. librdkafka's own codes, which are below -1, say
+//! nothing of a record, unless they are listed.
+//! Specification: Kafka protocol, "Error Codes", with the column "Retriable"; librdkafka's `rd_kafka_resp_err_t`.
 
-use crate::sink::{Failure, FailureClass};
+use crate::sink::{Failure, FailureClass, Record, UNLISTED};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::fmt::Display;
 
@@ -15,15 +17,14 @@ pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
     match code {
         Code::MessageSizeTooLarge
         | Code::MessageBatchTooLarge
-        | Code::InvalidTopic
         | Code::InvalidTimestamp
         | Code::InvalidRecord
-        | Code::InvalidMessage
         | Code::InvalidMessageSize => FailureClass::Row,
         // The cluster has named each partition that the sink writes to. If one is gone, its topic has changed.
         Code::UnknownPartition
         | Code::UnknownTopic
         | Code::UnknownTopicOrPartition
+        | Code::InvalidTopic
         | Code::TopicAuthorizationFailed => FailureClass::Topic,
         Code::Authentication | Code::SaslAuthenticationFailed => FailureClass::LogIn,
         Code::Fatal
@@ -42,7 +43,34 @@ pub(super) fn class(code: RDKafkaErrorCode) -> FailureClass {
         | Code::InvalidProducerEpoch
         | Code::InvalidTransactionalState
         | Code::MessageTimedOut => FailureClass::Client,
-        _ => FailureClass::Environment,
+        // CORRUPT_MESSAGE (InvalidMessage) is a network card, a disk or a proxy that changes bits.
+        Code::InvalidMessage
+        | Code::LeaderNotAvailable
+        | Code::NotLeaderForPartition
+        | Code::RequestTimedOut
+        | Code::BrokerNotAvailable
+        | Code::ReplicaNotAvailable
+        | Code::NetworkException
+        | Code::CoordinatorLoadInProgress
+        | Code::CoordinatorNotAvailable
+        | Code::NotCoordinator
+        | Code::NotEnoughReplicas
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::ClusterAuthorizationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState
+        | Code::NotController
+        | Code::ConcurrentTransactions
+        | Code::TransactionCoordinatorFenced
+        | Code::TransactionalIdAuthorizationFailed
+        | Code::KafkaStorageError
+        | Code::FencedLeaderEpoch
+        | Code::UnknownLeaderEpoch
+        | Code::ThrottlingQuotaExceeded
+        | Code::UnknownTopicId
+        | Code::RebootstrapRequired => FailureClass::Environment,
+        code if (code as i32) < Code::Unknown as i32 => FailureClass::Environment,
+        _ => FailureClass::Unlisted,
     }
 }
 
@@ -52,8 +80,8 @@ const REASONS: [(&str, &[RDKafkaErrorCode]); 11] = {
     [
         ("too_large", &[Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidMessageSize]),
         ("invalid_topic", &[Code::InvalidTopic]),
-        ("invalid_timestamp", &[Code::InvalidTimestamp]),
-        ("invalid_record", &[Code::InvalidRecord, Code::InvalidMessage]),
+        (INVALID_TIMESTAMP, &[Code::InvalidTimestamp]),
+        ("invalid_record", &[Code::InvalidRecord]),
         ("unknown_partition", &[Code::UnknownPartition]),
         ("unknown_topic", &[Code::UnknownTopic, Code::UnknownTopicOrPartition]),
         ("authorization", &[Code::TopicAuthorizationFailed, Code::ClusterAuthorizationFailed]),
@@ -85,6 +113,12 @@ pub(super) const LOGIN_HINT: &str = "check -X sasl.username, sasl.mechanism, sec
 /// The label of every other code.
 const OTHER: &str = "other";
 
+/// The label of a record whose time the brokers refuse.
+pub(super) const INVALID_TIMESTAMP: &str = "invalid_timestamp";
+
+/// The label of a header that librdkafka does not keep.
+const HEADERS: &str = "headers";
+
 /// The label of a progress topic that cannot be created, or whose `cleanup.policy` would delete progress.
 pub(super) const PROGRESS_TOPIC: &str = "progress_topic";
 
@@ -97,18 +131,21 @@ const TIMED_OUT: &str = "timed_out";
 /// The label of a code.
 pub(super) fn reason(code: Option<RDKafkaErrorCode>) -> &'static str {
     let Some(code) = code else { return TIMED_OUT };
+    if class(code) == FailureClass::Unlisted {
+        return UNLISTED;
+    }
     REASONS.iter().find(|(_, codes)| codes.contains(&code)).map_or(OTHER, |(reason, _)| *reason)
 }
 
 /// Every label that a failure may have.
 pub(super) fn reasons() -> impl Iterator<Item = &'static str> {
-    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC, REPLICAS])
+    REASONS.iter().map(|(reason, _)| *reason).chain([OTHER, TIMED_OUT, PROGRESS_TOPIC, REPLICAS, UNLISTED, HEADERS])
 }
 
 /// The labels for which Kafka may refuse a row: for the record's sake, or for the topic's.
 pub(super) fn refusals() -> impl Iterator<Item = &'static str> {
     let of_rows = |code: &RDKafkaErrorCode| matches!(class(*code), FailureClass::Row | FailureClass::Topic);
-    REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason)
+    REASONS.iter().filter(move |(_, codes)| codes.iter().any(of_rows)).map(|(reason, _)| *reason).chain([HEADERS])
 }
 
 /// The failure of records whose user may not write any topic: the broker lets no producer of that user begin.
@@ -138,6 +175,23 @@ pub(super) fn of_report(topic: &str, error: &KafkaError) -> Failure {
         Some(code) => Failure::new(class(code), reason(Some(code)), format!("topic {topic}: {code}")),
         None => Failure::new(FailureClass::Client, reason(None), format!("topic {topic}: {error}")),
     }
+}
+
+/// The failure of a record whose time the brokers refuse, if the time is not the row's: a clock is wrong, or the record waited out an outage. It is
+/// sent again with another time.
+pub(super) fn of_time(topic: &str) -> Failure {
+    let code = RDKafkaErrorCode::InvalidTimestamp;
+    let text = format!(
+        "topic {topic}: {code}: it is sent again with the present time; if that is refused, too, the clocks of this machine and of the brokers differ"
+    );
+    Failure::new(FailureClass::Environment, reason(Some(code)), text)
+}
+
+/// The failure of a record with a header that librdkafka would cut at the second sending. `None`: it has none.
+pub(super) fn of_headers(record: &Record<'_>) -> Option<Failure> {
+    let cut = record.headers.iter().find(|header| header.name.as_bytes().contains(&0))?;
+    let text = format!("topic {}: the name of header {:?} has the character NUL", record.topic, cut.name);
+    Some(Failure::new(FailureClass::Row, HEADERS, text))
 }
 
 /// The failure of a row that asks for a partition that its topic does not have. `for_now`: the partition may have been added a moment ago.
@@ -204,7 +258,32 @@ mod tests {
             "unknown_partition",
             "unknown_topic",
             "authorization",
+            "headers",
         ];
         assert_eq!(refusals, expected);
+    }
+
+    #[test]
+    fn a_brokers_code_that_is_in_no_list_says_nothing_of_a_row() {
+        use RDKafkaErrorCode as Code;
+        let unlisted = [
+            Code::Unknown,
+            Code::InvalidRequiredAcks,
+            Code::InvalidRequest,
+            Code::UnsupportedForMessageFormat,
+            Code::PolicyViolation,
+            Code::OperationNotAttempted,
+            Code::UnsupportedCompressionType,
+            Code::SecurityDisabled,
+            Code::LogDirNotFound,
+            Code::UnstableOffsetCommit,
+        ];
+        for code in unlisted {
+            assert_eq!((class(code), reason(Some(code))), (FailureClass::Unlisted, UNLISTED), "{code}");
+        }
+        for code in [Code::InvalidMessage, Code::NotEnoughReplicas, Code::KafkaStorageError, Code::QueueFull] {
+            assert_eq!(class(code), FailureClass::Environment, "{code}");
+        }
+        assert_eq!(class(Code::InvalidTopic), FailureClass::Topic);
     }
 }

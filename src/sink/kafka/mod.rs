@@ -65,7 +65,7 @@ pub use partitions::RECORD_OVERHEAD_BYTES;
 use super::hold::Hold;
 use super::{
     Enqueue, Failure, FailureClass, InFlight, Initialized, Owner, Reach, Record, RefusalId, Report, Resolution, Rows,
-    Sink, Tag,
+    Sink, Tag, TriedAlone,
 };
 use crate::sink::sockets::Sockets;
 use callbacks::{Reported, take_reports};
@@ -99,6 +99,8 @@ pub struct KafkaSink {
     retired: Vec<(Client, Instant)>,
     sockets: Sockets,
     hold: Hold,
+    /// Whether a record's time is its row's, so that the row is at fault if brokers refuse it.
+    times_are_rows: bool,
     /// The sink is closed: it takes nothing before [`Sink::restart`].
     closed: bool,
     /// The time of the last poll.
@@ -155,6 +157,7 @@ impl KafkaSink {
             partitions: Partitions::default(),
             sockets: Sockets::to(ports(&settings.brokers)),
             hold: Hold::default(),
+            times_are_rows: true,
             closed: false,
             settings,
             producers,
@@ -238,6 +241,12 @@ impl Sink for KafkaSink {
         {
             self.remind();
             return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
+        }
+        if let Some(failure) = errors::of_headers(record) {
+            return Enqueue::Bad(failure);
+        }
+        if let Some(failure) = self.partitions.waits_alone(tag.origin, self.now) {
+            return Enqueue::Blocked(failure.clone());
         }
         match self.transactions.open(self.producers.first()) {
             Ok(true) => {}
@@ -368,6 +377,14 @@ impl Sink for KafkaSink {
         self.refusal().or_else(|| self.partitions.blocked().or(others).cloned())
     }
 
+    fn tried_alone(&self) -> Option<TriedAlone> {
+        self.partitions.tried_alone().cloned()
+    }
+
+    fn times_are_rows(&mut self, they_are: bool) {
+        self.times_are_rows = they_are;
+    }
+
     fn problem(&self) -> Option<String> {
         self.producers.first().context().problem()
     }
@@ -430,6 +447,72 @@ mod tests {
             taken = matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
         }
         assert!(taken, "{:?}", sink.problem());
+    }
+
+    /// The broker refuses the only record with this code once. Whether it was named, and what became of it.
+    fn refused_once(code: RDKafkaRespErr) -> (bool, u32) {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        cluster.request_errors(RDKafkaApiKey::Produce, &[code]);
+        let mut sink = sink(&cluster.bootstrap_servers());
+        let origin = Origin { final_lsn: 7, ..Origin::default() };
+        let tag = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin };
+        let until = Instant::now() + Duration::from_secs(30);
+        while !matches!(sink.try_enqueue(&record("orders"), tag), Enqueue::Taken) {
+            assert!(Instant::now() < until, "{:?}", sink.problem());
+        }
+        let (mut delivered, mut is_named) = (0, false);
+        while delivered == 0 && Instant::now() < until {
+            sink.poll(&mut |report| match report {
+                Report::Delivered(run) => delivered += run.records,
+                other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{code:?}: {other:?}"),
+            });
+            is_named |= sink.tried_alone().is_some_and(|tried| tried.origin == origin && tried.topic == "orders");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (is_named, delivered)
+    }
+
+    #[test]
+    fn a_code_that_is_in_no_list_costs_no_row_and_names_the_one_that_is_tried() {
+        use RDKafkaRespErr as Code;
+        let codes = [
+            Code::RD_KAFKA_RESP_ERR_UNKNOWN,
+            Code::RD_KAFKA_RESP_ERR_INVALID_REQUEST,
+            Code::RD_KAFKA_RESP_ERR_POLICY_VIOLATION,
+            Code::RD_KAFKA_RESP_ERR_OPERATION_NOT_ATTEMPTED,
+            Code::RD_KAFKA_RESP_ERR_UNSUPPORTED_COMPRESSION_TYPE,
+        ];
+        std::thread::scope(|threads| {
+            let tried = codes.map(|code| (code, threads.spawn(move || refused_once(code))));
+            for (code, thread) in tried {
+                assert_eq!(thread.join().unwrap(), (true, 1), "{code:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn a_time_that_is_not_the_rows_is_replaced_and_no_fault_of_the_row() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP;
+        cluster.request_errors(RDKafkaApiKey::Produce, &[refused]);
+        let mut sink = sink(&cluster.bootstrap_servers());
+        sink.times_are_rows(false);
+        let tag = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
+        let until = Instant::now() + Duration::from_secs(30);
+        while !matches!(sink.try_enqueue(&record("orders"), tag), Enqueue::Taken) {
+            assert!(Instant::now() < until, "{:?}", sink.problem());
+        }
+        let (mut delivered, mut words) = (0, None);
+        while delivered == 0 && Instant::now() < until {
+            sink.poll(&mut |report| match report {
+                Report::Delivered(run) => delivered += run.records,
+                other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+            });
+            words = words.or_else(|| sink.blocked());
+        }
+        assert!(delivered == 1 && words.is_some_and(|it| it.class == FailureClass::Environment));
     }
 
     #[test]

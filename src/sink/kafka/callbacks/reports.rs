@@ -12,7 +12,7 @@ use super::super::{KafkaSink, errors};
 use super::{Reported, events, take_reports};
 use crate::sink::{Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long the sink waits for the reports of an ended producer. After that it purges the producer's records and sends them again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -91,6 +91,10 @@ impl KafkaSink {
                     let ticket = Ticket::unpack(opaque);
                     let place = self.partitions.place(self.partitions.partition_of(ticket));
                     self.say_why((place.map_or(0, |place| place.producer), record.topic()), &mut failure);
+                    if failure.reason == errors::INVALID_TIMESTAMP && !self.times_are_rows {
+                        failure = errors::of_time(record.topic());
+                        self.partitions.set_time(ticket, present_millis());
+                    }
                     if !self.transactions.are_used() {
                         self.partitions.failed(ticket, record, failure);
                         continue;
@@ -98,15 +102,12 @@ impl KafkaSink {
                     run.end(each);
                     bytes += self.partitions.bytes_of(ticket);
                     match failure.class {
-                        FailureClass::Row => {
+                        FailureClass::Row | FailureClass::Unlisted => {
                             refused.push(ticket);
                             last = Some((record, failure));
                         }
                         FailureClass::Topic => each(self.refused_in_transaction(ticket, record, failure)),
-                        FailureClass::Environment
-                        | FailureClass::LogIn
-                        | FailureClass::Client
-                        | FailureClass::Unlisted => {
+                        FailureClass::Environment | FailureClass::LogIn | FailureClass::Client => {
                             each(Report::Failed(failure));
                         }
                     }
@@ -127,6 +128,10 @@ impl KafkaSink {
     /// is `record`. If there is only one, it is the cause. If there are several, the search goes on in the next transaction.
     fn batch_refused(&mut self, tickets: &[Ticket], (record, failure): (OwnedRecord, Failure), bytes: u64) -> Report {
         self.partitions.refused_in_transaction(tickets, bytes, self.now);
+        if let ([ticket], FailureClass::Unlisted) = (tickets, failure.class) {
+            self.partitions.try_alone_in_transaction(*ticket, record.topic(), &failure, self.now);
+            return Report::Failed(failure);
+        }
         if let [ticket] = tickets {
             return self.refused_in_transaction(*ticket, record, failure);
         }
@@ -236,4 +241,10 @@ impl KafkaSink {
             }
         }
     }
+}
+
+/// The present time in milliseconds since 1970.
+fn present_millis() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

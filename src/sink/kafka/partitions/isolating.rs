@@ -1,9 +1,10 @@
 //! The search for a refused record, with one request of the isolating producer at a time.
 //!
 //! In: a partition without records under way, and its failed records. Out: requests to [`Clients`], and the record that is refused alone,
-//! which is held (`resolving`). The search sends halves of a refused batch, so that N suspects cost about log2 N requests.
+//! which is held (`resolving`). The search sends halves of a refused batch, so that N suspects cost about log2 N requests. If the answer is in no
+//! list, it sends sixteenths, and the record that is refused alone is sent again after pauses that grow (`trials`).
 
-use super::partition::{CALM, PartitionState, Search, WINDOW_HOLDS};
+use super::partition::{CALM, PartitionState, Search, UNLISTED_PARTS, WINDOW_HOLDS};
 use super::{Clients, Event, NotTaken, Partitions};
 use crate::sink::FailureClass;
 use std::time::Instant;
@@ -35,9 +36,20 @@ impl Partitions {
                 partition.search = Search::of(0, 0, now);
                 self.hold(at, failure);
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Unlisted => {
+            FailureClass::Environment | FailureClass::LogIn => {
                 partition.search = Search::of(0, 0, now);
                 partition.rest(now, failure);
+            }
+            FailureClass::Unlisted => {
+                partition.search = Search { parts: UNLISTED_PARTS, ..Search::of(suspects, 0, now) };
+                if suspects == 1 {
+                    self.try_alone(at, failure, now);
+                } else {
+                    partition.obstacle = Some(failure);
+                    partition.state = PartitionState::Isolating;
+                    partition.is_announced = true;
+                    self.events.push((partition.place, Event::Isolating { records }));
+                }
             }
             FailureClass::Client => partition.state = PartitionState::Unproven,
         }
@@ -124,9 +136,19 @@ impl Partitions {
                 self.hold(at, failure);
                 false
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Unlisted => {
+            FailureClass::Environment | FailureClass::LogIn => {
                 partition.rest(now, failure);
                 false
+            }
+            FailureClass::Unlisted => {
+                (partition.search.suspects, partition.search.since) = (suspects, now);
+                partition.search.parts = UNLISTED_PARTS;
+                if returned == 1 {
+                    self.try_alone(at, failure, now);
+                    return false;
+                }
+                partition.obstacle = Some(failure);
+                true
             }
             FailureClass::Client => true,
         }

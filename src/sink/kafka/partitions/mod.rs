@@ -21,7 +21,8 @@
 //! see `implied`.
 //!
 //! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
-//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`].
+//! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`]. If the
+//! answer is in no list, the record is not held: it is sent alone again and again, ever more rarely (`trials`).
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. It knows neither librdkafka nor a clock.
 //! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
@@ -35,6 +36,7 @@ mod resolving;
 mod suspects;
 #[cfg(test)]
 mod tests;
+mod trials;
 
 pub use entries::Ticket;
 pub use partition::PartitionPlace;
@@ -48,6 +50,7 @@ use pool::Pool;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use suspects::Suspects;
+use trials::{TransactionTrial, Trial};
 
 /// The memory of a record in flight beyond its bytes: its message, its entry, its place in queues. It was measured at around 450 with three
 /// short headers. It counts for the limit, so that short records are limited too.
@@ -128,6 +131,9 @@ pub struct Partitions {
     listed: Vec<u32>,
     /// Exactly once: the refused batches, until their records are committed.
     suspects: Vec<Suspects>,
+    /// The records that are sent alone, since the broker's answer is in no list.
+    trials: Vec<Trial>,
+    transaction_trial: Option<TransactionTrial>,
     reports: Vec<Report>,
     events: Vec<(PartitionPlace, Event)>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
@@ -231,6 +237,9 @@ impl Partitions {
         now: Instant,
         clients: &mut impl Clients,
     ) -> Enqueue {
+        if self.transaction_trial.is_some() {
+            self.passes_trial(tag.origin);
+        }
         let Self { list, entries, urgent, flushes, suspects, .. } = self;
         let Some(partition) = list.get_mut(at as usize) else { return Enqueue::Full };
         for suspects in suspects.iter_mut() {
@@ -341,6 +350,9 @@ impl Partitions {
         if !self.replaced.is_empty() {
             self.release((at, sequence), now);
         }
+        if !self.trials.is_empty() {
+            self.arrived(at, sequence);
+        }
         Delivered { token: tag.token, records: 1, bytes: u64::from(bytes) }
     }
 
@@ -357,7 +369,7 @@ impl Partitions {
         if !matches!(partition.state, PartitionState::Isolating) {
             partition.state = PartitionState::Draining;
         }
-        let refused = failure.class == FailureClass::Row;
+        let refused = matches!(failure.class, FailureClass::Row | FailureClass::Unlisted);
         let queued = Queued { ticket, record, bytes };
         partition.failed(Returned { sequence, queued, refused }, failure);
         self.list_it(at);
@@ -428,6 +440,11 @@ impl Partitions {
         self.entries.get(ticket).tag
     }
 
+    /// Gives a record in flight another time, with which it is sent again.
+    pub fn set_time(&mut self, ticket: Ticket, timestamp_millis: i64) {
+        self.entries.get_mut(ticket).timestamp_millis = timestamp_millis;
+    }
+
     /// The partition of a record in flight.
     pub fn partition_of(&self, ticket: Ticket) -> u32 {
         self.entries.get(ticket).at
@@ -445,6 +462,7 @@ impl Partitions {
             *partition = Partition { window, ..Partition::new(partition.place, now) };
         }
         self.suspects.iter_mut().for_each(|suspects| suspects.passed = false);
+        self.trial_forgotten();
         self.entries = Entries::default();
         self.in_flight = InFlight::default();
         self.held.clear();

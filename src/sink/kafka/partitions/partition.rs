@@ -125,7 +125,13 @@ pub(super) struct Search {
     pub(super) proven: bool,
     /// Whether the request under way is of an earlier isolating producer. Its success proves nothing about the present one.
     pub(super) outdated: bool,
+    /// The search divides the suspects into so many parts: halves; sixteenths after an answer that is in no list, since the broker may have
+    /// appended what it did not accept.
+    pub(super) parts: usize,
 }
+
+/// The parts of a search after an answer that is in no list.
+pub(super) const UNLISTED_PARTS: usize = 16;
 
 impl Search {
     pub(super) fn of(suspects: usize, refused_bytes: u64, since: Instant) -> Self {
@@ -138,6 +144,7 @@ impl Search {
             found: false,
             proven: false,
             outdated: false,
+            parts: 2,
         }
     }
 
@@ -148,7 +155,7 @@ impl Search {
             _ if !self.proven => 1,
             0 => waiting,
             1 => 1,
-            suspects => suspects / 2,
+            suspects => (suspects / self.parts).max(1),
         };
         next.min(waiting)
     }
@@ -272,6 +279,13 @@ impl Partition {
     pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
         self.obstacle = Some(failure);
         self.state = PartitionState::Resting { until: now + RETRY };
+    }
+
+    /// Lets the partition rest for so long: its first record is refused alone, by an answer that is in no list.
+    pub(super) fn rest_alone(&mut self, now: Instant, pause: Duration, failure: Failure) {
+        self.obstacle = Some(failure);
+        self.search.suspects = self.search.suspects.max(1);
+        self.state = PartitionState::Resting { until: now + pause };
     }
 
     /// Whether the broker may soon forget the producer of the records under way.

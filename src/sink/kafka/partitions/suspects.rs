@@ -37,9 +37,9 @@ pub(super) struct Suspects {
 }
 
 /// The place of a row in the stream: its transaction, and its number there.
-type RowPlace = (u64, u64);
+pub(super) type RowPlace = (u64, u64);
 
-fn row(origin: Origin) -> RowPlace {
+pub(super) fn row(origin: Origin) -> RowPlace {
     (origin.final_lsn, origin.ordinal)
 }
 
@@ -87,6 +87,7 @@ impl Partitions {
     /// The transaction was committed, so no record in it is at fault. If a record of each refused batch was refused alone, batches may be as
     /// large as before. Otherwise the broker accepts only smaller ones.
     pub fn committed(&mut self) {
+        self.trial_committed();
         let passed: Vec<Suspects> = self.suspects.extract_if(.., |suspects| suspects.passed).collect();
         for Suspects { at, .. } in &passed {
             let Some(partition) = self.list.get_mut(*at as usize) else { continue };

@@ -348,3 +348,86 @@ fn a_record_without_an_answer_is_given_up_if_no_later_one_is_reported() {
     };
     assert_eq!([now, now + Duration::from_millis(900), now + partition::IMPLIED_FOR].map(&mut failures), [0, 0, 1]);
 }
+
+/// A record with this number as its value and its row's.
+fn offer_numbered(partitions: &mut Partitions, at: u32, number: u64, now: Instant, world: &mut World) {
+    let value = number.to_string();
+    let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+    assert!(matches!(partitions.enqueue(at, &record(value.as_bytes()), tag, now, world), Enqueue::Taken));
+}
+
+/// Answers the isolating producer's request: by a code that is in no list if it has the record `poisoned`. Returns the request's size.
+fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world: &mut World) -> usize {
+    partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+    let request: Vec<Message> = world.producers[1].waiting.remove(&0).unwrap_or_default().into();
+    let size = request.len();
+    if request.iter().any(|message| message.number == poisoned) {
+        fail(partitions, request, FailureClass::Unlisted);
+        partitions.isolating_renewed(now);
+    } else {
+        for message in request {
+            partitions.delivered(message.ticket, now);
+        }
+    }
+    // The answer is judged, and the next request collected.
+    partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+    size
+}
+
+#[test]
+fn a_code_in_no_list_names_its_record_after_sixteenths_and_only_its_partition_waits_ever_longer() {
+    let (mut world, mut partitions, at) = proven();
+    world.cuts = true;
+    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, world.now);
+    let now = world.now;
+    (0..200).for_each(|number| offer_numbered(&mut partitions, at, number, now, &mut world));
+    let all: Vec<Message> = world.producers[0].waiting.remove(&0).unwrap().into();
+    assert_eq!(all.len(), 200);
+    fail(&mut partitions, all, FailureClass::Unlisted);
+    partitions.producer_renewed(0, now);
+    let mut sizes = Vec::new();
+    while partitions.tried_alone().is_none() {
+        sizes.push(answer_search(&mut partitions, 42, now, &mut world));
+        assert!(sizes.len() < 60, "{sizes:?}");
+    }
+    assert!(sizes.iter().all(|size| *size <= 13), "{sizes:?}");
+    let tried = |partitions: &Partitions| {
+        let tried = partitions.tried_alone().unwrap();
+        (tried.origin.ordinal, tried.attempts, tried.others_arrive)
+    };
+    assert_eq!(tried(&partitions), (42, 1, false));
+    assert_eq!(partitions.blocked().map(|failure| failure.class), Some(FailureClass::Unlisted));
+    let mut later = now;
+    for (attempt, pause) in (2..).zip([5, 10, 20, 40, 60, 60]) {
+        offer_numbered(&mut partitions, other, 1000 + u64::from(attempt), later, &mut world);
+        let arrived = world.producers[0].waiting.get_mut(&1).and_then(VecDeque::pop_front).unwrap();
+        partitions.delivered(arrived.ticket, later);
+        later += Duration::from_millis(1000 * pause - 1);
+        assert_eq!(answer_search(&mut partitions, 42, later, &mut world), 0, "{attempt}");
+        later += Duration::from_millis(1);
+        assert_eq!(answer_search(&mut partitions, 42, later, &mut world), 1, "{attempt}");
+        assert_eq!(tried(&partitions), (42, attempt, true));
+    }
+    later += Duration::from_mins(1);
+    assert_eq!(answer_search(&mut partitions, u64::MAX, later, &mut world), 1);
+    assert!(partitions.tried_alone().is_none() && partitions.blocked().is_none());
+}
+
+#[test]
+fn in_transactions_a_record_with_an_unknown_answer_is_not_taken_before_its_time_and_known_until_it_is_committed() {
+    let (mut world, mut partitions, at) = proven();
+    let now = world.now;
+    offer_numbered(&mut partitions, at, 7, now, &mut world);
+    let message = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
+    let origin = partitions.tag(message.ticket).origin;
+    partitions.try_alone_in_transaction(message.ticket, "orders", &failure(FailureClass::Unlisted), now);
+    partitions.forget(now);
+    let waits = |seconds| partitions.waits_alone(origin, now + Duration::from_secs(seconds)).is_some();
+    assert!(waits(4) && !waits(5));
+    assert!(partitions.waits_alone(Origin { ordinal: 8, ..origin }, now).is_none());
+    partitions.committed();
+    assert_eq!(partitions.tried_alone().map(|tried| tried.origin), Some(origin), "it was not in that transaction");
+    offer_numbered(&mut partitions, at, 7, now, &mut world);
+    partitions.committed();
+    assert!(partitions.tried_alone().is_none());
+}
