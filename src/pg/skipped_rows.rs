@@ -3,14 +3,16 @@
 //! In: a row's id as messages show it. Out: the ids, and whether there are more. They are JSON in a note of the slot (see
 //! `pg::large_object_state`), which is written only if a row is skipped.
 //!
-//! Invariant: before a row is skipped, the note has its id, or says that it does not have all ids. Their number is limited, and an id
-//! that cannot be compared is not listed. Only `lo_unlink` removes ids. (A setting of the role would be more usual, but a server lets
+//! Invariant: before the slot's position passes a skipped row, the note has its id, or says that it does not have all ids. Their number is
+//! limited, and an id that cannot be compared is not listed. Only `lo_unlink` removes ids. (A setting of the role would be more usual, but a server lets
 //! only superusers store settings that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::connection::Connection;
 use super::error::Error;
 use super::large_object_state::{self as state, NoteOwner};
+use super::quoting::literal;
+use crate::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 
 /// The most ids that a slot's note has.
@@ -33,7 +35,10 @@ pub struct SkippedRows {
 
 impl SkippedRows {
     /// Adds a row. Returns whether that changed the list.
-    fn add(&mut self, id: Option<&str>) -> bool {
+    pub(crate) fn add(&mut self, id: Option<&str>) -> bool {
+        if self.others && self.ids.len() >= MOST_ROWS {
+            return false;
+        }
         // Messages show an id with escapes for control characters, and with a replacement for bytes that are not text. Such an id
         // cannot be compared.
         let id = id.filter(|id| !id.contains(['\\', char::REPLACEMENT_CHARACTER]));
@@ -46,6 +51,12 @@ impl SkippedRows {
             }
             Some(_) | None => !std::mem::replace(&mut self.others, true),
         }
+    }
+
+    /// Adds the rows of `other`. Returns whether that changed the list.
+    pub(crate) fn merge(&mut self, other: &Self) -> bool {
+        let has_others = other.others && !std::mem::replace(&mut self.others, true);
+        other.ids.iter().fold(has_others, |changed, id| self.add(Some(id)) || changed)
     }
 
     fn join(&mut self, other: Self) {
@@ -72,11 +83,12 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
     Ok((skipped, large_objects))
 }
 
-/// Notes that a row of `slot` is skipped. `id`: as messages show it.
+/// Notes that `rows` of `slot` are skipped, in one transaction. Returns the position up to which the standbys of
+/// `synchronized_standby_slots` have to have the log, if the slot is one that they may take over: see [`standbys_without`].
 ///
 /// # Errors
 /// The connection broke, or the server is read-only.
-pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result<(), Error> {
+pub(crate) fn note(connection: &mut Connection, slot: &str, rows: &SkippedRows) -> Result<Option<Lsn>, Error> {
     // The slot's position survives a crash of the server, so the note has to, whatever the role's `synchronous_commit` is.
     connection.query(&format!(
         "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
@@ -87,11 +99,34 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
         Some((large_object, skipped)) => (Some(large_object), skipped.unwrap_or_default()),
         None => (None, SkippedRows::default()),
     };
-    if skipped.add(id) || large_object.is_none() {
+    if skipped.merge(rows) || large_object.is_none() {
         let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&skipped).unwrap_or_default());
         state::write(connection, large_object, &text)?;
     }
-    connection.query("COMMIT").map(drop)
+    // The column is there from version 17 on.
+    let position = connection.query(&format!(
+        "COMMIT; SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_catalog.pg_replication_slots AS s
+          WHERE s.slot_name = {} AND pg_catalog.to_jsonb(s) ->> 'failover' = 'true'",
+        literal(slot)
+    ))?;
+    Ok(position.first().and_then(|row| row.parse(0)))
+}
+
+/// The standbys of `synchronized_standby_slots` that do not have the log up to `at`, by their slots.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn standbys_without(connection: &mut Connection, slot: &str, at: Lsn) -> Result<Option<String>, Error> {
+    let rows = connection.query(&format!(
+        "SELECT pg_catalog.string_agg(standby.slot_name, ', ' ORDER BY standby.slot_name)
+           FROM pg_catalog.pg_replication_slots AS standby
+          WHERE standby.slot_type = 'physical' AND standby.slot_name <> {}
+            AND standby.slot_name = ANY (pg_catalog.string_to_array(pg_catalog.translate(
+                  pg_catalog.current_setting('synchronized_standby_slots', true), ' \"', ''), ','))
+            AND (standby.restart_lsn IS NULL OR standby.restart_lsn < '{at}'::pg_lsn)",
+        literal(slot)
+    ))?;
+    Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
 }
 
 /// Each large object with a note of `slot`, and the note. `None`: the note cannot be parsed.

@@ -9,7 +9,8 @@
 //! `flush_lsn`, the only position that may be confirmed. All records of the transactions that commit before `flush_lsn` are delivered.
 //! Reports may come in any order. This file reads no clock. A report may not prove delivery yet, if the destination's transaction may
 //! still be aborted. It then counts in two steps: after [`Ledger::reported`] the record is no longer in flight, and after
-//! [`Ledger::counted`] it is delivered. Every operation is O(1), amortised. The ring holds the open transaction and those with records;
+//! [`Ledger::counted`] it is delivered. A row that is skipped has a note in place of a record ([`Ledger::noting`]): the position waits for
+//! it as for a record, and it is not in flight. Every operation is O(1), amortised. The ring holds the open transaction and those with records;
 //! a transaction without records raises the end of the one before it. One record that stays in flight keeps all later transactions in
 //! the ring, delivered or not. So the ring has a limit of its own: [`Ledger::is_full`].
 //!
@@ -17,7 +18,7 @@
 //! other.
 //!
 //! Invariants: `flush_lsn` never goes back, except by [`Ledger::fall_back_to`]. It never passes a transaction with an undelivered
-//! record. A keepalive moves it only if the ring is empty. Each record is reported once. The asserts stay on in release builds: a wrong
+//! record or an open note. A keepalive moves it only if the ring is empty. Each record is reported once. The asserts stay on in release builds: a wrong
 //! position loses rows for good, but after a crash the slot sends the rows again.
 
 use super::position::Position;
@@ -65,7 +66,7 @@ pub struct Ledger {
 struct Transaction {
     final_lsn: Lsn,
     commit_time: PgTime,
-    /// Records that are enqueued and not delivered.
+    /// Records that are enqueued and not delivered, and open notes.
     undelivered: u32,
     /// Records enqueued.
     records: u32,
@@ -80,6 +81,19 @@ struct TickAge {
     from: Position,
     /// Records that are enqueued and not reported.
     in_flight: u32,
+    /// Notes that are not committed.
+    notes: u32,
+}
+
+impl TickAge {
+    fn new(since: Instant, from: Position) -> Self {
+        Self { since, from, in_flight: 0, notes: 0 }
+    }
+
+    /// Whether no token of this age is out.
+    fn is_over(&self) -> bool {
+        self.in_flight == 0 && self.notes == 0
+    }
 }
 
 /// The server sent a transaction that must not come now.
@@ -195,9 +209,9 @@ impl Ledger {
     pub fn tick(&mut self, now: Instant, from: Position) {
         let full = self.ages.len() >= MOST_TICKS;
         match self.ages.back_mut() {
-            Some(age) if age.in_flight == 0 => *age = TickAge { since: now, from, in_flight: 0 },
+            Some(age) if age.is_over() => *age = TickAge::new(now, from),
             Some(age) if full || now.saturating_duration_since(age.since) < TICK => {}
-            Some(_) | None => self.ages.push_back(TickAge { since: now, from, in_flight: 0 }),
+            Some(_) | None => self.ages.push_back(TickAge::new(now, from)),
         }
     }
 
@@ -237,7 +251,7 @@ impl Ledger {
         };
         assert!(end_lsn >= transaction.final_lsn, "a transaction ends before its commit record starts");
         self.resume.commit(end_lsn);
-        if transaction.records > 0 {
+        if transaction.records > 0 || transaction.undelivered > 0 {
             transaction.end_lsn = Some(end_lsn);
             return;
         }
@@ -270,6 +284,35 @@ impl Ledger {
         age.in_flight -= records;
     }
 
+    /// A row is skipped, and its note is not committed yet. `token`: that of the row's record, which is still in flight, or the one returned
+    /// last, if the row's transaction is open and gives no record for the row.
+    ///
+    /// # Panics
+    /// The token's tick is over, or [`Ledger::tick`] was not called yet.
+    pub fn noting(&mut self, token: Token) {
+        let Some(age) = self.ages.get_mut(usize::from(token.tick.wrapping_sub(self.first_tick))) else {
+            panic!("a note of a tick that is over");
+        };
+        age.notes += 1;
+        match self.ring.get_mut(token.transaction.wrapping_sub(self.first) as usize) {
+            Some(transaction) => transaction.undelivered += 1,
+            None => self.orphans += 1,
+        }
+    }
+
+    /// The notes of `rows` skipped rows with this `token` are committed.
+    ///
+    /// # Panics
+    /// Fewer notes with this token are open.
+    pub fn noted(&mut self, token: Token, rows: u32) {
+        let age = usize::from(token.tick.wrapping_sub(self.first_tick));
+        let Some(age) = self.ages.get_mut(age).filter(|age| age.notes >= rows) else {
+            panic!("more notes than skipped rows of that age");
+        };
+        age.notes -= rows;
+        self.counted(token, rows);
+    }
+
     /// `records` reported records with this `token` count as delivered. The token's tick is not used.
     ///
     /// # Panics
@@ -297,16 +340,19 @@ impl Ledger {
         }
     }
 
-    /// Removes the delivered transactions at the front of the ring, raises `flush_lsn` to their end, and calls `each` for each of them.
+    /// Removes the delivered transactions at the front of the ring, raises `flush_lsn` to their end, and calls `each` for each of them that
+    /// has records.
     pub fn settle(&mut self, mut each: impl FnMut(Settled)) {
         while let Some(&Transaction { undelivered: 0, end_lsn: Some(end_lsn), commit_time, records, .. }) =
             self.ring.front()
         {
             self.pop_front();
             self.advance(end_lsn);
-            each(Settled { commit_time, records });
+            if records > 0 {
+                each(Settled { commit_time, records });
+            }
         }
-        while self.ages.len() > 1 && self.ages.front().is_some_and(|age| age.in_flight == 0) {
+        while self.ages.len() > 1 && self.ages.front().is_some_and(TickAge::is_over) {
             self.ages.pop_front();
             self.first_tick = self.first_tick.wrapping_add(1);
         }
@@ -333,11 +379,12 @@ impl Ledger {
         self.advance(confirmed);
     }
 
-    /// Forgets every record in flight, since its report will never come. `flush_lsn` stays. With [`Keep::Delivered`], one transaction
-    /// may stay open: the first one that is not fully delivered. Its rows before the first one in flight still count as received.
+    /// Forgets every record in flight and every open note, since no report of them will come. `flush_lsn` stays. With [`Keep::Delivered`], one transaction
+    /// may stay open: the first one that is not fully delivered. Its rows before the first one in flight, or with an open note, still count as
+    /// received.
     pub fn forget(&mut self, keep: Keep) {
         let first = match keep {
-            Keep::Delivered => self.first_in_flight().filter(|position| position.ordinal > 0),
+            Keep::Delivered => self.first_open().filter(|position| position.ordinal > 0),
             Keep::Nothing => None,
         };
         let kept = self.ring.pop_front().filter(|front| first.is_some_and(|first| first.final_lsn == front.final_lsn));
@@ -368,16 +415,17 @@ impl Ledger {
 
     /// When the oldest record in flight was enqueued, exact to a tenth of a second.
     pub fn oldest_in_flight(&self) -> Option<Instant> {
-        self.oldest_age().map(|age| age.since)
+        self.ages.iter().find(|age| age.in_flight > 0).map(|age| age.since)
     }
 
-    /// A position before which no record is in flight.
-    pub fn first_in_flight(&self) -> Option<Position> {
-        self.oldest_age().map(|age| age.from)
+    /// When the oldest row with an open note was skipped, exact to a tenth of a second.
+    pub fn oldest_note(&self) -> Option<Instant> {
+        self.ages.iter().find(|age| age.notes > 0).map(|age| age.since)
     }
 
-    fn oldest_age(&self) -> Option<&TickAge> {
-        self.ages.iter().find(|age| age.in_flight > 0)
+    /// A position before which no record is in flight, and no note is open.
+    pub fn first_open(&self) -> Option<Position> {
+        self.ages.iter().find(|age| !age.is_over()).map(|age| age.from)
     }
 
     /// When the oldest transaction that is not fully delivered was committed.

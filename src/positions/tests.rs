@@ -100,7 +100,7 @@ fn what_was_reported_and_does_not_count_yet_is_not_in_flight_and_holds_the_posit
     let later = transaction(&mut ledger, 300, 1);
     ledger.counted(tokens[0], 2);
     expect(&mut ledger, 208);
-    assert_eq!(ledger.first_in_flight(), Some(at(300)));
+    assert_eq!(ledger.first_open(), Some(at(300)));
     ledger.reported(later[0], 1);
     ledger.forget(Keep::Nothing);
     assert_eq!((ledger.flush_lsn(), ledger.transactions()), (Lsn::new(208), 0));
@@ -193,11 +193,11 @@ fn the_age_of_the_oldest_record_is_known_to_a_tick() {
     ledger.tick(start + TICK, at(20));
     let new = transaction(&mut ledger, 20, 1);
     assert_eq!(ledger.oldest_in_flight(), Some(start));
-    assert_eq!(ledger.first_in_flight(), Some(at(0)));
+    assert_eq!(ledger.first_open(), Some(at(0)));
     ledger.delivered(old[0], 1);
     ledger.settle(|_| {});
     assert_eq!(ledger.oldest_in_flight(), Some(start + TICK));
-    assert_eq!(ledger.first_in_flight(), Some(at(20)));
+    assert_eq!(ledger.first_open(), Some(at(20)));
     ledger.delivered(new[0], 1);
     ledger.settle(|_| {});
     assert_eq!(ledger.oldest_in_flight(), None);
@@ -428,4 +428,36 @@ proptest! {
         pair.check();
         prop_assert_eq!(pair.ledger.flush_lsn(), Lsn::new(Pair::lsn(pair.log.len() - 1).bytes() + 50));
     }
+}
+
+#[test]
+fn a_skipped_row_keeps_the_position_until_its_note_is_committed_and_is_not_in_flight() {
+    let mut ledger = ledger();
+    begin(&mut ledger, 200);
+    let token = ledger.token(0);
+    (0..2).for_each(|_| ledger.noting(token));
+    ledger.commit(Lsn::new(208));
+    ledger.keepalive(Lsn::new(900));
+    expect(&mut ledger, 100);
+    assert_eq!((ledger.oldest_in_flight(), ledger.oldest_note().is_some()), (None, true));
+    assert_eq!(ledger.first_open(), Some(at(0)));
+    ledger.noted(token, 1);
+    expect(&mut ledger, 100);
+    ledger.noted(token, 1);
+    let mut delivered = 0;
+    ledger.settle(|_| delivered += 1);
+    assert_eq!((ledger.flush_lsn(), ledger.oldest_note(), delivered), (Lsn::new(208), None, 0));
+}
+
+#[test]
+fn a_refused_record_whose_row_is_skipped_leaves_its_place_to_the_note() {
+    let mut ledger = ledger();
+    let tokens = transaction(&mut ledger, 200, 1);
+    ledger.noting(tokens[0]);
+    ledger.withdrawn(tokens[0]);
+    expect(&mut ledger, 100);
+    // By now, another relay has published the transaction.
+    ledger.raise(Lsn::new(300));
+    ledger.noted(tokens[0], 1);
+    expect(&mut ledger, 300);
 }

@@ -9,16 +9,16 @@
 //!
 //! In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
 //!
-//! Invariants: the position cannot pass a dead-letter record, which is in flight as any other. Before a table's row is skipped, or its dead
-//! letter goes without payload, the row is noted. No other row waits for a dead-letter record. The row would be bad again if it were read
-//! again, unless its topic is there then, and the order of the key's other records does not depend on it.
+//! Invariants: the position cannot pass a dead-letter record, which is in flight as any other, nor a table's row that is skipped, or whose dead
+//! letter goes without payload, before its note (see `notes`). No other row waits for a dead-letter record or a note. The row would be bad
+//! again if it were read again, unless its topic is there then, and the order of the key's other records does not depend on it.
 
 use super::rejected::Rejected;
 use super::rows::{Change, unreadable};
-use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::session::{Ending, FrameStep, Session, Turn, WaitCause, position};
 use super::topics::DEAD_LETTER_TOPIC_WITHIN;
 use super::{BadRowAt, Clock, Relay};
-use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
+use crate::outbox::{BadRow, RowContext, RowError, RowOutcome};
 use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{Enqueue, Failure, FailureClass, Sink, Tag};
@@ -87,9 +87,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match self.bad_rows.action(position) {
             BadRowAction::Stop => Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, None)))),
             BadRowAction::Skip => {
-                if let Change::Row { .. } = change {
-                    self.note_skipped(&row)?;
-                }
+                self.note_if_of_table(&row, change);
                 self.count_bad_row(&row, position, "skip");
                 Ok(self.row_done(session))
             }
@@ -113,20 +111,16 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, dead_letter_refused))));
         }
         let whole = (!without_payload).then(|| self.offer_dead_letter(&row, false, change, context));
-        let outcome = match whole {
-            Some(outcome) if !matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) => outcome,
-            Some(_) | None => {
-                if let Change::Row { .. } = change {
-                    // Before the record is enqueued, since the row counts as received from then on.
-                    self.note_skipped_once(position, &row)?;
-                }
-                self.offer_dead_letter(&row, true, change, context)
-            }
+        let (outcome, without_payload) = match whole {
+            Some(outcome) if !matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) => (outcome, false),
+            Some(_) | None => (self.offer_dead_letter(&row, true, change, context), true),
         };
         match outcome {
             Ok(RowOutcome::Record(Enqueue::Taken)) => {
                 self.count_enqueued(session);
-                self.refusals.forget_note(position);
+                if without_payload {
+                    self.note_if_of_table(&row, change);
+                }
                 self.count_bad_row(&row, position, "dead-letter");
                 Ok(self.row_done(session))
             }
@@ -168,13 +162,17 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now)
     }
 
-    /// Calls `on_skip` for a table's row whose payload will be in no topic. An updated row was inserted, and published, before.
-    #[cold]
-    pub(super) fn note_skipped(&mut self, row: &BadRow) -> Turn<()> {
-        match &mut self.on_skip {
-            Some(on_skip) if row.reason != BadReason::Updated => on_skip(row.id.as_deref()).map_err(disconnected),
-            Some(_) | None => Ok(()),
+    /// The payload of this row of the open transaction will be in no topic: notes the row if it is a table's.
+    fn note_if_of_table(&mut self, row: &BadRow, change: &Change<'_>) {
+        if let Change::Row { .. } = change {
+            self.note_skipped(row);
         }
+    }
+
+    /// The payload of this table's row of the open transaction will be in no topic.
+    pub(super) fn note_skipped(&mut self, row: &BadRow) {
+        let token = self.ledger.token(0);
+        self.notes.skipped(row.id.as_deref(), token, &mut self.ledger);
     }
 
     /// Counts and logs a bad row whose action is finished, so that the stream goes on.

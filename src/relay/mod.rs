@@ -13,6 +13,7 @@
 //! | `turn` | one turn of the loop |
 //! | `rows`, `bad_rows`, `oversized` | a row on its way into the sink; a row that cannot go there; a row above `--max-row` |
 //! | `refusals`, `rejected`, `topics` | refused records, at least once and exactly once; topics that fail |
+//! | `notes` | skipped rows whose notes for `prune` are not committed |
 //! | `hold` | until when records may leave |
 //! | `sink_transaction`, `progress` | exactly once: the destination's transaction, and the progress beside its records |
 //! | `show`, `obstacle`, `tried_alone` | what operators see |
@@ -26,6 +27,7 @@ mod bad_rows;
 mod clock;
 mod flush_timing;
 mod hold;
+mod notes;
 mod obstacle;
 mod oversized;
 mod pause;
@@ -44,6 +46,7 @@ mod turn;
 pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};
 pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, SUCCESSOR_WAITS};
+pub use notes::NoteSkipped;
 pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
@@ -55,6 +58,7 @@ use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::{Delivered, Failure, Report, Sink};
 use hold::Hold;
+use notes::Notes;
 use refusals::Refusals;
 use rejected::RejectedRows;
 use session::{Session, Turn};
@@ -76,9 +80,6 @@ pub struct Limits {
     pub disconnect_after: Duration,
 }
 
-/// A callback that notes a skipped row by its id, as messages show it. Its error ends the connection, and the row comes again.
-pub type OnSkip = Box<dyn FnMut(Option<&str>) -> Result<(), pg::Error> + Send>;
-
 /// A callback that asks the catalog for types and columns. It also returns the end of the WAL before the question. Its error ends
 /// the connection.
 pub type Catalogue = Box<dyn FnMut() -> Result<(Details, Lsn), pg::Error> + Send>;
@@ -93,12 +94,11 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     bad_rows: BadRows,
-    /// The callback for each row of a table whose payload will be in no topic. The relay calls it before it skips the row.
-    on_skip: Option<OnSkip>,
     /// The callback for a table that the server announces and whose columns may have changed.
     catalogue: Option<Catalogue>,
     // The records and rows under way. A new sink, another relay or another timeline makes the relay forget some of them.
     ledger: Ledger,
+    notes: Notes,
     transaction: SinkTransaction,
     refusals: Refusals,
     rejected: RejectedRows,
@@ -139,9 +139,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             bad_rows: BadRows::default(),
-            on_skip: None,
             catalogue: None,
             ledger: Ledger::new(Lsn::ZERO),
+            notes: Notes::default(),
             refusals: Refusals::default(),
             rejected: RejectedRows::default(),
             topics: TopicStates::default(),
@@ -165,10 +165,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         Reached { flush_lsn: self.ledger.flush_lsn(), records: self.acknowledged }
     }
 
-    /// Sets the callback for each row of a table that is skipped and whose payload will be in no topic.
+    /// Sets who notes the rows of tables whose payload will be in no topic. Without, they are not noted.
     #[must_use]
-    pub fn with_on_skip(self, on_skip: OnSkip) -> Self {
-        Self { on_skip: Some(on_skip), ..self }
+    pub fn with_notes(self, notes: Box<dyn NoteSkipped>) -> Self {
+        Self { notes: Notes::by(notes), ..self }
     }
 
     /// Sets the callback that asks the catalog for types and columns in the middle of a stream.
@@ -252,6 +252,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn renew_sink(&mut self) -> Result<(), Failure> {
         self.sink.restart()?;
+        self.notes.forget();
         self.refusals.forget();
         self.transaction.forget();
         Ok(())
@@ -382,6 +383,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if failed.is_none() && !self.refusals.is_empty() {
             self.take_due_actions();
         }
+        self.notes.take(&mut self.ledger);
         self.settle();
         match failed {
             Some(failure) => {

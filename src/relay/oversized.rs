@@ -64,13 +64,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     let listed = outbox.update(relation, context.final_lsn)?.is_some();
                     Ok(listed.then(|| outbox.table(relation).to_owned()))
                 };
-                self.take_oversized_row("Insert", published, &error, session)
+                self.take_oversized_row("Insert", true, published, &error, session)
             }
             Oversized::Message { transactional: true, prefix } => {
                 let published = |outbox: &mut Outbox, _: &RowContext| {
                     Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")))
                 };
-                self.take_oversized_row("Message", published, &error, session)
+                self.take_oversized_row("Message", false, published, &error, session)
             }
             Oversized::Message { transactional: false, prefix } => {
                 if self.outbox.wants_message(prefix) {
@@ -90,6 +90,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_oversized_row(
         &mut self,
         message: &'static str,
+        is_of_table: bool,
         published: impl FnOnce(&mut Outbox, &RowContext) -> Result<Option<String>, RowError>,
         error: &FrameError,
         session: &mut Session,
@@ -111,7 +112,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let row = BadRow { table, id: None, reason };
         Ok(match self.bad_rows.action(position) {
             BadRowAction::Skip => {
-                self.note_skipped(&row)?;
+                if is_of_table {
+                    self.note_skipped(&row);
+                }
                 self.count_bad_row(&row, position, "skip");
                 self.row_done(session)
             }

@@ -28,21 +28,16 @@ use crate::sink::{
     DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, RefusalId, Refused, Resolution,
     Sink, Source, Tag, Token,
 };
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 /// A dead-letter record that its topic does not take yet is offered again after this time.
 const OFFER_AGAIN: Duration = Duration::from_millis(50);
 
-/// If `on_skip` fails for a row, the relay calls it again after this time.
-const NOTE_AGAIN: Duration = Duration::from_secs(1);
-
 /// Rows whose records are refused and whose action is not finished.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     rows: BTreeMap<Position, RefusedRow>,
-    /// Rows that are noted as skipped, and whose dead-letter records the sink has not taken yet. These are offered many times.
-    noted: BTreeSet<Position>,
     /// The tables that the server has announced, by their identifiers.
     tables: HashMap<u32, String>,
     room: HeaderRoom,
@@ -51,7 +46,7 @@ pub(super) struct Refusals {
 #[derive(Debug)]
 struct RefusedRow {
     row: BadRow,
-    /// The row is a table's, so `on_skip` is called before it is skipped.
+    /// The row is a table's, so it is noted if its payload will be in no topic.
     is_of_table: bool,
     id: RefusalId,
     /// The token with which the record was enqueued.
@@ -64,8 +59,6 @@ struct RefusedRow {
 
 #[derive(Debug)]
 enum Stage {
-    /// The row is to be skipped, not before `at`.
-    ToSkip { at: Instant },
     /// The dead-letter record is to be offered to the sink, not before `at`.
     ToOffer { without_payload: bool, at: Instant },
     /// The row stops the relay. The field has the reason for which the dead-letter topic does not take it either.
@@ -88,7 +81,6 @@ impl Refusals {
     /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
         self.rows.clear();
-        self.noted.clear();
     }
 
     /// Whether a row stops the relay.
@@ -103,14 +95,9 @@ impl Refusals {
         self.rows.iter().find(stops).map(|(position, _)| *position)
     }
 
-    /// Whether a row still has to be skipped, or its dead-letter record to be offered.
+    /// Whether a row's dead-letter record still has to be offered.
     pub(super) fn is_deciding(&self) -> bool {
-        self.rows.values().any(|row| matches!(row.stage, Stage::ToOffer { .. } | Stage::ToSkip { .. }))
-    }
-
-    /// The sink has taken the row's dead-letter record, or the row is skipped.
-    pub(super) fn forget_note(&mut self, position: Position) {
-        self.noted.remove(&position);
+        self.rows.values().any(|row| matches!(row.stage, Stage::ToOffer { .. }))
     }
 
     /// Describes the row of which a record was made. `error`: the reason why the row is bad, if it is not this failure.
@@ -181,20 +168,31 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let (is_dead_letter, at) = (dead_letter.is_some(), now);
         let (error, stage) = match dead_letter {
-            _ if is_dropped => (None, Stage::ToSkip { at }),
+            _ if is_dropped => (None, None),
             Some((error, true)) if failure.class == FailureClass::Row => {
-                (Some(error), Stage::ToOffer { without_payload: true, at })
+                (Some(error), Some(Stage::ToOffer { without_payload: true, at }))
             }
-            Some((error, _)) => (Some(error), Stage::Stop { dead_letter_refused: Some(failure.clone()) }),
+            Some((error, _)) => (Some(error), Some(Stage::Stop { dead_letter_refused: Some(failure.clone()) })),
             None => match action {
-                BadRowAction::Skip => (None, Stage::ToSkip { at }),
-                BadRowAction::Stop => (None, Stage::Stop { dead_letter_refused: None }),
-                BadRowAction::DeadLetter => (None, Stage::ToOffer { without_payload: false, at }),
+                BadRowAction::Skip => (None, None),
+                BadRowAction::Stop => (None, Some(Stage::Stop { dead_letter_refused: None })),
+                BadRowAction::DeadLetter => (None, Some(Stage::ToOffer { without_payload: false, at })),
             },
         };
         let row = self.refusals.row(&self.outbox, &refused, error);
         let Refused { id, tag: Tag { token, origin }, record, .. } = refused;
         let is_of_table = matches!(origin.source, Source::Table(_));
+        let Some(stage) = stage else {
+            if is_of_table {
+                self.notes.skipped(row.id.as_deref(), token, &mut self.ledger);
+            }
+            self.sink.resolve(id, Resolution::Skip);
+            self.ledger.withdrawn(token);
+            if !is_dead_letter {
+                self.count_bad_row(&row, position, "skip");
+            }
+            return;
+        };
         let refused = RefusedRow { row, is_of_table, id, token, record, is_dead_letter, stage };
         self.refusals.rows.insert(position, refused);
         self.take_due_actions();
@@ -229,63 +227,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         failure
     }
 
-    /// Skips the rows, and offers the dead-letter records to the sink, that are due.
+    /// Offers the sink the dead-letter records that are due.
     pub(super) fn take_due_actions(&mut self) {
         let now = self.clock.now();
-        let is_due =
-            |row: &RefusedRow| matches!(row.stage, Stage::ToOffer { at, .. } | Stage::ToSkip { at } if at <= now);
-        let due: Vec<Position> =
-            self.refusals.rows.iter().filter(|(_, row)| is_due(row)).map(|(position, _)| *position).collect();
-        for position in due {
-            match self.refusals.rows.get(&position).map(|row| &row.stage) {
-                Some(Stage::ToSkip { .. }) => self.skip_refused(position, now),
-                Some(&Stage::ToOffer { without_payload, .. }) => self.offer_again(position, without_payload, now),
-                Some(Stage::Stop { .. }) | None => {}
-            }
-        }
-    }
-
-    /// Calls `on_skip` for a refused row of a table, whose payload will be in no topic. Returns whether that succeeded. If not, `stage` is
-    /// tried again later.
-    fn note_refused(&mut self, position: Position, stage: Stage) -> bool {
-        let row = self.refusals.rows.get(&position).filter(|row| row.is_of_table);
-        let is_noted = row.map(|row| row.row.clone()).is_none_or(|row| self.note_skipped_once(position, &row).is_ok());
-        if !is_noted && let Some(row) = self.refusals.rows.get_mut(&position) {
-            row.stage = stage;
-        }
-        is_noted
-    }
-
-    /// Calls `on_skip` for a row whose payload will be in no topic, once before the sink takes its dead-letter record or skips it. Each
-    /// call connects to the database.
-    pub(super) fn note_skipped_once(&mut self, position: Position, row: &BadRow) -> Turn<()> {
-        if !self.refusals.noted.contains(&position) {
-            self.note_skipped(row)?;
-            self.refusals.noted.insert(position);
-        }
-        Ok(())
-    }
-
-    fn skip_refused(&mut self, position: Position, now: Instant) {
-        if !self.note_refused(position, Stage::ToSkip { at: now + NOTE_AGAIN }) {
-            return;
-        }
-        self.refusals.forget_note(position);
-        let Some(RefusedRow { row, id, token, is_dead_letter, .. }) = self.refusals.rows.remove(&position) else {
-            return;
+        let due = |(position, row): (&Position, &RefusedRow)| match row.stage {
+            Stage::ToOffer { without_payload, at } if at <= now => Some((*position, without_payload)),
+            Stage::ToOffer { .. } | Stage::Stop { .. } => None,
         };
-        self.sink.resolve(id, Resolution::Skip);
-        self.ledger.withdrawn(token);
-        if !is_dead_letter {
-            self.count_bad_row(&row, position, "skip");
+        let due: Vec<(Position, bool)> = self.refusals.rows.iter().filter_map(due).collect();
+        for (position, without_payload) in due {
+            self.offer_again(position, without_payload, now);
         }
     }
 
     /// Offers the sink the dead-letter record that takes the place of the refused one.
     fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
-        if without_payload && !self.note_refused(position, Stage::ToOffer { without_payload, at: now + NOTE_AGAIN }) {
-            return;
-        }
         let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
         let Some(refused) = rows.get_mut(&position) else { return };
         let topic = &bad_rows.dead_letter_topic;
@@ -303,8 +259,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         });
         let stage = match outcome {
             Enqueue::Taken => {
-                self.refusals.forget_note(position);
-                if let Some(row) = self.refusals.rows.remove(&position).filter(|row| !row.is_dead_letter) {
+                let Some(row) = self.refusals.rows.remove(&position) else { return };
+                if without_payload && row.is_of_table {
+                    self.notes.skipped(row.row.id.as_deref(), row.token, &mut self.ledger);
+                }
+                if !row.is_dead_letter {
                     self.count_bad_row(&row.row, position, "dead-letter");
                 }
                 return;
@@ -334,7 +293,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Ends the stream if a refused row stops the relay, and everything else is delivered that can be.
     pub(super) fn end_at_refusal(&mut self) -> Turn<()> {
         let in_flight = self.sink.in_flight();
-        if self.refusals.is_empty() || in_flight.records > in_flight.held || self.refusals.is_deciding() {
+        let is_deciding = self.refusals.is_deciding() || self.notes.are_open();
+        if self.refusals.is_empty() || in_flight.records > in_flight.held || is_deciding {
             return Ok(());
         }
         self.stop_at_refusal()

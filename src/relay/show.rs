@@ -1,6 +1,6 @@
 //! Shows operators what the loop does: the figures of the metrics, the relay's state, and why it waits.
 //!
-//! In: the ledger, the sink, the [`Session`] of an open connection, the time. Out: [`Metrics`](crate::metrics::Metrics), and lines in the log
+//! In: the ledger, the sink, the noter, the [`Session`] of an open connection, the time. Out: [`Metrics`](crate::metrics::Metrics), and lines in the log
 //! when a wait or a silence is noticed and when it is over. A frozen destination closes no connection, so its client reports no error for half
 //! a minute or longer: a silence is noticed by the reports that do not come. Nothing here changes what the loop does.
 
@@ -27,6 +27,8 @@ pub(super) struct Shown {
     reason: Option<String>,
     /// The failure for which sequences of the sink wait.
     sequences: Option<Obstacle>,
+    /// Why skipped rows cannot be noted.
+    pub(super) notes: Option<Obstacle>,
     /// The destination acknowledges nothing, and that has been logged.
     is_silent: bool,
 }
@@ -47,8 +49,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.set_oldest_in_flight(self.oldest_unanswered());
         self.metrics.set_oldest_commit(self.ledger.oldest_commit());
         self.show_sequences(now);
+        self.show_notes(now);
         self.show_silence(now);
-        self.show_reason(session.and_then(Session::reason_to_wait));
+        self.show_reason(session);
         if let Some(session) = session {
             let state = self.state(session, now);
             if self.shown.is_silent && matches!(state, State::Streaming | State::Careful) {
@@ -89,6 +92,27 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         failure.or_else(|| self.sink.blocked())
     }
 
+    /// Looks for a failure for which notes wait.
+    fn show_notes(&mut self, now: Instant) {
+        let before = self.shown.notes.take();
+        let (failure, unready_after) = (self.notes.failure(), self.metrics.unready_after());
+        match failure {
+            Some(failure) => {
+                self.shown.notes = Some(Obstacle::new(failure, before.as_ref(), now, unready_after));
+            }
+            None => before.iter().for_each(Obstacle::over),
+        }
+    }
+
+    /// Why the stream waits: for a record that is tried alone, for the session's reason, for another sequence, or for notes.
+    fn reason_to_wait<'a>(&'a self, session: Option<&'a Session>) -> Option<&'a str> {
+        let logged = |obstacle: &'a Option<Obstacle>| obstacle.as_ref().and_then(Obstacle::logged);
+        let sequences = self.shown.sequences.as_ref();
+        let named = sequences.filter(|it| it.class() == FailureClass::Unlisted).and_then(Obstacle::logged);
+        let reason = named.or_else(|| session.and_then(Session::reason_to_wait));
+        reason.or_else(|| logged(&self.shown.sequences)).or_else(|| logged(&self.shown.notes))
+    }
+
     /// Looks for a silence: records are in flight, or a commit is under way, and no report has come for a while. If the relay starts over,
     /// nothing is in flight, and the silence is over without a report.
     fn show_silence(&mut self, now: Instant) {
@@ -108,8 +132,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Shows why the stream waits: for `reason`, which the session has, for a sequence, or for the sink's problem.
-    fn show_reason(&mut self, reason: Option<&str>) {
+    /// Shows why the stream waits: the reason, or the sink's problem.
+    fn show_reason(&mut self, session: Option<&Session>) {
         let problem = self.sink.problem();
         if self.shown.problem.is_some() && problem.is_none() {
             self.metrics.reconnect(Peer::Destination);
@@ -119,14 +143,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let is_waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
-        let sequences = self.shown.sequences.as_ref().and_then(Obstacle::logged);
-        let named = self.shown.sequences.as_ref().filter(|it| it.class() == FailureClass::Unlisted);
-        let reason = named
-            .and_then(Obstacle::logged)
-            .or(reason)
-            .or(sequences)
-            .or_else(|| problem.as_deref().filter(|_| is_waiting))
-            .map(str::to_owned);
+        let reason = self.reason_to_wait(session).or_else(|| problem.as_deref().filter(|_| is_waiting));
+        let reason = reason.map(str::to_owned);
         if reason != self.shown.reason {
             if reason.is_some() {
                 self.metrics.set_last_error(reason.clone());
@@ -148,10 +166,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn state(&self, session: &Session, now: Instant) -> State {
         let oldest = self.oldest_unanswered().into_iter().chain(session.held_up_since()).min();
         let is_old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
-        let sequences = self.shown.sequences.as_ref().and_then(Obstacle::logged);
         if self.stopping_since.is_some() {
             State::Stopping
-        } else if is_old || session.reason_to_wait().or(sequences).is_some() {
+        } else if is_old || self.reason_to_wait(Some(session)).is_some() {
             State::Blocked
         } else if self.waits_for_last_holder() {
             State::WaitingForSlot

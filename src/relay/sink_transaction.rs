@@ -8,7 +8,8 @@
 //! In: reports, the time, where transactions of Postgres end. Out: when the destination's transaction is committed, with the progress that
 //! `progress` makes of the position.
 //!
-//! Invariants: until the commit, no report counts in the ledger, so no position passes a record that may yet be aborted. A transaction of
+//! Invariants: until the commit, no report counts in the ledger, so no position passes a record that may yet be aborted. A transaction is
+//! committed only while no note of a skipped row is open, so the progress passes none either. A transaction of
 //! Postgres is never split. Without transactions, each function reads one field and returns.
 
 use super::progress::{Identity, ProgressMismatch};
@@ -229,7 +230,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         let now = self.clock.now();
         let silent_since = self.ledger.oldest_in_flight().map(|at| self.last_report.map_or(at, |last| last.max(at)));
-        if let Some(since) = silent_since {
+        for since in silent_since.into_iter().chain(self.ledger.oldest_note()) {
             self.transaction.note_outage(since, now);
         }
         self.end_if_out_of_time(now)?;
@@ -241,6 +242,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         if self.sink.in_flight().records > 0 {
             self.sink.on_idle(Rows::Live);
+            return Ok(());
+        }
+        // The progress would pass a skipped row before its note.
+        if self.notes.are_open() {
             return Ok(());
         }
         open.committing_since.get_or_insert(now);

@@ -261,7 +261,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.end_at_refusal()?;
         let in_flight = self.sink.in_flight().records;
         let uncommitted = self.transaction.is_open() && !self.ledger.is_open();
-        if matches!(wait, WaitCause::ForEnd) && in_flight == 0 && !uncommitted {
+        if matches!(wait, WaitCause::ForEnd) && in_flight == 0 && !uncommitted && !self.notes.are_open() {
             self.commit_whole_transactions_first()?;
             let end = match session.ending.take() {
                 Some(Ending::BadRow(mut row)) => {
@@ -356,7 +356,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 self.flush_sink(session);
                 return Ok(());
             }
-            let busy = self.sink.in_flight().records > 0 || self.transaction.is_open();
+            let noting = self.notes.are_open() && self.shown.notes.is_none();
+            let busy = self.sink.in_flight().records > 0 || self.transaction.is_open() || noting;
             let patience = if busy { WAIT_IN_FLIGHT } else { WAIT_IDLE };
             length = upstream.read(patience).map_err(disconnected)?;
         }

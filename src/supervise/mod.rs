@@ -10,6 +10,7 @@ pub(crate) mod coverage;
 mod error;
 mod holder;
 mod publication;
+mod row_noter;
 mod server;
 mod slot_identity;
 
@@ -20,6 +21,7 @@ pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{ExitError, ExitKind, REPUBLISH_PAGE, RunCause, RunError};
 pub(crate) use publication::{SeenTables, details_now, read_tables, refusals, uncovered};
+pub(crate) use row_noter::RowNoter;
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
 

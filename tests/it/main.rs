@@ -78,6 +78,7 @@ mod shards_slots;
 mod signals;
 mod silent;
 mod slots;
+mod skipped_rows;
 mod sns;
 mod sqs;
 mod standby;

@@ -4,7 +4,7 @@ use std::fs;
 
 use walrelay_dev::relay::run;
 
-use crate::lane::{LONG, Lane, binary, ended, hint};
+use crate::lane::{LONG, Lane, binary};
 
 /// A lane, and the source of a role of its own with the rights of `sql/role.sql`.
 fn lane_and_role() -> (Lane, String, String) {
@@ -56,21 +56,4 @@ fn the_least_privileged_role_reads_and_writes_no_table() {
         let code = client.batch_execute(sql).unwrap_err().code().map(|code| code.code().to_owned());
         assert_eq!(code.as_deref(), Some("42501"), "{sql}");
     }
-}
-
-/// By default everybody may make a large object, in whose comment that is written down.
-#[test]
-fn a_role_that_may_not_even_note_what_it_skips_is_given_the_right_to_that() {
-    let (lane, _role, source) = lane_and_role();
-    lane.sql("REVOKE EXECUTE ON FUNCTION lo_create(oid) FROM PUBLIC");
-    lane.sql("INSERT INTO outbox VALUES ('1', NULL, 'k', 't', '1'), ('2', 'order', 'k', 't', '1')");
-    let mut relay = lane.relay(&["--source", &source, "--on-bad-row", "skip"]);
-    let (code, log) = ended(&mut relay);
-    assert_eq!(code, 2, "{log}");
-    let right = hint(&log);
-    assert!(right.starts_with("GRANT EXECUTE ON FUNCTION"), "{right}");
-    lane.sql(&right);
-    relay.start_again().unwrap();
-    assert_eq!(lane.ids("order"), ["2"], "{}", relay.log());
-    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }

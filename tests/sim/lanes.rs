@@ -42,6 +42,8 @@ pub(crate) enum Mutant {
     NoSecond,
     /// The clock does not count the time for which the machine stands still.
     StoppedClock,
+    /// The note of a skipped row counts before it is committed.
+    NotedEarly,
 }
 
 /// One sink.

@@ -25,6 +25,7 @@ mod lanes;
 mod machines;
 mod mutants;
 mod nature;
+mod noter;
 mod postgres;
 mod process;
 mod run;

@@ -1,5 +1,6 @@
 //! That the judge sees what it is there for: a Kafka sink that breaks the rule of its partitions is found by the rows it swaps, and a
-//! relay that does not hold back what it has in flight by the old records that it writes behind newer ones.
+//! relay that does not hold back what it has in flight by the old records that it writes behind newer ones; and a position or a progress that
+//! passes a skipped row before its note.
 
 use crate::lanes::Mutant;
 use crate::run::run_with;
@@ -56,4 +57,14 @@ fn a_successor_that_sends_at_once_is_found() {
 #[test]
 fn a_clock_that_stops_while_the_machine_does_is_found() {
     println!("{:?}", found(Mutant::StoppedClock, 4, "STALE").expect("keys are stale"));
+}
+
+#[test]
+fn a_position_that_passes_a_skipped_row_before_its_note_is_found() {
+    println!("{:?}", found(Mutant::NotedEarly, 0, "LOSS").expect("prune would delete the row"));
+}
+
+#[test]
+fn a_progress_that_passes_a_skipped_row_before_its_note_is_found() {
+    println!("{:?}", found(Mutant::NotedEarly, 0, "UNNOTED").expect("prune would delete the row"));
 }

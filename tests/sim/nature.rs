@@ -39,6 +39,8 @@ pub(crate) struct Nature {
     pub(crate) bad_row: u64,
     /// Once in so many rows: one that no record can be made of.
     pub(crate) bad_route: u64,
+    /// Once in so many attempts to note a skipped row: it fails.
+    pub(crate) no_note: u64,
     /// What becomes of them.
     pub(crate) bad_rows: BadRowAction,
     /// A topic is missing; a right to write is.
@@ -156,6 +158,7 @@ impl Nature {
             block: sometimes(100, dice),
             bad_row: sometimes(40, dice),
             bad_route: sometimes(40, dice),
+            no_note: sometimes(2, dice),
             bad_rows,
             missing: topics * sometimes(100, dice),
             forbidden: topics * sometimes(100, dice),

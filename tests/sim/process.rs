@@ -6,6 +6,7 @@ use crate::ends::{Killed, SimClock, SimSink, SimStream, broken};
 use crate::lanes::Mutant;
 use crate::machines::{MACHINES, Shared};
 use crate::nature::Bounds;
+use crate::noter::SimNoter;
 use crate::postgres::Walsender;
 use crate::truth::DEAD_LETTERS;
 use crate::wal::{PREFIX, published};
@@ -68,7 +69,8 @@ impl Process {
         });
         let clock = SimClock(shared.clone());
         let relay = Relay::new(outbox, sink, clock, Arc::clone(&metrics), Arc::clone(&stop), bounds.limits)
-            .with_bad_rows(bad_rows);
+            .with_bad_rows(bad_rows)
+            .with_notes(Box::new(SimNoter::new(shared)));
         let server = SimServer {
             shared: shared.clone(),
             timeline: None,

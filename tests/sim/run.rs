@@ -31,6 +31,9 @@ pub(crate) fn run_with(seed: u64, mutant: Option<Mutant>) -> (Counts, u64) {
         // It shows only with Kafka's partitions, and another relay would only end runs early.
         (nature.standby, nature.exactly_once, nature.lanes) = (false, false, nature.lanes.max(1));
     }
+    if mutant == Some(Mutant::NotedEarly) {
+        (nature.bad_rows, nature.bad_route) = (BadRowAction::Skip, 10);
+    }
     let bounds = Bounds::random(&mut dice);
     let mut world = World::new(seed, nature);
     world.broker.partitions = dice.between(1, 4);

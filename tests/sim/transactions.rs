@@ -72,6 +72,8 @@ impl Broker {
         for (partition, record) in rows.into_iter().chain(dead_letters) {
             append(truth, &partition, record, wal);
         }
+        let (_, end_lsn) = value.split_once(r#""end_lsn":""#).expect("a progress");
+        truth.progress(end_lsn.split('"').next().and_then(|lsn| lsn.parse().ok()).expect("a position"), wal);
         self.progress.insert(key, value);
     }
 

@@ -7,6 +7,7 @@
 //! * Before a row of a key appears, the action of every earlier one of that key is decided: in the broker, as a dead letter, or
 //!   skipped where that was asked for. Nothing waits for the dead letter of a row of which no record was made.
 //! * Only what is bad becomes a dead letter.
+//! * Before a position or a progress passes a table's row whose payload is nowhere, the row is noted.
 //! * In transactions, no row appears twice.
 //! * A record that repeats an older row of its key is followed by all newer ones again: a consumer that keeps the last value of each
 //!   key ends with the newest. A relay that publishes after it has lost the slot breaks that.
@@ -28,6 +29,10 @@ pub(crate) struct Truth {
     pub(crate) set_aside: BTreeSet<usize>,
     /// Bad rows that may be skipped.
     pub(crate) excused: BTreeSet<usize>,
+    /// Rows whose last dead letter went without its payload.
+    pub(crate) bare: BTreeSet<usize>,
+    /// Rows that are noted as skipped.
+    pub(crate) noted: BTreeSet<usize>,
     /// Rows of each topic and key that have been committed and are not known to be decided, and how many rows were looked at.
     unsealed: BTreeMap<(&'static str, String), VecDeque<usize>>,
     looked_at: usize,
@@ -123,6 +128,20 @@ impl Truth {
         row.lost || self.has(number) || self.dead_letters.contains(&number) || self.excused.contains(&number)
     }
 
+    /// Whether the row's payload is nowhere but in its table, and nothing says so.
+    fn is_unnoted(&self, number: usize, row: &Row) -> bool {
+        let is_published = self.has(number) || self.dead_letters.contains(&number) && !self.bare.contains(&number);
+        row.of_table && !row.lost && !is_published && !self.noted.contains(&number)
+    }
+
+    /// A progress is committed with the records before it.
+    pub(crate) fn progress(&self, end_lsn: Lsn, wal: &Wal) {
+        let mut before = wal.rows.iter().enumerate().filter(|(_, row)| row.position.final_lsn < end_lsn);
+        if let Some((row, _)) = before.find(|(number, row)| self.is_unnoted(*number, row)) {
+            panic!("UNNOTED: {end_lsn} was committed, and row {row} is skipped and not noted");
+        }
+    }
+
     /// Whether every earlier row of its topic and key is decided.
     pub(crate) fn is_turn_of(&self, number: usize, wal: &Wal) -> bool {
         let row = &wal.rows[number];
@@ -203,9 +222,10 @@ impl Truth {
         self.appended.get(number).is_some_and(|times| *times > 0)
     }
 
-    /// The first row that is neither appended nor lost.
+    /// The first row that is neither appended nor lost, nor skipped and noted.
     pub(crate) fn first_missing(&mut self, wal: &Wal) -> Option<usize> {
-        while wal.rows.get(self.settled).is_some_and(|row| self.is_decided(self.settled, row)) {
+        let is_there = |truth: &Self, number, row| truth.is_decided(number, row) && !truth.is_unnoted(number, row);
+        while wal.rows.get(self.settled).is_some_and(|row| is_there(self, self.settled, row)) {
             self.settled += 1;
         }
         (self.settled < wal.rows.len()).then_some(self.settled)

@@ -44,6 +44,8 @@ pub(crate) struct Row {
     pub(crate) commit_time: PgTime,
     /// Where it stands; the number counts other tables' rows as well.
     pub(crate) position: Position,
+    /// A table's row, and no message.
+    pub(crate) of_table: bool,
     /// On a timeline that was left: it need not arrive.
     pub(crate) lost: bool,
 }
@@ -147,11 +149,13 @@ impl Wal {
         let number = self.rows.len();
         match piece {
             Piece::Row { route, key, bytes } => {
-                self.rows.push(Row { route, key, payload: payload(number, bytes), commit_time, position, lost: false });
+                let (payload, of_table) = (payload(number, bytes), true);
+                self.rows.push(Row { route, key, payload, commit_time, position, of_table, lost: false });
                 Change::Row(number)
             }
             Piece::Message { route, key, bytes } => {
-                self.rows.push(Row { route, key, payload: payload(number, bytes), commit_time, position, lost: false });
+                let (payload, of_table) = (payload(number, bytes), false);
+                self.rows.push(Row { route, key, payload, commit_time, position, of_table, lost: false });
                 Change::Message(number)
             }
             piece @ (Piece::OtherRow

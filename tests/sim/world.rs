@@ -95,6 +95,9 @@ pub(crate) struct Counts {
     pub(crate) confirmations: u64,
     /// Transactions of the broker's.
     pub(crate) commits: u64,
+    /// Notes of skipped rows, and failed attempts.
+    pub(crate) notes: u64,
+    pub(crate) failed_notes: u64,
     /// Refused requests of several records, each of which was searched for what is to blame.
     pub(crate) searches: u64,
 }
@@ -244,6 +247,10 @@ impl World {
         }
         self.counts.dead_letters += 1;
         self.counts.bare_dead_letters += u64::from(record.value.is_none());
+        match record.value {
+            Some(_) => self.truth.bare.remove(&number),
+            None => self.truth.bare.insert(number),
+        };
         let topics_fail = self.nature.missing + self.nature.forbidden > 0;
         let fixed = self.broker.rules.fixed.contains(&number);
         assert!(
@@ -497,7 +504,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 20] {
+    fn each(&mut self) -> [&mut u64; 22] {
         let Self {
             connections,
             cuts,
@@ -518,6 +525,8 @@ impl Counts {
             repeats,
             confirmations,
             commits,
+            notes,
+            failed_notes,
             searches,
         } = self;
         [
@@ -540,6 +549,8 @@ impl Counts {
             repeats,
             confirmations,
             commits,
+            notes,
+            failed_notes,
             searches,
         ]
     }

@@ -34,7 +34,7 @@ use crate::remedy::TypedFlags;
 use crate::sink::FailureClass;
 use crate::sink::destination::Delivery;
 use crate::sink::{Failure, Sink};
-use crate::supervise::{self, RunError};
+use crate::supervise::{self, RowNoter, RunError};
 use feed::Feed;
 use keeper::Keeper;
 use parts::{PageSettings, Part, PartFacts, Start};
@@ -187,9 +187,10 @@ impl Job {
             // No slot is held up.
             disconnect_after: Duration::MAX,
         };
+        let noter = RowNoter::start(&run.source, &run.slot, Arc::clone(&metrics))?;
         let relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
             .with_bad_rows(run.bad_rows.clone())
-            .with_on_skip(run::on_skip(&run.source, &run.slot));
+            .with_notes(Box::new(noter));
         let reader = RowReader::new(self.proof, run.limits.max_row, request.leaves_updated, held);
         let Self { connection, tables, progress, total, .. } = self;
         tracing::info!(

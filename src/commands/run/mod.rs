@@ -22,15 +22,14 @@ use crate::http::{self, HttpServer};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
-use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Recovery, server, skipped_rows, sqlstate};
-use crate::relay::{OnSkip, Relay, SystemClock};
+use crate::pg::{self, Connection, Purpose, Recovery, server};
+use crate::relay::{Relay, SystemClock};
 use crate::remedy::TypedFlags;
 use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Reach, Sink};
-use crate::supervise::{self, ExitKind, PgServer, RunError, StreamTarget, Supervisor, chain};
+use crate::supervise::{self, ExitKind, PgServer, RowNoter, RunError, StreamTarget, Supervisor, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,20 +130,6 @@ pub(super) fn target(config: &RunRequest) -> StreamTarget {
         max_row: config.limits.max_row,
         accept_slot_at: config.accept_slot_at,
     }
-}
-
-/// Notes skipped rows, whose payload is in no topic: `prune` keeps them.
-pub(super) fn on_skip(source: &Source, slot: &str) -> OnSkip {
-    let (source, slot) = (source.clone(), slot.to_owned());
-    Box::new(move |id| {
-        let noted = Connection::open(&source, Purpose::Control)
-            .and_then(|mut connection| skipped_rows::note(&mut connection, &slot, id));
-        match noted {
-            // The slot is a standby's: no `prune` can ask it.
-            Err(error) if error.code() == Some(sqlstate::READ_ONLY_TRANSACTION) => Ok(()),
-            noted => noted,
-        }
-    })
 }
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
@@ -311,7 +296,12 @@ impl Control {
         let target = target(&config);
         let relay =
             Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), stop, limits).with_bad_rows(config.bad_rows);
-        let relay = if config.dry_run { relay } else { relay.with_on_skip(on_skip(&target.source, &target.slot)) };
+        let relay = if config.dry_run {
+            relay
+        } else {
+            let noter = RowNoter::start(&target.source, &target.slot, Arc::clone(&metrics));
+            relay.with_notes(Box::new(noter?))
+        };
         let asked = target.clone();
         let relay = relay.with_catalogue(Box::new(move || supervise::details_now(&asked)));
         let ended = Supervisor::new(PgServer::new(target), relay, metrics).run();

@@ -163,7 +163,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let in_flight = self.awaits_sink();
         let any = in_flight || self.is_unfinished();
         let wall = self.clock.now();
-        let old = self.oldest_unanswered().is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
+        // A server that shuts down takes no new connection for a note, and waits until the relay has confirmed everything.
+        let oldest = self.oldest_unanswered().into_iter().chain(self.ledger.oldest_note()).min();
+        let old = oldest.is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
         let is_bounded = in_flight || self.hold.stream.is_open();
         match self.hold.decide(now, Unconfirmed { any, in_flight, old }) {
             HoldVerdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),

@@ -1,15 +1,13 @@
 //! Cases of bad rows whose action is a dead letter.
 
 use super::*;
-use crate::pgoutput::{Relation, RelationColumn, encode};
 use crate::sink::{DUPLICATE, FailureClass, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU32;
 
 /// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
 #[derive(Default)]
-struct ByKey {
+pub(super) struct ByKey {
     /// The records of each topic and key.
     keys: BTreeMap<(String, Vec<u8>), VecDeque<Waiting>>,
     refusals: u64,
@@ -22,13 +20,13 @@ struct ByKey {
     /// It does not deliver dead letters now.
     dead_letters_wait: bool,
     /// It takes records in transactions.
-    transactions: bool,
+    pub(super) transactions: bool,
     /// The topic and the event of each record that was delivered.
-    delivered: Vec<String>,
+    pub(super) delivered: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Refuses {
+pub(super) enum Refuses {
     #[default]
     AtOnce,
     /// It takes the dead letter first.
@@ -70,7 +68,7 @@ impl ByKey {
     }
 }
 
-struct SharedByKey(Rc<RefCell<ByKey>>);
+pub(super) struct SharedByKey(Rc<RefCell<ByKey>>);
 
 impl Sink for SharedByKey {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
@@ -165,26 +163,12 @@ fn row_of(key: &str, route: &str, kind: &str, payload: &str) -> Vec<u8> {
     xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
 }
 
-/// A table's columns, and a row of it.
-fn table_and_row(values: [&str; 5]) -> [Vec<u8>; 2] {
-    let column = |name: &str| RelationColumn { name: name.to_owned(), type_id: 25, type_modifier: -1 };
-    let columns = ["id", "aggregatetype", "aggregateid", "type", "payload"].map(column).to_vec();
-    let (namespace, name) = ("public".to_owned(), "outbox".to_owned());
-    let (mut table, mut row) = (Vec::new(), Vec::new());
-    encode::relation(&mut table, &Relation { id: 7, namespace, name, replica_identity: b'd', columns });
-    encode::insert(&mut row, 7, values.len());
-    for text in values {
-        encode::value(&mut row, Some(text.as_bytes()));
-    }
-    [xlog_data(&table), xlog_data(&row)]
-}
-
 /// A relay whose bad rows become dead letters, its slot at 1000, and its server.
-fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
+pub(super) fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
     with_dead_letters_in(ByKey::default(), sent)
 }
 
-fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
+pub(super) fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
     let (sink, clock) = (Rc::new(RefCell::new(sink)), TestClock(Rc::new(Cell::new(Instant::now())), Instant::now()));
     let limits =
         Limits { coalesce: Duration::ZERO, shutdown_timeout: seconds(8), disconnect_after: Duration::from_mins(5) };
@@ -270,20 +254,18 @@ fn the_loss_of_a_payload_is_noted_once_however_often_the_dead_letter_is_offered(
         let sink = ByKey { transactions, refuses, no_payloads: true, no_dead_letters, ..ByKey::default() };
         let (relay, mut server, sink) = with_dead_letters_in(sink, &[begin(2000), table, row, commit(2000, 2040)]);
         server.until = Duration::from_hours(1);
-        let noted = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&noted);
-        let mut relay = relay.with_on_skip(Box::new(move |id| {
-            assert_eq!(id, Some("1"));
-            counted.fetch_add(1, Ordering::Relaxed);
-            Ok(())
-        }));
+        let (mut relay, noted) = noting(relay);
         let mut session = Session::new(relay.clock().now(), None, Lsn::new(1000));
         let mut turn = |relay: &mut Relay<_, _>| (0..500).for_each(|_| relay.turn(&mut server, &mut session).unwrap());
         turn(&mut relay);
-        assert_eq!((noted.load(Ordering::Relaxed), sink.borrow().delivered.len()), (1, 0), "{refuses:?}");
+        assert_eq!((noted.ids(), sink.borrow().delivered.len()), (vec![], 0), "{refuses:?}");
         sink.borrow_mut().no_dead_letters = None;
         turn(&mut relay);
-        assert_eq!((noted.load(Ordering::Relaxed), relay.handled_bad_rows), (1, 1), "{refuses:?}");
+        assert_eq!((noted.ids(), relay.handled_bad_rows), (vec![Some("1".to_owned())], 1), "{refuses:?}");
         assert_eq!(sink.borrow().delivered, [format!("{DEAD} a1 it is too large")]);
+        assert_eq!((relay.in_flight(), relay.flush_lsn()), (0, Lsn::new(1000)), "the note is not committed");
+        noted.commit(1);
+        turn(&mut relay);
+        assert_eq!(relay.flush_lsn(), Lsn::new(2040));
     }
 }

@@ -235,6 +235,23 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     assert!(fixture.broker.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
 }
 
+#[test]
+fn nothing_is_committed_with_a_progress_behind_a_skipped_row_before_its_note() {
+    let mut fixture = Fixture::new();
+    let (relay, noter) = noting(fixture.relay);
+    fixture.relay = relay.with_bad_rows(BadRows { action: BadRowAction::Skip, ..BadRows::default() });
+    let [table, skipped] = table_and_row(["1", "a b", "a", "t", "{}"]);
+    let sent = [begin(2000), table, skipped, commit(2000, 2040), begin(3000), row("\"order\""), commit(3000, 3040)];
+    fixture.sends = sent.map(|message| (Duration::ZERO, message)).into();
+    let (ended, _) = fixture.stream(seconds(10));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert_eq!((fixture.broker.borrow().committed.len(), fixture.relay.flush_lsn()), (0, Lsn::new(1000)));
+    noter.commit(1);
+    fixture.relay.idle(seconds(1)).unwrap();
+    assert_eq!(fixture.broker.borrow().committed.len(), 1);
+    assert_eq!((noter.ids().len(), fixture.relay.flush_lsn()), (1, Lsn::new(3040)));
+}
+
 /// A transaction that outlasts the destination's is given up after nine tenths of those.
 #[track_caller]
 fn runs_out(fixture: &mut Fixture) {

@@ -6,14 +6,16 @@ use super::*;
 use crate::metrics::State;
 use crate::outbox::Mapping;
 use crate::pg::frame::ReadBuffer;
-use crate::pgoutput::PgTime;
+use crate::pgoutput::{PgTime, Relation, RelationColumn, encode};
 use crate::sink::{Enqueue, InFlight, Record, Tag};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Mutex;
 
 mod dead_letters;
 mod exactly_once;
+mod notes;
 
 /// Bytes of the largest frame that is read.
 const LIMIT: usize = 1000;
@@ -248,6 +250,56 @@ fn row_with(route: &str, payload: &str) -> Vec<u8> {
         format!(r#"{{"id": "1", "aggregatetype": {route}, "aggregateid": "k", "type": "t", "payload": {payload}}}"#);
     let length = u32::try_from(content.len()).unwrap().to_be_bytes();
     xlog_data(&[&b"M\x01"[..], &[0; 8], b"p\0", &length, content.as_bytes()].concat())
+}
+
+/// A table's columns, and a row of it.
+fn table_and_row(values: [&str; 5]) -> [Vec<u8>; 2] {
+    let column = |name: &str| RelationColumn { name: name.to_owned(), type_id: 25, type_modifier: -1 };
+    let columns = ["id", "aggregatetype", "aggregateid", "type", "payload"].map(column).to_vec();
+    let (namespace, name) = ("public".to_owned(), "outbox".to_owned());
+    let (mut table, mut row) = (Vec::new(), Vec::new());
+    encode::relation(&mut table, &Relation { id: 7, namespace, name, replica_identity: b'd', columns });
+    encode::insert(&mut row, 7, values.len());
+    for text in values {
+        encode::value(&mut row, Some(text.as_bytes()));
+    }
+    [xlog_data(&table), xlog_data(&row)]
+}
+
+/// A noter whose notes are committed when the test says so.
+#[derive(Clone, Default)]
+struct TestNoter(Arc<Mutex<(Vec<Option<String>>, u64)>>);
+
+impl TestNoter {
+    /// The rows that were handed over.
+    fn ids(&self) -> Vec<Option<String>> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    /// The notes of the first `rows` rows are committed.
+    fn commit(&self, rows: u64) {
+        self.0.lock().unwrap().1 = rows;
+    }
+}
+
+impl NoteSkipped for TestNoter {
+    fn note(&mut self, id: Option<&str>) {
+        self.0.lock().unwrap().0.push(id.map(str::to_owned));
+    }
+
+    fn noted(&mut self) -> u64 {
+        self.0.lock().unwrap().1
+    }
+
+    fn failure(&mut self) -> Option<Failure> {
+        None
+    }
+}
+
+/// The relay with a noter.
+fn noting<S: Sink>(relay: Relay<S, TestClock>) -> (Relay<S, TestClock>, TestNoter) {
+    let noter = TestNoter::default();
+    (relay.with_notes(Box::new(noter.clone())), noter)
 }
 
 fn seconds(count: u64) -> Duration {
