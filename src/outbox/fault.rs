@@ -168,6 +168,9 @@ pub enum BadReason {
         /// The destination's text.
         text: String,
     },
+    /// `--bad-row-at` names the row, in which nothing else is wrong.
+    #[error("--bad-row-at names it")]
+    Named,
     /// The row is larger than `--max-row`.
     #[error("its message of {bytes} bytes is larger than the {limit} that --max-row allows")]
     TooLarge {
@@ -252,6 +255,11 @@ impl BadReason {
         meaning: "the row was updated, and --on-update is stop",
         fix: "another --on-update: warn or skip",
     };
+    const NAMED: BadKind = BadKind {
+        label: "named",
+        meaning: "--bad-row-at names the row, in which nothing else is wrong",
+        fix: "leave out its --bad-row-at",
+    };
     const ABOVE_MAX_ROW: BadKind = BadKind {
         label: "above_max_row",
         meaning: "its change message is larger than --max-row",
@@ -264,7 +272,7 @@ impl BadReason {
     };
 
     /// All kinds, except for those of [`Self::Refused`]: their labels are the destination's.
-    pub const KINDS: [BadKind; 15] = [
+    pub const KINDS: [BadKind; 16] = [
         Self::NULL_ROUTE,
         Self::INVALID_TOPIC,
         Self::HEADERS_NOT_OBJECT,
@@ -278,6 +286,7 @@ impl BadReason {
         Self::MISSING_PAYLOAD,
         Self::GONE_TABLE,
         Self::UPDATED,
+        Self::NAMED,
         Self::ABOVE_MAX_ROW,
         Self::NOT_UTF8,
     ];
@@ -303,6 +312,7 @@ impl BadReason {
             Self::MissingPayload { .. } => Self::MISSING_PAYLOAD,
             Self::GoneTable => Self::GONE_TABLE,
             Self::Updated => Self::UPDATED,
+            Self::Named => Self::NAMED,
             Self::TooLarge { .. } => Self::ABOVE_MAX_ROW,
             Self::NotUtf8 { .. } => Self::NOT_UTF8,
             Self::Refused { label, .. } => BadKind {

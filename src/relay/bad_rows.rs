@@ -3,11 +3,11 @@
 //! ```text
 //!  no record can be made of the row ─────────────┐
 //!  the sink will never take its record ──────────┼──► stop         the stream ends once everything before is delivered
-//!  its topic has failed for 30 s ────────────────┤    skip         the row is counted, and noted for `prune`
+//!  its topic is given up ────────────────────────┤    skip         the row is counted, and noted for `prune`
 //!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record in the row's place
 //! ```
 //!
-//! In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
+//! `verdict` decides. In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
 //!
 //! Invariants: the position cannot pass a dead-letter record, which is in flight as any other, nor a table's row that is skipped, or whose dead
 //! letter goes without payload, before its note (see `notes`). No other row waits for a dead-letter record or a note. The row would be bad
@@ -16,13 +16,12 @@
 use super::rejected::Rejected;
 use super::rows::{Change, unreadable};
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, position};
-use super::topics::DEAD_LETTER_TOPIC_WITHIN;
+use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAt, Clock, Relay};
-use crate::outbox::{BadRow, RowContext, RowError, RowOutcome};
+use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
 use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
-use crate::sink::{Enqueue, Failure, FailureClass, Sink, Tag};
-use std::time::Instant;
+use crate::sink::{Enqueue, Failure, Sink, Tag};
 
 /// The relay logs each of the first ten bad rows, and later each whose number is a power of two.
 const LOGGED_BAD_ROWS: u64 = 10;
@@ -44,7 +43,7 @@ pub enum BadRowAction {
 pub struct BadRows {
     /// The action for each row that `at` does not name.
     pub action: BadRowAction,
-    /// The actions for single rows. If a row is there twice, the last action counts.
+    /// The actions for single rows, whether or not they are bad. If a row is there twice, the last action counts.
     pub at: Vec<(Position, BadRowAction)>,
     /// The topic for dead letters: a name that the destination allows.
     pub dead_letter_topic: String,
@@ -55,7 +54,13 @@ pub struct BadRows {
 impl BadRows {
     /// The action for the row at `position`, if it is bad.
     pub fn action(&self, position: Position) -> BadRowAction {
-        self.at.iter().rev().find(|(at, _)| *at == position).map_or(self.action, |(_, action)| *action)
+        self.named(position).unwrap_or(self.action)
+    }
+
+    /// The action for the row at `position`, if `at` names it.
+    #[inline]
+    fn named(&self, position: Position) -> Option<BadRowAction> {
+        self.at.iter().rev().find(|(at, _)| *at == position).map(|(_, action)| *action)
     }
 
     /// The dead letter of a row whose record has `record_topic`, which is empty if it is not known. `error` and `position`: those of the row
@@ -74,6 +79,25 @@ impl BadRows {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
+    /// The row, if the settings name it and it would be published: its fate does not depend on what the destination says of it, so its record
+    /// is not handed over.
+    #[inline]
+    pub(super) fn named_row(
+        &mut self,
+        change: &Change<'_>,
+        context: &RowContext,
+    ) -> Result<Option<BadRow>, RowError> {
+        if self.bad_rows.named(position(context)).is_none() {
+            return Ok(None);
+        }
+        match change.record(&mut self.outbox, context, |_| ()) {
+            Ok(RowOutcome::Record(())) => Ok(Some(change.bad(&mut self.outbox, context, BadReason::Named))),
+            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(None),
+            Err(RowError::Bad(row)) => Ok(Some(*row)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The row cannot be published: takes the action that the settings have for it.
     #[cold]
     pub(super) fn bad_row(
@@ -84,14 +108,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let position = position(context);
-        match self.bad_rows.action(position) {
-            BadRowAction::Stop => Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, None)))),
-            BadRowAction::Skip => {
-                self.note_if_of_table(&row, change);
-                self.count_bad_row(&row, position, "skip");
-                Ok(self.row_done(session))
-            }
-            BadRowAction::DeadLetter => self.enqueue_dead_letter(row, change, context, session),
+        match decide(self.bad_rows.action(position), Seen::Fault, Kind::Row) {
+            Verdict::Skip => Ok(self.skip_row(&row, change.is_of_table(), position, session)),
+            Verdict::DeadLetter { .. } => self.enqueue_dead_letter(row, change, context, session),
+            Verdict::Stop | Verdict::Wait => Ok(self.stop_at(row, position, None, session)),
         }
     }
 
@@ -105,37 +125,38 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Turn<FrameStep> {
         let position = position(context);
         // With at least once, none is kept.
-        let Rejected { without_payload, dead_letter_refused, .. } =
+        let Rejected { mut without_payload, dead_letter_refused, .. } =
             self.rejected.get(position).cloned().unwrap_or_default();
         if dead_letter_refused.is_some() {
-            return Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, dead_letter_refused))));
+            return Ok(self.stop_at(row, position, dead_letter_refused, session));
         }
-        let whole = (!without_payload).then(|| self.offer_dead_letter(&row, false, change, context));
-        let (outcome, without_payload) = match whole {
-            Some(outcome) if !matches!(outcome, Ok(RowOutcome::Record(Enqueue::Bad(_)))) => (outcome, false),
-            Some(_) | None => (self.offer_dead_letter(&row, true, change, context), true),
-        };
-        match outcome {
-            Ok(RowOutcome::Record(Enqueue::Taken)) => {
-                self.count_enqueued(session);
-                if without_payload {
-                    self.note_if_of_table(&row, change);
+        loop {
+            let kind = Kind::DeadLetter { with_payload: !without_payload };
+            let (seen, failure) = match self.offer_dead_letter(&row, without_payload, change, context) {
+                Ok(RowOutcome::Record(Enqueue::Taken)) => {
+                    self.count_enqueued(session);
+                    if without_payload && change.is_of_table() {
+                        self.note_skipped(&row);
+                    }
+                    self.count_bad_row(&row, position, "dead-letter");
+                    return Ok(self.row_done(session));
                 }
-                self.count_bad_row(&row, position, "dead-letter");
-                Ok(self.row_done(session))
+                Ok(RowOutcome::Record(Enqueue::Full)) => return Ok(FrameStep::Wait(WaitCause::ForRoom)),
+                Ok(RowOutcome::Record(Enqueue::Bad(failure))) => (Seen::Fault, failure),
+                Ok(RowOutcome::Record(Enqueue::Blocked(failure))) => {
+                    let topic = self.bad_rows.dead_letter_topic.clone();
+                    (self.seen(&failure, &topic, kind, self.clock.now()), failure)
+                }
+                // Not reached: a moment ago it was a row to publish.
+                Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => return Ok(self.row_done(session)),
+                Err(error) => return Err(unreadable(error, position)),
+            };
+            match decide(BadRowAction::DeadLetter, seen, kind) {
+                Verdict::Wait => return self.wait_for(failure, session),
+                Verdict::DeadLetter { .. } => without_payload = true,
+                Verdict::Skip => return Ok(self.skip_row(&row, change.is_of_table(), position, session)),
+                Verdict::Stop => return Ok(self.stop_at(row, position, Some(failure), session)),
             }
-            Ok(RowOutcome::Record(Enqueue::Full)) => Ok(FrameStep::Wait(WaitCause::ForRoom)),
-            Ok(RowOutcome::Record(Enqueue::Blocked(failure)))
-                if failure.class != FailureClass::Topic || !self.dead_letter_topic_failed(self.clock.now()) =>
-            {
-                self.wait_for(failure, session)
-            }
-            Ok(RowOutcome::Record(Enqueue::Blocked(failure) | Enqueue::Bad(failure))) => {
-                Ok(session.end(Ending::BadRow(self.bad_row_at(row, position, Some(failure)))))
-            }
-            // Not reached: a moment ago it was a row to publish.
-            Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => Ok(self.row_done(session)),
-            Err(error) => Err(unreadable(error, position)),
         }
     }
 
@@ -156,21 +177,34 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         })
     }
 
-    /// The dead-letter topic does not take a record. Returns whether it has failed for so long that the relay gives up.
-    pub(super) fn dead_letter_topic_failed(&mut self, now: Instant) -> bool {
-        let topic = &self.bad_rows.dead_letter_topic;
-        self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now)
-    }
-
-    /// The payload of this row of the open transaction will be in no topic: notes the row if it is a table's.
-    fn note_if_of_table(&mut self, row: &BadRow, change: &Change<'_>) {
-        if let Change::Row { .. } = change {
+    /// The row is skipped: its frame can be consumed.
+    pub(super) fn skip_row(
+        &mut self,
+        row: &BadRow,
+        is_of_table: bool,
+        position: Position,
+        session: &mut Session,
+    ) -> FrameStep {
+        if is_of_table {
             self.note_skipped(row);
         }
+        self.count_bad_row(row, position, "skip");
+        self.row_done(session)
+    }
+
+    /// The row stops the relay. `dead_letter_refused`: why the dead-letter topic does not take it either.
+    pub(super) fn stop_at(
+        &self,
+        row: BadRow,
+        position: Position,
+        dead_letter_refused: Option<Failure>,
+        session: &mut Session,
+    ) -> FrameStep {
+        session.end(Ending::BadRow(self.bad_row_at(row, position, dead_letter_refused)))
     }
 
     /// The payload of this table's row of the open transaction will be in no topic.
-    pub(super) fn note_skipped(&mut self, row: &BadRow) {
+    fn note_skipped(&mut self, row: &BadRow) {
         let token = self.ledger.token(0);
         self.notes.skipped(row.id.as_deref(), token, &mut self.ledger);
     }

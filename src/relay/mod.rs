@@ -12,6 +12,7 @@
 //! |---|---|
 //! | `turn` | one turn of the loop |
 //! | `rows`, `bad_rows`, `oversized` | a row on its way into the sink; a row that cannot go there; a row above `--max-row` |
+//! | `verdict` | what becomes of a row that cannot be published |
 //! | `refusals`, `rejected`, `topics` | refused records, at least once and exactly once; topics that fail |
 //! | `notes` | skipped rows whose notes for `prune` are not committed |
 //! | `hold` | until when records may leave |
@@ -42,6 +43,7 @@ mod stream_end;
 mod topics;
 mod tried_alone;
 mod turn;
+mod verdict;
 
 pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};

@@ -4,9 +4,9 @@
 //! kind, and of a row only its table. So such a row has no dead letter: its action is stop or skip.
 //! Specification: as for [`pgoutput`](crate::pgoutput).
 
-use super::bad_rows::BadRowAction;
 use super::rows::unreadable;
-use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::session::{FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{Clock, Relay};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError};
 use crate::pg::frame::FrameError;
@@ -110,17 +110,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             FrameError::BadLength { .. } => return Err(disconnected(error.clone().into())),
         };
         let row = BadRow { table, id: None, reason };
-        Ok(match self.bad_rows.action(position) {
-            BadRowAction::Skip => {
-                if is_of_table {
-                    self.note_skipped(&row);
-                }
-                self.count_bad_row(&row, position, "skip");
-                self.row_done(session)
-            }
-            BadRowAction::Stop | BadRowAction::DeadLetter => {
-                session.end(Ending::BadRow(self.bad_row_at(row, position, None)))
-            }
+        Ok(match decide(self.bad_rows.action(position), Seen::Unreadable, Kind::Row) {
+            Verdict::Skip => self.skip_row(&row, is_of_table, position, session),
+            Verdict::Stop | Verdict::Wait | Verdict::DeadLetter { .. } => self.stop_at(row, position, None, session),
         })
     }
 }

@@ -1,11 +1,11 @@
 //! At least once, takes the action for a row whose record the destination refuses.
 //!
 //! ```text
-//!  Refused ──► the row's action ──► skip: its sequence continues
-//!                    │         └──► dead-letter record in its place: its sequence continues once that is delivered
-//!                    │                          └── refused as well: sent without payload, then stop
+//!  Refused ──► verdict ──► skip: its sequence continues
+//!                    ├──► dead-letter record in its place: its sequence continues once that is delivered
+//!                    │                └── refused as well: sent without payload, then stop
 //!                    ├──► stop: no further row is taken; everything that can be delivered is
-//!                    └──► the topic is at fault: tried again, for 30 s if rows may be skipped, else indefinitely
+//!                    └──► wait: the sink tries it again
 //! ```
 //!
 //! Exactly once, nothing is resolved: see `rejected`, which `reject` fills.
@@ -17,6 +17,7 @@
 
 use super::session::Turn;
 use super::topics::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
+use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAction, Clock, Relay, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
@@ -37,7 +38,7 @@ const OFFER_AGAIN: Duration = Duration::from_millis(50);
 /// Rows whose records are refused and whose action is not finished.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    rows: BTreeMap<Position, RefusedRow>,
+    rows: BTreeMap<Position, (RefusedRow, Stage)>,
     /// The tables that the server has announced, by their identifiers.
     tables: HashMap<u32, String>,
     room: HeaderRoom,
@@ -54,9 +55,9 @@ struct RefusedRow {
     record: OwnedRecord,
     /// The record is the row's dead-letter record, so the row is counted.
     is_dead_letter: bool,
-    stage: Stage,
 }
 
+/// What is to be done next about a refused row.
 #[derive(Debug)]
 enum Stage {
     /// The dead-letter record is to be offered to the sink, not before `at`.
@@ -91,13 +92,13 @@ impl Refusals {
 
     /// The first row that stops the relay.
     pub(super) fn stop(&self) -> Option<Position> {
-        let stops = |(_, row): &(&Position, &RefusedRow)| matches!(row.stage, Stage::Stop { .. });
-        self.rows.iter().find(stops).map(|(position, _)| *position)
+        let mut rows = self.rows.iter();
+        rows.find(|(_, (_, stage))| matches!(stage, Stage::Stop { .. })).map(|(position, _)| *position)
     }
 
     /// Whether a row's dead-letter record still has to be offered.
     pub(super) fn is_deciding(&self) -> bool {
-        self.rows.values().any(|row| matches!(row.stage, Stage::ToOffer { .. }))
+        self.rows.values().any(|(_, stage)| matches!(stage, Stage::ToOffer { .. }))
     }
 
     /// Describes the row of which a record was made. `error`: the reason why the row is bad, if it is not this failure.
@@ -121,12 +122,13 @@ impl Refusals {
         name.unwrap_or_else(|| "?".to_owned())
     }
 
-    /// The error that a dead-letter record has of its row, and whether it has a payload that can be left out. `None`: it is no dead-letter
-    /// record.
-    fn dead_letter(&mut self, topic: &str, record: &OwnedRecord) -> Option<(String, bool)> {
+    /// The kind of a refused record and, if it is a dead letter, the error that it has of its row. `topic`: the one of dead letters.
+    fn kind(&mut self, topic: &str, record: &OwnedRecord) -> (Kind, Option<String>) {
         record.with_record(&mut self.room, |record| {
-            let said = dead_letter::said(record).filter(|_| record.topic == topic)?;
-            Some((said.error.to_owned(), record.value.is_some()))
+            match dead_letter::said(record).filter(|_| record.topic == topic) {
+                Some(said) => (Kind::DeadLetter { with_payload: record.value.is_some() }, Some(said.error.to_owned())),
+                None => (Kind::Row, None),
+            }
         })
     }
 }
@@ -136,105 +138,101 @@ fn position(origin: Origin) -> Position {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
+    /// What was seen of a record with this topic that failed.
+    pub(super) fn seen(&mut self, failure: &Failure, topic: &str, kind: Kind, now: Instant) -> Seen {
+        match failure.class {
+            FailureClass::Row if failure.reason == DUPLICATE => Seen::Dropped,
+            FailureClass::Row => Seen::Fault,
+            FailureClass::Topic => {
+                let patience = if kind == Kind::Row { TOPIC_WITHIN } else { DEAD_LETTER_TOPIC_WITHIN };
+                let is_given_up = self.topics.given_up(topic, now).is_some();
+                let is_given_up = is_given_up || self.topics.failed(topic, patience, &self.metrics, now);
+                if is_given_up { Seen::TopicGivenUp } else { Seen::Other }
+            }
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => Seen::Other,
+        }
+    }
+
+    /// Decides on a refused record. Returns the verdict, and the error that the record has of its row if it is a dead letter.
+    fn verdict_on(&mut self, refused: &Refused, now: Instant) -> (Verdict, Kind, Option<String>) {
+        let action = self.bad_rows.action(position(refused.tag.origin));
+        let (kind, error) = match action {
+            BadRowAction::DeadLetter => self.refusals.kind(&self.bad_rows.dead_letter_topic, &refused.record),
+            BadRowAction::Stop | BadRowAction::Skip => (Kind::Row, None),
+        };
+        let seen = self.seen(&refused.failure, refused.record.topic(), kind, now);
+        let verdict = decide(action, seen, kind);
+        if seen == Seen::TopicGivenUp && kind == Kind::Row && verdict != Verdict::Wait {
+            self.topics.give_up(refused.record.topic(), &refused.failure, now);
+        }
+        (verdict, kind, error)
+    }
+
     /// The sink refuses a record: decides on the row's action, or lets the sink send the record again.
     #[cold]
     pub(super) fn take_refusal(&mut self, refused: Refused) {
-        let (position, now) = (position(refused.tag.origin), self.clock.now());
-        let (topic, failure) = (refused.record.topic(), &refused.failure);
-        self.metrics.publish_failure(failure.reason, 1);
-        // The destination dropped the record as a duplicate. Neither a stop nor a dead letter would publish it.
-        let is_dropped = failure.reason == DUPLICATE;
-        let action = self.bad_rows.action(position);
-        let dead_letter = match action {
-            BadRowAction::DeadLetter => self.refusals.dead_letter(&self.bad_rows.dead_letter_topic, &refused.record),
-            BadRowAction::Stop | BadRowAction::Skip => None,
-        };
-        let is_decided = match failure.class {
-            FailureClass::Row => true,
-            FailureClass::Topic if dead_letter.is_some() => self.dead_letter_topic_failed(now),
-            FailureClass::Topic if action == BadRowAction::Stop => false,
-            FailureClass::Topic => {
-                let given_up = self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now);
-                if given_up {
-                    self.topics.give_up(topic, failure, now);
-                }
-                given_up
+        let (position, at) = (position(refused.tag.origin), self.clock.now());
+        self.metrics.publish_failure(refused.failure.reason, 1);
+        let (verdict, kind, error) = self.verdict_on(&refused, at);
+        let is_dead_letter = kind != Kind::Row;
+        let stage = match verdict {
+            Verdict::Wait => {
+                self.sink.resolve(refused.id, Resolution::Retry);
+                return;
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => false,
-        };
-        if !is_decided {
-            self.sink.resolve(refused.id, Resolution::Retry);
-            return;
-        }
-        let (is_dead_letter, at) = (dead_letter.is_some(), now);
-        let (error, stage) = match dead_letter {
-            _ if is_dropped => (None, None),
-            Some((error, true)) if failure.class == FailureClass::Row => {
-                (Some(error), Some(Stage::ToOffer { without_payload: true, at }))
+            Verdict::Skip => None,
+            Verdict::DeadLetter { without_payload } => Some(Stage::ToOffer { without_payload, at }),
+            Verdict::Stop => {
+                Some(Stage::Stop { dead_letter_refused: is_dead_letter.then(|| refused.failure.clone()) })
             }
-            Some((error, _)) => (Some(error), Some(Stage::Stop { dead_letter_refused: Some(failure.clone()) })),
-            None => match action {
-                BadRowAction::Skip => (None, None),
-                BadRowAction::Stop => (None, Some(Stage::Stop { dead_letter_refused: None })),
-                BadRowAction::DeadLetter => (None, Some(Stage::ToOffer { without_payload: false, at })),
-            },
         };
         let row = self.refusals.row(&self.outbox, &refused, error);
         let Refused { id, tag: Tag { token, origin }, record, .. } = refused;
         let is_of_table = matches!(origin.source, Source::Table(_));
-        let Some(stage) = stage else {
-            if is_of_table {
-                self.notes.skipped(row.id.as_deref(), token, &mut self.ledger);
+        let refused = RefusedRow { row, is_of_table, id, token, record, is_dead_letter };
+        match stage {
+            None => self.skip_refused(&refused, position),
+            Some(stage) => {
+                self.refusals.rows.insert(position, (refused, stage));
+                self.take_due_actions();
             }
-            self.sink.resolve(id, Resolution::Skip);
-            self.ledger.withdrawn(token);
-            if !is_dead_letter {
-                self.count_bad_row(&row, position, "skip");
-            }
-            return;
-        };
-        let refused = RefusedRow { row, is_of_table, id, token, record, is_dead_letter, stage };
-        self.refusals.rows.insert(position, refused);
-        self.take_due_actions();
+        }
+    }
+
+    /// The row is skipped: its sequence continues.
+    fn skip_refused(&mut self, refused: &RefusedRow, position: Position) {
+        if refused.is_of_table {
+            self.notes.skipped(refused.row.id.as_deref(), refused.token, &mut self.ledger);
+        }
+        self.sink.resolve(refused.id, Resolution::Skip);
+        self.ledger.withdrawn(refused.token);
+        if !refused.is_dead_letter {
+            self.count_bad_row(&refused.row, position, "skip");
+        }
     }
 
     /// Exactly once, a refused record fails the transaction: keeps what is known of its row for when it comes again. Returns the failure.
     #[cold]
     pub(super) fn reject(&mut self, refused: Refused) -> Failure {
-        let Refused { tag, record, failure, .. } = refused;
-        let (position, topic, now) = (position(tag.origin), record.topic(), self.clock.now());
-        let is_dead_letter = self.refusals.dead_letter(&self.bad_rows.dead_letter_topic, &record).is_some();
-        match failure.class {
-            FailureClass::Row if is_dead_letter => self.rejected.dead_letter(position, failure.clone(), false),
-            FailureClass::Row => self.rejected.record(position, failure.clone()),
-            FailureClass::Topic if is_dead_letter => {
-                if self.topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, &self.metrics, now) {
-                    self.rejected.dead_letter(position, failure.clone(), true);
-                }
+        let position = position(refused.tag.origin);
+        match self.verdict_on(&refused, self.clock.now()) {
+            (Verdict::Wait, ..) => {}
+            (_, Kind::Row, _) => self.rejected.record(position, refused.failure.clone()),
+            (verdict, Kind::DeadLetter { .. }, _) => {
+                self.rejected.dead_letter(position, refused.failure.clone(), verdict == Verdict::Stop);
             }
-            FailureClass::Topic if self.bad_rows.action(position) != BadRowAction::Stop => {
-                if self.topics.failed(topic, TOPIC_WITHIN, &self.metrics, now) {
-                    self.topics.give_up(topic, &failure, now);
-                    self.rejected.record(position, failure.clone());
-                }
-            }
-            FailureClass::Topic
-            | FailureClass::Environment
-            | FailureClass::LogIn
-            | FailureClass::Client
-            | FailureClass::Unlisted => {}
         }
-        failure
+        refused.failure
     }
 
     /// Offers the sink the dead-letter records that are due.
     pub(super) fn take_due_actions(&mut self) {
         let now = self.clock.now();
-        let due = |(position, row): (&Position, &RefusedRow)| match row.stage {
+        let due = self.refusals.rows.iter().filter_map(|(position, (_, stage))| match *stage {
             Stage::ToOffer { without_payload, at } if at <= now => Some((*position, without_payload)),
             Stage::ToOffer { .. } | Stage::Stop { .. } => None,
-        };
-        let due: Vec<(Position, bool)> = self.refusals.rows.iter().filter_map(due).collect();
+        });
+        let due: Vec<(Position, bool)> = due.collect();
         for (position, without_payload) in due {
             self.offer_again(position, without_payload, now);
         }
@@ -243,9 +241,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Offers the sink the dead-letter record that takes the place of the refused one.
     fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
         let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, .. } = self;
-        let Some(refused) = rows.get_mut(&position) else { return };
-        let topic = &bad_rows.dead_letter_topic;
-        let token = Token { topic: topics.number(topic, metrics), ..refused.token };
+        let Some((refused, _)) = rows.get(&position) else { return };
+        let token = Token { topic: topics.number(&bad_rows.dead_letter_topic, metrics), ..refused.token };
         let (error, place) = (refused.row.reason.to_string(), position.to_string());
         let mut offer = |record: &Record<'_>| {
             let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place), record.topic, without_payload);
@@ -257,36 +254,44 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Some(_) | None => offer(record),
         });
-        let stage = match outcome {
+        let kind = Kind::DeadLetter { with_payload: !without_payload };
+        let (seen, failure) = match outcome {
             Enqueue::Taken => {
-                let Some(row) = self.refusals.rows.remove(&position) else { return };
-                if without_payload && row.is_of_table {
-                    self.notes.skipped(row.row.id.as_deref(), row.token, &mut self.ledger);
+                let Some((refused, _)) = self.refusals.rows.remove(&position) else { return };
+                if without_payload && refused.is_of_table {
+                    self.notes.skipped(refused.row.id.as_deref(), refused.token, &mut self.ledger);
                 }
-                if !row.is_dead_letter {
-                    self.count_bad_row(&row.row, position, "dead-letter");
+                if !refused.is_dead_letter {
+                    self.count_bad_row(&refused.row, position, "dead-letter");
                 }
                 return;
             }
-            Enqueue::Bad(_) if !without_payload => Stage::ToOffer { without_payload: true, at: now },
-            Enqueue::Bad(failure) => Stage::Stop { dead_letter_refused: Some(failure) },
-            Enqueue::Blocked(failure)
-                if failure.class == FailureClass::Topic
-                    && topics.failed(topic, DEAD_LETTER_TOPIC_WITHIN, metrics, now) =>
-            {
-                Stage::Stop { dead_letter_refused: Some(failure) }
+            Enqueue::Full => (Seen::Other, None),
+            Enqueue::Bad(failure) => (Seen::Fault, Some(failure)),
+            Enqueue::Blocked(failure) => {
+                let topic = self.bad_rows.dead_letter_topic.clone();
+                (self.seen(&failure, &topic, kind, now), Some(failure))
             }
-            Enqueue::Full | Enqueue::Blocked(_) => Stage::ToOffer { without_payload, at: now + OFFER_AGAIN },
         };
-        refused.stage = stage;
+        let Some((_, stage)) = self.refusals.rows.get_mut(&position) else { return };
+        match decide(BadRowAction::DeadLetter, seen, kind) {
+            Verdict::Wait => *stage = Stage::ToOffer { without_payload, at: now + OFFER_AGAIN },
+            Verdict::DeadLetter { without_payload } => *stage = Stage::ToOffer { without_payload, at: now },
+            Verdict::Skip => {
+                if let Some((refused, _)) = self.refusals.rows.remove(&position) {
+                    self.skip_refused(&refused, position);
+                }
+            }
+            Verdict::Stop => *stage = Stage::Stop { dead_letter_refused: failure },
+        }
     }
 
     /// Another relay has published everything that commits before `confirmed`: forgets refused rows before it.
     pub(super) fn forget_refusals_before(&mut self, confirmed: Lsn) {
         let rest = self.refusals.rows.split_off(&Position { final_lsn: confirmed, ordinal: 0 });
-        for (_, row) in std::mem::replace(&mut self.refusals.rows, rest) {
-            self.sink.resolve(row.id, Resolution::Skip);
-            self.ledger.withdrawn(row.token);
+        for (refused, _) in std::mem::replace(&mut self.refusals.rows, rest).into_values() {
+            self.sink.resolve(refused.id, Resolution::Skip);
+            self.ledger.withdrawn(refused.token);
         }
     }
 
@@ -303,7 +308,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Ends the stream if a refused row stops the relay.
     pub(super) fn stop_at_refusal(&mut self) -> Turn<()> {
         let Some(position) = self.refusals.stop() else { return Ok(()) };
-        let Some(RefusedRow { row, is_dead_letter, stage: Stage::Stop { dead_letter_refused }, .. }) =
+        let Some((RefusedRow { row, is_dead_letter, .. }, Stage::Stop { dead_letter_refused })) =
             self.refusals.rows.remove(&position)
         else {
             return Ok(());

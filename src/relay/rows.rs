@@ -11,8 +11,8 @@
 //! Invariant: a row's frame is consumed only once its record is enqueued, or its action as a bad row is decided.
 
 use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
-use super::topics::TOPIC_WITHIN;
-use super::{BadRowAction, Clock, ProtocolError, Relay, StreamEnd};
+use super::verdict::{Kind, Verdict, decide};
+use super::{Clock, ProtocolError, Relay, StreamEnd};
 use crate::outbox::{BadReason, BadRow, Ignored, OnUpdate, Outbox, RowContext, RowError, RowOutcome};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
 use crate::positions::Position;
@@ -40,6 +40,11 @@ impl Change<'_> {
         }
     }
 
+    /// Whether it is a table's row, and no message.
+    pub(super) const fn is_of_table(&self) -> bool {
+        matches!(self, Self::Row { .. })
+    }
+
     /// The row's origin, which the sink gives back with a refusal.
     #[inline]
     pub(super) fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
@@ -52,7 +57,7 @@ impl Change<'_> {
 
     /// Calls `take` with the row's record.
     #[inline]
-    fn record<T>(
+    pub(super) fn record<T>(
         &self,
         outbox: &mut Outbox,
         context: &RowContext,
@@ -105,6 +110,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if let Some(failure) = rejected.and_then(|rejected| rejected.failure.clone()) {
             let row = change.bad(&mut self.outbox, &context, refusal(failure));
             return self.bad_row(row, change, &context, session);
+        }
+        match self.named_row(change, &context) {
+            Ok(None) => {}
+            Ok(Some(row)) => return self.bad_row(row, change, &context, session),
+            Err(error) => return Err(unreadable(error, position(&context))),
         }
         let Self { outbox, sink, ledger, metrics, topics, clock, .. } = self;
         let origin = change.origin(outbox, &context);
@@ -170,17 +180,15 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
         session: &mut Session,
     ) -> Turn<FrameStep> {
-        let may_pass = self.bad_rows.action(position(context)) != BadRowAction::Stop;
-        if failure.class == FailureClass::Topic && may_pass {
-            let topic = self.topics.last().to_owned();
-            let now = self.clock.now();
-            let given_up = self.topics.given_up(&topic, now).is_some();
-            if given_up || self.topics.failed(&topic, TOPIC_WITHIN, &self.metrics, now) {
+        let topic = self.topics.last().to_owned();
+        let seen = self.seen(&failure, &topic, Kind::Row, self.clock.now());
+        match decide(self.bad_rows.action(position(context)), seen, Kind::Row) {
+            Verdict::Wait => self.wait_for(failure, session),
+            Verdict::DeadLetter { .. } | Verdict::Skip | Verdict::Stop => {
                 let row = change.bad(&mut self.outbox, context, refusal(failure));
-                return self.bad_row(row, change, context, session);
+                self.bad_row(row, change, context, session)
             }
         }
-        self.wait_for(failure, session)
     }
 
     /// Waits for a failure that blocks the sink. The reports of records in flight have its reason, and may come a little later:

@@ -1,13 +1,13 @@
 //! The relay's knowledge of topics: their places in the metrics, and which of them were given up for a while.
 //!
-//! A missing or forbidden topic is waited for. Where rows may be skipped, it is waited for so long and no longer: from then
+//! A missing or forbidden topic is waited for. Where its rows may become dead letters, it is waited for so long and no longer: from then
 //! on its rows are bad rows, and only now and then one is tried. In: names, failures, the time. Out: verdicts. Reads no clock.
 
 use crate::metrics::Metrics;
 use crate::sink::Failure;
 use std::time::{Duration, Instant};
 
-/// Where rows may be skipped, the relay waits so long for a missing or forbidden topic.
+/// Where its rows may become dead letters, the relay waits so long for a missing or forbidden topic.
 pub(super) const TOPIC_WITHIN: Duration = Duration::from_secs(30);
 
 /// The relay waits so long for a dead-letter topic: one that is created on demand takes a moment.

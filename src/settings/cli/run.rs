@@ -193,7 +193,7 @@ pub(crate) struct BadRowArgs {
     #[arg(long, value_name = "WHAT")]
     on_bad_row: Option<String>,
 
-    /// What to do with one bad row, at the position that the stop's hint names: LSN:N=dead-letter or LSN:N=skip; repeatable
+    /// What is done with one row, whether or not it is bad: LSN:N=dead-letter or LSN:N=skip, with the position that a hint names; repeatable
     #[arg(long, value_name = "ROW=WHAT")]
     bad_row_at: Vec<String>,
 

@@ -515,6 +515,7 @@ fn of_bad_row(row: &BadRowAt) -> Remedy {
         | BadReason::MissingId { .. }
         | BadReason::MissingType { .. }
         | BadReason::MissingPayload { .. }
+        | BadReason::Named
         | BadReason::Refused { .. }
         | BadReason::NotUtf8 { .. } => {
             let fix = row.row.reason.kind().fix;
