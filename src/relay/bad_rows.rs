@@ -64,17 +64,17 @@ impl BadRows {
     }
 
     /// The dead letter of a row whose record has `record_topic`, which is empty if it is not known. `error` and `position`: those of the row
-    /// as texts.
+    /// as texts. `id`: the dead letter's own.
     pub(super) fn dead_letter<'a>(
         &'a self,
         row: &'a BadRow,
-        (error, position): (&'a str, &'a str),
+        (error, position, id): (&'a str, &'a str, &'a str),
         record_topic: &'a str,
         without_payload: bool,
     ) -> DeadLetter<'a> {
         let known = Some(record_topic).filter(|topic| !topic.is_empty());
         let (topic, table) = (self.dead_letter_topic.as_str(), row.table.as_str());
-        DeadLetter { topic, error, table, position, intended: row.reason.topic().or(known), without_payload }
+        DeadLetter { topic, error, table, position, id, intended: row.reason.topic().or(known), without_payload }
     }
 }
 
@@ -167,12 +167,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         change: &Change<'_>,
         context: &RowContext,
     ) -> Result<RowOutcome<Enqueue>, RowError> {
-        let Self { outbox, sink, ledger, metrics, topics, bad_rows, .. } = self;
+        let Self { outbox, sink, ledger, metrics, topics, bad_rows, dead_letter_source, .. } = self;
         let (error, place) = (row.reason.to_string(), position(context).to_string());
+        let id = format!("{dead_letter_source}/{place}");
         let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
         change.partial_record(outbox, context, |record| {
-            let dead_letter = bad_rows.dead_letter(row, (&error, &place), record.topic, without_payload);
+            let dead_letter = bad_rows.dead_letter(row, (&error, &place, &id), record.topic, without_payload);
             dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
         })
     }

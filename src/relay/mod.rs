@@ -96,6 +96,8 @@ pub struct Relay<S, C> {
     stop: Arc<AtomicBool>,
     limits: Limits,
     bad_rows: BadRows,
+    /// The cluster, slot and timeline of the rows: positions are unique only within them.
+    dead_letter_source: String,
     /// The callback for a table that the server announces and whose columns may have changed.
     catalogue: Option<Catalogue>,
     // The records and rows under way. A new sink, another relay or another timeline makes the relay forget some of them.
@@ -141,6 +143,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             stop,
             limits,
             bad_rows: BadRows::default(),
+            dead_letter_source: String::new(),
             catalogue: None,
             ledger: Ledger::new(Lsn::ZERO),
             notes: Notes::default(),
@@ -161,6 +164,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     #[must_use]
     pub fn with_bad_rows(self, bad_rows: BadRows) -> Self {
         Self { bad_rows, ..self }
+    }
+
+    /// Sets the first part of the ids of dead letters, which the row's position completes: what the position is unique in.
+    pub fn set_dead_letter_source(&mut self, source: String) {
+        self.dead_letter_source = source;
     }
 
     fn reached(&self) -> Reached {

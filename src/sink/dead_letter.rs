@@ -1,8 +1,10 @@
 //! Makes a dead-letter record of a bad row's record, and the original record of a dead-letter record.
 //!
 //! In: a record, and what is wrong with its row. Out: the same key, payload and headers under the dead-letter topic, then
-//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` if the row asked for one; and
-//! `walrelay-payload-bytes` instead of a payload that is too large. The key decides the partition.
+//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` if the row asked for one;
+//! `walrelay-payload-bytes` instead of a payload that is too large; and `walrelay-id`, the dead letter's own id. The key decides the partition.
+//! By its own id, a destination that drops repeats tells it from the dead letter of another row with the same id, and from that of the same
+//! row once it is bad again.
 //! The other way: in, a record that was read from a dead-letter topic; out, its row's error and origin, and the original record.
 
 use super::{Header, Record};
@@ -21,6 +23,9 @@ const TOPIC: &str = "walrelay-topic";
 const PARTITION: &str = "walrelay-partition";
 const PAYLOAD_BYTES: &str = "walrelay-payload-bytes";
 
+/// The header with the dead letter's own id.
+pub const ID: &str = "walrelay-id";
+
 /// The additions that make a dead-letter record of a bad row's record.
 #[derive(Debug)]
 pub struct DeadLetter<'a> {
@@ -32,6 +37,8 @@ pub struct DeadLetter<'a> {
     pub table: &'a str,
     /// The row's position.
     pub position: &'a str,
+    /// The dead letter's own id: no other dead letter has it, whatever slot, cluster or timeline its row is of.
+    pub id: &'a str,
     /// The topic that the row was meant for. `None`: it is not known.
     pub intended: Option<&'a str>,
     /// Whether to leave out the payload, which is too large.
@@ -51,6 +58,7 @@ impl DeadLetter<'_> {
             Some((TOPIC, self.intended)),
             partition.as_deref().map(|partition| (PARTITION, Some(partition))),
             bytes.as_deref().map(|bytes| (PAYLOAD_BYTES, Some(bytes))),
+            Some((ID, Some(self.id))),
         ];
         let said = said.into_iter().flatten().map(|(name, value)| Header { name, value: value.map(str::as_bytes) });
         let headers: Vec<Header<'_>> = record.headers.iter().copied().chain(said).collect();
@@ -166,6 +174,7 @@ mod tests {
         error: "too large",
         table: "public.outbox",
         position: "0/10:1",
+        id: "7/slot/1/0/10:1",
         intended: Some("orders"),
         without_payload: false,
     };
@@ -194,9 +203,11 @@ mod tests {
         };
         let said = "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 \
                     walrelay-topic=orders walrelay-partition=3";
-        assert_eq!(shown(&DEAD_LETTER, &record), ("dead k".to_owned(), Some(5), said.to_owned()));
+        let id = "walrelay-id=7/slot/1/0/10:1";
+        assert_eq!(shown(&DEAD_LETTER, &record), ("dead k".to_owned(), Some(5), format!("{said} {id}")));
         let bare = DeadLetter { without_payload: true, ..DEAD_LETTER };
-        assert_eq!(shown(&bare, &record), ("dead k".to_owned(), None, format!("{said} walrelay-payload-bytes=5")));
+        let said = format!("{said} walrelay-payload-bytes=5 {id}");
+        assert_eq!(shown(&bare, &record), ("dead k".to_owned(), None, said));
     }
 
     #[test]
@@ -212,7 +223,8 @@ mod tests {
             content: Content::Unknown,
         };
         let dead_letter = DeadLetter { intended: None, ..DEAD_LETTER };
-        let said = "walrelay-position=0/10:1 walrelay-error=too large walrelay-table=public.outbox walrelay-topic=null";
+        let said = "walrelay-position=0/10:1 walrelay-error=too large walrelay-table=public.outbox walrelay-topic=null \
+                    walrelay-id=7/slot/1/0/10:1";
         assert_eq!(shown(&dead_letter, &record), ("dead null".to_owned(), None, said.to_owned()));
     }
 }

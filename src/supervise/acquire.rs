@@ -197,6 +197,10 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         drop(control);
         let options = PluginOptions { binary, ..target.plugin_options() };
         let (stream, since, freed) = self.start(connection, slot, &options)?;
+        if let Some(system) = &self.known.system {
+            let source = format!("{}/{}/{}", system.system_identifier, target.slot, system.timeline);
+            self.relay.set_dead_letter_source(source);
+        }
         self.set_identity(mark.comment.as_deref())?;
         let own = stream.backend_pid();
         let (confirmed, slot) = if let Some(lsn) = confirmed {

@@ -44,7 +44,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Pause after a failure of the destination.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -188,9 +188,12 @@ impl Job {
             disconnect_after: Duration::MAX,
         };
         let noter = RowNoter::start(&run.source, &run.slot, Arc::clone(&metrics))?;
-        let relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
+        let mut relay = Relay::new(self.outbox, sink, SystemClock, metrics, Arc::clone(stop), limits)
             .with_bad_rows(run.bad_rows.clone())
             .with_notes(Box::new(noter));
+        // Its positions only count rows: each run of it has its own.
+        let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        relay.set_dead_letter_source(format!("{}/backfill/{began}", run.slot));
         let reader = RowReader::new(self.proof, run.limits.max_row, request.leaves_updated, held);
         let Self { connection, tables, progress, total, .. } = self;
         tracing::info!(

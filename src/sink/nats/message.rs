@@ -124,8 +124,15 @@ impl Headers {
         }
         let mut rest = record.headers().peekable();
         let id = rest.next_if(|header| header.name == ID).and_then(|header| header.value);
-        if let Some(id) = id {
-            headers.add_id(sending.id, id, record);
+        match (record.dead_letter_id(), id) {
+            (Some(own), _) => headers.add(NATS_MESSAGE_ID, own),
+            (None, Some(id)) if sending.id == MessageId::Id => headers.add(NATS_MESSAGE_ID, id),
+            (None, Some(id)) => headers.add(NATS_MESSAGE_ID, &[record.topic().as_bytes(), b":", id].concat()),
+            (None, None) => {}
+        }
+        let is_whole = sending.id == MessageId::Id && record.dead_letter_id().is_none();
+        if let Some(id) = id.filter(|_| !is_whole) {
+            headers.add(HeaderName::from_static(ID), id);
         }
         if let Some(stream) = sending.stream {
             headers.add(NATS_EXPECTED_STREAM, stream.as_bytes());
@@ -140,16 +147,6 @@ impl Headers {
             }
         }
         headers
-    }
-
-    fn add_id(&mut self, counts: MessageId, id: &[u8], record: Stored<'_>) {
-        // A dead-letter record has no message id: its row may come again, corrected, with the same id.
-        let is_dead_letter = record.headers().any(|header| header.name == dead_letter::ERROR);
-        if counts == MessageId::Id && !is_dead_letter {
-            return self.add(NATS_MESSAGE_ID, id);
-        }
-        self.add(NATS_MESSAGE_ID, &[record.topic().as_bytes(), b":", id].concat());
-        self.add(HeaderName::from_static(ID), id);
     }
 
     fn add(&mut self, name: HeaderName, value: &[u8]) {
@@ -218,9 +215,12 @@ mod tests {
         assert_eq!((text.as_str(), bytes), (expected, expected.len() + "NATS/1.0\r\n\r\n".len()));
         let (text, _) = written(&record(None, &said[..1]), Some("OUTBOX"), MessageId::SubjectAndId, None);
         assert_eq!(text, "Nats-Expected-Stream: OUTBOX\r\nNats-Msg-Id: outbox.order:7\r\nid: 7\r\n");
-        let dead_letter = [said[0], Header { name: dead_letter::ERROR, value: Some(b"why") }];
-        let (text, _) = written(&record(None, &dead_letter), None, MessageId::Id, None);
-        assert_eq!(text, "Nats-Msg-Id: outbox.order:7\r\nid: 7\r\nwalrelay-error: why\r\n");
+        // The row may come again, corrected or bad in another way, and so may another table's row with the same id.
+        let dead_letter = [said[0], Header { name: dead_letter::ID, value: Some(b"c/s/1/0/10:1") }];
+        for id in [MessageId::Id, MessageId::SubjectAndId] {
+            let (text, _) = written(&record(None, &dead_letter), None, id, None);
+            assert_eq!(text, "Nats-Msg-Id: c/s/1/0/10:1\r\nid: 7\r\nwalrelay-id: c/s/1/0/10:1\r\n");
+        }
         assert_eq!(written(&record(None, &[]), None, MessageId::Id, None), (String::new(), 12));
     }
 

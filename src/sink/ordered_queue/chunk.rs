@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use crate::sink::{Content, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag};
+use crate::sink::{Content, HEADER_OVERHEAD_BYTES, Header, Origin, Record, Tag, dead_letter};
 
 /// Copies of records, one after the other.
 #[derive(Debug, Default)]
@@ -124,6 +124,16 @@ impl<'a> Stored<'a> {
             kind: kind.and_then(|header| header.value),
             headers: usize::from(id.is_some()) + usize::from(kind.is_some()),
         }
+    }
+
+    /// The id by which a destination drops repeats: a dead letter's own, or else the row's.
+    pub fn repeat_id(self) -> Option<&'a [u8]> {
+        self.dead_letter_id().or_else(|| self.parts().id)
+    }
+
+    /// The own id of a dead letter.
+    pub fn dead_letter_id(self) -> Option<&'a [u8]> {
+        self.headers().filter(|header| header.name == dead_letter::ID).last().and_then(|header| header.value)
     }
 
     /// The tag that its report carries.

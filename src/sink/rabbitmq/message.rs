@@ -75,8 +75,8 @@ impl Outgoing {
     /// The message of a record. `frame_bytes`: the most bytes of a frame.
     pub(super) fn of(exchange: &str, record: Stored<'_>, frame_bytes: usize) -> Result<Self, Failure> {
         let (parts, body) = (record.parts(), record.value().unwrap_or_default());
-        let (id, kind, content) = (fitting(parts.id), fitting(parts.kind), fitting(content_type(record)));
-        let headers = headers(record, &parts, id.is_none(), kind.is_none());
+        let (id, kind, content) = (fitting(record.repeat_id()), fitting(parts.kind), fitting(content_type(record)));
+        let headers = headers(record, &parts, id.is_none() || record.dead_letter_id().is_some(), kind.is_none());
         let texts = [id, kind, content].into_iter().flatten().map(|text| 1 + text.len()).sum::<usize>();
         let bytes = FIXED_BYTES + texts + headers.inner().iter().map(header_bytes).sum::<usize>();
         if bytes > frame_bytes {
@@ -258,6 +258,15 @@ mod tests {
         let mut delivery = Delivery::mock(0, exchange.clone(), key.clone(), false, body.clone());
         delivery.properties = properties.clone();
         BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    #[test]
+    fn a_dead_letter_has_an_id_of_its_own_and_the_rows_as_a_header() {
+        let headers = [HEADERS[0], Header { name: dead_letter::ID, value: Some(b"c/s/1/0/10:1") }];
+        let record = Record { headers: &headers, ..RECORD };
+        let id = outgoing(&record, ROOM).unwrap().properties.message_id().as_ref().map(ShortString::to_string);
+        assert_eq!(id.as_deref(), Some("c/s/1/0/10:1"));
+        assert!(headers_of(&record).contains(&("id".to_owned(), text(b"7"))));
     }
 
     #[test]

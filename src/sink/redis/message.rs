@@ -166,11 +166,12 @@ fn script<'a>(
     command
 }
 
-/// The marker of a record's id: the key `walrelay:seen:{stream}:id`, in the stream's slot of a cluster. Without an id: the stream.
+/// The marker of a record's id, or of a dead letter's own: the key `walrelay:seen:{stream}:id`, in the stream's slot of a cluster. Without an
+/// id: the stream.
 fn marker_of(marker: &mut Vec<u8>, record: Stored<'_>) {
     marker.clear();
     let stream = record.topic();
-    match record.parts().id {
+    match record.repeat_id() {
         None => marker.extend_from_slice(stream.as_bytes()),
         Some(id) => {
             marker.extend_from_slice(b"walrelay:seen:{");

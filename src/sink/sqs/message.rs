@@ -11,7 +11,7 @@
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
 
 use super::Service;
-use crate::sink::dead_letter::{ERROR, OURS};
+use crate::sink::dead_letter::{self, ERROR, OURS};
 use crate::sink::{Failure, FailureClass, Header, Origin, Record};
 use crate::wire::Hex;
 use aws_sdk_sns::types::{MessageAttributeValue as SnsValue, PublishBatchRequestEntry};
@@ -306,6 +306,10 @@ fn group(key: Option<&[u8]>) -> Cow<'_, str> {
 
 /// The deduplication id of a record, by which the service drops repeats.
 fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
+    let own = record.headers.iter().rev().find(|header| header.name == dead_letter::ID);
+    if let Some(value) = own.and_then(|header| header.value) {
+        return id(value);
+    }
     if let Some(Header { name: "id", value: Some(value) }) = record.headers.first() {
         return id(value);
     }
@@ -477,6 +481,8 @@ mod tests {
         let (first, second) = (Origin::default(), Origin { ordinal: 1, ..Origin::default() });
         assert_eq!(deduplication_id(&RECORD, first), "7");
         let bare = Record { headers: &[], ..RECORD };
+        let own = [HEADERS[0], Header { name: dead_letter::ID, value: Some(b"c/s/1/0/10:1") }];
+        assert_eq!(deduplication_id(&Record { headers: &own, ..RECORD }, first), "c/s/1/0/10:1");
         assert_eq!(deduplication_id(&bare, first), deduplication_id(&bare, first));
         assert_ne!(deduplication_id(&bare, first), deduplication_id(&bare, second));
     }
