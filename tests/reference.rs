@@ -180,6 +180,7 @@ fn bad_rows() -> Vec<(BadReason, String)> {
         BadReason::MissingPayload { column: column.clone() },
         BadReason::GoneTable,
         BadReason::Updated,
+        BadReason::Named,
         BadReason::TooLarge { bytes: 0, limit: 0 },
         BadReason::NotUtf8 { column, value },
     ];

@@ -15,6 +15,7 @@ mod outbox_place;
 mod output;
 mod progress_bar;
 pub mod prune;
+mod row_noter;
 pub mod run;
 pub mod setup;
 mod shards;

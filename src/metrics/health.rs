@@ -52,11 +52,12 @@ impl Metrics {
         // In state `careful`, rows are published slowly. If records are not acknowledged, the checks below show that.
         let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
         if is_silent || matches!(state, State::Streaming | State::Careful) {
-            return lock(&self.blocked_on).clone().map_or(Ok(()), Err);
+            let obstacle = lock(&self.blocked_on).clone().or_else(|| lock(&self.unsent_row).clone());
+            return obstacle.map_or(Ok(()), Err);
         }
         // An obstacle tells most. Unacknowledged records tell more than an error that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
-        let obstacle = lock(&self.blocked_on).clone().or_else(waits);
+        let obstacle = lock(&self.blocked_on).clone().or_else(|| lock(&self.unsent_row).clone()).or_else(waits);
         let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.sentence().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }

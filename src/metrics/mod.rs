@@ -152,6 +152,7 @@ pub struct Metrics {
     status_sent: Stamp,
     last_error: Mutex<Option<String>>,
     publication_gap: Mutex<Option<String>>,
+    unsent_row: Mutex<Option<String>>,
     /// The fix for the error that stopped the relay.
     hint: Mutex<Option<Remedy>>,
     blocked_on: Mutex<Option<String>>,
@@ -198,6 +199,7 @@ impl Metrics {
             status_sent: Stamp::never(),
             last_error: Mutex::default(),
             publication_gap: Mutex::default(),
+            unsent_row: Mutex::default(),
             hint: Mutex::default(),
             blocked_on: Mutex::default(),
             tried_alone: Mutex::default(),
@@ -362,6 +364,11 @@ impl Metrics {
         *lock(&self.publication_gap) = text;
     }
 
+    /// Sets which row Postgres has failed to send again and again, for people. `None`: the stream goes on.
+    pub fn set_unsent_row(&self, text: Option<String>) {
+        *lock(&self.unsent_row) = text;
+    }
+
     /// Sets why the relay has stopped for good, for people, and the fix.
     pub fn set_stopped(&self, text: String, hint: Option<Remedy>) {
         self.set_last_error(Some(text));
@@ -460,10 +467,11 @@ impl Metrics {
         Some(self.since_start(now).saturating_sub(stamp.get()?))
     }
 
-    /// The problem to show: the obstacle if there is one, or else the last error, or else the gap in the publication.
+    /// The problem to show: the obstacle if there is one, or else the row that Postgres does not send, or else the last error, or else the gap in the publication.
     pub fn problem(&self) -> Option<String> {
         let first = |text: &Mutex<Option<String>>| lock(text).clone();
-        first(&self.blocked_on).or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
+        let obstacle = first(&self.blocked_on).or_else(|| first(&self.unsent_row));
+        obstacle.or_else(|| first(&self.last_error)).or_else(|| first(&self.publication_gap))
     }
 
     /// The problem and its fix, as one text.

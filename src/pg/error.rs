@@ -244,6 +244,10 @@ pub mod sqlstate {
     pub const CANNOT_CONNECT_NOW: &str = "57P03";
     /// `configuration_limit_exceeded`: no replication slot is free.
     pub const LIMIT_EXCEEDED: &str = "53400";
+    /// `program_limit_exceeded`: a row's text is longer than Postgres can send.
+    pub const PROGRAM_LIMIT_EXCEEDED: &str = "54000";
+    /// Class 57, `operator_intervention`: the server shuts down, or somebody ended the session.
+    pub const OPERATOR_INTERVENTION: &str = "57";
 }
 
 /// The server's function that reports that a slot of `synchronized_standby_slots` keeps a walsender from sending. Its SQLSTATE is not

@@ -153,6 +153,11 @@ impl Ledger {
         self.resume.received_lsn()
     }
 
+    /// The next row to receive: of the open transaction or, without one, of the next that commits at this position or later.
+    pub fn next_row(&self) -> Position {
+        self.resume.next_row()
+    }
+
     /// The server has received the position `confirmed`.
     pub fn server_received(&mut self, confirmed: Lsn) {
         self.server_received = confirmed;

@@ -109,6 +109,12 @@ impl Resume {
         *self = Self { received_lsn: start, partial };
     }
 
+    /// The next row of the transaction that was received in part; without one, the next transaction commits at this position or later.
+    pub(super) fn next_row(&self) -> Position {
+        let next = Position { final_lsn: self.received_lsn, ordinal: 0 };
+        self.partial.map_or(next, |partial| Position { final_lsn: partial.final_lsn, ordinal: partial.rows })
+    }
+
     /// `final_lsn` of the transaction that was received in part, else [`Resume::received_lsn`].
     pub(super) fn last_begun(&self) -> Lsn {
         self.partial.map_or(self.received_lsn, |partial| partial.final_lsn)

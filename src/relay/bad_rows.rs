@@ -82,11 +82,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The row, if the settings name it and it would be published: its fate does not depend on what the destination says of it, so its record
     /// is not handed over.
     #[inline]
-    pub(super) fn named_row(
-        &mut self,
-        change: &Change<'_>,
-        context: &RowContext,
-    ) -> Result<Option<BadRow>, RowError> {
+    pub(super) fn named_row(&mut self, change: &Change<'_>, context: &RowContext) -> Result<Option<BadRow>, RowError> {
         if self.bad_rows.named(position(context)).is_none() {
             return Ok(None);
         }
@@ -145,7 +141,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 Ok(RowOutcome::Record(Enqueue::Bad(failure))) => (Seen::Fault, failure),
                 Ok(RowOutcome::Record(Enqueue::Blocked(failure))) => {
                     let topic = self.bad_rows.dead_letter_topic.clone();
-                    (self.seen(&failure, &topic, kind, self.clock.now()), failure)
+                    (self.what_was_seen(&failure, &topic, kind, self.clock.now()), failure)
                 }
                 // Not reached: a moment ago it was a row to publish.
                 Ok(RowOutcome::NotPublished | RowOutcome::Ignored(_)) => return Ok(self.row_done(session)),

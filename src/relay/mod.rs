@@ -57,7 +57,7 @@ use crate::metrics::Metrics;
 use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
-use crate::positions::{Keep, Ledger, Reached};
+use crate::positions::{Keep, Ledger, Position, Reached};
 use crate::sink::{Delivered, Failure, Report, Sink};
 use hold::Hold;
 use notes::Notes;
@@ -86,6 +86,17 @@ pub struct Limits {
 /// the connection.
 pub type Catalogue = Box<dyn FnMut() -> Result<(Details, Lsn), pg::Error> + Send>;
 
+/// The row that a stream was to bring next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextRow {
+    /// Its position. If its transaction was not begun: the next transaction commits here or later.
+    pub position: Position,
+    /// Its transaction was begun.
+    pub is_begun: bool,
+    /// Its table, if the server has announced the table right before the row.
+    pub table: Option<String>,
+}
+
 /// Everything that outlives a connection.
 pub struct Relay<S, C> {
     // The parts and the settings, which stay for the process' life.
@@ -109,6 +120,8 @@ pub struct Relay<S, C> {
     topics: TopicStates,
     /// What is known about the slot, with or without a connection.
     hold: Hold,
+    /// The table of the row that the last stream was to bring next, if the server had announced it.
+    next_table: Option<String>,
     // The counts and times since the process began.
     /// The number of records that are acknowledged; exactly once: committed.
     acknowledged: u64,
@@ -151,6 +164,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             rejected: RejectedRows::default(),
             topics: TopicStates::default(),
             hold: Hold::default(),
+            next_table: None,
             acknowledged: 0,
             handled_bad_rows: 0,
             warned_of_update: false,
@@ -195,6 +209,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The furthest position that the server has sent: its WAL reaches at least this far.
     pub fn seen(&self) -> Lsn {
         self.ledger.seen()
+    }
+
+    /// The row that the last stream was to bring next.
+    pub fn next_row(&self) -> NextRow {
+        let (position, is_begun) = (self.ledger.next_row(), self.ledger.is_open());
+        NextRow { position, is_begun, table: self.next_table.clone() }
+    }
+
+    /// Postgres has failed to send the next row again and again: shows `text` until that row, or another one, has come.
+    pub fn shows_unsent_row(&mut self, text: String) {
+        self.shown.unsent = Some(self.ledger.next_row());
+        self.metrics.set_unsent_row(Some(text));
     }
 
     /// The mapping of rows, which the caller tells what the publication has.
@@ -275,6 +301,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.transaction.stream_began(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
+                let is_next = |(table, next)| (session.position() == Some(next)).then_some(table);
+                let table = session.announced.and_then(is_next);
+                self.next_table = table.and_then(|table| self.refusals.table(table)).map(str::to_owned);
                 self.transaction.stream_ended(self.clock.now());
                 self.show(Some(&session), true);
                 if matches!(

@@ -21,7 +21,7 @@ use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAction, Clock, Relay, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{BadReason, BadRow, Outbox};
-use crate::pgoutput::Relation;
+use crate::pgoutput::{Relation, RelationId};
 use crate::positions::Position;
 use crate::setting_text::shown;
 use crate::sink::dead_letter;
@@ -79,6 +79,11 @@ impl Refusals {
         self.tables.insert(relation.id, format!("{schema}.{name}"));
     }
 
+    /// The name of a table that the server has announced.
+    pub(super) fn table(&self, id: RelationId) -> Option<&str> {
+        self.tables.get(&id).map(String::as_str)
+    }
+
     /// Forgets all rows, since the sink was recreated.
     pub(super) fn forget(&mut self) {
         self.rows.clear();
@@ -116,7 +121,7 @@ impl Refusals {
     /// The name of a row's table, or of its message prefix, for people. `?`: the server has not announced the table to this process.
     pub(super) fn source(&self, outbox: &Outbox, source: Source) -> String {
         let name = match source {
-            Source::Table(id) => self.tables.get(&id).cloned(),
+            Source::Table(id) => self.table(id).map(str::to_owned),
             Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
         };
         name.unwrap_or_else(|| "?".to_owned())
@@ -124,11 +129,9 @@ impl Refusals {
 
     /// The kind of a refused record and, if it is a dead letter, the error that it has of its row. `topic`: the one of dead letters.
     fn kind(&mut self, topic: &str, record: &OwnedRecord) -> (Kind, Option<String>) {
-        record.with_record(&mut self.room, |record| {
-            match dead_letter::said(record).filter(|_| record.topic == topic) {
-                Some(said) => (Kind::DeadLetter { with_payload: record.value.is_some() }, Some(said.error.to_owned())),
-                None => (Kind::Row, None),
-            }
+        record.with_record(&mut self.room, |record| match dead_letter::said(record).filter(|_| record.topic == topic) {
+            Some(said) => (Kind::DeadLetter { with_payload: record.value.is_some() }, Some(said.error.to_owned())),
+            None => (Kind::Row, None),
         })
     }
 }
@@ -139,7 +142,7 @@ fn position(origin: Origin) -> Position {
 
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// What was seen of a record with this topic that failed.
-    pub(super) fn seen(&mut self, failure: &Failure, topic: &str, kind: Kind, now: Instant) -> Seen {
+    pub(super) fn what_was_seen(&mut self, failure: &Failure, topic: &str, kind: Kind, now: Instant) -> Seen {
         match failure.class {
             FailureClass::Row if failure.reason == DUPLICATE => Seen::Dropped,
             FailureClass::Row => Seen::Fault,
@@ -149,7 +152,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let is_given_up = is_given_up || self.topics.failed(topic, patience, &self.metrics, now);
                 if is_given_up { Seen::TopicGivenUp } else { Seen::Other }
             }
-            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => Seen::Other,
+            FailureClass::Environment | FailureClass::LogIn | FailureClass::Client | FailureClass::Unlisted => {
+                Seen::Other
+            }
         }
     }
 
@@ -160,7 +165,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             BadRowAction::DeadLetter => self.refusals.kind(&self.bad_rows.dead_letter_topic, &refused.record),
             BadRowAction::Stop | BadRowAction::Skip => (Kind::Row, None),
         };
-        let seen = self.seen(&refused.failure, refused.record.topic(), kind, now);
+        let seen = self.what_was_seen(&refused.failure, refused.record.topic(), kind, now);
         let verdict = decide(action, seen, kind);
         if seen == Seen::TopicGivenUp && kind == Kind::Row && verdict != Verdict::Wait {
             self.topics.give_up(refused.record.topic(), &refused.failure, now);
@@ -182,9 +187,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Verdict::Skip => None,
             Verdict::DeadLetter { without_payload } => Some(Stage::ToOffer { without_payload, at }),
-            Verdict::Stop => {
-                Some(Stage::Stop { dead_letter_refused: is_dead_letter.then(|| refused.failure.clone()) })
-            }
+            Verdict::Stop => Some(Stage::Stop { dead_letter_refused: is_dead_letter.then(|| refused.failure.clone()) }),
         };
         let row = self.refusals.row(&self.outbox, &refused, error);
         let Refused { id, tag: Tag { token, origin }, record, .. } = refused;
@@ -240,7 +243,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Offers the sink the dead-letter record that takes the place of the refused one.
     fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
-        let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, dead_letter_source, .. } = self;
+        let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, dead_letter_source, .. } =
+            self;
         let Some((refused, _)) = rows.get(&position) else { return };
         let token = Token { topic: topics.number(&bad_rows.dead_letter_topic, metrics), ..refused.token };
         let (error, place) = (refused.row.reason.to_string(), position.to_string());
@@ -271,7 +275,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Enqueue::Bad(failure) => (Seen::Fault, Some(failure)),
             Enqueue::Blocked(failure) => {
                 let topic = self.bad_rows.dead_letter_topic.clone();
-                (self.seen(&failure, &topic, kind, now), Some(failure))
+                (self.what_was_seen(&failure, &topic, kind, now), Some(failure))
             }
         };
         let Some((_, stage)) = self.refusals.rows.get_mut(&position) else { return };

@@ -181,7 +181,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let topic = self.topics.last().to_owned();
-        let seen = self.seen(&failure, &topic, Kind::Row, self.clock.now());
+        let seen = self.what_was_seen(&failure, &topic, Kind::Row, self.clock.now());
         match decide(self.bad_rows.action(position(context)), seen, Kind::Row) {
             Verdict::Wait => self.wait_for(failure, session),
             Verdict::DeadLetter { .. } | Verdict::Skip | Verdict::Stop => {

@@ -9,6 +9,7 @@ use super::{BadRowAt, ProtocolError, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, RowContext};
 use crate::pg;
+use crate::pgoutput::RelationId;
 use crate::positions::{Feedback, Position};
 use crate::sink::{Failure, FailureClass};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ pub(super) struct Session {
     pub(super) began: Lsn,
     /// The highest position that the server has sent.
     pub(super) received: Lsn,
+    /// The table that the server announced last, and the row that was to come next then.
+    pub(super) announced: Option<(RelationId, Position)>,
     /// The reason for which the sink does not take the next record.
     pub(super) blocked: Option<Obstacle>,
     /// The row or table that ends the stream once everything before it is delivered.
@@ -97,6 +100,7 @@ impl Session {
             open: None,
             began,
             received: Lsn::ZERO,
+            announced: None,
             blocked: None,
             ending: None,
             last_read: LastRead::default(),

@@ -8,6 +8,7 @@ use super::obstacle::Obstacle;
 use super::session::Session;
 use super::{Clock, Relay, tried_alone};
 use crate::metrics::{Peer, State};
+use crate::positions::Position;
 use crate::sink::{Failure, FailureClass, Sink};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,8 @@ pub(super) struct Shown {
     reason: Option<String>,
     /// The failure for which sequences of the sink wait.
     sequences: Option<Obstacle>,
+    /// The row that Postgres has failed to send again and again.
+    pub(super) unsent: Option<Position>,
     /// Why skipped rows cannot be noted.
     pub(super) notes: Option<Obstacle>,
     /// The destination acknowledges nothing, and that has been logged.
@@ -48,6 +51,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.metrics.set_positions(received, flush_lsn);
         self.metrics.set_oldest_in_flight(self.oldest_unanswered());
         self.metrics.set_oldest_commit(self.ledger.oldest_commit());
+        if self.shown.unsent.is_some_and(|row| self.ledger.next_row() != row) {
+            self.shown.unsent = None;
+            self.metrics.set_unsent_row(None);
+        }
         self.show_sequences(now);
         self.show_notes(now);
         self.show_silence(now);

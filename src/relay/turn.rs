@@ -151,6 +151,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
                 self.refusals.announced(&relation);
+                session.announced = session.position().map(|next| (relation.id, next));
                 self.ask_catalog_again(&relation, session)?;
                 if let Err(error) = self.outbox.relation(&relation) {
                     return Ok(session.end(Ending::Unmappable(Box::new(error))));

@@ -518,8 +518,7 @@ mod tests {
     fn a_role_that_may_not_replicate_is_named() {
         let server =
             pg::ServerError { code: sqlstate::INSUFFICIENT_PRIVILEGE.to_owned(), ..pg::ServerError::default() };
-        let refused =
-            || RunError::from(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
+        let refused = || RunError::from(pg::Error::Server { doing: "x".to_owned(), error: Box::new(server.clone()) });
         let mut around = around(&[], &[], &[]);
         assert_eq!(remedy(&around, refused()), "ALTER ROLE \"My role\" REPLICATION;");
         around.grants_by_role = true;

@@ -10,9 +10,9 @@ pub(crate) mod coverage;
 mod error;
 mod holder;
 mod publication;
-mod row_noter;
 mod server;
 mod slot_identity;
+mod unsent;
 
 pub use acquire::{Acquired, NotAcquired};
 pub(crate) use acquire::{check_owner, check_slot};
@@ -21,7 +21,6 @@ pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{ExitError, ExitKind, REPUBLISH_PAGE, RunCause, RunError};
 pub(crate) use publication::{SeenTables, details_now, read_tables, refusals, uncovered};
-pub(crate) use row_noter::RowNoter;
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
 
@@ -31,7 +30,7 @@ use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
-use crate::pg::{self, PluginOptions, Recovery};
+use crate::pg::{self, PluginOptions, Recovery, sqlstate};
 use crate::positions::Position;
 use crate::relay::{Clock, ProgressMismatch, ProtocolError, Relay, StreamEnd, Why};
 use crate::remedy::Remedy;
@@ -40,6 +39,7 @@ use crate::sink::{FailureClass, Sink};
 use backoff::{Backoff, CredentialsWait, Silence};
 use std::sync::Arc;
 use std::time::Duration;
+use unsent::{Again, UnsentRow};
 
 /// How long the server may take to end the copy at a graceful shutdown. After that, the relay queries the confirmed position over
 /// another connection.
@@ -117,6 +117,7 @@ pub struct Supervisor<V, S, C> {
     metrics: Arc<Metrics>,
     backoff: Backoff,
     silence: Silence,
+    unsent: UnsentRow,
     /// How much longer the server may refuse the credentials or other things. `None`: the relay has not streamed yet.
     credentials_wait: Option<CredentialsWait>,
     /// Returns random numbers, by which pauses differ.
@@ -139,6 +140,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             metrics,
             backoff: Backoff::default(),
             silence: Silence::default(),
+            unsent: UnsentRow::default(),
             credentials_wait: None,
             dice: Box::new(random_number),
             publication_read_for: None,
@@ -263,11 +265,18 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             StreamEnd::Disconnected(error) if error.recovery() == Recovery::Reconnect => {
                 self.close_stream(stream);
                 self.metrics.reconnect(Peer::Postgres);
-                self.connection_lost(&error, None).err().map(Err)
+                match self.fails_again(&error) {
+                    Some(again) => self.row_is_not_sent(&error, again).err().map(Err),
+                    None => self.connection_lost(&error, None).err().map(Err),
+                }
             }
             StreamEnd::Disconnected(error @ pg::Error::Frame(FrameError::TooLarge { .. })) => {
                 self.finish_and_log_error(stream);
                 Some(Err(error.into()))
+            }
+            StreamEnd::Disconnected(error) if error.code() == Some(sqlstate::PROGRAM_LIMIT_EXCEEDED) => {
+                self.finish_and_log_error(stream);
+                Some(Err(RunError::unsent_row(&self.relay.next_row(), &chain(&error))))
             }
             StreamEnd::Disconnected(error) => {
                 self.close(stream);
@@ -402,6 +411,26 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             0 => Err(RunError::stop_unconfirmed(self.relay.flush_lsn())),
             in_flight => Err(RunError::stop_timed_out(in_flight)),
         }
+    }
+
+    /// Whether the server itself ended the stream, for the third time in a row before the same row. That it was told to end the stream is no
+    /// reason.
+    fn fails_again(&mut self, error: &pg::Error) -> Option<Again> {
+        let is_own = error.server_error().is_some_and(|error| !error.code.starts_with(sqlstate::OPERATOR_INTERVENTION));
+        let next = self.relay.next_row().position;
+        is_own.then(|| self.unsent.ended(next, self.relay.clock().now())).flatten()
+    }
+
+    /// Postgres does not send the next row: each stream ends before it. Says so until the row has come.
+    fn row_is_not_sent(&mut self, error: &pg::Error, Again { lasted, pause }: Again) -> Result<(), RunError> {
+        let RunError { cause, remedy, .. } = RunError::unsent_row(&self.relay.next_row(), &chain(error));
+        let text = format!("{cause}; each stream has ended there for {} s", lasted.as_secs());
+        let hint = remedy.map(|remedy| remedy.to_string());
+        tracing::error!(error = text, retry_in = ?pause, hint, "no row behind it is published; no data lost; retrying");
+        self.relay.shows_unsent_row(text.clone());
+        self.metrics.set_last_error(Some(text));
+        self.metrics.set_state(State::Connecting);
+        self.idle(pause)
     }
 
     fn connection_lost(&mut self, error: &pg::Error, remedy: Option<Remedy>) -> Result<(), RunError> {

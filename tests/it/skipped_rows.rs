@@ -1,6 +1,6 @@
 //! Rows that are skipped in great numbers, and their notes for `prune`.
 
-use walrelay_dev::postgres::Mode;
+use walrelay_dev::postgres::{Mode, default_major};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, wait_log};
@@ -41,6 +41,22 @@ fn a_note_that_was_taken_away_while_the_relay_runs_is_written_again() {
     lane.wait_confirmed();
     let notes = notes(&lane);
     assert!(matches!(notes.as_slice(), [note] if note.contains(r#"["2000"]"#)), "{notes:?}");
+}
+
+/// No standby is named here, so that none is waited for.
+#[test]
+fn a_slot_that_a_standby_may_take_over_passes_skipped_rows_as_well() {
+    if default_major() < 17 {
+        return;
+    }
+    let lane = Lane::empty();
+    lane.sql(TABLE);
+    lane.publish("outbox");
+    lane.sql(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput', false, false, true)", lane.name));
+    let relay = lane.streaming(&["--on-bad-row", "skip"]);
+    lane.sql(NINE_IN_TEN_ARE_BAD);
+    assert_eq!(lane.ids("order").len(), 100, "{}", relay.log());
+    assert_eq!(notes(&lane).len(), 1);
 }
 
 #[test]

@@ -158,7 +158,7 @@ impl Nature {
             block: sometimes(100, dice),
             bad_row: sometimes(40, dice),
             bad_route: sometimes(40, dice),
-            no_note: sometimes(2, dice),
+            no_note: 0,
             bad_rows,
             missing: topics * sometimes(100, dice),
             forbidden: topics * sometimes(100, dice),

@@ -15,6 +15,7 @@ pub use request::{Limits, OnStop, RunRequest};
 
 use super::error::{CommandCause, CommandError};
 use super::notify::Notifier;
+use super::row_noter::RowNoter;
 use super::setup;
 use super::signals::Signals;
 use crate::http::HttpAddress;
@@ -29,7 +30,7 @@ use crate::sink::destination::{Delivery, Kind};
 use crate::sink::registry::{self, Framed};
 use crate::sink::stdout::StdoutSink;
 use crate::sink::{Reach, Sink};
-use crate::supervise::{self, ExitKind, PgServer, RowNoter, RunError, StreamTarget, Supervisor, chain};
+use crate::supervise::{self, ExitKind, PgServer, RunError, StreamTarget, Supervisor, chain};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -10,7 +10,7 @@ use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
 use crate::positions::Position;
-use crate::relay::{BadRowAt, ProtocolError};
+use crate::relay::{BadRowAt, NextRow, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::{NoDeadLetters, ScratchError};
 use crate::sink::kinds::{KINDS, REMEDIED};
@@ -104,6 +104,8 @@ fn run_errors() -> Vec<RunError> {
     let moved = |shard, to| RunError::shards_moved("shard 1/3", shard, to);
     let lost = |reason: &str| RunError::slot_lost(slot, reason.to_owned(), AT);
     let (table, published) = (|name| TableName::parse(name).unwrap(), vec!["public.outbox".to_owned()]);
+    let position = Position { final_lsn: AT, ordinal: 3 };
+    let next_row = NextRow { position, is_begun: true, table: Some("public.outbox".to_owned()) };
     let mut refused = bad(BadReason::Updated);
     refused.dead_letter_refused = Some(("walrelay.dead-letter".to_owned(), failure(FailureClass::Topic)));
     let mut errors: Vec<RunError> = codes.map(|code| RunError::from(server(code))).into();
@@ -170,6 +172,7 @@ fn run_errors() -> Vec<RunError> {
         RunError::slot_not_marked(slot, publication, AT, AT),
         RunError::other_cluster("1", "2"),
         RunError::older_copy(AT, AT),
+        RunError::unsent_row(&next_row, "streaming: string buffer exceeds maximum allowed length"),
         RunError::earlier_timeline(2, 1),
         RunError::on_standby(),
         RunError::from(refused),

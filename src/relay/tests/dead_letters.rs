@@ -1,6 +1,7 @@
 //! Cases of bad rows whose action is a dead letter.
 
 use super::*;
+use crate::positions::Position;
 use crate::sink::{DUPLICATE, FailureClass, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ pub(super) struct ByKey {
     refuses: Refuses,
     /// It does not deliver dead letters now.
     dead_letters_wait: bool,
+    /// The topics of rows are missing.
+    missing: bool,
     /// It takes records in transactions.
     pub(super) transactions: bool,
     /// The topic and the event of each record that was delivered.
@@ -76,6 +79,9 @@ impl Sink for SharedByKey {
             return Enqueue::Bad(too_large());
         }
         let mut sink = self.0.borrow_mut();
+        if sink.missing && record.topic != DEAD {
+            return Enqueue::Blocked(Failure::new(FailureClass::Topic, "unknown_topic", "it is missing"));
+        }
         let refused = match sink.answer(record) {
             Ok(refused) => refused,
             Err(answer) => return answer,
@@ -168,7 +174,10 @@ pub(super) fn with_dead_letters(sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClo
     with_dead_letters_in(ByKey::default(), sent)
 }
 
-pub(super) fn with_dead_letters_in(sink: ByKey, sent: &[Vec<u8>]) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
+pub(super) fn with_dead_letters_in(
+    sink: ByKey,
+    sent: &[Vec<u8>],
+) -> (Relay<SharedByKey, TestClock>, Server, Rc<RefCell<ByKey>>) {
     let (sink, clock) = (Rc::new(RefCell::new(sink)), TestClock(Rc::new(Cell::new(Instant::now())), Instant::now()));
     let limits =
         Limits { coalesce: Duration::ZERO, shutdown_timeout: seconds(8), disconnect_after: Duration::from_mins(5) };
@@ -232,6 +241,50 @@ fn a_bad_row_whose_dead_letter_is_refused_stops_the_relay_for_its_own_reason() {
         counted.retain(|_, rows| *rows > 0);
         assert_eq!(counted, BTreeMap::from([("null_route".to_owned(), 1)]), "{refuses:?}");
     }
+}
+
+#[test]
+fn a_row_that_is_named_has_its_fate_before_the_destination_sees_it() {
+    for transactions in [false, true] {
+        let sent = [
+            begin(2000),
+            row_of("a", "\"order\"", "a1", "{}"),
+            row_of("a", "\"order\"", "a2", "{}"),
+            row_of("a", "\"order\"", "a3", "\"never\""),
+            row_of("a", "\"order\"", "a4", "{}"),
+            commit(2000, 2040),
+        ];
+        let (mut relay, mut server, sink) = with_dead_letters_in(ByKey { transactions, ..ByKey::default() }, &sent);
+        let at = |ordinal| Position { final_lsn: Lsn::new(2000), ordinal };
+        relay.bad_rows.action = BadRowAction::Stop;
+        relay.bad_rows.at =
+            vec![(at(0), BadRowAction::Skip), (at(1), BadRowAction::DeadLetter), (at(2), BadRowAction::DeadLetter)];
+        relay.set_dead_letter_source("7/s/1".to_owned());
+        relay.stream(&mut server, None);
+        let delivered = sink.borrow().delivered.join(", ");
+        assert!(delivered.contains(&format!("{DEAD} a2 --bad-row-at names it")), "{delivered}");
+        assert!(delivered.contains(&format!("{DEAD} a3 --bad-row-at names it")), "{delivered}");
+        assert!(delivered.contains("outbox.event.order a4") && !delivered.contains("a1"), "{delivered}");
+        assert_eq!((relay.handled_bad_rows, relay.flush_lsn()), (3, Lsn::new(2040)));
+    }
+}
+
+/// What a topic that is missing for long makes of a row, and how often it was tried by then.
+fn with_a_missing_topic(action: BadRowAction) -> (u64, u64) {
+    let (mut relay, mut server, sink) =
+        with_dead_letters(&[begin(2000), row_of("c", "\"order\"", "c1", "{}"), commit(2000, 2040)]);
+    relay.bad_rows.action = action;
+    server.until = seconds(120);
+    sink.borrow_mut().missing = true;
+    relay.stream(&mut server, None);
+    (relay.handled_bad_rows, relay.flush_lsn().bytes())
+}
+
+#[test]
+fn a_topic_that_is_missing_for_long_costs_a_row_only_where_it_is_kept() {
+    assert_eq!(with_a_missing_topic(BadRowAction::DeadLetter), (1, 2040));
+    assert_eq!(with_a_missing_topic(BadRowAction::Skip), (0, 1000));
+    assert_eq!(with_a_missing_topic(BadRowAction::Stop), (0, 1000));
 }
 
 #[test]

@@ -57,8 +57,7 @@ fn a_stream_that_ends_in_the_same_turn_does_not_confirm_it() {
 fn a_row_that_stops_the_relay_waits_for_the_note_of_the_one_before_it() {
     let stops = [begin(3000), row("null"), commit(3000, 3040)];
     let mut fixture = fixture(&after_skipped(&stops));
-    fixture.relay.bad_rows.at =
-        vec![(Position { final_lsn: Lsn::new(3000), ordinal: 0 }, BadRowAction::Stop)];
+    fixture.relay.bad_rows.at = vec![(Position { final_lsn: Lsn::new(3000), ordinal: 0 }, BadRowAction::Stop)];
     let mut session = Session::new(fixture.relay.clock().now(), None, Lsn::new(1000));
     for _ in 0..500 {
         fixture.relay.turn(&mut fixture.server, &mut session).unwrap();
@@ -139,7 +138,8 @@ fn it_comes_again_with_what_the_sink_forgets() {
 #[test]
 fn a_message_above_the_limit_is_not_noted_as_a_row() {
     let mut fixture = fixture(&[]);
-    let mut script = Script::of(&[begin(2000), row_with("\"order\"", &format!("\"{}\"", "o".repeat(LIMIT))), commit(2000, 2040)]);
+    let mut script =
+        Script::of(&[begin(2000), row_with("\"order\"", &format!("\"{}\"", "o".repeat(LIMIT))), commit(2000, 2040)]);
     fixture.relay.stream(&mut script, None);
     assert_eq!((fixture.noter.ids(), fixture.relay.flush_lsn()), (vec![], Lsn::new(2040)));
     assert_eq!(fixture.relay.handled_bad_rows, 1);

@@ -9,7 +9,7 @@ use crate::outbox::{BadReason, TableName};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, identifier, sqlstate};
-use crate::relay::BadRowAt;
+use crate::relay::{BadRowAt, NextRow};
 use crate::remedy::{Command, Remedy};
 use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
@@ -396,6 +396,18 @@ impl RunError {
         Self::ended(Operator, text, remedy)
     }
 
+    /// Postgres cannot send the row that is to come next, for the reason `why`.
+    pub(crate) fn unsent_row(next: &NextRow, why: &str) -> Self {
+        let NextRow { position, is_begun, table } = next;
+        let (table, commits) = (table.as_ref().map(|table| format!(" of {table}")), position.final_lsn);
+        let what = if *is_begun {
+            format!("row{} at {position}, in the transaction that commits at {commits}", table.unwrap_or_default())
+        } else {
+            format!("next transaction, which commits at {commits} or later")
+        };
+        Self::ended(Operator, format!("Postgres cannot send the {what}: {why}"), UNSENT)
+    }
+
     /// A transaction takes longer than a Kafka transaction may, after so many `records`.
     pub(crate) fn transaction_too_long(records: u64, timeout: Duration) -> Self {
         let text = format!(
@@ -409,6 +421,9 @@ impl RunError {
         Self::ended(Operator, text, remedy)
     }
 }
+
+/// The hint for a row that Postgres cannot send.
+const UNSENT: &str = "fix what the server names (a library that is missing, its memory); a row whose text is too long for Postgres can never be sent: docs/errors.md, \"Postgres cannot send a row\", says how to get past its transaction and publish the others of it";
 
 const LONGER_SHUTDOWN: &str =
     "consumers that keep ids of processed events are not affected; a longer --shutdown-timeout waits longer";

@@ -12,7 +12,6 @@
 //! Invariant: a row counts as noted once its note is committed and, if the slot is synchronized, once the standbys that may take the slot over
 //! have the note: otherwise a failover could have the position without the note.
 
-use super::chain;
 use crate::metrics::Metrics;
 use crate::pg::skipped_rows::{self, SkippedRows};
 use crate::pg::source::Source;
@@ -20,6 +19,7 @@ use crate::pg::{self, Connection, Purpose, identifier, server, sqlstate};
 use crate::relay::NoteSkipped;
 use crate::remedy::Remedy;
 use crate::sink::{Failure, FailureClass};
+use crate::supervise::chain;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -196,9 +196,7 @@ impl NoterThread {
         let kept = self.connection.take().filter(|(_, ends)| Instant::now() < *ends);
         let connection = match (kept, self.metrics.server()) {
             (Some(kept), _) => kept,
-            (None, Some(started_at)) => {
-                opened(server::open_beside(&self.source, Purpose::Control, &started_at)?)
-            }
+            (None, Some(started_at)) => opened(server::open_beside(&self.source, Purpose::Control, &started_at)?),
             (None, None) => opened(Connection::open(&self.source, Purpose::Control)?),
         };
         Ok(&mut self.connection.insert(connection).0)
@@ -219,5 +217,5 @@ fn opened(connection: Connection) -> (Connection, Instant) {
 }
 
 fn waits(text: String) -> Failure {
-    Failure::new(FailureClass::Environment, "note", text)
+    Failure::new(FailureClass::Environment, "connection", text)
 }
