@@ -291,6 +291,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.notes.forget();
         self.refusals.forget();
         self.transaction.forget();
+        self.topics.sink_begins();
         Ok(())
     }
 

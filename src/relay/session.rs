@@ -43,6 +43,10 @@ pub(super) struct Session {
     pub(super) taking_over: Option<TakingOver>,
     /// The reason why the server sends nothing, and the position that it had reached.
     pub(super) withheld: Option<(String, Lsn)>,
+    /// A call may have waited for somebody since the turn looked at the clock last.
+    pub(super) may_have_waited: bool,
+    /// The table at the front of the buffer has types that the catalog does not show yet: how often it was asked, and when last.
+    pub(super) catalog_questions: Option<(u32, Instant)>,
 }
 
 /// A takeover of the destination that is not finished.
@@ -82,8 +86,10 @@ pub(super) enum FrameStep {
 pub(super) enum WaitCause {
     /// No frame has come whole.
     ForBytes,
-    /// The sink is full.
+    /// The sink is full, or the frame at the front waits for something else that takes a moment.
     ForRoom,
+    /// The turn has taken frames for long enough. The rest of the buffer is the next turn's.
+    TurnOver,
     /// The sink does not take the topic.
     Blocked(Failure),
     /// The stream ends once everything before is delivered.
@@ -107,6 +113,8 @@ impl Session {
             flush_timing: FlushTiming::default(),
             taking_over: None,
             withheld: None,
+            may_have_waited: false,
+            catalog_questions: None,
         }
     }
 

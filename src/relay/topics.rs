@@ -5,6 +5,7 @@
 
 use crate::metrics::Metrics;
 use crate::sink::Failure;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Where its rows may become dead letters, the relay waits so long for a missing or forbidden topic.
@@ -32,6 +33,10 @@ pub(super) struct TopicStates {
     /// The metrics' number of the topic asked for last: mostly the next one's, too.
     last: String,
     number: u16,
+    /// The numbers that were asked for since the sink began.
+    asked: BTreeSet<u16>,
+    /// A topic was asked for that may be new to the sink, which may have waited for the destination's answer.
+    is_new: bool,
     failing: Vec<Failing>,
 }
 
@@ -51,8 +56,21 @@ impl TopicStates {
         if self.last != topic {
             topic.clone_into(&mut self.last);
             self.number = metrics.topic(topic);
+            self.is_new |= self.asked.insert(self.number) || self.number == metrics.topic(OTHERS);
         }
         self.number
+    }
+
+    /// Whether a topic may have been new to the sink since the last call.
+    #[inline]
+    pub(super) fn take_new(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
+    }
+
+    /// The sink begins again: each topic is new to it.
+    pub(super) fn sink_begins(&mut self) {
+        self.last.clear();
+        self.asked.clear();
     }
 
     /// The topic that was asked for last.

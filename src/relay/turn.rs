@@ -2,7 +2,9 @@
 //!
 //! In: a stream of frames, and the [`Session`] of its connection. Out: rows for `rows`, status updates for the server, the stream's end.
 //!
-//! Invariants: a frame is consumed only once what it asks for is done. `send_status` alone confirms a position, and that of the ledger.
+//! Invariants: a frame is consumed only once what it asks for is done. `send_status` alone confirms a position, and that of the ledger. A
+//! turn takes frames for [`TURN`] at most, and then one call longer: so status updates go out, the holder of the slot is asked for and the
+//! health is shown, however slow the calls for single rows are.
 
 use super::obstacle::Obstacle;
 use super::rows::Change;
@@ -18,11 +20,22 @@ use crate::positions::{BeginVerdict, Due, OutOfOrder, Position};
 use crate::sink::Sink;
 use std::time::{Duration, Instant};
 
+/// A turn that has taken frames for so long ends, with the rest in the buffer.
+const TURN: Duration = Duration::from_millis(100);
+
+/// After so many frames, the turn looks at the clock: some half a millisecond of frames for which nothing waits. After a call that may have
+/// waited it looks at once.
+const FRAMES: u32 = 64;
+
 /// Longest wait for bytes while records are in flight: their reports are looked at this often.
 const WAIT_IN_FLIGHT: Duration = Duration::from_millis(1);
 
 /// Longest wait for bytes when nothing is in flight: the relay notices a stop this late.
 const WAIT_IDLE: Duration = Duration::from_millis(100);
+
+/// A table whose types the catalog does not show yet is asked for so often, with this pause between two questions.
+const CATALOG_QUESTIONS: u32 = 20;
+const CATALOG_EVERY: Duration = Duration::from_millis(100);
 
 /// Pause when the sink has no room, and while it refuses a topic.
 const WAIT_FULL: Duration = Duration::from_millis(1);
@@ -53,10 +66,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let first =
             session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.received_lsn(), ordinal: 0 });
         self.ledger.tick(now, first);
+        let mut frames = 0;
         loop {
             if self.is_ending(session) {
                 return Ok(WaitCause::ForEnd);
             }
+            if frames == FRAMES || self.may_have_waited(session) {
+                frames = 0;
+                if self.clock.now().saturating_duration_since(now) >= TURN {
+                    return Ok(WaitCause::TurnOver);
+                }
+            }
+            frames += 1;
             let frame = match upstream.frame() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => return Ok(WaitCause::ForBytes),
@@ -78,6 +99,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 FrameStep::Wait(wait) => return Ok(wait),
             }
         }
+    }
+
+    /// Whether a call since the last question may have waited for somebody: for the destination's answer about a new topic, for Postgres,
+    /// or for the end of a poll.
+    #[inline]
+    fn may_have_waited(&mut self, session: &mut Session) -> bool {
+        std::mem::take(&mut session.may_have_waited) | self.topics.take_new()
     }
 
     /// Whether no further row may be taken: a transaction that has been begun is finished first.
@@ -121,6 +149,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     return Ok(session.end(ending));
                 }
                 // Delivery reports that have come and were not taken yet must not hold the position back.
+                session.may_have_waited = true;
                 self.take_reports()?;
                 self.ledger.keepalive(keepalive.wal_end);
                 Ok(FrameStep::Done)
@@ -152,7 +181,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Relation(relation) => {
                 self.refusals.announced(&relation);
                 session.announced = session.position().map(|next| (relation.id, next));
-                self.ask_catalog_again(&relation, session)?;
+                if !self.ask_catalog_again(&relation, session)? {
+                    return Ok(FrameStep::Wait(WaitCause::ForRoom));
+                }
                 if let Err(error) = self.outbox.relation(&relation) {
                     return Ok(session.end(Ending::Unmappable(Box::new(error))));
                 }
@@ -165,25 +196,22 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Asks the catalog again for a table that DDL may have changed since the last question. A type that this transaction created
-    /// shows a moment after its commit: with synchronous replication once the standby has it.
-    fn ask_catalog_again(&mut self, relation: &Relation, session: &Session) -> Turn<()> {
-        const QUESTIONS: usize = 20;
-        const EVERY: Duration = Duration::from_millis(100);
-        let (Some(ask), Some(position)) = (&mut self.catalogue, session.position()) else { return Ok(()) };
-        if !self.outbox.wants_details_again(relation, position.final_lsn) {
-            return Ok(());
-        }
-        for question in 0..QUESTIONS {
-            if question > 0 {
-                self.clock.pause(EVERY);
-            }
-            let (details, as_of) = ask().map_err(disconnected)?;
-            self.outbox.details_again(details, as_of);
-            if self.outbox.knows_types(relation) {
-                break;
-            }
-        }
-        Ok(())
+    /// shows a moment after its commit: with synchronous replication once the standby has it. Returns whether the table can be taken. If
+    /// not, the message stays in the buffer, and the next turn comes back to it.
+    fn ask_catalog_again(&mut self, relation: &Relation, session: &mut Session) -> Turn<bool> {
+        let (Some(ask), Some(position)) = (&mut self.catalogue, session.position()) else { return Ok(true) };
+        let questions = match session.catalog_questions {
+            Some((questions, last)) if self.clock.now().saturating_duration_since(last) >= CATALOG_EVERY => questions,
+            Some(_) => return Ok(false),
+            None if !self.outbox.wants_details_again(relation, position.final_lsn) => return Ok(true),
+            None => 0,
+        };
+        let (details, as_of) = ask().map_err(disconnected)?;
+        session.may_have_waited = true;
+        self.outbox.details_again(details, as_of);
+        let is_over = self.outbox.knows_types(relation) || questions + 1 == CATALOG_QUESTIONS;
+        session.catalog_questions = (!is_over).then(|| (questions + 1, self.clock.now()));
+        Ok(is_over)
     }
 
     /// The table that cannot be mapped, if the catalog has one at `lsn`.
@@ -321,6 +349,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     self.flush_sink(session);
                 }
                 self.clock.pause(WAIT_FULL);
+            }
+            WaitCause::TurnOver => {
+                was_blocked.iter().for_each(Obstacle::over);
+                // A stream that never drains its buffer never waits for bytes.
+                if session.flush_timing.is_due(now) || session.flush_timing.is_stale(now) {
+                    self.flush_sink(session);
+                }
             }
             WaitCause::Blocked(failure) => {
                 let before = was_blocked.filter(|before| before.class() == failure.class);

@@ -16,6 +16,7 @@ use std::sync::Mutex;
 mod dead_letters;
 mod exactly_once;
 mod notes;
+mod turns;
 
 /// Bytes of the largest frame that is read.
 const LIMIT: usize = 1000;
