@@ -242,6 +242,8 @@ pub mod sqlstate {
     pub const UNTRANSLATABLE_CHARACTER: &str = "22P05";
     /// `cannot_connect_now`: the server starts, recovers or shuts down.
     pub const CANNOT_CONNECT_NOW: &str = "57P03";
+    /// `too_many_connections`: no connection is free, or no walsender.
+    pub const TOO_MANY_CONNECTIONS: &str = "53300";
     /// `configuration_limit_exceeded`: no replication slot is free.
     pub const LIMIT_EXCEEDED: &str = "53400";
     /// `program_limit_exceeded`: a row's text is longer than Postgres can send.

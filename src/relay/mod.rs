@@ -47,7 +47,7 @@ mod verdict;
 
 pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};
-pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, SUCCESSOR_WAITS};
+pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, PLAIN_EVERY, SUCCESSOR_WAITS};
 pub use notes::NoteSkipped;
 pub use progress::{Identity, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
@@ -59,7 +59,7 @@ use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
 use crate::positions::{Keep, Ledger, Position, Reached};
 use crate::sink::{Delivered, Failure, Report, Sink};
-use hold::Hold;
+use hold::{Hold, Parking};
 use notes::Notes;
 use refusals::Refusals;
 use rejected::RejectedRows;
@@ -122,6 +122,8 @@ pub struct Relay<S, C> {
     hold: Hold,
     /// The table of the row that the last stream was to bring next, if the server had announced it.
     next_table: Option<String>,
+    /// Whether the sink is parked, since nothing proves that the slot is the relay's.
+    parking: Parking,
     // The counts and times since the process began.
     /// The number of records that are acknowledged; exactly once: committed.
     acknowledged: u64,
@@ -165,6 +167,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             topics: TopicStates::default(),
             hold: Hold::default(),
             next_table: None,
+            parking: Parking::default(),
             acknowledged: 0,
             handled_bad_rows: 0,
             warned_of_update: false,
@@ -292,6 +295,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.refusals.forget();
         self.transaction.forget();
         self.topics.sink_begins();
+        self.sink_begins();
         Ok(())
     }
 

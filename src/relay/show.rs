@@ -124,7 +124,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// nothing is in flight, and the silence is over without a report.
     fn show_silence(&mut self, now: Instant) {
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= SILENT_AFTER;
-        let is_silent = self.oldest_unanswered().is_some_and(long_ago) && self.last_report.is_none_or(long_ago);
+        let is_silent = self.unanswered_by_sink().is_some_and(long_ago) && self.last_report.is_none_or(long_ago);
         if is_silent == self.shown.is_silent {
             return;
         }
@@ -150,7 +150,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
         // A destination's problem blocks nothing while there is nothing to deliver, and only a delivery would end it.
         let is_waiting = self.sink.in_flight().records > 0 || self.transaction.is_open();
-        let reason = self.reason_to_wait(session).or_else(|| problem.as_deref().filter(|_| is_waiting));
+        let unproven = self.reason_of_hold();
+        let reason = unproven.as_deref().or_else(|| self.reason_to_wait(session));
+        let reason = reason.or_else(|| problem.as_deref().filter(|_| is_waiting));
         let reason = reason.map(str::to_owned);
         if reason != self.shown.reason {
             if reason.is_some() {
@@ -175,7 +177,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let is_old = oldest.is_some_and(|at| now.saturating_duration_since(at) >= self.metrics.unready_after());
         if self.stopping_since.is_some() {
             State::Stopping
-        } else if is_old || self.reason_to_wait(Some(session)).is_some() {
+        } else if is_old || self.reason_of_hold().is_some() || self.reason_to_wait(Some(session)).is_some() {
             State::Blocked
         } else if self.waits_for_last_holder() {
             State::WaitingForSlot

@@ -24,8 +24,9 @@ pub enum StreamEnd {
     Disconnected(pg::Error),
     /// The sink has owed an answer for long: to a record, to a commit, or to the takeover. The relay leaves the server meanwhile.
     Stalled,
-    /// Another relay may have published from the slot, for this reason. No record in flight may leave any more.
-    SlotTaken(&'static str),
+    /// An answer of the server says that another relay may have published from the slot: what it says. No record in flight may leave any
+    /// more.
+    SlotTaken(String),
     /// The server shuts down and would wait for the relay, or our walsender is gone and the stream does not show it yet.
     ServerStops,
     /// A record failed. The relay recreates the sink and starts over from the confirmed position.

@@ -312,11 +312,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 
     /// Ends the stream if the sink has acknowledged nothing for long, so that the server is free of the relay. One stuck record
-    /// among others that arrive does not count.
+    /// among others that arrive does not count, nor does the time for which the sink was parked: it was not asked for anything.
     fn end_if_stalled(&mut self, session: &Session) -> Turn<()> {
         let now = self.clock.now();
         let long_ago = |at: Instant| now.saturating_duration_since(at) >= self.limits.disconnect_after;
-        let unanswered = self.oldest_unanswered().filter(|_| self.last_report.is_none_or(long_ago));
+        let unanswered = self.unanswered_by_sink().filter(|_| self.last_report.is_none_or(long_ago));
         let oldest = unanswered.into_iter().chain(session.held_up_since()).min();
         if !oldest.is_some_and(long_ago) {
             return Ok(());

@@ -394,6 +394,7 @@ pub enum Rows {
 /// * **An unknown answer costs no row.** A failure of the class [`FailureClass::Unlisted`] is never reported as a refusal. The destination sends
 ///   the records that may be its cause in sixteenths, without pauses, until one is left. It sends that one alone after 5, 10, 20, 40 and then
 ///   every 60 seconds, and shows it by [`Sink::tried_alone`]. Other sequences go on meanwhile.
+/// * **Parked.** The contract's rules hold while the sink is parked: its records stay in flight. Only nothing is sent.
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
 /// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows
@@ -442,6 +443,20 @@ pub trait Sink {
 
     /// Closes the client as [`Sink::restart`] does, without starting another one. The sink takes nothing before a restart.
     fn close(&mut self) {}
+
+    /// Closes the client as [`Sink::restart`] does, so that no record leaves any more, and keeps every record that was taken in its
+    /// sequence, in order. Nothing is sent before [`Sink::unpark`]. Reports that had come already may come still. A sink with transactions
+    /// is never parked. May take a second.
+    fn park(&mut self) {}
+
+    /// A parked sink goes on with another client: it sends the records that it has kept, as after a client that was lost. So what the
+    /// destination had stored without a report repeats, in order.
+    ///
+    /// # Errors
+    /// The destination's client cannot be created: the sink has to start over.
+    fn unpark(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// The failure that a sequence waits for, if one does: one of the topic or of the environment, which passes by itself, or an answer that
     /// is in no list.
@@ -532,6 +547,8 @@ macro_rules! hand_on {
     };
     (@ $self:ident, $sink:expr, restart) => { fn restart(&mut $self) -> Result<(), $crate::sink::Failure> { $sink.restart() } };
     (@ $self:ident, $sink:expr, close) => { fn close(&mut $self) { $sink.close(); } };
+    (@ $self:ident, $sink:expr, park) => { fn park(&mut $self) { $sink.park(); } };
+    (@ $self:ident, $sink:expr, unpark) => { fn unpark(&mut $self) -> Result<(), $crate::sink::Failure> { $sink.unpark() } };
     (@ $self:ident, $sink:expr, abandon) => { fn abandon(&mut $self) { $sink.abandon(); } };
     (@ $self:ident, $sink:expr, in_flight) => { fn in_flight(&$self) -> $crate::sink::InFlight { $sink.in_flight() } };
     (@ $self:ident, $sink:expr, blocked) => { fn blocked(&$self) -> Option<$crate::sink::Failure> { $sink.blocked() } };
@@ -550,5 +567,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
 }

@@ -154,7 +154,14 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
     fn take(&mut self) -> Result<Option<Acquired<ReplicationStream>>, NotAcquired> {
         let target = self.target;
         self.known.was_standby = false;
-        let mut connection = Connection::open(&target.source, Purpose::Replication)?;
+        let mut connection = match Connection::open(&target.source, Purpose::Replication) {
+            Err(error) if error.code() == Some(sqlstate::TOO_MANY_CONNECTIONS) => {
+                // The walsender that is missing may be the one that questions for the slot's holder take.
+                self.relay.needs_walsender();
+                return Err(error.into());
+            }
+            opened => opened?,
+        };
         self.known.was_standby = server::is_in_recovery(&mut connection)?;
         let flushed = self.identify(&mut connection)?;
         let started_at = server::started_at(&mut connection)?;
@@ -207,9 +214,9 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             (lsn, None)
         } else {
             let (confirmed, reader) = self.confirmed_position(own)?;
-            let asks = Box::new(SlotHolder::start(target, &self.known.started_at)?);
             // Behind a pooler, this connection's process id is not the server's.
             let walsender = reader.unwrap_or(own);
+            let asks = Box::new(SlotHolder::start(target, &self.known.started_at, walsender)?);
             let FreedSlot { released, waits_until, log_end } = freed;
             let sends_from = waits_until.unwrap_or(Duration::ZERO);
             (confirmed, Some(HeldSlot { asks, walsender, since, patience, released, sends_from, log_end }))
@@ -328,7 +335,10 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
 
     /// Reads the times and the position of a slot that nobody reads. `held`: when another relay was last seen to read it.
     fn released(&self, connection: &mut Connection, slot: &str, held: Option<Duration>) -> Result<FreedSlot, Error> {
-        if self.relay.is_exactly_once() {
+        let is_fenced = self.relay.is_exactly_once();
+        // The relay that held the slot before this process may have been one with at least once, which nothing fences. The takeover of the
+        // destination takes most of that second anyway.
+        if is_fenced && self.relay.flush_lsn() > Lsn::ZERO {
             return Ok(FreedSlot::default());
         }
         let FreeSlot { released_ago, log_end } = server::free_slot(connection, slot)?.unwrap_or_default();
@@ -337,7 +347,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         let released = released_ago.map(|ago| now.saturating_sub(ago));
         let is_ours = held.is_none() && self.relay.held_just_now(now, released);
         let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
-        Ok(FreedSlot { released, waits_until, log_end })
+        Ok(FreedSlot { released: released.filter(|_| !is_fenced), waits_until, log_end })
     }
 
     /// Gives the relay the slot's identity, if the destination stores the progress. The identity is queried after the slot was taken, since

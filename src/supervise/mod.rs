@@ -215,10 +215,9 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
     /// Streams until the stream ends. `None`: the next connection may follow.
     fn stream(&mut self, acquired: Acquired<V::Stream>) -> Option<Result<(), RunError>> {
         let Acquired { mut stream, wal_sender_timeout, confirmed, slot } = acquired;
-        if slot.as_ref().is_some_and(|slot| !self.relay.was_held_until(slot, confirmed)) {
-            return restart_after_takeover(&mut self.relay, "another relay may have held the slot", Some(stream))
-                .err()
-                .map(Err);
+        let was_held = slot.as_ref().map_or(Ok(()), |slot| self.relay.was_held_until(slot, confirmed));
+        if let Err(why) = was_held {
+            return restart_after_takeover(&mut self.relay, &why, Some(stream)).err().map(Err);
         }
         let first = self.relay.flush_lsn() == Lsn::ZERO;
         if let Some(slot) = slot {
@@ -291,7 +290,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 self.metrics.reconnect(Peer::Postgres);
                 self.connection_lost(&pg::Error::Ended, None).err().map(Err)
             }
-            StreamEnd::SlotTaken(why) => restart_after_takeover(&mut self.relay, why, Some(stream)).err().map(Err),
+            StreamEnd::SlotTaken(why) => restart_after_takeover(&mut self.relay, &why, Some(stream)).err().map(Err),
             StreamEnd::SinkFailed(failure) => self.start_over(&failure, Some(stream)).err().map(Err),
             StreamEnd::StartOver(why) => self.start_over_for(why, Some(stream)).err().map(Err),
             StreamEnd::BadRow(row) => {
@@ -460,9 +459,13 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         }
         self.metrics.set_last_error(Some(text));
         self.metrics.set_state(State::Connecting);
-        // If a server answers at once, the relay connects at once. If it does not, the relay does not wait for it with records in
-        // flight.
-        while self.relay.awaits_sink() && !self.relay.is_slot_free() && !self.relay.may_stop() {
+        // If a server answers at once, the relay connects at once. If it does not, the records in flight are parked before the relay waits.
+        while self.relay.awaits_sink()
+            && !self.relay.is_parked()
+            && !self.relay.is_exactly_once()
+            && !self.relay.is_slot_free()
+            && !self.relay.may_stop()
+        {
             self.idle(FREE_SLOT_CHECK)?;
         }
         self.idle(pause)
@@ -483,7 +486,8 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
             return self.idle(BLOCKED_CHECK);
         }
         let mut used = self.relay.clock().now();
-        while self.relay.awaits_sink() && !self.relay.may_stop() {
+        // A parked sink acknowledges nothing before the relay has the slot again.
+        while self.relay.awaits_sink() && !self.relay.is_parked() && !self.relay.may_stop() {
             self.idle(STALLED_CHECK)?;
             let idle = self.relay.clock().now().saturating_duration_since(used);
             if self.server.idle_slot_timeout().is_some_and(|at_most| idle >= at_most / USED_AFTER) {
@@ -553,7 +557,7 @@ fn start_over<S: Sink, C: Clock>(relay: &mut Relay<S, C>) -> Result<(), RunError
 fn idle<S: Sink, C: Clock>(relay: &mut Relay<S, C>, duration: Duration) -> Result<(), RunError> {
     let Err(ended) = relay.idle(duration) else { return Ok(()) };
     match *ended {
-        StreamEnd::SlotTaken(why) => restart_after_takeover(relay, why, None::<()>),
+        StreamEnd::SlotTaken(why) => restart_after_takeover(relay, &why, None::<()>),
         StreamEnd::SinkFailed(_) | StreamEnd::StartOver(_) => start_over(relay),
         StreamEnd::BadRow(row) => Err(row.into()),
         // Only a stream ends like this.

@@ -87,4 +87,5 @@ mod tables;
 mod tokens;
 mod topics;
 mod transactions;
+mod unanswered;
 mod unsent_rows;

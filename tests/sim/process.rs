@@ -294,7 +294,7 @@ impl AskHolder for SimAsks {
             let asked = self.next;
             self.next += ASKS_EVERY;
             if let Some(holder) = self.holder() {
-                return Some(HolderAnswer { asked, holder });
+                return Some(HolderAnswer { asked, holder, who: None });
             }
         }
         None

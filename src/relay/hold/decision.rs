@@ -3,22 +3,13 @@
 //! In: answers about the slot's holder, turns of the loop, the ends of streams, the time since boot. Out: until when records may leave, and
 //! a [`HoldVerdict`] for each turn. This file reads no clock; it asks through [`AskHolder`](super::AskHolder).
 //!
-//! Invariant: `records_may_leave_until` is later than the present only while no other relay can have sent a record from the slot. The head
-//! of `hold` has the rules.
+//! Invariants: `records_may_leave_until` is later than the present only while no other relay can have sent a record from the slot. Once it
+//! is not, no turn makes it so again: an answer does, or a slot that is taken anew. A verdict that ends the stream names what an answer said.
+//! The head of `hold` has the rules.
 
-use super::{ASKS_EVERY, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer};
+use super::{ASKS_EVERY, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, STAYS_OPEN, UNASKED};
 use crate::lsn::Lsn;
 use std::time::Duration;
-
-/// A turn of the loop proves the hold for so long without a question, while every record in flight is younger than
-/// [`ASKS_AFTER`](super::ASKS_AFTER). After the slot is taken, the first answer has so long to come.
-const UNASKED: Duration = Duration::from_secs(2);
-
-/// An open question is forgotten after so long: a server that has no connection to spare gives no answer.
-const STAYS_OPEN: Duration = ASKS_EVERY.saturating_mul(3);
-
-/// If no answer comes for so long, the relay gives up the connection, also with nothing in flight.
-const GIVES_UP: Duration = Duration::from_secs(5);
 
 /// What is known about the slot. Without a slot, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
@@ -41,6 +32,8 @@ pub(in crate::relay) struct Hold {
     pub(super) waits_for_last_holder: bool,
     /// The server ended the last stream before the relay took a row from it, and its reason is behind the rows, unread.
     reason_is_unread: bool,
+    /// When the first question was asked of those that have no answer yet.
+    pub(super) unanswered_since: Option<Duration>,
 }
 
 /// The state of the relay's stream.
@@ -66,8 +59,6 @@ pub(super) struct OpenStream {
     last_caught_up: Duration,
     /// The question that needs an answer before turns prove anything again.
     pub(super) open_question: Option<OpenQuestion>,
-    /// Since when nothing proves that the relay holds the slot.
-    unproven_since: Option<Duration>,
     /// The moment of the first question whose answer was that nobody holds the slot, although the stream seems open.
     released_since: Option<Duration>,
 }
@@ -93,15 +84,28 @@ pub(super) enum OtherRelays {
 }
 
 /// What follows for the records in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HoldVerdict {
     Holds,
-    /// Another relay may hold the slot: no record in flight may leave.
-    Unproven(&'static str),
-    /// Another relay holds it, or held it.
-    TakenOver(&'static str),
+    /// Nothing proves any more that no other relay holds the slot: no record in flight may leave until an answer decides.
+    Unproven,
+    /// Another relay holds it, or held it: what an answer said.
+    TakenOver(String),
+    /// The slot is gone, or another server answers.
+    OtherServer(&'static str),
     /// The server shuts down, or the relay's walsender is gone.
     ServerStops,
+}
+
+/// What the sink has when the relay takes its slot again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SinkState {
+    /// No record is in flight, or the destination keeps an earlier relay's records out by itself.
+    Idle,
+    /// Records are in flight, and may have left since the stream's end.
+    Sends,
+    /// Records are in flight, and none has left since nothing proved any more that the slot was the relay's.
+    Parked,
 }
 
 /// The records that are not confirmed.
@@ -163,7 +167,7 @@ impl Hold {
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);
         (self.records_may_leave_until, self.last_asked) = (slot.since + slot.proof().min(UNASKED), Duration::ZERO);
-        (self.other_relays, self.is_server_restarted) = (OtherRelays::Unseen, false);
+        (self.other_relays, self.is_server_restarted, self.unanswered_since) = (OtherRelays::Unseen, false, None);
         // Who held the slot before takes a release within half a second of its own stream's end for its own. So a relay begins to send only
         // if the slot was its own for longer than that: else it may have been released again already, unnoticed. If that was so the last time,
         // the server ends each stream early: the relay reads why.
@@ -176,7 +180,6 @@ impl Hold {
             last_caught_up: slot.since,
             open_question: asks_first
                 .then_some(OpenQuestion { held_at: slot.since, since: slot.since + BELIEVED_FREE }),
-            unproven_since: None,
             released_since: None,
         });
         self.slot = Some(slot);
@@ -199,27 +202,58 @@ impl Hold {
         }
     }
 
-    /// Whether no other relay was seen until this one took the slot again (`taken`, at `stands_at`). With records in flight, whether no
-    /// other relay can have held the slot.
-    pub(super) fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn, in_flight: bool) -> bool {
-        let Some(slot) = &mut self.slot else { return true };
-        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
-            let is_proven = match holder {
-                Holder::Walsender(pid) if pid == slot.walsender => true,
-                Holder::Nobody(confirmed) if confirmed <= self.confirmed => true,
-                Holder::Walsender(pid) if pid == taken.walsender => false,
-                Holder::NotAccepting => false,
-                Holder::Unknown if !in_flight => false,
-                Holder::Walsender(_) | Holder::Nobody(_) | Holder::Unknown => return false,
+    /// Checks that no other relay was seen until this one took the slot again (`taken`, at `stands_at`). With records in flight, that no
+    /// other relay can have sent anything from the slot. The server's word for that is when the slot was released last: if it was while
+    /// the relay was known to hold it, nobody has held it since.
+    ///
+    /// # Errors
+    /// What was seen, or what is not known.
+    pub(super) fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn, sink: SinkState) -> Result<(), String> {
+        let Some(slot) = &mut self.slot else { return Ok(()) };
+        while let Some(HolderAnswer { asked, holder, who }) = slot.asks.answer() {
+            let until = match holder {
+                Holder::Walsender(pid) if pid == slot.walsender => Duration::MAX,
+                Holder::Nobody(confirmed) if confirmed <= self.confirmed => self.records_may_leave_until,
+                Holder::Walsender(pid) if pid == taken.walsender => Duration::ZERO,
+                Holder::NotAccepting => Duration::ZERO,
+                Holder::Unknown if sink == SinkState::Idle => Duration::ZERO,
+                Holder::Unknown => return Err(OTHER_SERVER.to_owned()),
+                Holder::Walsender(pid) => return Err(held_by(pid, who)),
+                Holder::Nobody(confirmed) => return Err(moved(confirmed, self.confirmed)),
             };
-            if is_proven {
+            if asked < until {
                 self.records_may_leave_until = self.records_may_leave_until.max(asked + BELIEVED_FREE);
             }
         }
-        let is_own_release =
-            self.is_server_restarted || taken.released.is_none_or(|at| at <= self.records_may_leave_until);
-        stands_at <= self.confirmed
-            && if in_flight { taken.since < self.records_may_leave_until } else { is_own_release }
+        if stands_at > self.confirmed {
+            return Err(moved(stands_at, self.confirmed));
+        }
+        let until = self.records_may_leave_until;
+        let released = taken.released.filter(|_| !self.is_server_restarted);
+        let is_continuous = taken.since < until;
+        match (sink, released) {
+            (SinkState::Idle, None) => Ok(()),
+            (SinkState::Idle | SinkState::Parked, Some(at)) if at <= until => Ok(()),
+            (SinkState::Sends | SinkState::Parked, _) if is_continuous => Ok(()),
+            (SinkState::Idle | SinkState::Parked, Some(at)) => Err(format!(
+                "another relay may have held the slot: it was released {:?} after this relay last knew that it was its own",
+                at.saturating_sub(until)
+            )),
+            (SinkState::Sends | SinkState::Parked, _) => Err(format!(
+                "another relay may have held the slot: nobody said whose it was for {:?} before this relay took it again",
+                taken.since.saturating_sub(until)
+            )),
+        }
+    }
+
+    /// Why the last question has no answer, for people.
+    pub(super) fn why_unanswered(&self) -> Option<String> {
+        self.slot.as_ref()?.asks.why_unanswered()
+    }
+
+    /// Whether records may leave now.
+    pub(super) fn is_proven(&self, now: Duration) -> bool {
+        now < self.records_may_leave_until
     }
 
     /// Takes the answers that have come, decides on the records in flight, and asks if that is due.
@@ -231,39 +265,39 @@ impl Hold {
             open.turned(now);
         }
         let verdict = match self.take_answers() {
-            end @ (HoldVerdict::TakenOver(_) | HoldVerdict::Unproven(_)) => return end,
-            verdict @ (HoldVerdict::Holds | HoldVerdict::ServerStops) => verdict,
+            end @ (HoldVerdict::TakenOver(_) | HoldVerdict::OtherServer(_)) => return end,
+            verdict @ (HoldVerdict::Holds | HoldVerdict::Unproven | HoldVerdict::ServerStops) => verdict,
         };
+        let is_proven = self.is_proven(now);
         let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
         if now >= slot.sends_from && self.stream.open_question().is_none() {
             self.waits_for_last_holder = false;
         }
-        let is_proven = now < self.records_may_leave_until;
-        let mut is_given_up = false;
         let asks = match &mut self.stream {
             StreamState::Open(open) => {
                 let needs_answer = open.needs_answer(now, unconfirmed);
                 if is_proven && !needs_answer && verdict == HoldVerdict::Holds {
                     self.records_may_leave_until = self.records_may_leave_until.max(now + slot.proof().min(UNASKED));
                 }
-                // With nothing in flight there is time to ask: most likely the process only stood still.
-                open.unproven_since = if is_proven { None } else { open.unproven_since.or(Some(now)) };
-                is_given_up = open.unproven_since.is_some_and(|since| now >= since + GIVES_UP);
                 needs_answer || !is_proven
             }
             StreamState::Never | StreamState::Ended { .. } => {
                 unconfirmed.any && self.other_relays == OtherRelays::Unseen
             }
         };
-        if !is_proven && unconfirmed.in_flight || is_given_up {
-            return HoldVerdict::Unproven("nothing proves that no other relay holds the slot");
-        }
         let is_due = |open_question: OpenQuestion| self.last_asked < open_question.since && open_question.since <= now;
         if asks && (now >= self.last_asked + ASKS_EVERY || self.stream.open_question().is_some_and(is_due)) {
             self.last_asked = now;
+            self.unanswered_since.get_or_insert(now);
             slot.asks.ask(now);
         }
-        verdict
+        if !asks {
+            self.unanswered_since = None;
+        }
+        if is_proven || !unconfirmed.in_flight || verdict == HoldVerdict::ServerStops {
+            return verdict;
+        }
+        HoldVerdict::Unproven
     }
 
     /// Takes the answers that have come, which may prove the hold for longer.
@@ -271,16 +305,17 @@ impl Hold {
         let Some(slot) = &mut self.slot else { return HoldVerdict::Holds };
         let (walsender, proof) = (slot.walsender, slot.proof());
         let mut verdict = HoldVerdict::Holds;
-        while let Some(HolderAnswer { asked, holder }) = slot.asks.answer() {
+        while let Some(HolderAnswer { asked, holder, who }) = slot.asks.answer() {
+            self.unanswered_since = None;
             let proven_for = match (holder, &mut self.stream) {
                 (Holder::Walsender(pid), StreamState::Open(open)) if pid == walsender => {
                     open.is_held(asked);
                     proof
                 }
                 (Holder::Walsender(pid), _) if pid == walsender => BELIEVED_FREE,
-                (Holder::Walsender(_), _) => return HoldVerdict::TakenOver("another relay holds the slot"),
-                (Holder::Nobody(confirmed), _) if confirmed > self.confirmed => {
-                    return HoldVerdict::TakenOver("another relay has moved the slot");
+                (Holder::Walsender(pid), _) => return HoldVerdict::TakenOver(held_by(pid, who)),
+                (Holder::Nobody(stands_at), _) if stands_at > self.confirmed => {
+                    return HoldVerdict::TakenOver(moved(stands_at, self.confirmed));
                 }
                 (Holder::Nobody(_), StreamState::Open(open)) => {
                     self.records_may_leave_until = self.records_may_leave_until.min(asked + BELIEVED_FREE);
@@ -293,6 +328,10 @@ impl Hold {
                 }
                 (Holder::Nobody(_), StreamState::Ended { is_slot_free, .. }) => {
                     *is_slot_free = true;
+                    // If nothing proved it when the question was asked, another relay may have come and gone.
+                    if asked >= self.records_may_leave_until {
+                        continue;
+                    }
                     BELIEVED_FREE
                 }
                 (Holder::Nobody(_), StreamState::Never) => BELIEVED_FREE,
@@ -301,12 +340,24 @@ impl Hold {
                     continue;
                 }
                 (Holder::NotAccepting, StreamState::Never | StreamState::Ended { .. }) => continue,
-                (Holder::Unknown, _) => {
-                    return HoldVerdict::Unproven("the slot is gone, or another server answers");
-                }
+                (Holder::Unknown, _) => return HoldVerdict::OtherServer(OTHER_SERVER),
             };
             self.records_may_leave_until = self.records_may_leave_until.max(asked + proven_for);
         }
         verdict
     }
+}
+
+/// What an answer says of another server.
+const OTHER_SERVER: &str = "the slot is gone, or another server answers";
+
+/// What an answer says of another holder.
+fn held_by(pid: u32, who: Option<String>) -> String {
+    let who = who.map(|who| format!(" ({who})")).unwrap_or_default();
+    format!("another relay holds the slot: process {pid}{who}")
+}
+
+/// What an answer says of a slot that stands further than the relay left it.
+fn moved(stands_at: Lsn, left: Lsn) -> String {
+    format!("another relay has moved the slot to {stands_at}; this one left it at {left}")
 }

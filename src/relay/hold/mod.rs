@@ -1,30 +1,59 @@
 //! Decides whether records may leave: only while no other relay can have published from the slot.
 //!
+//! Time runs to the right. A loses the slot, B takes it. `═` means that records leave.
+//!
 //! ```text
-//!  streaming, every record in flight younger than a second       sent without a question: the successor waits for a second
-//!  one is older, or there is no stream                           asked four times a second: who holds the slot?
-//!  rows have waited for the destination for half a second        asked as well: the end of a stream comes behind its rows
-//!  the loop stood still                                          asked as well, until an answer has come
-//!  the slot was taken half a second ago                          asked, and nothing is sent before the answer
+//!      take                                 release
+//!       │                                      │ A notices it: NOTICED
+//!  A ───┼────────────┼═════════════════════════╪═════┼══════════════┼╌╌╌╌ parked, until an answer ╌╌╌╌╌╌╌╌╌╌╌╌╌╌
+//!       │            │   │            │              │              └ lapse: the last proof is over
+//!       │            │   │            │              └ without a stream: BELIEVED_FREE, and so long after each answer "nobody's";
+//!       │            │   │            │                asked each ASKS_EVERY
+//!       │            │   │            └ a record is ASKS_AFTER old: asked each ASKS_EVERY, or each PLAIN_EVERY if no walsender is free;
+//!       │            │   │              an answer "yours" proves for LONGEST_PROOF at most, from its question on
+//!       │            │   └ sends without a question: each turn of the loop proves for UNASKED
+//!       │            └ the predecessor's second is over, and an answer has come since BELIEVED_FREE behind the take, or STAYS_OPEN passed
+//!
+//!  B ───────────── waits for the slot ─────────┼ take ┼───────── SUCCESSOR_WAITS behind the release ─────────┼══════
 //! ```
 //!
-//! | answer | means |
-//! |---|---|
-//! | the relay's walsender | proven, from the moment when the question was sent, for as long as the server waits for the relay: [`HeldSlot::proof`] |
-//! | nobody, where the relay left it | proven for [`BELIEVED_FREE`]: whoever takes the slot sends nothing for so long, nor before a second after its release ([`SUCCESSOR_WAITS`]). With a stream that seems open, that is over |
-//! | another, or it stands further than the relay confirmed | taken over: see below |
-//! | another server, or one that was started again | closed, if anything is in flight |
-//! | the server accepts nobody while the stream is open | it shuts down: the slot is let go, the records stay |
-//! | none, and what was proven is over | closed |
+//! B's second is longer than A needs to notice its stream's end and to lapse: `NOTICED + BELIEVED_FREE < SUCCESSOR_WAITS`. An answer "yours"
+//! that proves for longer says that the server will not release the slot before it has waited for A for twice as long.
 //!
-//! Taken over: the sink is closed, if anything is in flight, and the slot is read from where it stands. Also what was acknowledged and is
-//! not confirmed comes again then: the other relay may have sent a part of it, old records behind newer ones. Without a stream it is
-//! asked for that as well, and a server of version 17 or newer says when the slot was released last; but silence is no takeover: so a
-//! restart of the server repeats nothing that was acknowledged.
+//! The relay takes no row and sends none unless it has a proof. What proves:
+//!
+//! | what | proves, from its own time on | for |
+//! |---|---|---|
+//! | a turn of the loop with an open stream, no record in flight older than [`ASKS_AFTER`], every row that was read taken, and no doubt | the slot is held | [`UNASKED`] |
+//! | the answer that the relay's own walsender reads the slot | the slot is held, and was all the time | what the server waits for a silent relay, halved, [`LONGEST_PROOF`] at most: [`HeldSlot::proof`]; without a stream [`BELIEVED_FREE`] |
+//! | without a stream: nobody reads it, it stands where the relay left it, and the last proof was not over when that was asked | nobody else has sent anything | [`BELIEVED_FREE`] |
+//!
+//! Doubt: the loop stood still for [`BELIEVED_FREE`], or the slot was just taken. It lasts until an answer, or for [`STAYS_OPEN`]: a server
+//! that has no connection to spare gives no answer, and the loop sees the end of its stream meanwhile.
+//!
+//! | what an answer says | what follows |
+//! |---|---|
+//! | another process reads the slot, or it stands further than the relay confirmed | taken over: the sink is closed, if anything is in flight, and the slot is read from where it stands |
+//! | another server, or one that was started again | the same, if anything is in flight |
+//! | the server accepts nobody while the stream is open, or nobody reads the slot though the stream seems open | the slot is let go: the server shuts down, or the walsender is gone |
+//! | **nothing, and the last proof is over** | **the sink is parked**: it sends nothing, keeps every record in its order, and the relay goes on asking. The stream stays. Log and `/readyz` name the question and why it has no answer |
+//!
+//! A parked sink goes on with the next proof. If the stream has ended meanwhile, it goes on once the relay has taken the slot again and
+//! the server says that nobody released it after the relay's last proof; else the slot is read from where it stands. So a healthy stream
+//! is never ended because nobody answered, and no stale record leaves because nobody said no.
+//!
+//! After a takeover, also what was acknowledged and is not confirmed comes again: the other relay may have sent a part of it, old records
+//! behind newer ones. Without a stream it is asked for that as well, and a server of version 17 or newer says when the slot was released
+//! last; but silence is no takeover: so a restart of the server repeats nothing that was acknowledged.
+//!
+//! With exactly once, the destination keeps the records of an earlier relay out (`fenced`): nothing is parked. What stays: a server that
+//! shuts down is let go, another relay that was seen, and the successor's second for a process that takes the slot for the first time,
+//! since the relay before it may have been one with at least once.
 //!
 //! In: answers, the time by the clock that counts a suspended machine. Out: until when records may leave, and the end of a stream after which
 //! none may leave any more. `decision` decides, and this file tells the sink. What the stream brings proves nothing: a walsender in the
-//! middle of a large transaction does not read for long, and the relay does not read its socket while the sink is full.
+//! middle of a large transaction does not read for long, the relay does not read its socket while the sink is full, and a keepalive does
+//! not say which status update it answers.
 
 mod decision;
 
@@ -32,8 +61,8 @@ use super::{Clock, Relay, StreamEnd, Turn};
 use crate::lsn::Lsn;
 use crate::sink::{Committed, Sink};
 pub(super) use decision::Hold;
-use decision::{HoldVerdict, OtherRelays, StreamState, Unconfirmed};
-use std::time::Duration;
+use decision::{HoldVerdict, OtherRelays, SinkState, StreamState, Unconfirmed};
+use std::time::{Duration, Instant};
 
 /// Once a record is in flight for so long, the relay asks who holds the slot.
 const ASKS_AFTER: Duration = Duration::from_secs(1);
@@ -51,8 +80,26 @@ const NOTICED: Duration = Duration::from_millis(20);
 /// it took the slot: the relay before it may have found the slot free just then, and keep its records in flight.
 pub const SUCCESSOR_WAITS: Duration = Duration::from_secs(1);
 
+const _: () = assert!(
+    NOTICED.as_millis() + BELIEVED_FREE.as_millis() < SUCCESSOR_WAITS.as_millis(),
+    "a successor sends before its predecessor has lapsed"
+);
+
 /// The longest time for which one answer is believed.
 const LONGEST_PROOF: Duration = Duration::from_secs(15);
+
+/// A turn of the loop proves the hold for so long without a question, while every record in flight is younger than [`ASKS_AFTER`]. After
+/// the slot is taken, the first answer has so long to come.
+const UNASKED: Duration = Duration::from_secs(2);
+
+/// The doubt of a standstill, or of a slot that was just taken, is forgotten after so long without an answer.
+const STAYS_OPEN: Duration = ASKS_EVERY.saturating_mul(3);
+
+/// The time between two questions that take a connection of their own, each of which is a log-in.
+pub const PLAIN_EVERY: Duration = Duration::from_secs(1);
+
+/// If the relay takes no row for so long for want of an answer, it says so.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// The holder of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,12 +115,14 @@ pub enum Holder {
 }
 
 /// An answer to the question who holds the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderAnswer {
     /// When the question was sent, by [`Clock::since_boot`].
     pub asked: Duration,
     /// The holder of the slot.
     pub holder: Holder,
+    /// Another holder's application and address, for people, as far as the server shows them.
+    pub who: Option<String>,
 }
 
 /// Asks the server that the stream came from who holds the slot. Waits for nothing.
@@ -84,6 +133,25 @@ pub trait AskHolder: Send {
 
     /// An answer that has come; a question that failed has none.
     fn answer(&mut self) -> Option<HolderAnswer>;
+
+    /// Why the last question has no answer, for people. `None`: it has one, or nobody knows yet.
+    fn why_unanswered(&self) -> Option<String> {
+        None
+    }
+
+    /// Gives the walsender back that questions take, since the relay needs one for its stream. From now on, questions take connections of
+    /// another kind.
+    fn give_walsender_back(&mut self) {}
+}
+
+/// Whether the sink is parked, and what was said of it.
+#[derive(Debug, Default)]
+pub(super) struct Parking {
+    is_parked: bool,
+    /// When the sink went on last.
+    went_on: Option<Instant>,
+    /// Log and `/readyz` say that the relay waits for an answer.
+    is_said: bool,
 }
 
 /// A slot that the relay has taken.
@@ -131,12 +199,32 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.hold.stream_ended(self.clock.since_boot());
     }
 
-    /// Whether the relay's unconfirmed records are known to be the newest, although there was no stream until it took the slot again
+    /// Checks that the relay's unconfirmed records are known to be the newest, although there was no stream until it took the slot again
     /// (`taken`, at `stands_at`). The relay went on asking while it took the slot.
-    pub fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn) -> bool {
+    ///
+    /// # Errors
+    /// Why they may not be.
+    pub fn was_held_until(&mut self, taken: &HeldSlot, stands_at: Lsn) -> Result<(), String> {
         let in_flight = self.awaits_sink();
         let asked = (in_flight || self.is_unfinished()) && self.hold.other_relays == OtherRelays::Unseen;
-        !asked || self.hold.was_held_until(taken, stands_at, in_flight)
+        let sink = if self.is_parked() {
+            SinkState::Parked
+        } else if in_flight && !self.fences() {
+            SinkState::Sends
+        } else {
+            SinkState::Idle
+        };
+        if asked { self.hold.was_held_until(taken, stands_at, sink) } else { Ok(()) }
+    }
+
+    /// Whether the destination keeps the records of a relay out that has lost its slot.
+    fn fences(&self) -> bool {
+        self.is_exactly_once()
+    }
+
+    /// The relay needs a walsender for its stream: questions must not take it.
+    pub fn needs_walsender(&mut self) {
+        self.hold.slot.iter_mut().for_each(|slot| slot.asks.give_walsender_back());
     }
 
     /// The relay has held the slot for a moment, by this walsender.
@@ -152,6 +240,11 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         now < ended + BELIEVED_FREE && released.is_none_or(is_own_release)
     }
 
+    /// The sink begins anew: it has nothing, and sends what it is given.
+    pub(super) fn sink_begins(&mut self) {
+        self.parking = Parking::default();
+    }
+
     /// Whether it is known since the stream's end that nobody has taken the slot.
     pub fn is_slot_free(&self) -> bool {
         self.hold.slot.is_none() || matches!(self.hold.stream, StreamState::Ended { is_slot_free: true, .. })
@@ -159,6 +252,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Checks that the records in flight may leave, and tells the sink until when.
     pub(super) fn check_hold(&mut self) -> Turn<()> {
+        if self.hold.slot.is_none() {
+            return Ok(());
+        }
         let now = self.clock.since_boot();
         let in_flight = self.awaits_sink();
         let any = in_flight || self.is_unfinished();
@@ -168,17 +264,85 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let old = oldest.is_some_and(|at| wall.saturating_duration_since(at) >= ASKS_AFTER);
         let is_bounded = in_flight || self.hold.stream.is_open();
         match self.hold.decide(now, Unconfirmed { any, in_flight, old }) {
-            HoldVerdict::Unproven(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why))),
             HoldVerdict::TakenOver(why) if is_bounded || any && self.hold.other_relays == OtherRelays::Unseen => {
                 return Err(Box::new(StreamEnd::SlotTaken(why)));
             }
+            HoldVerdict::OtherServer(why) if is_bounded => return Err(Box::new(StreamEnd::SlotTaken(why.to_owned()))),
             HoldVerdict::ServerStops => return Err(Box::new(StreamEnd::ServerStops)),
-            HoldVerdict::Unproven(_) | HoldVerdict::TakenOver(_) | HoldVerdict::Holds => {}
+            HoldVerdict::Unproven if !self.fences() => self.park(now),
+            HoldVerdict::Unproven | HoldVerdict::TakenOver(_) | HoldVerdict::OtherServer(_) | HoldVerdict::Holds => {
+                self.unpark()?;
+            }
         }
-        if self.hold.slot.is_some() {
+        self.say_why_unproven(now);
+        if !self.fences() && !self.is_parked() {
             self.sink.hold_until(is_bounded.then_some(self.hold.records_may_leave_until));
         }
         Ok(())
+    }
+
+    /// Nothing proves that the slot is the relay's: no record leaves any more.
+    fn park(&mut self, now: Duration) {
+        if self.parking.is_parked {
+            return;
+        }
+        // First the sink, then the log: nothing waits for the reader of a log line.
+        self.sink.park();
+        self.parking.is_parked = true;
+        let unanswered_for = self.hold.unanswered_since.map(|since| now.saturating_sub(since));
+        let why = self.hold.why_unanswered();
+        tracing::warn!(
+            in_flight = self.in_flight(),
+            unanswered_for = ?unanswered_for.unwrap_or_default(),
+            why,
+            last_proof_was_over = ?now.saturating_sub(self.hold.records_may_leave_until),
+            "nothing proves that no other relay holds the slot: sending stops until Postgres answers who does; no data lost"
+        );
+    }
+
+    /// If the slot is proven to be the relay's again, a parked sink goes on.
+    fn unpark(&mut self) -> Turn<()> {
+        if !self.parking.is_parked || !self.may_send() {
+            return Ok(());
+        }
+        self.sink.unpark().map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))?;
+        self.parking = Parking { is_parked: false, went_on: Some(self.clock.now()), is_said: false };
+        tracing::info!(in_flight = self.in_flight(), "the slot is this relay's: sending goes on, records may repeat");
+        Ok(())
+    }
+
+    /// Shows that the relay waits for an answer, with records in flight or without.
+    fn say_why_unproven(&mut self, now: Duration) {
+        let waits_long = !self.fences()
+            && self.hold.stream.is_open()
+            && !self.hold.waits_for_last_holder
+            && now >= self.hold.records_may_leave_until + SAID_AFTER;
+        let is_said = self.is_parked() || waits_long;
+        if waits_long && !self.parking.is_said && !self.is_parked() {
+            let why = self.hold.why_unanswered();
+            tracing::warn!(
+                why,
+                "Postgres does not answer who holds the slot: no row is taken until it does; no data lost"
+            );
+        }
+        self.parking.is_said = is_said;
+    }
+
+    /// Why the relay sends nothing, for people: nobody answers who holds the slot.
+    pub(super) fn reason_of_hold(&self) -> Option<String> {
+        let why = || self.hold.why_unanswered().map(|why| format!(": {why}")).unwrap_or_default();
+        self.parking.is_said.then(|| format!("Postgres does not answer who holds the slot{}", why()))
+    }
+
+    /// Whether the sink is parked.
+    pub fn is_parked(&self) -> bool {
+        self.parking.is_parked
+    }
+
+    /// Since when the sink owes an answer, if it may send: see [`Relay::oldest_unanswered`]. While it was parked it owed none.
+    pub(super) fn unanswered_by_sink(&self) -> Option<Instant> {
+        let since = self.oldest_unanswered().filter(|_| !self.is_parked())?;
+        Some(self.parking.went_on.map_or(since, |went_on| since.max(went_on)))
     }
 
     /// The slot's position: the relay has confirmed it, or the slot had it when the relay took the slot.
@@ -188,8 +352,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether rows may be taken: the relay certainly holds the slot, and the relay does not wait for its last holder.
     pub(super) fn may_send(&self) -> bool {
-        self.hold.slot.is_none()
-            || self.clock.since_boot() < self.hold.records_may_leave_until && !self.waits_for_last_holder()
+        let is_proven = || self.fences() || self.hold.is_proven(self.clock.since_boot());
+        self.hold.slot.is_none() || !self.waits_for_last_holder() && is_proven()
     }
 
     /// Whether the second of the slot's last holder is not over, or no answer has said since that the relay still holds the slot.

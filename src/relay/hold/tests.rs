@@ -43,7 +43,7 @@ fn taken(patience: Option<Duration>) -> (Hold, Server) {
 }
 
 fn answer(server: &Server, asked: u64, holder: Holder) {
-    server.answers.lock().unwrap().push_back(HolderAnswer { asked: ms(asked), holder });
+    server.answers.lock().unwrap().push_back(HolderAnswer { asked: ms(asked), holder, who: None });
 }
 
 /// Whether records are in flight, and for longer than a second.
@@ -75,7 +75,7 @@ fn an_old_record_is_asked_for_four_times_a_second_and_leaves_only_while_the_answ
     assert_eq!(hold.decide(ms(2900), in_flight(true, true)), HoldVerdict::Holds);
     assert_eq!(hold.records_may_leave_until, ms(6750), "half of what the server waits for us, from the question on");
     assert_eq!(hold.decide(ms(6700), in_flight(true, true)), HoldVerdict::Holds);
-    assert!(matches!(hold.decide(ms(6750), in_flight(true, true)), HoldVerdict::Unproven(_)));
+    assert_eq!(hold.decide(ms(6750), in_flight(true, true)), HoldVerdict::Unproven);
 }
 
 #[test]
@@ -111,17 +111,25 @@ fn what_was_in_flight_goes_on_under_a_slot_that_was_free_until_it_was_taken() {
     hold.stream_ended(ms(1000));
     answer(&server, 1400, Holder::Nobody(AT));
     answer(&server, 1800, Holder::Walsender(9));
-    assert!(hold.was_held_until(&again(1750), AT, true) && !hold.was_held_until(&again(1900), AT, true));
-    assert!(hold.was_held_until(&again(1900), AT, false), "nothing is in flight, and nobody was seen");
-    assert!(!hold.was_held_until(&again(1750), Lsn::new(101), false), "another relay has moved the slot");
-    assert!(
-        !hold.was_held_until(&HeldSlot { released: Some(ms(1901)), ..again(2000) }, AT, false),
-        "another relay has held the slot"
-    );
+    let released = |at: u64| HeldSlot { released: Some(ms(at)), ..again(2000) };
+    let (idle, parked, sends) = (SinkState::Idle, SinkState::Parked, SinkState::Sends);
+    let mut held = |taken: HeldSlot, at: Lsn, sink: SinkState| hold.was_held_until(&taken, at, sink);
+    let unknown =
+        "another relay may have held the slot: nobody said whose it was for 0ns before this relay took it again";
+    assert_eq!((held(again(1750), AT, sends), held(again(1900), AT, sends)), (Ok(()), Err(unknown.to_owned())));
+    assert!(held(again(1900), AT, parked).is_err(), "the server does not say when the slot was released");
+    assert!(held(released(1899), AT, parked).is_ok() && held(released(1899), AT, sends).is_err());
+    assert!(held(again(1900), AT, idle).is_ok(), "nothing is in flight, and nobody was seen");
+    assert!(held(again(1750), Lsn::new(101), idle).is_err(), "another relay has moved the slot");
+    let said =
+        "another relay may have held the slot: it was released 1ms after this relay last knew that it was its own";
+    assert_eq!([idle, parked].map(|sink| held(released(1901), AT, sink)), [(); 2].map(|()| Err(said.to_owned())));
     hold.is_server_restarted = true;
-    assert!(hold.was_held_until(&HeldSlot { released: Some(ms(1901)), ..again(2000) }, AT, false));
+    let mut held = |taken: HeldSlot, at: Lsn, sink: SinkState| hold.was_held_until(&taken, at, sink);
+    assert!(held(released(1901), AT, idle).is_ok());
+    assert!(held(released(1899), AT, parked).is_err(), "its word counts from its own start on");
     answer(&server, 1500, Holder::Walsender(8));
-    assert!(!hold.was_held_until(&again(1750), AT, false));
+    assert_eq!(held(again(1750), AT, idle), Err("another relay holds the slot: process 8".to_owned()));
 }
 
 #[test]
@@ -278,15 +286,54 @@ fn a_stream_whose_walsender_is_gone_is_let_go() {
 }
 
 #[test]
-fn another_holder_another_server_and_silence_close() {
+fn another_holder_and_another_server_close_and_say_who_it_is() {
     let (mut hold, server) = taken(None);
-    answer(&server, 1100, Holder::Walsender(8));
-    assert!(matches!(hold.decide(ms(1200), in_flight(true, true)), HoldVerdict::TakenOver(_)));
-    answer(&server, 1200, Holder::Unknown);
-    assert!(matches!(hold.decide(ms(1300), in_flight(true, true)), HoldVerdict::Unproven(_)));
-    let (mut hold, _) = taken(None);
+    let who = Some("application_name walrelay/walrelay, from 10.0.0.3".to_owned());
+    server.answers.lock().unwrap().push_back(HolderAnswer { asked: ms(1100), holder: Holder::Walsender(8), who });
+    let said = "another relay holds the slot: process 8 (application_name walrelay/walrelay, from 10.0.0.3)";
+    assert_eq!(hold.decide(ms(1200), in_flight(true, true)), HoldVerdict::TakenOver(said.to_owned()));
+    answer(&server, 1200, Holder::Nobody(Lsn::new(101)));
+    let said = "another relay has moved the slot to 0/65; this one left it at 0/64";
+    assert_eq!(hold.decide(ms(1300), in_flight(true, true)), HoldVerdict::TakenOver(said.to_owned()));
+    answer(&server, 1300, Holder::Unknown);
+    assert!(matches!(hold.decide(ms(1400), in_flight(true, true)), HoldVerdict::OtherServer(_)));
+}
+
+#[test]
+fn silence_ends_nothing_and_the_answer_decides_however_late_it_comes() {
+    let (mut hold, server) = taken(None);
+    for now in (1000..3000).step_by(100) {
+        assert_eq!(hold.decide(ms(now), in_flight(true, true)), HoldVerdict::Holds);
+    }
+    for now in (3000..600_000).step_by(100) {
+        assert_eq!(hold.decide(ms(now), in_flight(true, true)), HoldVerdict::Unproven, "{now}");
+    }
+    assert_eq!(hold.unanswered_since, Some(ms(1000)));
+    assert!(server.asked.lock().unwrap().len() > 1900, "it goes on asking");
+    // Turns prove nothing any more, not even once nothing is in flight.
+    assert_eq!(hold.decide(ms(600_000), in_flight(false, false)), HoldVerdict::Holds);
+    assert!(!hold.is_proven(ms(600_000)));
+    answer(&server, 600_000, Holder::Walsender(7));
+    assert_eq!(hold.decide(ms(600_100), in_flight(true, true)), HoldVerdict::Holds);
+    assert!(hold.is_proven(ms(600_100)) && hold.unanswered_since != Some(ms(1000)));
+}
+
+#[test]
+fn a_slot_that_is_free_proves_nothing_once_another_relay_may_have_come_and_gone() {
+    let (mut hold, server) = taken(None);
     hold.stream_ended(ms(1000));
-    assert!(matches!(hold.decide(ms(1500), in_flight(true, false)), HoldVerdict::Unproven(_)), "it was frozen");
+    answer(&server, 1499, Holder::Nobody(AT));
+    assert_eq!(hold.decide(ms(1500), in_flight(true, false)), HoldVerdict::Holds);
+    assert_eq!(hold.records_may_leave_until, ms(1999));
+    answer(&server, 1999, Holder::Nobody(AT));
+    assert_eq!(hold.decide(ms(2000), in_flight(true, false)), HoldVerdict::Unproven);
+    answer(&server, 2200, Holder::Walsender(7));
+    assert_eq!(
+        hold.decide(ms(2250), in_flight(true, false)),
+        HoldVerdict::Holds,
+        "its walsender was there all the time"
+    );
+    assert_eq!(hold.records_may_leave_until, ms(2700));
 }
 
 #[test]
@@ -297,7 +344,7 @@ fn a_server_that_accepts_nobody_beside_our_stream_is_let_go() {
     hold.stream_ended(ms(1200));
     answer(&server, 1300, Holder::NotAccepting);
     assert_eq!(hold.decide(ms(1400), in_flight(true, true)), HoldVerdict::Holds);
-    assert!(matches!(hold.decide(ms(1700), in_flight(true, true)), HoldVerdict::Unproven(_)));
+    assert_eq!(hold.decide(ms(1700), in_flight(true, true)), HoldVerdict::Unproven);
 }
 
 #[test]
@@ -311,5 +358,6 @@ fn a_process_that_stood_still_asks_before_it_takes_a_row() {
     hold.decide(ms(90_010), in_flight(false, false));
     assert!(hold.records_may_leave_until > ms(90_010));
     assert_eq!(hold.decide(ms(200_000), in_flight(false, false)), HoldVerdict::Holds);
-    assert!(matches!(hold.decide(ms(205_000), in_flight(false, false)), HoldVerdict::Unproven(_)), "nobody answers");
+    assert_eq!(hold.decide(ms(205_000), in_flight(false, false)), HoldVerdict::Holds, "nobody answers");
+    assert!(!hold.is_proven(ms(205_000)), "no row is taken");
 }

@@ -13,7 +13,7 @@
 //!
 //! A refused batch ends its producer (`enable.gapless.guarantee`), so that no record behind it gets in. The sink waits for the reports of
 //! that producer, starts a new one, and hands it the failed records again. The other partitions lose a round trip, and no record with a
-//! known outcome repeats. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go in
+//! known outcome repeats. A parked sink is one all of whose producers have ended at once. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go in
 //! smaller batches in the next transactions, until the record at fault is known.
 //!
 //! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
@@ -88,6 +88,16 @@ const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
 /// How long the sink waits for the cluster's answer about a topic before it does other things.
 const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
+/// Whether the sink's producers may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SinkState {
+    Open,
+    /// The producers are purged and get nothing any more, and the sink has their records, until [`Sink::unpark`].
+    Parked,
+    /// The producers are purged, and the records are forgotten. The sink takes nothing before [`Sink::restart`].
+    Closed,
+}
+
 /// The sink of Kafka.
 pub struct KafkaSink {
     settings: KafkaSettings,
@@ -101,8 +111,7 @@ pub struct KafkaSink {
     hold: Hold,
     /// Whether a record's time is its row's, so that the row is at fault if brokers refuse it.
     times_are_rows: bool,
-    /// The sink is closed: it takes nothing before [`Sink::restart`].
-    closed: bool,
+    state: SinkState,
     /// The time of the last poll.
     now: Instant,
     /// An empty list for reports, whose memory is used again.
@@ -158,7 +167,7 @@ impl KafkaSink {
             sockets: Sockets::to(ports(&settings.brokers)),
             hold: Hold::default(),
             times_are_rows: true,
-            closed: false,
+            state: SinkState::Open,
             settings,
             producers,
             retired: Vec::new(),
@@ -206,6 +215,13 @@ impl KafkaSink {
         self.producers.all().chain(self.retired.iter().map(|(client, _)| client))
     }
 
+    /// Purges the records of all producers: no record leaves the process any more, nor the kernel.
+    fn purge(&self) {
+        self.sockets.empty_at_close();
+        purge_all(self.clients().map(Client::shared));
+        self.sockets.reset();
+    }
+
     /// Forgets all records in flight.
     fn forget(&mut self) {
         take_reports(&mut Vec::new());
@@ -233,7 +249,7 @@ impl Sink for KafkaSink {
     }
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if self.closed || !self.has_room(record.held_bytes() as u64) {
+        if self.state != SinkState::Open || !self.has_room(record.held_bytes() as u64) {
             return Enqueue::Full;
         }
         if !self.topics.is_last(record.topic)
@@ -264,8 +280,14 @@ impl Sink for KafkaSink {
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         self.now = Instant::now();
-        if self.closed {
-            return;
+        match self.state {
+            SinkState::Open => {}
+            SinkState::Parked => {
+                // The purge's reports bring the records back into their partitions' queues.
+                self.serve(each);
+                return;
+            }
+            SinkState::Closed => return,
         }
         if self.partitions.in_flight().records > 0 {
             self.sockets.look(self.now);
@@ -295,6 +317,10 @@ impl Sink for KafkaSink {
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
         let Some((at, place)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
+        if self.state == SinkState::Parked && matches!(resolution, Resolution::ReplaceWith(..)) {
+            // It may be handed over at once.
+            return Enqueue::Full;
+        }
         let to = match resolution {
             Resolution::ReplaceWith(record, _) if record.topic != self.topics.name(place.topic) => {
                 if let Err(failure) = self.resolve_topic(record.topic) {
@@ -337,13 +363,30 @@ impl Sink for KafkaSink {
 
     /// Purges the records of all producers, in librdkafka's queues and in the kernel.
     fn close(&mut self) {
-        if std::mem::replace(&mut self.closed, true) {
+        if self.state == SinkState::Closed {
             return;
         }
-        self.sockets.empty_at_close();
-        purge_all(self.clients().map(Client::shared));
-        self.sockets.reset();
+        self.state = SinkState::Closed;
+        self.purge();
         self.forget();
+    }
+
+    /// Purges as [`KafkaSink::close`] does. The producers that were purged stay until [`KafkaSink::unpark`], and get nothing any more:
+    /// polls bring the records back from them.
+    fn park(&mut self) {
+        if self.state == SinkState::Open && !self.transactions.are_used() {
+            self.state = SinkState::Parked;
+            self.purge();
+        }
+    }
+
+    fn unpark(&mut self) -> Result<(), Failure> {
+        if self.state == SinkState::Parked {
+            self.replace_purged()?;
+            self.state = SinkState::Open;
+            self.note_report();
+        }
+        Ok(())
     }
 
     /// The relay closes the sink in time. The hold bounds how long the sink's questions may take.
@@ -365,7 +408,7 @@ impl Sink for KafkaSink {
             None => Producers::new(&self.settings, self.producers.count()).map_err(errors::client)?,
         };
         self.replace(fresh);
-        self.closed = false;
+        self.state = SinkState::Open;
         self.note_report();
         Ok(())
     }
@@ -538,6 +581,46 @@ mod tests {
             assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken));
             assert_eq!(sink.partitions.is_open(0), !waits, "{rows:?}, {delivered} delivered before");
         }
+    }
+
+    #[test]
+    fn a_parked_sink_sends_nothing_and_goes_on_in_order_with_all_that_it_has() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("orders", 1, 1).unwrap();
+        let mut sink = sink(&cluster.bootstrap_servers());
+        let tag = |number| Tag { token: Token { transaction: number, tick: 0, topic: 0 }, origin: Origin::default() };
+        let mut delivered = Vec::new();
+        let serve = |sink: &mut KafkaSink, delivered: &mut Vec<u32>| {
+            sink.on_idle(Rows::Live);
+            sink.poll(&mut |report| match report {
+                Report::Delivered(run) => delivered.push(run.token.transaction),
+                other @ (Report::Refused(_) | Report::Failed(_)) => panic!("{other:?}"),
+            });
+        };
+        let until = Instant::now() + Duration::from_mins(1);
+        while !matches!(sink.try_enqueue(&record("orders"), tag(0)), Enqueue::Taken) {
+            assert!(Instant::now() < until, "{:?}", sink.problem());
+        }
+        while delivered.is_empty() && Instant::now() < until {
+            serve(&mut sink, &mut delivered);
+        }
+        cluster.broker_round_trip_time(-1, Duration::from_millis(700)).unwrap();
+        // Some are under way then, and some wait.
+        (1..=20).for_each(|number| assert!(matches!(sink.try_enqueue(&record("orders"), tag(number)), Enqueue::Taken)));
+        serve(&mut sink, &mut delivered);
+        sink.park();
+        let parked = Instant::now();
+        while parked.elapsed() < Duration::from_secs(3) {
+            assert!(matches!(sink.try_enqueue(&record("orders"), tag(21)), Enqueue::Full));
+            serve(&mut sink, &mut delivered);
+        }
+        assert_eq!((delivered.as_slice(), sink.in_flight().records), ([0].as_slice(), 20));
+        sink.unpark().unwrap();
+        assert!(matches!(sink.try_enqueue(&record("orders"), tag(21)), Enqueue::Taken));
+        while sink.in_flight().records > 0 && Instant::now() < until {
+            serve(&mut sink, &mut delivered);
+        }
+        assert_eq!(delivered, (0..=21).collect::<Vec<_>>(), "{:?}", sink.problem());
     }
 
     /// As a broker refuses each new producer of a user who may write nothing.

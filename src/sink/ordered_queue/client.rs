@@ -188,6 +188,17 @@ impl Sink for QueueSink {
         self.sender.restart();
     }
 
+    /// Without a hold, the thread drops the client, and its records wait again. The thread looks at the hold by itself, so nothing has to be
+    /// waited for.
+    fn park(&mut self) {
+        self.hold_until(Some(Duration::ZERO));
+    }
+
+    /// The next hold lets a client begin.
+    fn unpark(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     fn alone_from(&mut self, lsn: Lsn) {
         self.sender.alone_from(lsn);
     }
@@ -324,6 +335,23 @@ mod tests {
         sink.hold_until(Some(since_boot() + Duration::from_mins(2)));
         assert!(did.recv_timeout(Duration::from_millis(300)).is_err(), "a longer hold ends nothing");
         assert_eq!(sink.in_flight().records, 2);
+    }
+
+    #[test]
+    fn a_parked_sink_has_no_client_and_keeps_its_records() {
+        use crate::sink::hold::since_boot;
+        let (mut sink, did) = sink();
+        assert_eq!(next(&did), Did::Began);
+        assert!(matches!(sink.try_enqueue(&record(), TAG), Enqueue::Taken));
+        sink.on_idle(Rows::Live);
+        assert_eq!(next(&did), Did::Took(1));
+        sink.park();
+        assert_eq!([next(&did), next(&did)], [Did::Ended, Did::Ended]);
+        assert!(did.recv_timeout(Duration::from_millis(300)).is_err(), "none begins");
+        assert_eq!(sink.in_flight().records, 1);
+        sink.unpark().unwrap();
+        sink.hold_until(Some(since_boot() + Duration::from_mins(1)));
+        assert_eq!([next(&did), next(&did)], [Did::Began, Did::Took(1)]);
     }
 
     #[test]

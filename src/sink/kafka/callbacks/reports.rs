@@ -12,7 +12,7 @@ use super::super::{KafkaSink, errors};
 use super::{Reported, events, take_reports};
 use crate::sink::{Delivered, Failure, FailureClass, OwnedRecord, RefusalId, Refused, Report};
 use rdkafka::producer::{Producer, PurgeConfig};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long the sink waits for the reports of an ended producer. After that it purges the producer's records and sends them again.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
@@ -196,6 +196,22 @@ impl KafkaSink {
             let fatal = self.producers.fatal(producer);
             return Err(fatal.unwrap_or_else(|| errors::client("the Kafka producer has ended")));
         }
+        self.put_new_producer(producer)
+    }
+
+    /// Puts new producers in the place of all, which were purged. Each partition has to be proven again. The old ones stay until their last
+    /// reports have come.
+    pub(in crate::sink::kafka) fn replace_purged(&mut self) -> Result<(), Failure> {
+        self.now = Instant::now();
+        for producer in 0..self.producers.count() {
+            self.put_new_producer(producer)?;
+        }
+        let isolating = self.producers.take_isolating(|_| true);
+        self.renew_isolating(isolating);
+        Ok(())
+    }
+
+    fn put_new_producer(&mut self, producer: u8) -> Result<(), Failure> {
         let fresh = self.settings.producer().map_err(errors::client)?;
         let old = self.producers.replace(producer, fresh).map_err(errors::client)?;
         self.retire_later(old);
