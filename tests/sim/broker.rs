@@ -90,6 +90,10 @@ pub(crate) struct Producer {
     fatal: bool,
     /// Nobody listens to it any more.
     given_up: bool,
+    /// It has no connection, and keeps what it has.
+    parked: bool,
+    /// The last row of each partition whose report was heard.
+    heard: BTreeMap<Partition, usize>,
     /// What is on its way arrives until then or never.
     lingers_until: Duration,
     pub(crate) taken: Taken,
@@ -120,9 +124,11 @@ struct Told {
     tag: Tag,
     bytes: u64,
     outcome: Result<(), Failure>,
+    /// Where the record is stored that is reported as delivered.
+    stored: Option<(Partition, Queued)>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Queued {
     number: usize,
     dead_letter: bool,
@@ -182,6 +188,8 @@ impl Broker {
             suspects: BTreeSet::new(),
             fatal: false,
             given_up: false,
+            parked: false,
+            heard: BTreeMap::new(),
             lingers_until: Duration::MAX,
             taken,
             refused: u64::MAX,
@@ -395,6 +403,36 @@ impl Broker {
         producer.queues.values_mut().for_each(VecDeque::clear);
     }
 
+    /// Its connection is closed, and it keeps what it has. Reports that it has not heard are lost, from any of each partition on: those
+    /// records wait again, in front.
+    pub(crate) fn park(&mut self, producer: usize, dice: &mut Dice) {
+        let producer = &mut self.producers[producer];
+        producer.parked = true;
+        let partitions: BTreeSet<Partition> =
+            producer.reports.iter().filter_map(|(_, told)| told.stored.as_ref()).map(|(at, _)| at.clone()).collect();
+        // Whoever waits for a decision on its first record has heard of all before it.
+        for partition in partitions.into_iter().filter(|partition| !producer.waits(partition)).collect::<Vec<_>>() {
+            let heard = producer.heard.get(&partition).copied();
+            let is_its = |told: &Told| {
+                let stored = told.stored.as_ref().filter(|(at, _)| *at == partition);
+                // A dead letter's place among others' is not known by its row.
+                stored.is_some_and(|(_, it)| !it.dead_letter && heard.is_none_or(|heard| heard < it.number))
+            };
+            let mut its: Vec<(Duration, Told)> = producer.reports.extract_if(.., |(_, told)| is_its(told)).collect();
+            its.sort_by_key(|(_, told)| told.stored.as_ref().map(|(_, it)| it.number));
+            let lost = its.split_off(dice.index(its.len() + 1));
+            producer.reports.extend(its);
+            let queue = producer.queues.entry(partition).or_default();
+            let again = lost.into_iter().filter_map(|(_, told)| told.stored);
+            again.rev().for_each(|(_, queued)| queue.push_front(Queued { releases: None, ..queued }));
+        }
+    }
+
+    /// It has connections again.
+    pub(crate) fn unpark(&mut self, producer: usize) {
+        self.producers[producer].parked = false;
+    }
+
     /// Whether nothing is on its way any more.
     pub(crate) fn is_empty(&self) -> bool {
         self.producers.iter().all(|producer| producer.queues.values().all(VecDeque::is_empty))
@@ -421,6 +459,10 @@ impl Broker {
         for report in &due {
             producer.in_flight.records -= 1;
             producer.in_flight.bytes -= report.bytes;
+            if let Some((partition, Queued { number, .. })) = &report.stored {
+                let last = producer.heard.entry(partition.clone()).or_default();
+                *last = (*last).max(*number);
+            }
         }
         refused.extend(in_runs(due));
         refused
@@ -437,7 +479,7 @@ impl Broker {
 /// Reports of equal token and good outcome that follow each other come as one.
 fn in_runs(told: Vec<Told>) -> Vec<Report> {
     let mut reports: Vec<Report> = Vec::new();
-    for Told { tag: Tag { token, .. }, bytes, outcome } in told {
+    for Told { tag: Tag { token, .. }, bytes, outcome, .. } in told {
         match (outcome, reports.last_mut()) {
             (Err(failure), _) => reports.push(Report::Failed(failure)),
             (Ok(()), Some(Report::Delivered(run))) if run.token == token => {
@@ -453,9 +495,11 @@ fn in_runs(told: Vec<Told>) -> Vec<Report> {
 impl Producer {
     /// The partitions that a batch may be sent to.
     fn able<'a>(&'a self, now: Duration, held: &'a BTreeSet<usize>) -> impl Iterator<Item = &'a Partition> {
+        let is_connected = !self.parked;
         let able = move |(partition, queue): &(&Partition, &VecDeque<Queued>)| {
             let is_free = |queued: &Queued| !held.contains(&queued.number);
-            queue.front().is_some_and(is_free)
+            is_connected
+                && queue.front().is_some_and(is_free)
                 && !self.waits(partition)
                 && self.paused.get(*partition).is_none_or(|until| now >= *until)
         };
@@ -548,10 +592,12 @@ impl Producer {
     ) {
         let Client { report, later, .. } = self.settings;
         let late = dice.below(report + 1) * if dice.one_in(later) { 100 } else { 1 };
-        for Queued { number, dead_letter, bytes, tag, .. } in batch {
+        for queued in batch {
+            let Queued { number, dead_letter, bytes, tag, .. } = queued;
             self.put(partition, (number, dead_letter), (wal, truth));
             if !self.given_up {
-                let delivered = Told { tag, bytes, outcome: Ok(()) };
+                let stored = Some((partition.clone(), queued));
+                let delivered = Told { tag, bytes, outcome: Ok(()), stored };
                 self.reports.push((now + Duration::from_millis(late), delivered));
             }
         }
@@ -624,7 +670,7 @@ impl Producer {
         }
         let Queued { bytes, tag, .. } = *queued;
         let outcome = Err(failure.clone());
-        self.reports.push((now, Told { tag, bytes, outcome }));
+        self.reports.push((now, Told { tag, bytes, outcome, stored: None }));
     }
 }
 

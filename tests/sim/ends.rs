@@ -6,6 +6,7 @@ use crate::postgres::{Delivery, Postgres, read_status};
 use crate::transactions::Transaction;
 use crate::truth::{Taken, identify};
 use crate::world::World;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::{Error, Upstream};
@@ -26,7 +27,7 @@ pub(crate) struct SimClock(pub(crate) Shared);
 
 impl Clock for SimClock {
     fn now(&self) -> Instant {
-        self.0.base + self.0.now()
+        self.0.base + self.0.seen_now()
     }
 
     fn since_boot(&self) -> Duration {
@@ -39,6 +40,7 @@ impl Clock for SimClock {
     }
 
     fn pause(&self, duration: Duration) {
+        self.0.here(|machine| machine.called = None);
         self.0.wait(duration);
         self.0.step();
     }
@@ -50,6 +52,9 @@ pub(crate) struct SimSink {
     producer: usize,
     /// In place of the broker's producer, but for what it has taken.
     lanes: Option<Lanes>,
+    /// Topics that it has asked the cluster for.
+    topics: BTreeSet<String>,
+    parked: bool,
 }
 
 impl SimSink {
@@ -61,7 +66,22 @@ impl SimSink {
             world.broker.producers[producer].transaction = world.nature.exactly_once.then(Transaction::default);
             (producer, lanes)
         });
-        Self { shared: shared.clone(), producer, lanes }
+        Self { shared: shared.clone(), producer, lanes, topics: BTreeSet::new(), parked: false }
+    }
+
+    /// A call that waits for somebody, now and then for long. Meanwhile the client's threads go on, and so does the other machine.
+    fn may_wait(&self) {
+        let mut left = self.shared.with(World::call_takes);
+        if !left.is_zero() {
+            let now = self.shared.now();
+            self.shared.here(|machine| *machine.called.get_or_insert(now));
+        }
+        while !left.is_zero() {
+            let piece = left.min(Duration::from_millis(100));
+            self.shared.wait(piece);
+            self.shared.step();
+            left -= piece;
+        }
     }
 
     pub(crate) fn producer(&self) -> usize {
@@ -80,8 +100,15 @@ impl SimSink {
 impl Sink for SimSink {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let in_flight = self.in_flight().records;
-        let Self { shared, producer, lanes } = self;
+        if self.topics.insert(record.topic.to_owned()) {
+            // The first record of a topic asks the cluster for it.
+            self.may_wait();
+        }
+        let Self { shared, producer, lanes, parked, .. } = self;
         let (producer, base) = (*producer, shared.base);
+        if *parked {
+            return Enqueue::Full;
+        }
         shared.with(|world| {
             if in_flight > 0 && world.dice.one_in(30) {
                 return Enqueue::Full;
@@ -108,7 +135,8 @@ impl Sink for SimSink {
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
-        let Self { shared, producer, lanes } = self;
+        self.may_wait();
+        let Self { shared, producer, lanes, .. } = self;
         let base = shared.base;
         let reports = shared.with(|world| {
             if let Some(lanes) = lanes {
@@ -126,8 +154,11 @@ impl Sink for SimSink {
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Self { shared, lanes, producer } = self;
+        let Self { shared, lanes, producer, parked, .. } = self;
         let base = shared.base;
+        if *parked && matches!(resolution, Resolution::ReplaceWith(..)) {
+            return Enqueue::Full;
+        }
         shared.with(|world| {
             let now = base + world.now;
             let enqueue = if let Some(lanes) = lanes {
@@ -145,8 +176,42 @@ impl Sink for SimSink {
         })
     }
 
+    /// What has not arrived does not arrive any more; what has arrived and was not reported comes again.
+    fn park(&mut self) {
+        let Self { shared, producer, lanes, parked, .. } = self;
+        let base = shared.base;
+        *parked = true;
+        shared.with(|world| {
+            world.counts.parked += 1;
+            if matches!(world.nature.mutant, Some(Mutant::ClosedLate | Mutant::NotClosed | Mutant::ParkedSends)) {
+                return;
+            }
+            match lanes {
+                Some(lanes) => {
+                    let now = base + world.now;
+                    lanes.park(world, now);
+                }
+                None => world.broker.park(*producer, &mut world.dice),
+            }
+        });
+    }
+
+    fn unpark(&mut self) -> Result<(), Failure> {
+        let Self { shared, producer, lanes, parked, .. } = self;
+        let base = shared.base;
+        *parked = false;
+        shared.with(|world| match lanes {
+            Some(lanes) => {
+                let now = base + world.now;
+                lanes.unpark(world, now);
+            }
+            None => world.broker.unpark(*producer),
+        });
+        Ok(())
+    }
+
     fn close(&mut self) {
-        let Self { shared, producer, lanes } = self;
+        let Self { shared, producer, lanes, .. } = self;
         shared.with(|world| {
             if matches!(world.nature.mutant, Some(Mutant::ClosedLate | Mutant::NotClosed)) {
                 return;
@@ -173,7 +238,9 @@ impl Sink for SimSink {
     }
 
     fn restart(&mut self) -> Result<(), Failure> {
-        let Self { shared, producer, lanes } = self;
+        self.topics.clear();
+        let Self { shared, producer, lanes, parked, .. } = self;
+        *parked = false;
         let base = shared.base;
         let mutant = shared.with(|world| world.nature.mutant);
         if mutant == Some(Mutant::ClosedLate) && shared.here(|machine| !machine.streaming) {
@@ -303,6 +370,7 @@ impl Upstream for SimStream {
     }
 
     fn read(&mut self, patience: Duration) -> Result<usize, Error> {
+        self.shared.here(|machine| machine.called = None);
         self.shared.step();
         let length = self.deliver()?;
         if length > 0 {

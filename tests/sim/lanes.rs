@@ -38,6 +38,10 @@ pub(crate) enum Mutant {
     NotClosed,
     /// The relay forgets the records in flight when it closes the sink, and not once the connection is closed.
     ForgottenFirst,
+    /// A sink that is parked goes on sending.
+    ParkedSends,
+    /// The relay does not see that a call took long before its turn is over.
+    EndlessTurn,
     /// A relay that takes the slot sends at once.
     NoSecond,
     /// The clock does not count the time for which the machine stands still.
@@ -58,6 +62,9 @@ pub(crate) struct Lanes {
     senders: Vec<u64>,
     isolating: Option<u64>,
     retired: Vec<(u64, Duration)>,
+    parked: bool,
+    /// Reports that came while it was parked.
+    late: Vec<Report>,
     settings: Client,
     /// A lane's producer ended of itself, and would again: nothing is taken before a restart.
     fruitless: bool,
@@ -123,6 +130,8 @@ impl Lanes {
             senders,
             isolating: None,
             retired: Vec::new(),
+            parked: false,
+            late: Vec::new(),
             settings,
             fruitless: false,
             mutant: world.nature.mutant,
@@ -211,12 +220,15 @@ impl Lanes {
 
     /// What there is to report.
     pub(crate) fn poll(&mut self, world: &mut World, now: Instant) -> Vec<Report> {
-        let mut reports = Vec::new();
+        let mut reports = std::mem::take(&mut self.late);
         let retired = self.retired.iter().map(|(id, _)| *id);
         let all: Vec<u64> = self.senders.iter().copied().chain(self.isolating).chain(retired).collect();
         for id in all {
             let told = world.cluster.answers(id, world.now, &mut world.dice);
             self.take(told, now, &mut reports);
+        }
+        if self.parked {
+            return reports;
         }
         self.renew(world, now, &mut reports);
         self.again(world, now);
@@ -306,6 +318,36 @@ impl Lanes {
         self.senders.iter().chain(&self.isolating).chain(retired).for_each(|id| world.cluster.close(*id));
     }
 
+    /// All producers are purged, and nothing of theirs is on its way any more.
+    pub(crate) fn park(&mut self, world: &mut World, now: Instant) {
+        self.parked = true;
+        let retired = self.retired.iter().map(|(id, _)| *id);
+        let all: Vec<u64> = self.senders.iter().copied().chain(self.isolating).chain(retired).collect();
+        let mut reports = Vec::new();
+        for id in all {
+            // What has been answered is heard before.
+            let mut told = world.cluster.answers(id, world.now, &mut world.dice);
+            told.extend(world.cluster.purge(id, true));
+            world.cluster.close(id);
+            self.take(told, now, &mut reports);
+        }
+        self.late.extend(reports);
+    }
+
+    /// New producers take the places of those that were purged.
+    pub(crate) fn unpark(&mut self, world: &mut World, now: Instant) {
+        if !std::mem::take(&mut self.parked) {
+            return;
+        }
+        for lane in 0..self.senders.len() {
+            self.senders[lane] = connect(&mut world.cluster, self.settings, self.machine);
+            self.partitions.producer_renewed(u8::try_from(lane).unwrap(), now);
+        }
+        self.retired.clear();
+        self.isolating = None;
+        self.partitions.isolating_renewed(now);
+    }
+
     /// Everything that was taken is given up.
     pub(crate) fn restart(&mut self, world: &mut World, now: Instant) {
         let lanes = self.senders.len();
@@ -313,6 +355,8 @@ impl Lanes {
         self.give_up(world);
         self.senders = (0..lanes).map(|_| connect(&mut world.cluster, self.settings, self.machine)).collect();
         self.partitions.forget(now);
+        self.parked = false;
+        self.late.clear();
         self.aside.clear();
         self.tags.clear();
         self.fruitless = false;

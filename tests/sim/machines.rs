@@ -44,6 +44,8 @@ pub(crate) struct Machine {
     pub(crate) paused_until: Duration,
     /// For how long it has stood still.
     pub(crate) paused: Duration,
+    /// When the first long call of the present turn began: see [`Mutant::EndlessTurn`].
+    pub(crate) called: Option<Duration>,
     /// How often the time was asked for since it passed.
     spins: u32,
 }
@@ -100,6 +102,15 @@ impl Shared {
             assert!(*spins < SPIN, "SPIN: the time is asked for again and again, and nobody waits");
             world.now
         })
+    }
+
+    /// The same, as the relay sees it.
+    pub(crate) fn seen_now(&self) -> Duration {
+        let now = self.now();
+        match self.with(|world| (world.nature.mutant, world.machines[self.machine].called)) {
+            (Some(Mutant::EndlessTurn), Some(called)) => called,
+            _ => now,
+        }
     }
 
     /// The same by a clock that counts the time for which a machine stands still.

@@ -57,6 +57,8 @@ pub(crate) struct Nature {
     pub(crate) no_server: u64,
     /// Once in so many waits: the machine stands still.
     pub(crate) pause: u64,
+    /// Once in so many calls of the sink that wait for somebody: one takes long.
+    pub(crate) long_call: u64,
     /// Once in so many acquisitions: the connection fails before the stream is handed over.
     pub(crate) no_control: u64,
     pub(crate) client: Option<Client>,
@@ -169,6 +171,7 @@ impl Nature {
             cut_off: sometimes(100, dice),
             no_server: sometimes(100, dice),
             pause: sometimes(500, dice),
+            long_call: sometimes(20, dice),
             no_control: sometimes(3, dice),
             client: Some(Client {
                 batch: dice.pick(&[500, 10_000, 1_000_000]),

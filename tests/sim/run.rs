@@ -21,14 +21,22 @@ pub(crate) fn run_with(seed: u64, mutant: Option<Mutant>) -> (Counts, u64) {
     let mut dice = Dice::new(seed ^ 0x5EED);
     // By the seed itself, so that other draws stay as they are.
     let mut nature = Nature { mutant, no_note: seed % 3 * 3, ..Nature::random(&mut dice) };
-    if matches!(mutant, Some(Mutant::ClosedLate | Mutant::NotClosed | Mutant::NoSecond | Mutant::StoppedClock)) {
+    let of_the_hold =
+        [Mutant::ClosedLate, Mutant::NotClosed, Mutant::ParkedSends, Mutant::NoSecond, Mutant::StoppedClock];
+    if mutant.is_some_and(|mutant| of_the_hold.contains(&mutant)) {
         // It shows only beside another relay, and where nothing fences.
         (nature.standby, nature.exactly_once, nature.lanes) = (true, false, 0);
         if mutant == Some(Mutant::StoppedClock) {
             nature.pause = 200;
         }
     }
-    if mutant == Some(Mutant::Unproven) {
+    if mutant == Some(Mutant::EndlessTurn) {
+        nature.long_call = 2;
+    }
+    if mutant == Some(Mutant::NotHeld) {
+        (nature.bad_row, nature.long_call) = (20, 0);
+    }
+    if matches!(mutant, Some(Mutant::Unproven | Mutant::NotHeld)) {
         // It shows only with Kafka's partitions, and another relay would only end runs early.
         (nature.standby, nature.exactly_once, nature.lanes) = (false, false, nature.lanes.max(1));
     }

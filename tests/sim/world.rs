@@ -32,6 +32,12 @@ const LONGEST: Duration = Duration::from_hours(2);
 /// Longest time between two status updates: the relay's second, and what waits may take here.
 const SILENCE: Duration = Duration::from_secs(4);
 
+/// The same where calls take up to [`LONG_CALL`]: a turn ends behind one of them, and may have one more before and after its frames.
+const SILENCE_OF_LONG_CALLS: Duration = Duration::from_secs(14);
+
+/// How long a call of the sink may take, in milliseconds.
+const LONG_CALL: (u64, u64) = (50, 3000);
+
 /// A machine that stood still goes on this soon once nothing is broken any more.
 const SOON: Duration = Duration::from_millis(10);
 
@@ -100,6 +106,9 @@ pub(crate) struct Counts {
     pub(crate) failed_notes: u64,
     /// Refused requests of several records, each of which was searched for what is to blame.
     pub(crate) searches: u64,
+    /// Sinks that were parked, since nobody said who holds the slot, and calls that took long.
+    pub(crate) parked: u64,
+    pub(crate) long_calls: u64,
 }
 
 impl World {
@@ -450,6 +459,15 @@ impl World {
         (!run.is_empty()).then(|| run[self.dice.index(run.len())])
     }
 
+    /// How long a call of a sink takes that waits for somebody.
+    pub(crate) fn call_takes(&mut self) -> Duration {
+        if self.calm_since.is_some() || !self.dice.one_in(self.nature.long_call) {
+            return Duration::ZERO;
+        }
+        self.counts.long_calls += 1;
+        Duration::from_millis(self.dice.between(LONG_CALL.0, LONG_CALL.1))
+    }
+
     /// What must hold at every step.
     fn look(&mut self) {
         if let Some(sender) = self.postgres.sender.as_ref().filter(|sender| sender.is_alive())
@@ -459,7 +477,8 @@ impl World {
         {
             // What has arrived counts, whether or not it was read. A machine that stands still says nothing.
             let silent = self.now.saturating_sub(sender.heard.max(machine.paused_until));
-            assert!(silent < SILENCE, "no status update for {silent:?}");
+            let most = if self.nature.long_call > 0 { SILENCE_OF_LONG_CALLS } else { SILENCE };
+            assert!(silent < most, "SILENT: no status update for {silent:?}");
         }
         assert!(self.now < LONGEST, "STALL: it does not come to an end: {self}");
         let Some(calm) = self.calm_since else { return };
@@ -528,6 +547,8 @@ impl Counts {
             notes,
             failed_notes,
             searches,
+            parked,
+            long_calls,
         } = self;
         [
             connections,
@@ -552,6 +573,8 @@ impl Counts {
             notes,
             failed_notes,
             searches,
+            parked,
+            long_calls,
         ]
     }
 
