@@ -451,7 +451,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     }
 }
 
-/// Returns the failure that says more: a record's own refusal ranks above the failures that follow from it.
+/// Returns the failure that says more.
 fn worse(one: Option<Failure>, other: Failure) -> Failure {
     match one {
         Some(one) if one.class.rank() >= other.class.rank() => one,

@@ -477,6 +477,11 @@ pub trait Sink {
         Reach::There(Vec::new())
     }
 
+    /// Whether the destination answers, for a relay that waits for its slot and calls this again and again. It asks once a second at most.
+    fn is_reachable(&mut self) -> bool {
+        matches!(self.reach(Duration::from_secs(1)), Reach::There(_))
+    }
+
     /// How long a transaction may stay open. `None`: the destination has no transactions. If it has, a record counts as published only
     /// after [`Sink::commit`], and the sink takes nothing before [`Sink::init_transactions`] is done, after each restart too.
     fn transaction_timeout(&self) -> Option<Duration> {
@@ -537,6 +542,7 @@ macro_rules! hand_on {
     (@ $self:ident, $sink:expr, reach) => {
         fn reach(&mut $self, patience: std::time::Duration) -> $crate::sink::Reach { $sink.reach(patience) }
     };
+    (@ $self:ident, $sink:expr, is_reachable) => { fn is_reachable(&mut $self) -> bool { $sink.is_reachable() } };
     (@ $self:ident, $sink:expr, init_transactions) => {
         fn init_transactions(&mut $self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Initialized, $crate::sink::Failure> {
             $sink.init_transactions(owner)
@@ -567,5 +573,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, is_reachable, producers, transaction_timeout, init_transactions, commit, abandon);
 }

@@ -68,6 +68,11 @@ impl OwnedRecord {
         &self.topic
     }
 
+    /// The partition that the record asks for.
+    pub fn partition(&self) -> Option<i32> {
+        self.partition
+    }
+
     /// Sets the time and the partition.
     pub fn restore(&mut self, timestamp_millis: i64, partition: Option<i32>) {
         (self.timestamp_millis, self.partition) = (timestamp_millis, partition);

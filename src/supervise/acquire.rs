@@ -19,14 +19,11 @@ use crate::pg::slot_sighting::Witness;
 use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WAITS};
-use crate::sink::{Reach, Sink};
+use crate::sink::Sink;
 use std::time::Duration;
 
 /// The time between two attempts at a slot that another process reads. A standby takes over within this time.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
-
-/// The time that the destination has to answer a waiting relay that asks whether it is reachable.
-const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The time between two queries whether a shard may be read yet. Each query opens two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
@@ -304,10 +301,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             waits += 1;
             held = Some(self.relay.clock().since_boot());
             idle(self.relay, SLOT_RETRY)?;
-            while waits > OTHERS_AFTER
-                && !self.relay.may_stop()
-                && !matches!(self.relay.sink_mut().reach(REACHED_WITHIN), Reach::There(_))
-            {
+            while waits > OTHERS_AFTER && !self.relay.may_stop() && !self.relay.sink_mut().is_reachable() {
                 // A relay that cannot publish leaves the slot to others.
                 idle(self.relay, SLOT_RETRY)?;
             }

@@ -33,6 +33,7 @@ mod dry_run;
 mod exactly_once;
 mod failover;
 mod first_batch;
+mod first_topics;
 mod hints;
 mod idle;
 mod locks;

@@ -1,7 +1,9 @@
 //! A second relay on the same slot.
 
-use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::kafka::{self, Kafka, shared_kafka};
+use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
+use walrelay_dev::tap::Tap;
 
 use crate::lane::{LONG, Lane, OUTBOX, wait_events};
 use crate::load::Load;
@@ -40,6 +42,36 @@ fn a_waiting_relay_stops_on_request() {
     let mut waiting = lane.relay(&[]);
     wait_until(LONG, "it to wait", || Ok(waiting.status().is_ok_and(|status| status["state"] == "waiting-for-slot")))
         .unwrap();
+    assert_eq!(waiting.terminate(LONG).unwrap().code, 0, "{}", waiting.log());
+}
+
+/// The brokers' addresses are others than `--brokers`, as behind most load balancers.
+#[test]
+fn a_waiting_relay_opens_no_further_connections_to_kafka_and_takes_over() {
+    let [bootstrap, advertised] = [(); 2].map(|()| Tap::listen().unwrap());
+    let options = kafka::Options { advertise_through: Some(advertised.port()), ..kafka::Options::default() };
+    let kafka = Kafka::start(&options).unwrap();
+    [&bootstrap, &advertised].iter().for_each(|tap| tap.set_target(kafka.tap_target()));
+    let mut lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(OUTBOX, "outbox");
+    let mut active = lane.streaming(&[]);
+    lane.brokers = bootstrap.address();
+    let mut waiting = lane.relay(&[]);
+    let waits = |seconds: f64| {
+        let found = wait_until(LONG, "it to have waited", || {
+            let waits = |status: serde_json::Value| {
+                status["state"] == "waiting-for-slot" && status["uptime_seconds"].as_f64() > Some(seconds)
+            };
+            Ok(waiting.status().is_ok_and(waits))
+        });
+        found.unwrap_or_else(|error| panic!("{error}: {}", waiting.log()));
+        bootstrap.accepted() + advertised.accepted()
+    };
+    let (before, after) = (waits(12.0), waits(30.0));
+    assert_eq!(before, after, "{}", waiting.log());
+    assert_eq!(active.terminate(LONG).unwrap().code, 0, "{}", active.log());
+    waiting.wait_streaming(LONG).unwrap();
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', '123')");
+    assert_eq!(lane.ids("order"), ["1"]);
     assert_eq!(waiting.terminate(LONG).unwrap().code, 0, "{}", waiting.log());
 }
 

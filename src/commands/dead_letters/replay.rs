@@ -178,16 +178,13 @@ impl<'r> Replay<'r> {
         while let Some(flight) = self.queue.pop_front() {
             let failure = match self.try_offer(&flight.record, self.next) {
                 Enqueue::Taken => {
-                    self.failing.remove(flight.record.topic());
                     self.flights.insert(self.next, flight);
                     self.next += 1;
                     continue;
                 }
                 Enqueue::Bad(failure) => Some(failure),
                 Enqueue::Blocked(failure) if failure.class == FailureClass::Topic => {
-                    let topic = flight.record.topic().to_owned();
-                    let since = *self.failing.entry(topic).or_insert_with(Instant::now);
-                    (since.elapsed() >= TOPIC_WITHIN).then_some(failure)
+                    self.is_given_up(flight.record.topic()).then_some(failure)
                 }
                 Enqueue::Blocked(failure) if failure.class == FailureClass::LogIn => {
                     return Err(CommandError::dead_letters_failed(failure));
@@ -209,6 +206,12 @@ impl<'r> Replay<'r> {
             thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// A topic is missing, or forbidden. Returns whether it has been for so long that its records stay.
+    fn is_given_up(&mut self, topic: &str) -> bool {
+        let since = *self.failing.entry(topic.to_owned()).or_insert_with(Instant::now);
+        since.elapsed() >= TOPIC_WITHIN
     }
 
     fn try_offer(&mut self, record: &OwnedRecord, token: u64) -> Enqueue {
@@ -233,19 +236,21 @@ impl<'r> Replay<'r> {
     /// Takes the reports that have come.
     fn serve(&mut self) -> Result<(), CommandError> {
         let (mut refused, mut lost) = (Vec::new(), None);
-        let Self { sink, flights, delivered, outcome, since, remembers, .. } = self;
+        let Self { sink, flights, delivered, outcome, since, remembers, failing, .. } = self;
         sink.poll(&mut |report| match report {
-            Report::Delivered(run) => match flights.remove(&run.token.pack()).map(|flight| flight.of) {
-                Some(Some(of)) => {
-                    if delivered.is_empty() {
-                        *since = Instant::now();
-                    }
-                    outcome.replayed += 1;
-                    delivered.push(of.place);
+            Report::Delivered(run) => {
+                let Some(Flight { record, of }) = flights.remove(&run.token.pack()) else { return };
+                failing.remove(record.topic());
+                let Some(of) = of else {
+                    *remembers = true;
+                    return;
+                };
+                if delivered.is_empty() {
+                    *since = Instant::now();
                 }
-                Some(None) => *remembers = true,
-                None => {}
-            },
+                outcome.replayed += 1;
+                delivered.push(of.place);
+            }
             Report::Refused(it) => refused.push(it),
             Report::Failed(failure) => lost = Some(failure),
         });
@@ -265,8 +270,13 @@ impl<'r> Replay<'r> {
     }
 
     fn refused(&mut self, refused: Refused) -> Result<(), CommandError> {
-        let Refused { id, tag, failure, .. } = refused;
+        let Refused { id, tag, failure, record } = refused;
         match failure.class {
+            FailureClass::Topic if !self.is_given_up(record.topic()) => {
+                self.sink.resolve(id, Resolution::Retry);
+                self.tell(&failure);
+                Ok(())
+            }
             FailureClass::Row | FailureClass::Topic => {
                 self.sink.resolve(id, Resolution::Skip);
                 match self.flights.remove(&tag.token.pack()) {

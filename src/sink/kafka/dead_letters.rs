@@ -11,9 +11,9 @@
 
 use super::callbacks::{Context, copy};
 use super::config::KafkaSettings;
+use super::describe::topic_in;
 use super::errors;
 use super::marks::{self, Offsets};
-use super::metadata::topic_in;
 use super::progress::passes;
 use super::retire::Retirable;
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};

@@ -1,48 +1,35 @@
 //! The sink's questions to the cluster: which topics exist, how many partitions they have, and whether a broker answers at all.
 //!
-//! In: names of topics. Out: partition counts into [`Topics`], failures with librdkafka's own words. Each question blocks for a limited time.
+//! In: names of topics. Out: partition counts into [`Topics`](super::topics::Topics), failures with librdkafka's own words. Topics are asked
+//! for by [`Questions`](super::questions::Questions), which block nobody. Each other question blocks for a limited time.
 
 use super::auth_state::AuthState;
 use super::callbacks::{Context, events};
 use super::config::KafkaSettings;
+use super::describe::{TopicShape, topic_in};
+use super::partitions::{Partitions, Waiting};
 use super::producers::Client;
-use super::replicas::replicas_of;
+use super::questions::{Answers, AskedTopic, TopicAnswer};
 use super::retire::retire;
+use super::topics::{Confirmed, Outlook};
+use super::watch::ClusterAnswer;
 use super::{KafkaSink, METADATA_PATIENCE, errors, tools};
-use crate::sink::{Enqueue, Failure, FailureClass, Record, Sink as _};
+use crate::sink::{Enqueue, Failure, FailureClass, Record, Report, Sink as _, Tag};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::metadata::Metadata;
 use rdkafka::producer::{BaseProducer, Producer, PurgeConfig};
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
-/// The longest wait, if the cluster takes longer. An answer that comes too late is lost, and the next question starts over.
+/// How long the cluster may take to answer a question by which the sink finds out whether its client is lost.
 const MOST_METADATA_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The shortest wait, however short the relay's hold is. No question has an answer at once.
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 
-/// If no report comes for so long while records are in flight, the sink tells librdkafka the bootstrap servers again.
-///
-/// When a cluster's metadata name topics and no broker, as those of one whose last broker is shutting down do, librdkafka
-/// (2.12) drops every broker that it knows, the bootstrap servers included. Then it has nobody left to ask, and without a
-/// question its own timer for starting over never begins: it stays without a connection forever. If the servers' names do
-/// not help either, the sink replaces the client: see [`KafkaSink::is_unanswered`].
-const FORGOTTEN: Duration = Duration::from_secs(10);
-
-/// The sink replaces the client once the cluster has left it unanswered so many times in a row. Once may be chance, at the end of an
-/// outage: a new client connects at once, an old one when its pause is over (`reconnect.backoff.max.ms`, a second).
-const LOST: u32 = 2;
-
-/// How often the sink asks the cluster without need, at most.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-
 /// If a record that was sent has no report for so long, the sink asks the cluster whether its topic exists. librdkafka reports a deleted
 /// topic only after 18 seconds.
 pub(super) const UNANSWERED: Duration = Duration::from_secs(2);
-
-/// If brokers answer other questions for so long, and acknowledge no record, they close the connection when records are sent.
-const CLOSED_FOR: Duration = Duration::from_secs(3);
 
 /// More polls than a failed request leaves events.
 const EVENTS: u32 = 32;
@@ -80,37 +67,28 @@ impl KafkaSink {
         }
     }
 
-    /// Makes sure that the cluster knows the topic. A cluster that creates topics on demand creates it.
-    pub(super) fn resolve_topic(&mut self, topic: &str) -> Result<(), Failure> {
-        if self.topics.turn_to(topic) {
-            return Ok(());
+    /// Takes a record of a topic whose partitions are not known. It waits until the cluster has answered, and records of other topics do not.
+    /// With transactions, a topic that the cluster has denied takes no further record: nothing in a transaction can be resolved.
+    #[cold]
+    pub(super) fn take_unknown(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
+        let number = self.topics.number(record.topic, self.now);
+        if self.transactions.are_used()
+            && let Some(failure) = self.topics.denied(number, self.now).cloned()
+        {
+            self.topics.want(number, self.now);
+            return Enqueue::Blocked(failure);
         }
-        self.count_partitions(topic)?;
-        self.topics.turn_to(topic);
-        Ok(())
+        let at = self.topics.wait(number, self.now, &mut self.partitions);
+        self.enqueue_at(at, record, tag)
     }
 
-    /// Asks how many partitions the topic has, and notes the answer. With transactions, the topic must have enough replicas.
-    pub(super) fn count_partitions(&mut self, topic: &str) -> Result<i32, Failure> {
-        let metadata = self.ask(Some(topic), self.within(self.metadata_patience)).map_err(|error| {
-            // Without any broker the error is another one: an outage makes no wait longer.
-            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) {
-                self.metadata_patience = (self.metadata_patience * 2).min(MOST_METADATA_PATIENCE);
-            }
-            self.producers.first().context().unanswered(&error)
-        })?;
-        let answer = topic_in(&metadata, topic)
-            .map_err(|code| of_topic(topic, code, (&self.settings, metadata.brokers().len())))?;
-        self.producers.first().context().recovered();
-        if self.transactions.are_used() {
-            self.transactions.replicas.see(topic, replicas_of(answer), &self.settings)?;
+    /// The partition for a record that is to be enqueued in any case.
+    pub(super) fn choose_or_wait(&mut self, record: &Record<'_>) -> Result<u32, Enqueue> {
+        if self.topics.turn_to(record.topic) {
+            return self.choose(record);
         }
-        let count = i32::try_from(answer.partitions().len()).unwrap_or(i32::MAX);
-        if !self.topics.confirm(topic, count, self.now, &mut self.partitions) {
-            let text = format!("topic {topic} was recreated with fewer partitions");
-            self.shrunk = Some(errors::client(text));
-        }
-        Ok(count)
+        let number = self.topics.number(record.topic, self.now);
+        Ok(self.topics.wait(number, self.now, &mut self.partitions))
     }
 
     /// The partition for a record of the present topic. If the partition is not known, it may have been added meanwhile, and the sink asks
@@ -118,54 +96,133 @@ impl KafkaSink {
     /// has given the same answer for that long.
     #[inline]
     pub(super) fn choose(&mut self, record: &Record<'_>) -> Result<u32, Enqueue> {
-        self.topics.choose(record, &self.partitions).or_else(|partition| self.choose_added(record, partition))
+        self.topics.choose(record, &self.partitions).or_else(|partition| self.wait_for_partition(partition))
     }
 
     #[cold]
-    fn choose_added(&mut self, record: &Record<'_>, partition: i32) -> Result<u32, Enqueue> {
-        let count = self.count_partitions(record.topic).map_err(Enqueue::Blocked)?;
-        if let Ok(at) = self.topics.choose(record, &self.partitions) {
-            self.missing_partitions.remove(record.topic);
-            return Ok(at);
+    fn wait_for_partition(&mut self, partition: i32) -> Result<u32, Enqueue> {
+        match self.topics.lacks(partition, self.now) {
+            Ok(failure) => Err(Enqueue::Bad(failure)),
+            Err(number) => Ok(self.topics.wait(number, self.now, &mut self.partitions)),
         }
-        let for_now =
-            self.missing_partitions.entry(record.topic.to_owned()).or_default().may_grow(count, Instant::now());
-        let failure = errors::of_partition(record.topic, partition, for_now);
-        Err(if for_now { Enqueue::Blocked(failure) } else { Enqueue::Bad(failure) })
+    }
+
+    /// Takes the cluster's answers about topics, decides on the records that wait for them, and asks for more.
+    pub(super) fn serve_questions(&mut self, each: &mut dyn FnMut(Report)) {
+        if let Some(Answers { topics, ports, .. }) = self.questions.answers() {
+            self.sockets.add(ports);
+            for (topic, answer) in topics {
+                self.take_answer(&topic, answer).into_iter().for_each(|failure| each(Report::Failed(failure)));
+            }
+        }
+        if self.topics.is_any_awaited() {
+            self.serve_awaited();
+        }
+        if self.questions.are_answered() {
+            let wanted = self.topics.take_wanted(self.now);
+            if !wanted.is_empty() {
+                let uses = self.transactions.are_used();
+                let asked = |name: String| {
+                    let needs_least = uses && !self.transactions.replicas.has_judged(&name);
+                    AskedTopic { name, needs_least }
+                };
+                let asked = wanted.into_iter().map(asked).collect();
+                self.questions.ask(self.producers.all().map(Client::shared).collect(), asked);
+            }
+        }
+    }
+
+    /// Notes an answer about a topic. Returns the failure for which the sink has to start over.
+    fn take_answer(&mut self, topic: &str, answer: TopicAnswer) -> Option<Failure> {
+        let number = self.topics.number(topic, self.now);
+        let failure = match answer {
+            TopicAnswer::Known { shape: TopicShape { partitions, replicas }, least } => {
+                self.producers.first().context().recovered();
+                if self.transactions.are_used()
+                    && let Err(failure) = self.transactions.replicas.see_all(topic, (replicas, least), &self.settings)
+                {
+                    return Some(failure);
+                }
+                let confirmed = self.topics.confirm(number, partitions, self.now, &mut self.partitions);
+                return (confirmed == Confirmed::Shrunk)
+                    .then(|| errors::client(format!("topic {topic} was recreated with fewer partitions")));
+            }
+            TopicAnswer::Denied { code, brokers } => {
+                self.producers.first().context().recovered();
+                let failure = of_topic(topic, code, (&self.settings, brokers));
+                self.topics.deny(number, failure.clone(), self.now);
+                failure
+            }
+            TopicAnswer::Unanswered(error) => {
+                self.topics.unanswered(number, self.now);
+                self.producers.first().context().unanswered(&error)
+            }
+        };
+        if let Some(at) = self.topics.waits_at(number) {
+            self.partitions.waits_for(at, failure);
+        } else {
+            tracing::debug!(%failure, "a topic's partitions could not be asked for");
+        }
+        None
+    }
+
+    /// Decides on the records that wait for their topics.
+    fn serve_awaited(&mut self) {
+        for (number, at) in self.topics.awaited() {
+            let Waiting::For(partition) = self.partitions.waiting(at) else {
+                if self.partitions.waiting(at) == Waiting::Nothing {
+                    self.topics.is_served(number);
+                }
+                continue;
+            };
+            match self.topics.outlook(number, partition, self.now) {
+                Outlook::Waits => {}
+                Outlook::IsKnown => {
+                    let Self { topics, partitions, .. } = self;
+                    let choose = |record: &Record<'_>, partitions: &Partitions| {
+                        topics.choose_in(number, record, partitions).ok()
+                    };
+                    partitions.choose_for_waiting(at, choose);
+                }
+                Outlook::Refused(failure) => self.partitions.refuse_waiting(at, failure),
+            }
+        }
     }
 
     /// Asks the cluster now and then, without need: partitions may have been added to a topic, and a problem may be over.
     pub(super) fn ask_again(&mut self) {
-        if self.now.saturating_duration_since(self.last_question) < ASK_EVERY {
+        if !self.health.asks(self.now) {
             return;
         }
-        self.last_question = self.now;
+        self.watch.rest(self.now);
         if self.problem().is_some() {
             return self.ask_in_trouble();
         }
-        self.missing = self.missing_topic();
-        if let Some(topic) = self.topics.turn_to_ask(self.now).map(str::to_owned)
-            && let Err(failure) = self.count_partitions(&topic)
-        {
-            tracing::debug!(%failure, "a topic's partitions could not be asked for");
-        }
+        let missing = self.missing_topic();
+        self.health.is_well(missing);
+        self.topics.want_old(self.now);
     }
 
     /// There is a problem: asks whether it is over, or why a record has no report although brokers answer.
     fn ask_in_trouble(&mut self) {
+        let since = self.health.in_trouble(self.now);
+        let answers = self.watch.answers_since(since, self.now);
         if self.partitions.in_flight().records == 0 || self.refusal().is_some() {
             // No report can show that it is over.
-            if self.metadata(METADATA_PATIENCE).is_ok() {
+            if answers {
                 self.producers.first().context().recovered();
             }
-            (self.answers, self.missing) = (None, None);
-            return;
+            return self.health.answers_others(false, self.now);
         }
         let waits = self.partitions.unanswered(UNANSWERED, self.now).is_some();
-        let answers = waits && self.metadata(METADATA_PATIENCE).is_ok();
-        self.answers = answers.then(|| self.answers.unwrap_or(self.now));
-        let is_closed = |since| self.now.saturating_duration_since(since) >= CLOSED_FOR;
-        self.missing = self.answers.is_some_and(is_closed).then(errors::of_closed);
+        self.health.answers_others(waits && answers, self.now);
+    }
+
+    /// The cluster's answer, if it answers. See [`Watch`](super::watch::Watch).
+    pub(super) fn look(&mut self, now: Instant) -> Option<ClusterAnswer> {
+        let answer = self.watch.look(now).cloned()?;
+        self.sockets.add(answer.ports.iter().copied());
+        Some(answer)
     }
 
     /// The failure of the topic whose record has waited longest for its report. `None`: the topic takes records, no record waits, or the
@@ -187,16 +244,15 @@ impl KafkaSink {
     /// Tells librdkafka the bootstrap servers if it may have forgotten all brokers. Brokers that it knows stay as they are, and so do the
     /// records in flight: none is repeated.
     pub(super) fn remind(&mut self) {
-        if self.last_report.elapsed() < FORGOTTEN {
+        if !self.health.is_forgotten(Instant::now()) {
             return;
         }
-        self.last_report = Instant::now();
         if let Ok(brokers) = CString::new(self.settings.brokers.as_str()) {
             self.producers.all().for_each(|client| add_brokers(client.producer(), &brokers));
         }
-        self.unanswered = if self.is_unanswered() { self.unanswered + 1 } else { 0 };
-        if self.unanswered >= LOST {
-            self.lost = true;
+        let is_unanswered = self.is_unanswered();
+        self.health.left_unanswered(is_unanswered);
+        if self.health.is_lost() {
             // The purge does not wait: the producers' threads may be waiting for a name server.
             for client in self.producers.all() {
                 client.producer().purge(PurgeConfig::default().queue().inflight().non_blocking());
@@ -227,9 +283,7 @@ impl KafkaSink {
 
     /// Notes that a report has come, or that there is a new client.
     pub(super) fn note_report(&mut self) {
-        self.last_report = Instant::now();
-        self.unanswered = 0;
-        self.answers = None;
+        self.health.reported(Instant::now());
     }
 
     /// The failure if brokers refuse the credentials.
@@ -257,7 +311,7 @@ impl KafkaSink {
     /// The failure of a producer that takes nothing any more. The refusal of a record does not contain it.
     #[cold]
     pub(super) fn fatal(&self) -> Option<Failure> {
-        if self.lost {
+        if self.health.is_lost() {
             return Some(errors::client("the Kafka client has lost all brokers, and a new one reaches them"));
         }
         self.producers.fatal(0)
@@ -272,7 +326,7 @@ impl KafkaSink {
         }
         if !self.transactions.are_used() && self.has_forbidden(producer) {
             *failure = errors::of_forbidden(topic);
-            self.forbidden = Some(failure.clone());
+            self.health.may_not_begin(failure.clone());
         } else if let Some(fatal) = self.fatal() {
             failure.text = fatal.text;
         } else if let Some(broken) = self.why_transaction_ended() {
@@ -284,18 +338,6 @@ impl KafkaSink {
 /// The `host:port` that each broker advertises.
 pub(super) fn advertised(metadata: &Metadata) -> Vec<String> {
     metadata.brokers().iter().map(|broker| format!("{}:{}", broker.host(), broker.port())).collect()
-}
-
-/// The topic in the cluster's answer, or the error code for which it takes no records.
-pub(super) fn topic_in<'m>(metadata: &'m Metadata, topic: &str) -> Result<&'m MetadataTopic, RDKafkaErrorCode> {
-    let Some(answer) = metadata.topics().iter().find(|answer| answer.name() == topic) else {
-        return Err(RDKafkaErrorCode::UnknownTopicOrPartition);
-    };
-    match answer.error() {
-        Some(error) => Err(error.into()),
-        None if answer.partitions().is_empty() => Err(RDKafkaErrorCode::UnknownTopicOrPartition),
-        None => Ok(answer),
-    }
 }
 
 /// The failure of a topic with this error code. The cluster has `count` brokers.

@@ -16,15 +16,20 @@
 //! known outcome repeats. A parked sink is one all of whose producers have ended at once. With exactly once there is one producer, and a failure is that of its transaction. The records of a refused batch go in
 //! smaller batches in the next transactions, until the record at fault is known.
 //!
-//! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; the sink enqueues a topic's
-//! first record only after the cluster has said that the topic exists; no client ends on this thread.
+//! Records of a topic whose partitions are not known wait here, in order, while the cluster is asked on a thread of its own: for all such
+//! topics together. Records of other topics go on.
+//!
+//! Invariants: the records in flight never exceed `--max-in-flight`, unless a single larger record goes alone; a client gets a topic's first
+//! record only after the cluster has said that the topic exists; no client ends on this thread.
 //!
 //! | file or folder | what |
 //! |---|---|
 //! | `destination`, `config/`, `login/` | the settings: properties, tokens and passwords |
 //! | `producers/` | the producers, their topic handles and flushes |
 //! | `partitions/` | which record may be handed over, and the search for a refused one |
-//! | `metadata` | questions to the cluster |
+//! | `metadata` | questions to the cluster, and what the answers mean |
+//! | `questions`, `describe` | the thread that asks for topics; the request for many of them |
+//! | `health`, `watch` | what reports and answers say of the cluster; the thread that asks whether it answers |
 //! | `topics`, `partitioner` | the known topics, and the choice of a record's partition |
 //! | `callbacks/` | librdkafka's reports, errors and log lines; new producers for those that ended |
 //! | `errors`, `auth_state` | classes and labels of errors; whether brokers accept the credentials |
@@ -40,8 +45,10 @@ mod callbacks;
 mod check;
 mod config;
 mod dead_letters;
+mod describe;
 mod destination;
 mod errors;
+mod health;
 mod login;
 mod marks;
 mod metadata;
@@ -49,12 +56,14 @@ mod partitioner;
 pub mod partitions;
 mod producers;
 mod progress;
+mod questions;
 mod replicas;
 mod retire;
 mod scratch;
 mod tools;
 mod topics;
 mod transactions;
+mod watch;
 
 pub use config::{KafkaSettings, SettingsError};
 pub use destination::KIND;
@@ -70,22 +79,24 @@ use super::{
 use crate::sink::sockets::Sockets;
 use callbacks::{Reported, take_reports};
 use check::probe;
+use health::ClusterHealth;
 use metadata::advertised;
 use partitions::Partitions;
 use producers::{Client, Producers};
+use questions::Questions;
 use rdkafka::producer::Producer as _;
 use retire::{purge_all, retire};
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use topics::{MissingPartitions, Topics};
+use topics::Topics;
 use transactions::Transactions;
+use watch::Watch;
 
 /// The name of the kind, and of its side in a check.
 const NAME: &str = "kafka";
 
 const _: () = assert!(usize::BITS == 64, "a ticket must fit into a pointer");
 
-/// How long the sink waits for the cluster's answer about a topic before it does other things.
+/// How long the sink waits for an answer of the cluster before it does other things.
 const METADATA_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Whether the sink's producers may send.
@@ -116,26 +127,11 @@ pub struct KafkaSink {
     now: Instant,
     /// An empty list for reports, whose memory is used again.
     reports: Vec<Reported>,
-    /// How long the next question about a topic may take.
-    metadata_patience: Duration,
-    /// The last time when a report came, nothing was in flight, or librdkafka was given the bootstrap servers.
-    last_report: Instant,
-    /// The last time when the sink asked the cluster without need.
-    last_question: Instant,
-    /// How many times in a row, since the last report, the cluster answered another client and not this one.
-    unanswered: u32,
-    /// This client reaches no broker any more, and a new one would: it has to be recreated.
-    lost: bool,
-    /// A topic was recreated with fewer partitions, so that its keys have other partitions now.
-    shrunk: Option<Failure>,
-    /// The failure of records that wait for a producer whose user lacks a right. It ends with the next delivery.
-    forbidden: Option<Failure>,
-    /// The reason why a record has no report, until the cluster says otherwise: its topic takes none, or the broker closes the connection.
-    missing: Option<Failure>,
-    /// Since when brokers answer other questions while a record has no report and a connection fails.
-    answers: Option<Instant>,
-    /// Topics that had fewer partitions than a record asked for.
-    missing_partitions: HashMap<String, MissingPartitions>,
+    /// The question about topics that is under way.
+    questions: Questions,
+    /// Asks whether the cluster answers.
+    watch: Watch,
+    health: ClusterHealth,
     transactions: Transactions,
 }
 
@@ -168,21 +164,14 @@ impl KafkaSink {
             hold: Hold::default(),
             times_are_rows: true,
             state: SinkState::Open,
+            questions: Questions::new(&settings),
+            watch: Watch::new(&settings, now),
             settings,
             producers,
             retired: Vec::new(),
             now,
             reports: Vec::new(),
-            metadata_patience: METADATA_PATIENCE,
-            last_report: now,
-            last_question: now,
-            unanswered: 0,
-            lost: false,
-            shrunk: None,
-            forbidden: None,
-            missing: None,
-            answers: None,
-            missing_partitions: HashMap::new(),
+            health: ClusterHealth::new(now),
             transactions: Transactions::unused(),
         })
     }
@@ -192,6 +181,19 @@ impl KafkaSink {
     fn has_room(&self, bytes: u64) -> bool {
         let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
         records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight
+    }
+
+    /// Takes a record for the partition with this index.
+    #[inline]
+    fn enqueue_at(&mut self, at: u32, record: &Record<'_>, tag: Tag) -> Enqueue {
+        match self.transactions.open(self.producers.first()) {
+            Ok(true) => {}
+            Ok(false) => return Enqueue::Full,
+            Err(failure) => return Enqueue::Blocked(failure),
+        }
+        self.first_in_flight();
+        let mut producers = self.producers.with(&self.topics);
+        self.partitions.enqueue(at, record, tag, self.now, &mut producers)
     }
 
     /// A record is about to be taken. If none is in flight, no report of an earlier one is waited for.
@@ -227,7 +229,8 @@ impl KafkaSink {
         take_reports(&mut Vec::new());
         self.partitions.forget(self.now);
         self.topics.forget();
-        (self.lost, self.shrunk, self.forbidden, self.missing) = (false, None, None, None);
+        self.questions.forget();
+        self.health.forget();
     }
 }
 
@@ -248,15 +251,13 @@ impl Sink for KafkaSink {
         }
     }
 
+    fn is_reachable(&mut self) -> bool {
+        self.look(Instant::now()).is_some()
+    }
+
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         if self.state != SinkState::Open || !self.has_room(record.held_bytes() as u64) {
             return Enqueue::Full;
-        }
-        if !self.topics.is_last(record.topic)
-            && let Err(failure) = self.resolve_topic(record.topic)
-        {
-            self.remind();
-            return Enqueue::Blocked(self.fatal().filter(|_| self.lost).unwrap_or(failure));
         }
         if let Some(failure) = errors::of_headers(record) {
             return Enqueue::Bad(failure);
@@ -264,18 +265,13 @@ impl Sink for KafkaSink {
         if let Some(failure) = self.partitions.waits_alone(tag.origin, self.now) {
             return Enqueue::Blocked(failure.clone());
         }
-        match self.transactions.open(self.producers.first()) {
-            Ok(true) => {}
-            Ok(false) => return Enqueue::Full,
-            Err(failure) => return Enqueue::Blocked(failure),
+        if !self.topics.is_last(record.topic) && !self.topics.turn_to(record.topic) {
+            return self.take_unknown(record, tag);
         }
-        let at = match self.choose(record) {
-            Ok(at) => at,
-            Err(outcome) => return outcome,
-        };
-        self.first_in_flight();
-        let mut producers = self.producers.with(&self.topics);
-        self.partitions.enqueue(at, record, tag, self.now, &mut producers)
+        match self.choose(record) {
+            Ok(at) => self.enqueue_at(at, record, tag),
+            Err(outcome) => outcome,
+        }
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
@@ -297,10 +293,10 @@ impl Sink for KafkaSink {
         } else if self.partitions.in_flight().records > 0 {
             self.remind();
         }
-        if self.lost {
+        if self.health.is_lost() {
             self.fatal().into_iter().for_each(|failure| each(Report::Failed(failure)));
         }
-        self.shrunk.take().into_iter().for_each(|failure| each(Report::Failed(failure)));
+        self.serve_questions(each);
         if !self.transactions.are_used() {
             self.renew(each);
         }
@@ -323,22 +319,14 @@ impl Sink for KafkaSink {
         }
         let to = match resolution {
             Resolution::ReplaceWith(record, _) if record.topic != self.topics.name(place.topic) => {
-                if let Err(failure) = self.resolve_topic(record.topic) {
-                    return Enqueue::Blocked(failure);
-                }
-                match self.choose(record) {
+                match self.choose_or_wait(record) {
                     Ok(to) => to,
                     Err(outcome) => return outcome,
                 }
             }
             Resolution::Retry => {
                 // The topic may have been deleted, or recreated.
-                let topic = self.topics.name(place.topic).to_owned();
-                if self.topics.asks_to_retry(place.topic, self.now)
-                    && let Err(failure) = self.count_partitions(&topic)
-                {
-                    tracing::debug!(%failure, "the topic is not there yet");
-                }
+                self.topics.retry(place.topic, self.now);
                 at
             }
             Resolution::ReplaceWith(..) | Resolution::Skip => at,
@@ -415,8 +403,7 @@ impl Sink for KafkaSink {
 
     fn blocked(&self) -> Option<Failure> {
         // While a record is being sent again, its partition does not rest.
-        let others = self.forbidden.as_ref().or(self.missing.as_ref());
-        let others = others.filter(|_| self.partitions.in_flight().records > 0);
+        let others = self.health.blocked().filter(|_| self.partitions.in_flight().records > 0);
         self.refusal().or_else(|| self.partitions.blocked().or(others).cloned())
     }
 
@@ -484,12 +471,12 @@ mod tests {
         cluster.broker_round_trip_time(-1, Duration::from_millis(300)).unwrap();
         let mut sink = sink(&cluster.bootstrap_servers());
         let token = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin: Origin::default() };
+        assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken));
         let until = Instant::now() + Duration::from_secs(20);
-        let mut taken = false;
-        while !taken && Instant::now() < until {
-            taken = matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken);
+        while sink.in_flight().records > 0 {
+            assert!(Instant::now() < until, "{:?} {:?}", sink.problem(), sink.blocked());
+            sink.poll(&mut |report| assert!(matches!(report, Report::Delivered(_)), "{report:?}"));
         }
-        assert!(taken, "{:?}", sink.problem());
     }
 
     /// The broker refuses the only record with this code once. Whether it was named, and what became of it.
@@ -579,7 +566,8 @@ mod tests {
             (0..10).for_each(|_| assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken)));
             sink.on_idle(rows);
             assert!(matches!(sink.try_enqueue(&record("orders"), token), Enqueue::Taken));
-            assert_eq!(sink.partitions.is_open(0), !waits, "{rows:?}, {delivered} delivered before");
+            // At 0 the first record waited for its partition.
+            assert_eq!(sink.partitions.is_open(1), !waits, "{rows:?}, {delivered} delivered before");
         }
     }
 

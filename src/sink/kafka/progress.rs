@@ -6,8 +6,8 @@
 use super::admin::Admin;
 use super::callbacks::Context;
 use super::config::KafkaSettings;
+use super::describe::topic_in;
 use super::errors;
-use super::metadata::topic_in;
 use super::replicas::{ANSWERED_WITHIN, Replicas, replicas_of};
 use super::retire::Retirable;
 use super::tools::{self, LEAST_IN_SYNC, MIN_INSYNC, REPLICAS};
@@ -99,11 +99,12 @@ impl ProgressReading {
         )
     }
 
-    /// Goes one step. The topic must have enough replicas. `make`: whether to create a missing topic.
-    pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool) -> Result<Read, Failure> {
+    /// Goes one step. The topic must have enough replicas. `make`: whether to create a missing topic. `brokers`: how many the cluster has, 0
+    /// if that is not known.
+    pub(super) fn read(&mut self, replicas: &mut Replicas, make: bool, brokers: usize) -> Result<Read, Failure> {
         match &mut self.step {
             ReadingStep::Topic => {
-                if let Some(outcome) = make_topic(&self.settings, replicas, make)? {
+                if let Some(outcome) = make_topic(&self.settings, replicas, (make, brokers))? {
                     return Ok(outcome);
                 }
                 let uncommitted = self.consumer("read_uncommitted")?;
@@ -246,9 +247,13 @@ pub(super) fn create_by_hand(settings: &KafkaSettings, brokers: usize) -> String
 
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic. Returns the outcome of
 /// the step if the topic cannot be read yet: it is missing, or so new that not every broker knows it.
-fn make_topic(settings: &KafkaSettings, replicas: &mut Replicas, make: bool) -> Result<Option<Read>, Failure> {
+fn make_topic(
+    settings: &KafkaSettings,
+    replicas: &mut Replicas,
+    (make, brokers): (bool, usize),
+) -> Result<Option<Read>, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
-    if let Some(brokers) = make_topic_with(&admin, settings, make)? {
+    if let Some(brokers) = make_topic_with(&admin, settings, (make, brokers))? {
         return Ok(Some(Read::Missing { brokers }));
     }
     see_that_it_is_compacted(&admin, settings)?;
@@ -265,8 +270,11 @@ fn make_topic(settings: &KafkaSettings, replicas: &mut Replicas, make: bool) -> 
 
 /// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of
 /// brokers if the topic is missing.
-fn make_topic_with(admin: &Admin, settings: &KafkaSettings, make: bool) -> Result<Option<usize>, Failure> {
-    let brokers = admin.metadata(None).map_or(0, |metadata| metadata.brokers().len());
+fn make_topic_with(
+    admin: &Admin,
+    settings: &KafkaSettings,
+    (make, brokers): (bool, usize),
+) -> Result<Option<usize>, Failure> {
     let outcome = match admin.create(&[new_topic(brokers)], !make) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),

@@ -116,13 +116,34 @@ impl Replicas {
         replicas: Option<usize>,
         settings: &KafkaSettings,
     ) -> Result<(), Failure> {
-        if self.judged.contains(topic) {
+        if self.has_judged(topic) {
             return Ok(());
         }
         let least = match replicas {
             Some(REPLICAS..) => least_in_sync(topic, settings)?,
             Some(_) | None => None,
         };
+        self.see_all(topic, (replicas, least), settings)
+    }
+
+    /// Whether the topic was judged.
+    pub(super) fn has_judged(&self, topic: &str) -> bool {
+        self.judged.contains(topic)
+    }
+
+    /// Judges a topic with so many replicas and this `min.insync.replicas`, unless it was judged before. `None`: this user may not see them.
+    ///
+    /// # Errors
+    /// The relay must not write to it.
+    pub(super) fn see_all(
+        &mut self,
+        topic: &str,
+        (replicas, least): (Option<usize>, Option<usize>),
+        settings: &KafkaSettings,
+    ) -> Result<(), Failure> {
+        if self.has_judged(topic) {
+            return Ok(());
+        }
         match judge(topic, replicas, least, settings) {
             ReplicaVerdict::Kept if replicas == Some(1) && !self.warned => {
                 self.warned = true;

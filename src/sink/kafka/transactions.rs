@@ -15,14 +15,15 @@ use super::config::KafkaSettings;
 use super::metadata::UNANSWERED;
 use super::producers::{Producers, flush_for_a_millisecond};
 use super::progress::{self, KeptProgress, PARTITION, ProgressReading, Read, SLICE, TOPIC};
-use super::replicas::{ANSWERED_WITHIN, Replicas, TRANSACTION_STATE, replicas_of};
+use super::replicas::{Replicas, TRANSACTION_STATE};
+use super::watch::ClusterAnswer;
 use super::{KafkaSink, errors};
 use crate::sink::{Committed, Failure, FailureClass, Initialized, Owner};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use std::time::{Duration, Instant};
 
-/// How often the sink asks whether Kafka answers while its coordinator does not.
+/// How often the sink asks whether the progress topic exists, while it has no report of a progress record.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
 /// The event that a relay waits for in the phase `Judging`, for people.
@@ -41,7 +42,7 @@ pub(super) struct Transactions {
     name: Option<String>,
     /// The topics that were judged by their replicas.
     pub(super) replicas: Replicas,
-    /// When the sink last asked whether Kafka answers, or whether the progress topic exists.
+    /// When the sink last asked whether the progress topic exists.
     last_question: Option<Instant>,
     /// Whether every commit of this process was answered. Then no other relay has fenced its producer and committed.
     pub(super) certain: bool,
@@ -166,20 +167,14 @@ impl KafkaSink {
 
     /// Whether brokers answer, even if the coordinator does not.
     fn is_alive(&mut self) -> bool {
-        if self.transactions.last_question.is_some_and(|at| at.elapsed() < ALIVE_EVERY) {
-            return false;
-        }
-        self.transactions.last_question = Some(Instant::now());
-        self.metadata(SLICE).is_ok_and(|metadata| !metadata.brokers().is_empty())
+        self.look(Instant::now()).is_some_and(|answer| answer.brokers > 0)
     }
 
-    /// Judges `__transaction_state` by its replicas. It asks for all topics, since a question about one topic may create it.
+    /// Judges `__transaction_state` by its replicas.
     fn judge(&mut self) -> Result<Initialized, Failure> {
-        let Ok(metadata) = self.metadata(ANSWERED_WITHIN) else {
+        let Some(ClusterAnswer { replicas, .. }) = self.look(Instant::now()) else {
             return Ok(self.pending(Phase::Judging, JUDGING, false));
         };
-        let found = metadata.topics().iter().find(|topic| topic.name() == TRANSACTION_STATE);
-        let replicas = found.and_then(replicas_of);
         match self.transactions.replicas.see(TRANSACTION_STATE, replicas, &self.settings) {
             Ok(()) => {
                 let reading = Box::new(ProgressReading::new(&self.settings));
@@ -193,10 +188,11 @@ impl KafkaSink {
     }
 
     fn read(&mut self, mut reading: Box<ProgressReading>, owner: &Owner) -> Result<Initialized, Failure> {
+        let brokers = self.look(Instant::now()).map_or(0, |answer| answer.brokers);
         let Self { transactions, settings, .. } = self;
         let (committed, certain) = (owner.committed, transactions.certain);
         let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
-        match reading.read(&mut transactions.replicas, make)? {
+        match reading.read(&mut transactions.replicas, make, brokers)? {
             Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
             Read::Missing { brokers } => {
                 let slot = owner.keys_ending.trim_start_matches('/');

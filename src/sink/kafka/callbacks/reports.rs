@@ -119,7 +119,7 @@ impl KafkaSink {
             each(self.batch_refused(&refused, last, bytes));
         }
         if delivered {
-            self.forbidden = None;
+            self.health.delivered();
             self.producers.first().context().recovered();
         }
     }

@@ -233,6 +233,11 @@ impl KafkaSettings {
         self.create(client, self.context(), BaseConsumer::client).map(Retirable::new)
     }
 
+    /// A consumer that only asks questions: it has no group, and so no coordinator, and creates no topic.
+    pub(super) fn watcher(&self) -> Result<Retirable<BaseConsumer<Context>>, SettingsError> {
+        self.create(self.for_others(), self.context(), BaseConsumer::client).map(Retirable::new)
+    }
+
     /// A client that creates and describes topics.
     pub(super) fn admin(&self) -> Result<Retirable<AdminClient<DefaultClientContext>>, SettingsError> {
         self.create(self.for_others(), DefaultClientContext, AdminClient::inner).map(Retirable::new)

@@ -37,9 +37,11 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 mod trials;
+mod unchosen;
 
 pub use entries::Ticket;
-pub use partition::PartitionPlace;
+pub use partition::{PartitionPlace, UNCHOSEN};
+pub use unchosen::Waiting;
 
 use super::super::{
     Delivered, Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Tag,
@@ -191,7 +193,8 @@ impl Partitions {
                 PartitionState::Isolating if partition.search.suspects > 0 => {
                     in_flight.isolating += waiting + u64::from(partition.under_way);
                 }
-                PartitionState::Unproven
+                PartitionState::Unchosen
+                | PartitionState::Unproven
                 | PartitionState::Proven
                 | PartitionState::Draining
                 | PartitionState::Resting { .. }
@@ -206,10 +209,11 @@ impl Partitions {
     pub fn blocked(&self) -> Option<&Failure> {
         self.listed.iter().filter_map(|at| self.list.get(*at as usize)).find_map(|partition| match &partition.state {
             PartitionState::Held { failure } => Some(failure).filter(|failure| failure.class != FailureClass::Row),
-            // A record is sent again now, or after a pause.
-            PartitionState::Draining | PartitionState::Resting { .. } | PartitionState::Isolating => {
-                partition.obstacle.as_ref()
-            }
+            // A record is sent again now, or after a pause, or its topic is asked for.
+            PartitionState::Unchosen
+            | PartitionState::Draining
+            | PartitionState::Resting { .. }
+            | PartitionState::Isolating => partition.obstacle.as_ref(),
             PartitionState::Unproven | PartitionState::Proven | PartitionState::Replaced => None,
         })
     }
@@ -219,7 +223,8 @@ impl Partitions {
         self.list.get(at as usize).is_some_and(|partition| match partition.state {
             PartitionState::Proven => partition.queue.is_empty(),
             PartitionState::Unproven => partition.under_way == 0,
-            PartitionState::Draining
+            PartitionState::Unchosen
+            | PartitionState::Draining
             | PartitionState::Resting { .. }
             | PartitionState::Isolating
             | PartitionState::Held { .. }
@@ -485,7 +490,8 @@ impl Partitions {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
             self.urgent |= matches!(partition.state, PartitionState::Replaced);
-            let is_plain = matches!(partition.state, PartitionState::Unproven | PartitionState::Proven);
+            let is_plain =
+                matches!(partition.state, PartitionState::Unchosen | PartitionState::Unproven | PartitionState::Proven);
             if is_plain && partition.queue.is_empty() && partition.implied.is_empty() {
                 partition.listed = false;
                 self.listed.swap_remove(place);
@@ -511,7 +517,8 @@ impl Partitions {
                 self.isolate(at, now, clients);
             }
             PartitionState::Isolating if partition.under_way == 0 => self.isolate(at, now, clients),
-            PartitionState::Draining
+            PartitionState::Unchosen
+            | PartitionState::Draining
             | PartitionState::Resting { .. }
             | PartitionState::Isolating
             | PartitionState::Held { .. }

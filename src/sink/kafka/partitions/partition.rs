@@ -18,7 +18,9 @@
 //! whole core. So once live records should have left, later ones wait here until the answers come, and leave together. Records of a backlog
 //! linger in librdkafka.
 //!
-//! Invariants: in `Unproven` at most one record is under way; in `Draining`, `Resting`, `Held` and `Replaced` no record is handed over; in
+//! Records whose partition is not chosen yet wait in a partition of their own, in the state `Unchosen`, from which they move to others.
+//!
+//! Invariants: in `Unproven` at most one record is under way; in `Unchosen`, `Draining`, `Resting`, `Held` and `Replaced` no record is handed over; in
 //! `Isolating` at most one request is under way; waiting records are in the order in which they were taken, behind those under way.
 //! This file is pure and reads no clock.
 
@@ -59,12 +61,15 @@ pub(super) struct Lingering {
     flushes: u64,
 }
 
+/// The number that stands for no partition: the topic's records wait there until their partitions are chosen.
+pub const UNCHOSEN: i32 = -1;
+
 /// The topic, number and producer of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionPlace {
     /// The topic's number for the [`Clients`](super::Clients).
     pub topic: u32,
-    /// The partition's number in the topic, from 0.
+    /// The partition's number in the topic, from 0, or [`UNCHOSEN`].
     pub partition: i32,
     /// The number of the producer that takes its records.
     pub producer: u8,
@@ -90,6 +95,8 @@ pub(super) struct Returned {
 
 #[derive(Debug)]
 pub(super) enum PartitionState {
+    /// The records' partitions are not chosen yet: see `unchosen`. It is the state of [`UNCHOSEN`] alone.
+    Unchosen,
     /// The broker may not know the producer in this partition.
     Unproven,
     /// The broker has accepted a record of the producer in this partition.
@@ -214,7 +221,7 @@ impl Partition {
     pub(super) fn new(place: PartitionPlace, now: Instant) -> Self {
         Self {
             place,
-            state: PartitionState::Unproven,
+            state: if place.partition == UNCHOSEN { PartitionState::Unchosen } else { PartitionState::Unproven },
             under_way: 0,
             under_way_bytes: 0,
             moved: now,
@@ -249,7 +256,8 @@ impl Partition {
                 (self.under_way < PIPELINED || self.left(flushes) < PIPELINED)
                     && (self.window.is_none() || self.fits_window(bytes, now))
             }
-            PartitionState::Draining
+            PartitionState::Unchosen
+            | PartitionState::Draining
             | PartitionState::Resting { .. }
             | PartitionState::Isolating
             | PartitionState::Held { .. }
@@ -278,7 +286,12 @@ impl Partition {
     /// Lets the partition rest: the topic or the environment did not take its first record.
     pub(super) fn rest(&mut self, now: Instant, failure: Failure) {
         self.obstacle = Some(failure);
-        self.state = PartitionState::Resting { until: now + RETRY };
+        self.goes_on(PartitionState::Resting { until: now + RETRY });
+    }
+
+    /// Sets the state of a partition that goes on. Records without a partition go on waiting for one.
+    pub(super) fn goes_on(&mut self, state: PartitionState) {
+        self.state = if self.place.partition == UNCHOSEN { PartitionState::Unchosen } else { state };
     }
 
     /// Lets the partition rest for so long: its first record is refused alone, by an answer that is in no list.
@@ -338,7 +351,7 @@ impl Partition {
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
         self.search = Search { found, ..Search::of(rest, 0, now) };
-        self.state = PartitionState::Isolating;
+        self.goes_on(PartitionState::Isolating);
     }
 
     /// Notes a failed record. The most serious failure counts.

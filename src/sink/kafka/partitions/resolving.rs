@@ -15,7 +15,7 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         assert!(partition.under_way == 0, "a partition is held while something of it is under way");
         let Some(front) = partition.queue.front() else {
-            partition.state = PartitionState::Unproven;
+            partition.goes_on(PartitionState::Unproven);
             return;
         };
         self.refusals += 1;
@@ -101,7 +101,7 @@ impl Partitions {
         (entry.timestamp_millis, entry.by_row) = (record.timestamp_millis, record.partition.is_some());
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
-        partition.state = PartitionState::Isolating;
+        partition.goes_on(PartitionState::Isolating);
     }
 
     #[allow(clippy::too_many_arguments, reason = "what goes where, in place of what")]

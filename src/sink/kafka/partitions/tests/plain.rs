@@ -431,3 +431,95 @@ fn in_transactions_a_record_with_an_unknown_answer_is_not_taken_before_its_time_
     partitions.committed();
     assert!(partitions.tried_alone().is_none());
 }
+
+/// An unchosen partition with so many records, the values of which are their numbers, and two partitions of the same topic.
+fn unchosen(records: u64) -> (World, Partitions, u32, [u32; 2]) {
+    let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
+    world.bad.clear();
+    let now = world.now;
+    let place = |partition| PartitionPlace { topic: 0, partition, producer: 0 };
+    let at = partitions.add(place(UNCHOSEN), now);
+    let chosen = [0, 1].map(|partition| partitions.add(place(partition), now));
+    for number in 0..records {
+        let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
+        partitions.enqueue(at, &record(number.to_string().as_bytes()), tag, now, &mut world);
+    }
+    (world, partitions, at, chosen)
+}
+
+/// The number of a record.
+fn number_of(record: &Record<'_>) -> u64 {
+    std::str::from_utf8(record.value.unwrap()).unwrap().parse().unwrap()
+}
+
+/// Delivers everything, and returns the numbers of the records of each partition as they were handed over.
+fn delivered(world: &mut World, partitions: &mut Partitions) -> BTreeMap<i32, Vec<u64>> {
+    let (now, mut found) = (world.now, BTreeMap::<i32, Vec<u64>>::new());
+    loop {
+        partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+        let waiting = &mut world.producers[0].waiting;
+        let Some((partition, message)) = waiting.iter_mut().find_map(|(at, all)| Some((*at, all.pop_front()?))) else {
+            return found;
+        };
+        found.entry(partition).or_default().push(message.number);
+        partitions.delivered(message.ticket, now);
+    }
+}
+
+#[test]
+fn records_whose_partition_is_not_known_wait_in_order_and_are_handed_over_once_it_is() {
+    let (mut world, mut partitions, at, chosen) = unchosen(10);
+    let now = world.now;
+    partitions.turn(now, &mut world, &mut |report| panic!("{report:?}"));
+    assert_eq!((handed(&world), partitions.in_flight().records), (0, 10));
+    assert_eq!(partitions.waiting(at), Waiting::For(None));
+    partitions.waits_for(at, failure(FailureClass::Environment));
+    assert!(partitions.blocked().is_some());
+    // Number 3 asks for one that is not there.
+    partitions.choose_for_waiting(at, |record, _| {
+        let number = number_of(record);
+        (number != 3).then(|| chosen[usize::try_from(number % 2).unwrap()])
+    });
+    assert_eq!(partitions.waiting(at), Waiting::For(None));
+    assert!(partitions.blocked().is_none());
+    let found = delivered(&mut world, &mut partitions);
+    assert_eq!(found, BTreeMap::from([(0, vec![0, 2, 4, 6, 8]), (1, vec![1, 5, 7, 9])]));
+    partitions.choose_for_waiting(at, |_, _| Some(chosen[1]));
+    assert_eq!(delivered(&mut world, &mut partitions), BTreeMap::from([(1, vec![3])]));
+    assert_eq!((partitions.waiting(at), partitions.in_flight()), (Waiting::Nothing, InFlight::default()));
+}
+
+#[test]
+fn a_record_that_no_partition_takes_is_refused_and_those_behind_it_go_on_once_it_is_resolved() {
+    let (mut world, mut partitions, at, chosen) = unchosen(4);
+    let now = world.now;
+    let mut refuse = |partitions: &mut Partitions, world: &mut World| {
+        partitions.refuse_waiting(at, failure(FailureClass::Topic));
+        assert_eq!(partitions.waiting(at), Waiting::Decided);
+        partitions.choose_for_waiting(at, |_, _| panic!("the relay decides first"));
+        let mut refused = Vec::new();
+        partitions.turn(now, world, &mut |report| match report {
+            Report::Refused(it) => refused.push(it.id),
+            Report::Delivered(_) | Report::Failed(_) => panic!("{report:?}"),
+        });
+        assert_eq!(refused.len(), 1);
+        refused[0]
+    };
+    let id = refuse(&mut partitions, &mut world);
+    partitions.resolve(id, Resolution::Retry, at, now, &mut world);
+    assert_eq!((partitions.waiting(at), partitions.in_flight().records), (Waiting::For(None), 4));
+    let id = refuse(&mut partitions, &mut world);
+    partitions.resolve(id, Resolution::Skip, at, now, &mut world);
+    assert_eq!((partitions.waiting(at), partitions.in_flight().records), (Waiting::For(None), 3));
+    // The dead letter's own topic is not known either: what it stands for goes on with it.
+    let dead = partitions.add(PartitionPlace { topic: 1, partition: UNCHOSEN, producer: 0 }, now);
+    let id = refuse(&mut partitions, &mut world);
+    partitions.resolve(id, Resolution::ReplaceWith(&record(b"100"), Token::unpack(7)), dead, now, &mut world);
+    assert_eq!(partitions.waiting(at), Waiting::Decided, "it waits for the dead letter");
+    partitions.choose_for_waiting(dead, |_, _| Some(chosen[0]));
+    assert_eq!(delivered(&mut world, &mut partitions), BTreeMap::from([(0, vec![100])]));
+    assert_eq!(partitions.waiting(at), Waiting::For(None), "it goes on");
+    partitions.choose_for_waiting(at, |_, _| Some(chosen[0]));
+    assert_eq!(delivered(&mut world, &mut partitions), BTreeMap::from([(0, vec![2, 3])]));
+    assert_eq!(partitions.in_flight(), InFlight::default());
+}
