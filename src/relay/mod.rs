@@ -49,7 +49,7 @@ pub use bad_rows::{BadRowAction, BadRows};
 pub use clock::{Clock, SystemClock};
 pub use hold::{ASKS_EVERY, AskHolder, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, PLAIN_EVERY, SUCCESSOR_WAITS};
 pub use notes::NoteSkipped;
-pub use progress::{Identity, ProgressMismatch, transactional_id};
+pub use progress::{Identity, LastTransaction, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
 use crate::lsn::Lsn;
@@ -248,6 +248,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }
         self.ledger.raise(confirmed);
+        self.transaction.slot_is_at(confirmed).into_iter().for_each(|proven| self.ledger.raise(proven));
         self.ledger.server_received(confirmed);
         self.confirmed(confirmed);
         self.forget_refusals_before(confirmed);
@@ -259,7 +260,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink cannot be recreated.
     pub fn timeline_left_at(&mut self, switch_point: Lsn) -> Result<(), Failure> {
         self.rejected.forget_from(switch_point);
-        if self.ledger.reaches_beyond(switch_point) {
+        if self.ledger.reaches_beyond(switch_point) || self.transaction.is_unproven() {
             self.renew_sink()?;
             self.ledger.fall_back_to(switch_point);
         }

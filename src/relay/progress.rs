@@ -2,14 +2,19 @@
 //!
 //! ```text
 //!  key    <system identifier>/<slot>
-//!  value  {"timeline": 1, "end_lsn": "0/16B3748", "source": "db.example.com:5432/shop"}
+//!  value  {"timeline": 1, "end_lsn": "0/16B3748", "source": "db.example.com:5432/shop",
+//!          "last": {"final_lsn": "0/16B36F0", "xid": 742, "commit_time": 812345678901234}}
 //! ```
+//!
+//! `last` is the last transaction before `end_lsn`. If the slot is behind it, the server sends it again, and a relay that resumes compares it:
+//! a copy of the cluster has the same system identifier, slot and timeline, and other transactions at the same positions.
 //!
 //! In: who the server is, what is kept under the slot's name. Out: the position before which everything is published, or why
 //! that cannot be said. Slot names are not unique across clusters, so the key has the system identifier as well; the source tells a
 //! cluster that has taken another's place from one that only has a slot of the same name. Pure.
 
 use crate::lsn::Lsn;
+use crate::pgoutput::{Begin, PgTime};
 use crate::sink::{Committed, Owner};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +38,8 @@ pub struct Identity {
     pub source: String,
     /// Some relay has read the slot before.
     pub was_read: bool,
+    /// The operator has said that the slot's present position counts, whatever the destination has stored.
+    pub accepts_slot: bool,
 }
 
 /// The reason for which the relay cannot resume from the stored progress.
@@ -59,6 +66,13 @@ pub enum ProgressMismatch {
         /// The server's.
         found: u32,
     },
+    /// The server's history has not the last transaction that was published.
+    OtherHistory {
+        /// That transaction.
+        published: LastTransaction,
+        /// The slot's confirmed position.
+        confirmed: Lsn,
+    },
     /// It is not what a relay writes.
     Unreadable {
         /// The key.
@@ -73,6 +87,42 @@ struct StoredProgress {
     timeline: u32,
     end_lsn: String,
     source: String,
+    /// `None`: a version before 0.2 has written it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    last: Option<StoredTransaction>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredTransaction {
+    final_lsn: String,
+    xid: u32,
+    commit_time: i64,
+}
+
+/// A transaction of Postgres, as far as it tells one history of a cluster from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastTransaction {
+    /// Where its commit record begins.
+    pub final_lsn: Lsn,
+    /// Its id.
+    pub xid: u32,
+    /// When it was committed.
+    pub commit_time: PgTime,
+}
+
+impl From<&Begin> for LastTransaction {
+    fn from(Begin { final_lsn, commit_time, xid }: &Begin) -> Self {
+        Self { final_lsn: *final_lsn, xid: *xid, commit_time: *commit_time }
+    }
+}
+
+/// Where to resume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumption {
+    /// Everything that commits before this is published.
+    pub end_lsn: Lsn,
+    /// The last transaction before it, in the server's timeline. `None`: nothing is known of it.
+    pub last: Option<LastTransaction>,
 }
 
 /// Returns the name of a relay's transactions. Slot names alone are not unique across clusters.
@@ -92,10 +142,15 @@ impl Identity {
         format!("{}/{}", self.system_identifier, self.slot)
     }
 
-    /// The value to store once everything that commits before `end_lsn` is published.
-    pub fn value(&self, end_lsn: Lsn) -> String {
-        let kept =
-            StoredProgress { timeline: self.timeline, end_lsn: end_lsn.to_string(), source: self.source.clone() };
+    /// The value to store once everything that commits before `end_lsn` is published, `last` as the last one.
+    pub fn value(&self, end_lsn: Lsn, last: Option<LastTransaction>) -> String {
+        let last = last.map(|LastTransaction { final_lsn, xid, commit_time }| StoredTransaction {
+            final_lsn: final_lsn.to_string(),
+            xid,
+            commit_time: commit_time.0,
+        });
+        let (timeline, end_lsn, source) = (self.timeline, end_lsn.to_string(), self.source.clone());
+        let kept = StoredProgress { timeline, end_lsn, source, last };
         // Strings and a number: nothing that JSON cannot say.
         serde_json::to_string(&kept).unwrap_or_default()
     }
@@ -105,7 +160,7 @@ impl Identity {
     ///
     /// # Errors
     /// It belongs to another server than this one.
-    pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Lsn>, ProgressMismatch> {
+    pub fn start(&self, kept: &[(String, String)]) -> Result<Option<Resumption>, ProgressMismatch> {
         let key = self.key();
         let Some((_, value)) = kept.iter().find(|(found, _)| *found == key) else {
             return self.check_other_clusters(kept).map(|()| None);
@@ -113,11 +168,16 @@ impl Identity {
         let unreadable = || ProgressMismatch::Unreadable { key: key.clone(), value: value.clone() };
         let found: StoredProgress = serde_json::from_str(value).map_err(|_| unreadable())?;
         let end_lsn: Lsn = found.end_lsn.parse().map_err(|_| unreadable())?;
+        let last = found.last.map(|StoredTransaction { final_lsn, xid, commit_time }| {
+            let final_lsn = final_lsn.parse().map_err(|_| unreadable())?;
+            Ok(LastTransaction { final_lsn, xid, commit_time: PgTime(commit_time) })
+        });
+        let last = last.transpose()?;
         if found.timeline == self.timeline {
             return if end_lsn > self.flushed {
                 Err(ProgressMismatch::OlderCopy { seen: end_lsn, flushed: self.flushed })
             } else {
-                Ok(Some(end_lsn))
+                Ok(Some(Resumption { end_lsn, last }))
             };
         }
         if found.timeline > self.timeline {
@@ -125,7 +185,10 @@ impl Identity {
         }
         // Positions beyond the point where that timeline was left belong to other transactions now.
         let left = self.history.iter().find(|(timeline, _)| *timeline == found.timeline);
-        Ok(left.map(|(_, switch_point)| end_lsn.min(*switch_point)))
+        Ok(left.map(|(_, switch_point)| Resumption {
+            end_lsn: end_lsn.min(*switch_point),
+            last: last.filter(|last| last.final_lsn < *switch_point),
+        }))
     }
 
     fn check_other_clusters(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
@@ -154,11 +217,16 @@ mod tests {
             is_standby: false,
             source: "db:5432/shop".into(),
             was_read: false,
+            accepts_slot: false,
         }
     }
 
     fn kept(identity: &Identity, end_lsn: u64) -> Vec<(String, String)> {
-        vec![(identity.key(), identity.value(Lsn::new(end_lsn)))]
+        vec![(identity.key(), identity.value(Lsn::new(end_lsn), None))]
+    }
+
+    fn at(end_lsn: u64) -> Resumption {
+        Resumption { end_lsn: Lsn::new(end_lsn), last: None }
     }
 
     #[test]
@@ -166,16 +234,27 @@ mod tests {
         let identity = identity();
         assert_eq!(identity.key(), "7/shop");
         assert_eq!(identity.owner(Committed::Nothing).name, "walrelay-7-shop");
-        assert_eq!(identity.value(Lsn::new(500)), r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#);
-        assert_eq!(identity.start(&kept(&identity, 500)), Ok(Some(Lsn::new(500))));
+        let before = r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#;
+        assert_eq!(identity.start(&[(identity.key(), before.to_owned())]), Ok(Some(at(500))), "of version 0.1");
+        let last = LastTransaction { final_lsn: Lsn::new(490), xid: 7, commit_time: PgTime(8) };
+        let value = identity.value(Lsn::new(500), Some(last));
+        let written = r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop","last":{"final_lsn":"0/1EA","xid":7,"commit_time":8}}"#;
+        assert_eq!(value, written);
+        let resumed = Resumption { end_lsn: Lsn::new(500), last: Some(last) };
+        assert_eq!(identity.start(&[(identity.key(), value.clone())]), Ok(Some(resumed)));
+        let later = Identity { timeline: 3, history: vec![(2, Lsn::new(495))], ..identity.clone() };
+        let resumed = Resumption { end_lsn: Lsn::new(495), ..resumed };
+        assert_eq!(later.start(&[(identity.key(), value.clone())]), Ok(Some(resumed)), "it commits before the switch");
+        let later = Identity { history: vec![(2, Lsn::new(490))], ..later };
+        assert_eq!(later.start(&[(identity.key(), value)]), Ok(Some(at(490))), "the new timeline has not the last one");
         assert_eq!(identity.start(&[]), Ok(None));
     }
 
     #[test]
     fn on_a_later_timeline_it_counts_up_to_where_its_own_was_left() {
         let before = Identity { timeline: 1, history: vec![], ..identity() };
-        assert_eq!(identity().start(&kept(&before, 90)), Ok(Some(Lsn::new(90))));
-        assert_eq!(identity().start(&kept(&before, 500)), Ok(Some(Lsn::new(100))));
+        assert_eq!(identity().start(&kept(&before, 90)), Ok(Some(at(90))));
+        assert_eq!(identity().start(&kept(&before, 500)), Ok(Some(at(100))));
         let third = Identity { timeline: 3, ..identity() };
         assert_eq!(third.start(&kept(&identity(), 90)), Ok(None), "a branch that never met this one");
     }
@@ -195,7 +274,7 @@ mod tests {
         let refused = ProgressMismatch::OtherCluster { before: "8".into() };
         assert_eq!(identity().start(&kept(&before, 500)), Err(refused));
         let both = [kept(&before, 500), kept(&identity(), 600)].concat();
-        assert_eq!(identity().start(&both), Ok(Some(Lsn::new(600))), "who has worked here before goes on");
+        assert_eq!(identity().start(&both), Ok(Some(at(600))), "who has worked here before goes on");
     }
 
     #[test]

@@ -8,14 +8,18 @@
 //! In: reports, the time, where transactions of Postgres end. Out: when the destination's transaction is committed, with the progress that
 //! `progress` makes of the position.
 //!
+//! A progress that is ahead of the slot counts once the server has sent its last transaction again. Otherwise it is of another history of the
+//! cluster, such as a copy's, and nothing passes the slot's position.
+//!
 //! Invariants: until the commit, no report counts in the ledger, so no position passes a record that may yet be aborted. A transaction is
 //! committed only while no note of a skipped row is open, so the progress passes none either. A transaction of
 //! Postgres is never split. Without transactions, each function reads one field and returns.
 
-use super::progress::{Identity, ProgressMismatch};
+use super::progress::{Identity, LastTransaction, ProgressMismatch, Resumption};
 use super::session::{Session, Turn};
 use super::{Clock, Relay, StreamEnd, Why};
 use crate::lsn::Lsn;
+use crate::pgoutput::Begin;
 use crate::sink::{Committed, Initialized, Rows, Sink, Token};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -48,6 +52,20 @@ pub(super) struct SinkTransaction {
     timed_out: Option<Lsn>,
     /// Since when there is no stream.
     without_stream_since: Option<Instant>,
+    /// The stored progress, until the server has sent its last transaction again. Until then it does not count, and no position passes it.
+    unproven: Option<UnprovenProgress>,
+    /// The stored progress is of another history, and the operator has said that the slot's position counts.
+    gives_progress_up: bool,
+    /// The last transaction of Postgres whose Begin was taken, and the last one that was taken whole.
+    begun: Option<LastTransaction>,
+    last: Option<LastTransaction>,
+}
+
+/// A stored progress that is ahead of the slot.
+#[derive(Debug, Clone, Copy)]
+struct UnprovenProgress {
+    end_lsn: Lsn,
+    last: LastTransaction,
 }
 
 /// A transaction of the destination that is not committed.
@@ -115,7 +133,7 @@ impl SinkTransaction {
 
     /// Forgets everything uncommitted, which is lost with the sink. The new sink has to take the destination over again.
     pub(super) fn forget(&mut self) {
-        (self.is_initialized, self.open) = (false, None);
+        (self.is_initialized, self.open, self.unproven) = (false, None, None);
     }
 
     /// The slot was taken at `confirmed`; everything that we have committed commits before `ours`.
@@ -128,6 +146,34 @@ impl SinkTransaction {
             Committed::Confirmed | Committed::More => Committed::More,
             before @ (Committed::Nothing | Committed::Unknown) => before,
         };
+    }
+
+    /// The progress to store once everything that commits before `end_lsn` is published.
+    fn value(&self, end_lsn: Lsn) -> String {
+        self.identity.value(end_lsn, self.last)
+    }
+
+    /// A new transaction of Postgres is taken.
+    #[inline]
+    pub(super) fn began(&mut self, begin: &Begin) {
+        self.begun = Some(begin.into());
+    }
+
+    /// The transaction of Postgres was taken whole.
+    #[inline]
+    pub(super) fn ended(&mut self) {
+        self.last = self.begun;
+    }
+
+    /// Whether the server has not sent the last published transaction again yet.
+    pub(super) fn is_unproven(&self) -> bool {
+        self.unproven.is_some()
+    }
+
+    /// The slot is at `confirmed`. If another relay has moved it past the last published transaction, that one does not come again, and was
+    /// this server's: returns the position of the progress.
+    pub(super) fn slot_is_at(&mut self, confirmed: Lsn) -> Option<Lsn> {
+        self.unproven.take_if(|unproven| unproven.last.final_lsn < confirmed).map(|unproven| unproven.end_lsn)
     }
 
     /// A stream begins.
@@ -185,19 +231,67 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
             Initialized::Ready(stored) => {
                 session.taking_over = None;
-                let start = self
-                    .transaction
-                    .identity
-                    .start(&stored)
-                    .map_err(|found| Box::new(StreamEnd::ProgressMismatch(found)))?;
-                if let Some(lsn) = start {
-                    self.ledger.raise(lsn);
-                }
-                tracing::info!(published = %self.flush_lsn(), "exactly once: resuming after the last commit");
+                self.resume_from(&stored)?;
                 (self.transaction.is_initialized, self.transaction.committed) = (true, Committed::More);
                 Ok(true)
             }
         }
+    }
+
+    /// Resumes from the stored progress. If the slot is behind its last transaction, the server sends that one again, which proves that it
+    /// is this server's.
+    fn resume_from(&mut self, stored: &[(String, String)]) -> Turn<()> {
+        let Self { transaction, ledger, .. } = self;
+        let start = transaction.identity.start(stored).map_err(|found| Box::new(StreamEnd::ProgressMismatch(found)))?;
+        match start.filter(|_| !transaction.gives_progress_up) {
+            // The server sends each transaction whose commit record begins at the slot's position or behind it.
+            Some(Resumption { end_lsn, last: Some(last) }) if last.final_lsn >= ledger.flush_lsn() => {
+                tracing::info!(published = %end_lsn, "exactly once: resuming once the last transaction has come again");
+                transaction.unproven = Some(UnprovenProgress { end_lsn, last });
+            }
+            Some(Resumption { end_lsn, .. }) => {
+                ledger.raise(end_lsn);
+                tracing::info!(published = %ledger.flush_lsn(), "exactly once: resuming after the last commit");
+            }
+            None => tracing::info!(from = %ledger.flush_lsn(), "exactly once: beginning at the slot's position"),
+        }
+        Ok(())
+    }
+
+    /// Whether the transaction that begins was published before, as far as that is to be proven. It may be the one that proves it.
+    pub(super) fn was_published(&mut self, begin: &Begin) -> Turn<bool> {
+        let Some(UnprovenProgress { end_lsn, last }) = self.transaction.unproven else { return Ok(false) };
+        if begin.final_lsn < last.final_lsn {
+            return Ok(true);
+        }
+        if LastTransaction::from(begin) != last {
+            return Err(self.other_history(last));
+        }
+        self.transaction.unproven = None;
+        self.ledger.raise(end_lsn);
+        tracing::info!(published = %self.flush_lsn(), "exactly once: the last transaction has come again");
+        Ok(true)
+    }
+
+    /// The server has sent all transactions that commit before `wal_end`. Returns whether the position may follow: it may not before the
+    /// stored progress is proven.
+    pub(super) fn may_follow(&mut self, wal_end: Lsn) -> Turn<bool> {
+        match self.transaction.unproven {
+            Some(UnprovenProgress { last, .. }) if wal_end > last.final_lsn => Err(self.other_history(last)),
+            unproven => Ok(unproven.is_none()),
+        }
+    }
+
+    /// The last transaction that was published is not in the server's history.
+    #[cold]
+    #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
+    fn other_history(&mut self, published: LastTransaction) -> Box<StreamEnd> {
+        if self.transaction.identity.accepts_slot {
+            self.transaction.gives_progress_up = true;
+            return Box::new(StreamEnd::StartOver(Why::ProgressGivenUp));
+        }
+        let confirmed = self.ledger.flush_lsn();
+        Box::new(StreamEnd::ProgressMismatch(ProgressMismatch::OtherHistory { published, confirmed }))
     }
 
     /// Whether the relay has to commit the destination's transaction before it takes the transaction of Postgres that commits at
@@ -249,8 +343,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             return Ok(());
         }
         open.committing_since.get_or_insert(now);
-        let (key, value) =
-            (self.transaction.identity.key(), self.transaction.identity.value(self.ledger.received_lsn()));
+        let (key, value) = (self.transaction.identity.key(), self.transaction.value(self.ledger.received_lsn()));
         if self.sink.commit(&key, &value).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))? {
             self.count_committed(now);
         }
@@ -260,6 +353,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The transaction is committed: its reports count now.
     fn count_committed(&mut self, now: Instant) {
         let uncounted = self.transaction.open.take().map(|open| open.uncounted).unwrap_or_default();
+        self.transaction.gives_progress_up = false;
         for (token, (records, bytes)) in uncounted {
             self.ledger.counted(token, records);
             self.acknowledged += u64::from(records);

@@ -68,6 +68,8 @@ pub enum Why {
     WholeFirst,
     /// It was open for this long, which is nearly its timeout.
     OutOfTime(Duration),
+    /// The stored progress is of another history, and the operator has said that the slot's position counts.
+    ProgressGivenUp,
 }
 
 /// The messages do not follow each other as the manual says.

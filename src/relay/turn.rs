@@ -151,7 +151,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 // Delivery reports that have come and were not taken yet must not hold the position back.
                 session.may_have_waited = true;
                 self.take_reports()?;
-                self.ledger.keepalive(keepalive.wal_end);
+                if self.may_follow(keepalive.wal_end)? {
+                    self.ledger.keepalive(keepalive.wal_end);
+                }
                 Ok(FrameStep::Done)
             }
         }
@@ -223,6 +225,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if session.open.is_some() {
             return Err(session.out_of_place("Begin", "inside a transaction"));
         }
+        if self.was_published(begin)? {
+            session.open = Some(Open::AlreadyReceived);
+            return Ok(());
+        }
         let verdict = match self.ledger.begin(begin) {
             Ok(verdict) => verdict,
             Err(OutOfOrder::Missing(missing)) => return Err(Box::new(StreamEnd::Protocol(missing.into()))),
@@ -237,6 +243,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             BeginVerdict::Continue { rows } => Open::Taken { context, skip: rows },
             BeginVerdict::Take => Open::Taken { context, skip: 0 },
         });
+        self.transaction.began(begin);
         Ok(())
     }
 
@@ -245,7 +252,10 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
                 return Err(session.out_of_place("Commit", "in front of its own transaction"));
             }
-            Some(Open::Taken { .. }) => self.ledger.commit(commit.end_lsn),
+            Some(Open::Taken { .. }) => {
+                self.transaction.ended();
+                self.ledger.commit(commit.end_lsn);
+            }
             Some(Open::AlreadyReceived) => {}
             None => return Err(session.out_of_place("Commit", "outside any transaction")),
         }

@@ -205,12 +205,14 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let source = format!("{}/{}/{}", system.system_identifier, target.slot, system.timeline);
             self.relay.set_dead_letter_source(source);
         }
-        self.set_identity(mark.comment.as_deref())?;
         let own = stream.backend_pid();
         let (confirmed, slot) = if let Some(lsn) = confirmed {
             (lsn, None)
         } else {
+            // From now on the server counts the transactions that this relay reads.
+            let was_read = self.known.slot_identity.was_read(mark.comment.as_deref(), &target.slot);
             let (confirmed, reader) = self.confirmed_position(own)?;
+            self.set_identity(was_read, confirmed)?;
             // Behind a pooler, this connection's process id is not the server's.
             let walsender = reader.unwrap_or(own);
             let asks = Box::new(SlotHolder::start(target, &self.known.started_at, walsender)?);
@@ -346,7 +348,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
 
     /// Gives the relay the slot's identity, if the destination stores the progress. The identity is queried after the slot was taken, since
     /// a waiting relay may have waited for long.
-    fn set_identity(&mut self, comment: Option<&str>) -> Result<(), RunError> {
+    fn set_identity(&mut self, was_read: bool, confirmed: Lsn) -> Result<(), RunError> {
         if !self.relay.is_exactly_once() {
             return Ok(());
         }
@@ -363,7 +365,8 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             flushed: system.flushed,
             is_standby,
             source: self.target.source.place(),
-            was_read: self.known.slot_identity.was_read(comment, &self.target.slot),
+            was_read,
+            accepts_slot: self.target.accept_slot_at == Some(confirmed),
         });
         Ok(())
     }

@@ -339,6 +339,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 RunError::other_cluster(&before, self.server.system().unwrap_or_default())
             }
             ProgressMismatch::OlderCopy { seen, flushed } => RunError::older_copy(seen, flushed),
+            ProgressMismatch::OtherHistory { published, confirmed } => RunError::other_history(&published, confirmed),
             ProgressMismatch::EarlierTimeline { before, found } => RunError::earlier_timeline(before, found),
             ProgressMismatch::Unreadable { key, value } => RunError::strange_progress(&key, &value),
         }
@@ -524,6 +525,14 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
         match why {
             Why::WholeFirst => {
                 tracing::info!("committing what precedes the transaction of a row that cannot be published");
+                self.release(stream)
+            }
+            Why::ProgressGivenUp => {
+                let from = self.relay.flush_lsn();
+                tracing::warn!(
+                    %from,
+                    "--accept-slot-at: the progress in the destination is of another history of the cluster; resuming at the slot's position, records may repeat"
+                );
                 self.release(stream)
             }
             Why::OutOfTime(age) => {

@@ -25,6 +25,7 @@ mod commands;
 mod conformance;
 mod consumers;
 mod coverage;
+mod copied_cluster;
 mod cut_off;
 mod dead_letters;
 mod domains;

@@ -339,6 +339,7 @@ impl SimServer {
                 is_standby: false,
                 source: "db:5432/shop".to_owned(),
                 was_read: true,
+                accepts_slot: false,
             }
         })
     }

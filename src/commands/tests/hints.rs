@@ -9,8 +9,9 @@ use crate::outbox::{BadReason, BadRow, ColumnSetting, HiddenColumns, MissingColu
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
+use crate::pgoutput::PgTime;
 use crate::positions::Position;
-use crate::relay::{BadRowAt, NextRow, ProtocolError};
+use crate::relay::{BadRowAt, LastTransaction, NextRow, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::{NoDeadLetters, ScratchError};
 use crate::sink::kinds::{KINDS, REMEDIED};
@@ -173,6 +174,7 @@ fn run_errors() -> Vec<RunError> {
         RunError::other_cluster("1", "2"),
         RunError::older_copy(AT, AT),
         RunError::unsent_row(&next_row, "streaming: string buffer exceeds maximum allowed length"),
+        RunError::other_history(&LastTransaction { final_lsn: AT, xid: 742, commit_time: PgTime(0) }, AT),
         RunError::earlier_timeline(2, 1),
         RunError::on_standby(),
         RunError::from(refused),

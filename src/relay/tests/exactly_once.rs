@@ -22,6 +22,8 @@ struct Broker {
     in_flight: Vec<Token>,
     /// The progress of each commit.
     committed: Vec<String>,
+    /// The progress that an earlier process has stored, by its key.
+    stored: Vec<(String, String)>,
 }
 
 struct Transactional(Rc<RefCell<Broker>>, TestClock);
@@ -63,7 +65,7 @@ impl Sink for Transactional {
 
     fn init_transactions(&mut self, _owner: &Owner) -> Result<Initialized, Failure> {
         Ok(if self.0.borrow().yields {
-            Initialized::Ready(Vec::new())
+            Initialized::Ready(self.0.borrow().stored.clone())
         } else {
             Initialized::Pending { reason: None, answered: false }
         })
@@ -98,7 +100,8 @@ impl Fixture {
     fn new() -> Self {
         let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
         let (yields, obstacle, reports, commits) = (true, None, true, true);
-        let broker = Broker { yields, obstacle, reports, silence: now..now, commits, in_flight, committed };
+        let stored = Vec::new();
+        let broker = Broker { yields, obstacle, reports, silence: now..now, commits, in_flight, committed, stored };
         let (broker, clock) = (Rc::new(RefCell::new(broker)), TestClock(Rc::new(Cell::new(now)), now));
         let limits = Limits {
             coalesce: Duration::ZERO,
@@ -232,7 +235,71 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     let StreamEnd::BadRow(bad) = &ended else { panic!("{ended:?}") };
     assert_eq!((bad.position.final_lsn, bad.position.ordinal), (Lsn::new(4000), 1));
     assert_eq!(bad.confirmed, Lsn::new(3040));
-    assert!(fixture.broker.borrow().committed.iter().eq([r#"{"timeline":0,"end_lsn":"0/BE0","source":""}"#]));
+    let progress =
+        r#"{"timeline":0,"end_lsn":"0/BE0","source":"","last":{"final_lsn":"0/BB8","xid":0,"commit_time":0}}"#;
+    assert!(fixture.broker.borrow().committed.iter().eq([progress]));
+}
+
+/// A relay at 1000 whose destination has stored that all up to 2040 is published, the transaction at 2000 as the last one.
+fn resumed(xid: u32, accepts_slot: bool) -> Fixture {
+    let mut fixture = Fixture::new();
+    let identity = Identity { accepts_slot, ..Identity::default() };
+    let last = LastTransaction { final_lsn: Lsn::new(2000), xid, commit_time: crate::pgoutput::PgTime(0) };
+    fixture.broker.borrow_mut().stored = vec![(identity.key(), identity.value(Lsn::new(2040), Some(last)))];
+    fixture.relay.identified(identity);
+    fixture
+}
+
+/// Transactions with a row each, and keepalives (negative), all at once.
+fn backlog(transactions: &[i64]) -> Vec<(Duration, Vec<u8>)> {
+    let one = |at: &i64| {
+        let at_lsn = at.unsigned_abs();
+        if *at < 0 {
+            vec![keepalive(at_lsn)]
+        } else {
+            vec![begin(at_lsn), row("\"order\""), commit(at_lsn, at_lsn + 40)]
+        }
+    };
+    transactions.iter().flat_map(one).map(|message| (Duration::ZERO, message)).collect()
+}
+
+#[test]
+fn a_progress_ahead_of_the_slot_counts_once_its_last_transaction_has_come_again() {
+    let mut fixture = resumed(0, false);
+    fixture.sends = backlog(&[1500, -1600]);
+    fixture.stream(seconds(10));
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(1000), "nothing is proven");
+    fixture.sends = backlog(&[1500, 2000, -2100, 2200]);
+    let (ended, _) = fixture.stream(seconds(10));
+    assert!(matches!(ended, StreamEnd::Disconnected(pg::Error::Ended)), "{ended:?}");
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(2240));
+    let committed = fixture.broker.borrow().committed.clone();
+    assert!(committed.len() == 1 && committed[0].contains("0/8C0"), "the last row alone: {committed:?}");
+}
+
+#[test]
+fn a_progress_whose_last_transaction_does_not_come_is_of_another_history_and_moves_nothing() {
+    for (xid, sends) in [(1, vec![1500, 2000]), (0, vec![1500, 2030]), (0, vec![-1900, -2100])] {
+        let mut fixture = resumed(xid, false);
+        fixture.sends = backlog(&sends);
+        let (ended, _) = fixture.stream(seconds(10));
+        let StreamEnd::ProgressMismatch(ProgressMismatch::OtherHistory { published, confirmed }) = ended else {
+            panic!("{sends:?}: {ended:?}")
+        };
+        assert_eq!((published.final_lsn, confirmed), (Lsn::new(2000), Lsn::new(1000)), "{sends:?}");
+        assert_eq!(fixture.relay.flush_lsn(), Lsn::new(1000), "{sends:?}");
+    }
+}
+
+#[test]
+fn the_slots_position_counts_instead_of_another_historys_progress_if_the_operator_says_so() {
+    let mut fixture = resumed(1, true);
+    fixture.sends = backlog(&[1500, 2000, 2200]);
+    let (ended, _) = fixture.stream(seconds(10));
+    assert!(matches!(ended, StreamEnd::StartOver(Why::ProgressGivenUp)), "{ended:?}");
+    fixture.relay.start_over().unwrap();
+    fixture.stream(seconds(10));
+    assert_eq!((fixture.relay.acknowledged, fixture.relay.flush_lsn()), (3, Lsn::new(2240)), "from the slot on");
 }
 
 #[test]

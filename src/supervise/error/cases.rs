@@ -9,7 +9,7 @@ use crate::outbox::{BadReason, TableName};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, identifier, sqlstate};
-use crate::relay::{BadRowAt, NextRow};
+use crate::relay::{BadRowAt, LastTransaction, NextRow};
 use crate::remedy::{Command, Remedy};
 use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
@@ -322,6 +322,19 @@ impl RunError {
         Self::other_server(format!(
             "the server's WAL ends at {flushed}, but it has sent rows up to {seen}: an older copy of the cluster is in its place now, nothing was read from it"
         ))
+    }
+
+    /// The server's history has not the last transaction that was published. The slot is at `confirmed`.
+    pub(crate) fn other_history(published: &LastTransaction, confirmed: Lsn) -> Self {
+        let LastTransaction { final_lsn, xid, .. } = published;
+        let text = format!(
+            "the transaction at {final_lsn} (xid {xid}), published last, is not in this server's history: the progress in Kafka is of a copy of the cluster, or this server is one; nothing was read"
+        );
+        let remedy = Remedy::from(
+            "find the other relay, which reads a copy of this cluster (a restored or cloned one) under the same slot name, and give it another Kafka cluster or another --slot; a change of --message-prefix or --origin hides a transaction as well: undo it. If this server is the right one, resume at its slot's position, where rows that were published and not confirmed repeat: ".to_owned(),
+        )
+        .and(run().set("--accept-slot-at", confirmed));
+        Self::ended(Operator, text, remedy)
     }
 
     fn other_server(text: String) -> Self {
