@@ -493,6 +493,15 @@ pub trait Sink {
         None
     }
 
+    /// Makes the place for the progress of transactions, before the slot is read for the first time. Returns whether it is there; if not, the
+    /// caller asks again. Ends nobody's transactions. May take a second.
+    ///
+    /// # Errors
+    /// The destination does not make it.
+    fn prepare(&mut self) -> Result<bool, Failure> {
+        Ok(true)
+    }
+
     /// Fences the producer that had this name before, aborts its open transaction, and returns the saved progress.
     ///
     /// # Errors
@@ -543,6 +552,7 @@ macro_rules! hand_on {
         fn reach(&mut $self, patience: std::time::Duration) -> $crate::sink::Reach { $sink.reach(patience) }
     };
     (@ $self:ident, $sink:expr, is_reachable) => { fn is_reachable(&mut $self) -> bool { $sink.is_reachable() } };
+    (@ $self:ident, $sink:expr, prepare) => { fn prepare(&mut $self) -> Result<bool, $crate::sink::Failure> { $sink.prepare() } };
     (@ $self:ident, $sink:expr, init_transactions) => {
         fn init_transactions(&mut $self, owner: &$crate::sink::Owner) -> Result<$crate::sink::Initialized, $crate::sink::Failure> {
             $sink.init_transactions(owner)
@@ -573,5 +583,5 @@ macro_rules! hand_on {
 pub(crate) use hand_on;
 
 impl<S: Sink + ?Sized> Sink for Box<S> {
-    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, is_reachable, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => (**self); try_enqueue, poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, problem, reach, is_reachable, producers, transaction_timeout, prepare, init_transactions, commit, abandon);
 }

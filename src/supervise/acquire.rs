@@ -25,6 +25,10 @@ use std::time::Duration;
 /// The time between two attempts at a slot that another process reads. A standby takes over within this time.
 const SLOT_RETRY: Duration = Duration::from_millis(500);
 
+/// The time between two attempts to make the place for the progress, and how many there are.
+const PREPARE_RETRY: Duration = Duration::from_millis(100);
+const PREPARATIONS: u32 = 50;
+
 /// The time between two queries whether a shard may be read yet. Each query opens two connections.
 const SHARD_RETRY: Duration = Duration::from_secs(1);
 
@@ -193,6 +197,9 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let (position, reader) =
                 self.known.slot_identity.check(&mut control, target, (self.witness(false), None))?;
             self.reads_from(position, reader)?;
+            if !self.known.slot_identity.was_read(mark.comment.as_deref(), slot) {
+                self.prepare_destination()?;
+            }
             end_at_unmappable(unmappable, flushed, position.max(self.relay.flush_lsn()), self.relay.outbox_mut())?;
         } else {
             end_at_unmappable(unmappable, flushed, flushed, self.relay.outbox_mut())?;
@@ -318,6 +325,30 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
                 self.reads_from(position, reader)?;
             }
         }
+    }
+
+    /// Exactly once, nobody has read the slot yet: makes the place for the progress before the server counts what is read. A relay that is
+    /// killed right after that has committed nothing, and its successor knows so by that place. An outage is not waited for here: the relay
+    /// waits for it once it streams, and names it.
+    fn prepare_destination(&mut self) -> Result<(), NotAcquired> {
+        if !self.relay.is_exactly_once() {
+            return Ok(());
+        }
+        for _ in 0..PREPARATIONS {
+            match self.relay.sink_mut().prepare() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(failure) => {
+                    tracing::debug!(%failure, "the place for the progress is not made yet");
+                    return Ok(());
+                }
+            }
+            idle(self.relay, PREPARE_RETRY)?;
+            if self.relay.may_stop() {
+                return Err(NotAcquired::Stopped);
+            }
+        }
+        Ok(())
     }
 
     /// Tells the relay that it will read the slot from `position`. `reader`: the walsender that reads the slot now.

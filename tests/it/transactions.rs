@@ -166,6 +166,24 @@ fn a_start_without_the_topic_of_progress_that_was_there_stops_and_says_what_it_m
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 
+#[test]
+fn a_relay_that_is_killed_right_after_its_first_start_has_committed_nothing_and_starts_again() {
+    let (_kafka, lane) = lane_whose_progress_goes();
+    insert(&lane, 1, 100);
+    let mut relay = lane.relay(&[EXACTLY_ONCE]);
+    let sql = "SELECT total_txns FROM pg_stat_replication_slots WHERE slot_name = $1";
+    let mut client = lane.connect();
+    wait_until(LONG, "the server to count what was read", || {
+        let counted = client.query_opt(sql, &[&lane.name])?.map(|row| row.get::<_, i64>(0));
+        Ok(counted > Some(0))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    relay.kill9().unwrap();
+    relay.start_again().unwrap();
+    each_once(&lane.records("order"), 100);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
 /// Rows flow on after the next requests of that kind are answered so.
 #[track_caller]
 fn check_recovers(lane: &Lane, mock: &MockCluster<'_, impl rdkafka::producer::ProducerContext>, first: u32) -> u32 {

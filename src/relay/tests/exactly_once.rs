@@ -243,7 +243,7 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
 /// A relay at 1000 whose destination has stored that all up to 2040 is published, the transaction at 2000 as the last one.
 fn resumed(xid: u32, accepts_slot: bool) -> Fixture {
     let mut fixture = Fixture::new();
-    let identity = Identity { accepts_slot, ..Identity::default() };
+    let identity = Identity { accepts_slot, flushed: Lsn::new(10_000), ..Identity::default() };
     let last = LastTransaction { final_lsn: Lsn::new(2000), xid, commit_time: crate::pgoutput::PgTime(0) };
     fixture.broker.borrow_mut().stored = vec![(identity.key(), identity.value(Lsn::new(2040), Some(last)))];
     fixture.relay.identified(identity);

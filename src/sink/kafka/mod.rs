@@ -89,7 +89,7 @@ use retire::{purge_all, retire};
 use std::time::{Duration, Instant};
 use topics::Topics;
 use transactions::Transactions;
-use watch::Watch;
+use watch::{ClusterAnswer, Watch};
 
 /// The name of the kind, and of its side in a check.
 const NAME: &str = "kafka";
@@ -425,6 +425,11 @@ impl Sink for KafkaSink {
 
     fn transaction_timeout(&self) -> Option<Duration> {
         self.transactions.are_used().then(|| self.settings.transaction_timeout())
+    }
+
+    fn prepare(&mut self) -> Result<bool, Failure> {
+        let Some(ClusterAnswer { brokers, .. }) = self.look(Instant::now()) else { return Ok(false) };
+        progress::make(&self.settings, brokers)
     }
 
     fn init_transactions(&mut self, owner: &Owner) -> Result<Initialized, Failure> {

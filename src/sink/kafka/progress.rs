@@ -245,6 +245,12 @@ pub(super) fn create_by_hand(settings: &KafkaSettings, brokers: usize) -> String
     )
 }
 
+/// Creates the topic unless it exists. Returns whether it does then.
+pub(super) fn make(settings: &KafkaSettings, brokers: usize) -> Result<bool, Failure> {
+    let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
+    Ok(make_topic_with(&admin, settings, (true, brokers))?.is_none())
+}
+
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic. Returns the outcome of
 /// the step if the topic cannot be read yet: it is missing, or so new that not every broker knows it.
 fn make_topic(

@@ -133,7 +133,7 @@ fn event_type<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
 }
 
 impl<S: Sink> Sink for Framed<S> {
-    hand_on!(self => self.sink; poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, reach, is_reachable, producers, transaction_timeout, init_transactions, commit, abandon);
+    hand_on!(self => self.sink; poll, resolve, in_flight, on_idle, restart, close, park, unpark, alone_from, hold_until, times_are_rows, blocked, tried_alone, reach, is_reachable, producers, transaction_timeout, prepare, init_transactions, commit, abandon);
 
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
         let Some(value) = record.value.filter(|_| record.topic != self.dead_letter_topic) else {

@@ -493,7 +493,7 @@ fn records_whose_partition_is_not_known_wait_in_order_and_are_handed_over_once_i
 fn a_record_that_no_partition_takes_is_refused_and_those_behind_it_go_on_once_it_is_resolved() {
     let (mut world, mut partitions, at, chosen) = unchosen(4);
     let now = world.now;
-    let mut refuse = |partitions: &mut Partitions, world: &mut World| {
+    let refuse = |partitions: &mut Partitions, world: &mut World| {
         partitions.refuse_waiting(at, failure(FailureClass::Topic));
         assert_eq!(partitions.waiting(at), Waiting::Decided);
         partitions.choose_for_waiting(at, |_, _| panic!("the relay decides first"));
