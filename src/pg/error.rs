@@ -244,6 +244,8 @@ pub mod sqlstate {
     pub const CANNOT_CONNECT_NOW: &str = "57P03";
     /// `too_many_connections`: no connection is free, or no walsender.
     pub const TOO_MANY_CONNECTIONS: &str = "53300";
+    /// `query_canceled`: `statement_timeout` has passed, or somebody has cancelled the statement.
+    pub const QUERY_CANCELED: &str = "57014";
     /// `configuration_limit_exceeded`: no replication slot is free.
     pub const LIMIT_EXCEEDED: &str = "53400";
     /// `program_limit_exceeded`: a row's text is longer than Postgres can send.

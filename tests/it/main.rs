@@ -72,6 +72,7 @@ mod rights;
 mod role;
 mod rotation;
 mod secure;
+mod session;
 mod shapes;
 mod shards;
 mod shards_filters;

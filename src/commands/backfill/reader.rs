@@ -13,11 +13,9 @@ use crate::pg::rows::{NextRow, Rows};
 use crate::pg::{self, Connection, Purpose};
 use std::time::Duration;
 
-/// The settings of a session: no limits of time, rows in the order of the file, and an error where rows would be hidden.
-const SESSION: &str = "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
-     WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
-                    'idle_in_transaction_session_timeout', 'max_parallel_workers_per_gather');
-    SET synchronize_seqscans = off; SET row_security = off; SET default_transaction_read_only = on";
+/// The settings of a session: rows in the order of the file, an error where rows would be hidden, and nothing is written.
+const SESSION: &str = "SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off; SET row_security = off;
+    SET default_transaction_read_only = on";
 
 /// How late the server may count an update: a session tells of its own at the ends of transactions, at most once a second.
 const COUNTED_WITHIN: Duration = Duration::from_millis(1500);

@@ -448,7 +448,7 @@ fn indexed(connection: &mut Connection, oid: u32) -> Result<Vec<String>, pg::Err
 fn row_facts(connection: &mut Connection, table: &TableFacts, since: Option<u64>) -> Result<RowFacts, pg::Error> {
     connection.query(ROWS_PATIENCE)?;
     let found = bounded_row_facts(connection, table, since);
-    connection.query("RESET statement_timeout")?;
+    connection.query("SET statement_timeout = 0")?;
     found
 }
 

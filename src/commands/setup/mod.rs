@@ -223,7 +223,7 @@ struct Voice<'a> {
 
 /// Makes the session fit for changes, and takes the lock.
 fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection, CommandError> {
-    unlimited(&mut connection)?;
+    notices_our_end(&mut connection)?;
     let mut wait = Wait::begin();
     while !try_lock(&mut connection)? {
         wait.turn(voice, || lock_holder(&mut connection))?;
@@ -272,14 +272,9 @@ impl Wait {
     }
 }
 
-/// Takes limits away that a role or database may set: making a slot can take as long as the oldest transaction. And lets the
-/// server notice when we are gone, so that it leaves no half-made slot behind.
-fn unlimited(connection: &mut Connection) -> Result<(), CommandError> {
-    connection.query(
-        "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings
-          WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout',
-                        'idle_in_transaction_session_timeout')",
-    )?;
+/// Lets the server notice when walrelay is gone, so that it leaves no half-made slot behind: making a slot can take as long as the oldest
+/// transaction.
+fn notices_our_end(connection: &mut Connection) -> Result<(), CommandError> {
     match connection.query("SET client_connection_check_interval = '1s'") {
         // Not every operating system's kernel can tell the server.
         Ok(_) | Err(pg::Error::Server { .. }) => Ok(()),

@@ -7,7 +7,7 @@
 
 use super::SetupRequest;
 use super::plan::Step;
-use super::{Held, LOOK_EVERY, Voice, Wait, unlimited};
+use super::{Held, LOOK_EVERY, Voice, Wait, notices_our_end};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
@@ -32,7 +32,7 @@ pub(super) fn make(
     step: &Step,
     voice: &mut Voice<'_>,
 ) -> Result<(Held, Lsn), CommandError> {
-    unlimited(&mut connection)?;
+    notices_our_end(&mut connection)?;
     let pid = connection.backend_pid();
     let (sender, outcome) = channel();
     let sql = command(&request.slot, request.failover);

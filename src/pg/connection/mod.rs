@@ -33,9 +33,23 @@ const LARGEST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 /// The largest message of a login, and the largest result of a query about one thing, in bytes. The longest of these is a comment.
 const SMALL_ANSWER_BYTES: usize = 1024 * 1024;
 
-/// Settings that decide on the text form of values. The defaults of a database and a role also count for walsenders, but settings in
-/// the start-up packet take precedence.
-const PINNED: [(&str, &str); 6] = [
+/// The settings of each session, of either purpose: the defaults of a role, a database or the server decide on none of them.
+///
+/// They are set after the login, and not in the start-up packet. A pooler refuses a parameter there that it does not know, or drops it.
+const PINNED: [(&str, &str); 15] = [
+    // No limit of time but walrelay's own. `statement_timeout` is the first, since it may end the statements that set the others.
+    ("statement_timeout", "0"),
+    ("lock_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    // Notes are written, and a second statement of a transaction sees what others have written since the first one.
+    ("default_transaction_read_only", "off"),
+    ("default_transaction_isolation", "read committed"),
+    // A backslash in a literal is a plain character, and an error leaves the connection open.
+    ("standard_conforming_strings", "on"),
+    ("exit_on_error", "off"),
+    ("quote_all_identifiers", "off"),
+    // The text form of values.
     ("client_encoding", "UTF8"),
     ("DateStyle", "ISO"),
     ("IntervalStyle", "postgres"),
@@ -43,6 +57,12 @@ const PINNED: [(&str, &str); 6] = [
     ("extra_float_digits", "3"),
     ("bytea_output", "hex"),
 ];
+
+/// Ends a session whose transaction lasts longer: for a walsender, that of the rows that it sends.
+const TRANSACTION_TIMEOUT: &str = "transaction_timeout";
+
+/// The first version that has [`TRANSACTION_TIMEOUT`]. Earlier ones end the session of a client that sets it.
+const TRANSACTION_TIMEOUT_SINCE: u32 = 17;
 
 /// The encoding of a database without an encoding, whose texts are any bytes. A server that is asked for UTF-8 checks texts. At a row
 /// with other bytes, it would stop for good.
@@ -66,6 +86,8 @@ pub struct Connection {
     backend_pid: u32,
     /// Whether the database has [`NO_ENCODING`].
     is_without_encoding: bool,
+    /// The server's major version. 0: it has not said so.
+    major_version: u32,
 }
 
 /// A row of a simple query's result, in text form.
@@ -141,7 +163,7 @@ impl Connection {
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let buffer = ReadBuffer::new(SMALL_ANSWER_BYTES);
-        let mut connection = Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false };
+        let mut connection = Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false, major_version: 0 };
         match connection.start_up(source, host, purpose, deadline) {
             Ok(()) => Ok(connection),
             Err(error) => Err(connection.certificate_refused(&error, deadline).unwrap_or(error)),
@@ -166,8 +188,11 @@ impl Connection {
         if matches!(wanted, TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby) {
             return Ok(self);
         }
-        let rows =
-            self.query("SELECT pg_catalog.pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'")?;
+        // The session itself may write. What counts is the default that it had.
+        let rows = self.query(
+            "SELECT pg_catalog.pg_is_in_recovery(), reset_val = 'on' FROM pg_catalog.pg_settings
+              WHERE name = 'default_transaction_read_only'",
+        )?;
         let (standby, read_only) = rows.first().map_or((false, false), |row| (row.is_true(0), row.is_true(1)));
         let fits = match wanted {
             TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby => true,
@@ -300,25 +325,39 @@ impl Connection {
             parameters.push(("replication", "database"));
         }
         parameters.extend(source.options.as_deref().map(|options| ("options", options)));
-        parameters.extend(PINNED);
+        // The server's errors until the settings are pinned are in this encoding.
+        parameters.push(("client_encoding", "UTF8"));
         let mut message = BytesMut::new();
         frontend::startup_message(parameters, &mut message).map_err(broke("encoding the start-up packet"))?;
         self.stream.write_all(&message).map_err(broke("starting up"))?;
         self.authenticate(source, host, deadline)?;
         self.until_ready(deadline)?;
         self.buffer.set_limit(LARGEST_ANSWER_BYTES);
-        if self.is_without_encoding {
-            self.query(&format!("SET client_encoding = '{NO_ENCODING}'"))?;
-        }
+        self.pin_settings(deadline)?;
         self.stream.established();
         Ok(())
+    }
+
+    /// Gives the session its settings. A `statement_timeout` of a millisecond may end the statement that lifts it, which is then sent
+    /// again.
+    fn pin_settings(&mut self, deadline: Instant) -> Result<(), Error> {
+        let sql = pinning(self.major_version, self.is_without_encoding);
+        loop {
+            self.send_query(&sql)?;
+            match self.answer(&sql, deadline, SMALL_ANSWER_BYTES) {
+                Err(error) if error.code() == Some(sqlstate::QUERY_CANCELED) && Instant::now() < deadline => {}
+                pinned => return pinned.map(drop),
+            }
+        }
     }
 
     /// Takes a ParameterStatus.
     fn note_parameter(&mut self, body: &[u8]) -> Result<(), DecodeError> {
         let mut reader = Reader::new("ParameterStatus", body);
-        if reader.bytes()? == b"server_encoding" {
-            self.is_without_encoding = reader.bytes()? == NO_ENCODING.as_bytes();
+        match reader.bytes()? {
+            b"server_encoding" => self.is_without_encoding = reader.bytes()? == NO_ENCODING.as_bytes(),
+            b"server_version" => self.major_version = major_version(reader.bytes()?),
+            _ => {}
         }
         Ok(())
     }
@@ -339,6 +378,21 @@ impl Connection {
         let error = Box::new(server_error(body)?);
         Ok(Error::LoginRefused { host: self.host.clone(), error })
     }
+}
+
+/// The statements that give a session its settings, in one query.
+fn pinning(major_version: u32, is_without_encoding: bool) -> String {
+    let timeout = (major_version >= TRANSACTION_TIMEOUT_SINCE).then_some((TRANSACTION_TIMEOUT, "0"));
+    let encoding = is_without_encoding.then_some(("client_encoding", NO_ENCODING));
+    // `transaction_timeout` ends the session, so it goes first.
+    let settings = timeout.into_iter().chain(PINNED).chain(encoding);
+    settings.map(|(name, value)| format!("SET {name} = '{value}'")).collect::<Vec<_>>().join("; ")
+}
+
+/// The number that `server_version` begins with, as in `17.5 (Debian 17.5-1)` or `19rc1`. 0: it begins with none.
+fn major_version(server_version: &[u8]) -> u32 {
+    let digits = server_version.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number: u32, digit| number.saturating_mul(10).saturating_add(u32::from(digit - b'0')))
 }
 
 /// The error for a frame with such a length. Outside a stream no message is large, so the length is malformed.

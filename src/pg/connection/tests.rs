@@ -113,3 +113,23 @@ fn a_long_statement_is_shortened_in_messages() {
     assert_eq!(shortened("SELECT\n  1"), "SELECT 1");
     assert_eq!(shortened(&"é".repeat(100)).chars().count(), 81);
 }
+
+#[test]
+fn a_setting_that_a_version_lacks_is_not_set_there() {
+    for (version, expected) in [(0, false), (16, false), (17, true), (19, true)] {
+        let sql = pinning(version, false);
+        assert_eq!(sql.starts_with("SET transaction_timeout = '0'; SET statement_timeout = '0'; "), expected, "{sql}");
+        assert_eq!(sql.contains("transaction_timeout"), expected, "{sql}");
+    }
+    assert!(pinning(17, false).ends_with("hex'"));
+    assert!(pinning(17, true).ends_with("SET client_encoding = 'SQL_ASCII'"));
+}
+
+#[test]
+fn the_servers_version_begins_with_its_major_number() {
+    for (said, expected) in
+        [("17.11", 17), ("16.4 (Ubuntu 16.4-1)", 16), ("19rc1", 19), ("18devel", 18), ("", 0), ("x", 0), ("99999999999", u32::MAX)]
+    {
+        assert_eq!(major_version(said.as_bytes()), expected, "{said}");
+    }
+}
