@@ -5,8 +5,8 @@
 //!  structured   {"specversion":…,"id":…,"source":…,"type":…,"time":…,"subject":…,"datacontenttype":…,"data":…}
 //! ```
 //!
-//! In: a row. Out: headers, or a value. An event needs an id, a type and a source. The subject is the key, and the time is that of the
-//! record. If a row lacks another attribute, it is left out; if it lacks one that the event needs, the row is bad. A row allocates
+//! In: a row. Out: headers, or a value. An event needs an id, a type and a source. The subject is the key, and the time is the
+//! row's own, whenever the record is sent. If a row lacks another attribute, it is left out; if it lacks one that the event needs, the row is bad. A row allocates
 //! nothing.
 //! Specification: CloudEvents 1.0.2, "JSON Event Format", "Kafka Protocol Binding", "NATS Protocol Binding".
 
@@ -48,7 +48,7 @@ impl<'a> Row<'a> {
         let subject = self.key(Booleans::Words, arena)?;
         // CloudEvents allows no empty attribute.
         let subject = if subject.bytes(arena).is_some_and(<[u8]>::is_empty) { Piece::Null } else { subject };
-        let millis = self.timestamp_millis(arena)?;
+        let millis = self.event_millis(arena)?;
         let time = Piece::written(arena, |arena| push_rfc3339(arena, millis));
         Ok(Attributes { id, kind, subject, time })
     }

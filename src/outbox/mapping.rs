@@ -89,8 +89,10 @@ pub struct Constant {
 /// The source of a record's time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Timestamp {
-    /// The transaction's commit.
+    /// When the relay hands the record over. What is read from the slot again has another time.
     #[default]
+    Send,
+    /// The transaction's commit.
     Commit,
     /// The column's value. If it is null, as for [`Timestamp::Commit`].
     Column(String),

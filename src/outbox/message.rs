@@ -32,7 +32,7 @@ pub(super) fn members<'a>(message: &LogicalMessage<'a>) -> Result<Members<'a>, B
 /// Id, payload and route are not added, since they are needed.
 pub(super) fn complete<'a>(members: &mut Members<'a>, mapping: &'a Mapping) {
     let timestamp = match &mapping.timestamp {
-        Timestamp::Commit => None,
+        Timestamp::Send | Timestamp::Commit => None,
         Timestamp::Column(name) => Some(name),
     };
     let single = [&mapping.key_column, &mapping.type_column, &mapping.headers_column, &mapping.partition_column];

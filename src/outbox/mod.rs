@@ -135,10 +135,22 @@ struct Undecided {
 pub struct RowContext {
     /// When the transaction was committed.
     pub commit_time: PgTime,
+    /// When the row's record is handed over: the time of the loop's turn.
+    pub sent_at: PgTime,
     /// `final_lsn` of the transaction's Begin.
     pub final_lsn: Lsn,
     /// The row's number in the transaction, from 0.
     pub ordinal: u64,
+}
+
+impl RowContext {
+    /// The time of a record whose column gives none.
+    fn time_without_column(&self, timestamp: &Timestamp) -> PgTime {
+        match timestamp {
+            Timestamp::Send => self.sent_at,
+            Timestamp::Commit | Timestamp::Column(_) => self.commit_time,
+        }
+    }
 }
 
 /// The result for a row or a logical message.
@@ -516,6 +528,11 @@ impl Outbox {
         }
         let entry = self.relations.get(&relation).filter(|entry| !matches!(entry, RelationEntry::LostParent(_)));
         Ok(entry.and_then(RelationEntry::plan).map(|_| self.mapping.on_update))
+    }
+
+    /// Whether records have the rows' own times. Otherwise they have the time of their sending.
+    pub fn records_have_rows_times(&self) -> bool {
+        self.mapping.timestamp != Timestamp::Send
     }
 
     /// Whether messages with this prefix are published.

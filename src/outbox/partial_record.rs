@@ -47,7 +47,7 @@ impl Outbox {
             key: None,
             value: Some(message.content),
             headers: &[],
-            timestamp_millis: context.commit_time.unix_millis(),
+            timestamp_millis: context.time_without_column(&mapping.timestamp).unix_millis(),
             partition: None,
             content: Content::Unknown,
         };
@@ -68,8 +68,8 @@ impl<'a> Row<'a> {
         let key = self.key(Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let value = self.piece(self.plan.payload, Booleans::Letters, &mut arena).unwrap_or(Piece::Null);
         let drafts = self.partial_headers(&mut arena);
-        let timestamp_millis =
-            self.timestamp_millis(&mut arena).unwrap_or_else(|_| self.context.commit_time.unix_millis());
+        let without_column = self.context.time_without_column(&self.mapping.timestamp);
+        let timestamp_millis = self.timestamp_millis(&mut arena).unwrap_or_else(|_| without_column.unix_millis());
         let topic = self.partial_topic(&mut arena).unwrap_or_default();
         let partition = self.partition(&mut arena).unwrap_or_default();
         let arena = &arena;

@@ -16,7 +16,7 @@ use super::json::{self, Member};
 use super::plan::TablePlan;
 use super::value::{self, Arena, Booleans, Piece, ValueError};
 use super::{RowContext, time};
-use crate::outbox::{Mapping, SchemaId};
+use crate::outbox::{Mapping, SchemaId, Timestamp};
 use crate::pgoutput::{Tuple, TupleValue};
 use crate::route::{LastTopic, NoTopic, TopicRule};
 use crate::setting_text::shown;
@@ -360,7 +360,16 @@ impl<'a> Row<'a> {
         json::members(json, each).map_err(|_| self.not_an_object(index, Some(text)))
     }
 
+    /// The record's time.
     pub(super) fn timestamp_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
+        match self.mapping.timestamp {
+            Timestamp::Send => Ok(self.context.sent_at.unix_millis()),
+            Timestamp::Commit | Timestamp::Column(_) => self.event_millis(arena),
+        }
+    }
+
+    /// The row's own time, which is the same whenever it is sent: that of the column or, if there is none, of the commit.
+    pub(super) fn event_millis(self, arena: &mut Arena) -> Result<i64, RowError> {
         let at_commit = self.context.commit_time.unix_millis();
         let Some(index) = self.plan.timestamp else { return Ok(at_commit) };
         let piece = self.piece(index, Booleans::Letters, arena)?;

@@ -19,6 +19,7 @@ use super::session::{Ending, FrameStep, Session, Turn, WaitCause, position};
 use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAt, Clock, Relay};
 use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
+use crate::pgoutput::PgTime;
 use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{Enqueue, Failure, Sink, Tag};
@@ -64,17 +65,19 @@ impl BadRows {
     }
 
     /// The dead letter of a row whose record has `record_topic`, which is empty if it is not known. `error` and `position`: those of the row
-    /// as texts. `id`: the dead letter's own.
+    /// as texts. `id`: the dead letter's own. `sent_at`: now. `keeps_time`: whether the record's time is the row's own.
     pub(super) fn dead_letter<'a>(
         &'a self,
         row: &'a BadRow,
         (error, position, id): (&'a str, &'a str, &'a str),
         record_topic: &'a str,
         without_payload: bool,
+        (sent_at, keeps_time): (PgTime, bool),
     ) -> DeadLetter<'a> {
         let known = Some(record_topic).filter(|topic| !topic.is_empty());
         let (topic, table) = (self.dead_letter_topic.as_str(), row.table.as_str());
-        DeadLetter { topic, error, table, position, id, intended: row.reason.topic().or(known), without_payload }
+        let (intended, sent_millis) = (row.reason.topic().or(known), sent_at.unix_millis());
+        DeadLetter { topic, error, table, position, id, intended, without_payload, sent_millis, keeps_time }
     }
 }
 
@@ -168,8 +171,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let id = format!("{dead_letter_source}/{place}");
         let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
+        let time = (context.sent_at, outbox.records_have_rows_times());
         change.partial_record(outbox, context, |record| {
-            let dead_letter = bad_rows.dead_letter(row, (&error, &place, &id), record.topic, without_payload);
+            let dead_letter = bad_rows.dead_letter(row, (&error, &place, &id), record.topic, without_payload, time);
             dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
         })
     }

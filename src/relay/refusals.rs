@@ -243,19 +243,21 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Offers the sink the dead-letter record that takes the place of the refused one.
     fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
-        let Self { refusals: Refusals { rows, room, .. }, sink, topics, metrics, bad_rows, dead_letter_source, .. } =
-            self;
+        let Self { refusals, sink, topics, metrics, bad_rows, dead_letter_source, outbox, clock, .. } = self;
+        let Refusals { rows, room, .. } = refusals;
+        let time = (clock.wall(), outbox.records_have_rows_times());
         let Some((refused, _)) = rows.get(&position) else { return };
         let token = Token { topic: topics.number(&bad_rows.dead_letter_topic, metrics), ..refused.token };
         let (error, place) = (refused.row.reason.to_string(), position.to_string());
         let id = format!("{dead_letter_source}/{place}");
         let mut offer = |record: &Record<'_>| {
-            let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place, &id), record.topic, without_payload);
+            let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place, &id), record.topic, without_payload, time);
             dead_letter.with_record(record, |record| sink.resolve(refused.id, Resolution::ReplaceWith(record, token)))
         };
         let outcome = refused.record.with_record(room, |record| match dead_letter::said(record) {
             Some(said) if refused.is_dead_letter => {
-                dead_letter::with_original(record, &said, said.topic.unwrap_or_default(), &mut offer)
+                let sent_millis = time.0.unix_millis();
+                dead_letter::with_original(record, &said, said.topic.unwrap_or_default(), sent_millis, &mut offer)
             }
             Some(_) | None => offer(record),
         });

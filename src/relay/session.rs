@@ -9,7 +9,7 @@ use super::{BadRowAt, ProtocolError, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{PlanError, RowContext};
 use crate::pg;
-use crate::pgoutput::RelationId;
+use crate::pgoutput::{PgTime, RelationId};
 use crate::positions::{Feedback, Position};
 use crate::sink::{Failure, FailureClass};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ pub(super) struct Session {
     pub(super) feedback: Feedback,
     /// How long the server may be silent.
     pub(super) patience: Option<Duration>,
+    /// The wall clock at the beginning of the turn: the time at which the turn's records are sent.
+    pub(super) sent_at: PgTime,
     /// The transaction whose messages are coming.
     pub(super) open: Option<Open>,
     /// The confirmed position when the connection began.
@@ -103,6 +105,7 @@ impl Session {
         Self {
             feedback: Feedback::new(now, patience),
             patience,
+            sent_at: PgTime(0),
             open: None,
             began,
             received: Lsn::ZERO,
@@ -163,7 +166,9 @@ impl Session {
     /// The context of a row that has to be published; `None` if it was already received.
     pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {
-            Some(Open::Taken { context, skip }) => Ok((context.ordinal >= skip).then_some(context)),
+            Some(Open::Taken { context, skip }) => {
+                Ok((context.ordinal >= skip).then_some(RowContext { sent_at: self.sent_at, ..context }))
+            }
             Some(Open::AlreadyReceived) => Ok(None),
             None => Err(self.out_of_place(message, "outside any transaction")),
         }

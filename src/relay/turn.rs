@@ -67,6 +67,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.position().unwrap_or_else(|| Position { final_lsn: self.ledger.received_lsn(), ordinal: 0 });
         self.ledger.tick(now, first);
         let mut frames = 0;
+        session.sent_at = self.clock.wall();
         loop {
             if self.is_ending(session) {
                 return Ok(WaitCause::ForEnd);
@@ -237,7 +238,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
         };
         session.flush_timing.began(begin.commit_time);
-        let context = RowContext { commit_time: begin.commit_time, final_lsn: begin.final_lsn, ordinal: 0 };
+        let (commit_time, final_lsn) = (begin.commit_time, begin.final_lsn);
+        let context = RowContext { commit_time, sent_at: session.sent_at, final_lsn, ordinal: 0 };
         session.open = Some(match verdict {
             BeginVerdict::AlreadyReceived => Open::AlreadyReceived,
             BeginVerdict::Continue { rows } => Open::Taken { context, skip: rows },

@@ -172,8 +172,9 @@ impl SettingsReader<'_> {
 
     fn timestamp(&self) -> Result<Timestamp, SettingError> {
         Ok(match self.name("timestamp")? {
-            Some(column) if column != "commit" => Timestamp::Column(column),
-            _ => Timestamp::Commit,
+            Some(name) if name == "commit" => Timestamp::Commit,
+            Some(name) if name != "send" => Timestamp::Column(name),
+            Some(_) | None => Timestamp::Send,
         })
     }
 

@@ -1,10 +1,10 @@
 //! Makes a dead-letter record of a bad row's record, and the original record of a dead-letter record.
 //!
 //! In: a record, and what is wrong with its row. Out: the same key, payload and headers under the dead-letter topic, then
-//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` if the row asked for one;
-//! `walrelay-payload-bytes` instead of a payload that is too large; and `walrelay-id`, the dead letter's own id. The key decides the partition.
-//! By its own id, a destination that drops repeats tells it from the dead letter of another row with the same id, and from that of the same
-//! row once it is bad again.
+//! `walrelay-error`, `walrelay-table`, `walrelay-position`, `walrelay-topic`; `walrelay-partition` if the row asked for one; `walrelay-timestamp` if
+//! records have the rows' own times; `walrelay-payload-bytes` instead of a payload that is too large; and `walrelay-id`, the dead letter's own
+//! id. The key decides the partition. Its time is that of its sending. By its own id, a destination that drops repeats tells it from the dead
+//! letter of another row with the same id, and from that of the same row once it is bad again.
 //! The other way: in, a record that was read from a dead-letter topic; out, its row's error and origin, and the original record.
 
 use super::{Header, Record};
@@ -25,6 +25,9 @@ const PAYLOAD_BYTES: &str = "walrelay-payload-bytes";
 
 /// The header with the dead letter's own id.
 pub const ID: &str = "walrelay-id";
+/// The header with the time that the row's record would have, in milliseconds since 1970-01-01 UTC. Without it, the record has the time
+/// at which it is sent.
+const TIMESTAMP: &str = "walrelay-timestamp";
 
 /// The additions that make a dead-letter record of a bad row's record.
 #[derive(Debug)]
@@ -43,6 +46,10 @@ pub struct DeadLetter<'a> {
     pub intended: Option<&'a str>,
     /// Whether to leave out the payload, which is too large.
     pub without_payload: bool,
+    /// When it is sent, in milliseconds since 1970-01-01 UTC. Kafka deletes by this time.
+    pub sent_millis: i64,
+    /// Whether the record's time is the row's own, so that a replay has to restore it.
+    pub keeps_time: bool,
 }
 
 impl DeadLetter<'_> {
@@ -51,19 +58,22 @@ impl DeadLetter<'_> {
         let bytes = record.value.filter(|_| self.without_payload).map(|value| value.len().to_string());
         let place = record.headers.iter().all(|header| header.name != POSITION).then_some(self.position);
         let partition = record.partition.map(|partition| partition.to_string());
+        let time = self.keeps_time.then(|| record.timestamp_millis.to_string());
         let said = [
             Some((ERROR, Some(self.error))),
             Some((TABLE, Some(self.table))),
             place.map(|place| (POSITION, Some(place))),
             Some((TOPIC, self.intended)),
             partition.as_deref().map(|partition| (PARTITION, Some(partition))),
+            time.as_deref().map(|time| (TIMESTAMP, Some(time))),
             bytes.as_deref().map(|bytes| (PAYLOAD_BYTES, Some(bytes))),
             Some((ID, Some(self.id))),
         ];
         let said = said.into_iter().flatten().map(|(name, value)| Header { name, value: value.map(str::as_bytes) });
         let headers: Vec<Header<'_>> = record.headers.iter().copied().chain(said).collect();
         let value = record.value.filter(|_| !self.without_payload);
-        take(&Record { topic: self.topic, value, headers: &headers, partition: None, ..*record })
+        let timestamp_millis = self.sent_millis;
+        take(&Record { topic: self.topic, value, headers: &headers, partition: None, timestamp_millis, ..*record })
     }
 }
 
@@ -82,6 +92,8 @@ pub struct DeadLetterHeaders<'a> {
     pub partition: Option<i32>,
     /// The bytes of the payload, if it was left out.
     pub left_out_bytes: Option<u64>,
+    /// The time that the row's record would have, in milliseconds since 1970-01-01 UTC. `None`: that of its sending.
+    pub timestamp_millis: Option<i64>,
     /// The value of the header `id`, if there is one.
     pub id: Option<&'a [u8]>,
 }
@@ -98,20 +110,24 @@ pub fn said<'a>(record: &Record<'a>) -> Option<DeadLetterHeaders<'a>> {
         topic: text(TOPIC),
         partition: text(PARTITION).and_then(|number| number.parse().ok()),
         left_out_bytes: text(PAYLOAD_BYTES).and_then(|number| number.parse().ok()),
+        timestamp_millis: text(TIMESTAMP).and_then(|number| number.parse().ok()),
         id: record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value),
     })
 }
 
-/// Calls `take` with the original record under `topic`: its key, payload, time and partition, and its headers without walrelay's.
+/// Calls `take` with the original record under `topic`: its key, payload and partition, and its headers without walrelay's. Its time is the
+/// row's or, if records have the time of their sending, `sent_millis`.
 pub fn with_original<T>(
     record: &Record<'_>,
     said: &DeadLetterHeaders<'_>,
     topic: &str,
+    sent_millis: i64,
     take: impl FnOnce(&Record<'_>) -> T,
 ) -> T {
+    let timestamp_millis = said.timestamp_millis.unwrap_or(sent_millis);
     let own = record.headers.iter().filter(|header| !header.name.starts_with(OURS));
     let headers: Vec<Header<'_>> = own.copied().collect();
-    take(&Record { topic, headers: &headers, partition: said.partition, ..*record })
+    take(&Record { topic, headers: &headers, partition: said.partition, timestamp_millis, ..*record })
 }
 
 #[cfg(test)]
@@ -128,26 +144,29 @@ mod tests {
             headers in prop::collection::vec(("[a-z]{1,3}|walrelay-topic|walrelay-error", any::<Option<Vec<u8>>>()), 0..5),
             partition in any::<Option<u16>>(),
             without_payload in any::<bool>(),
+            keeps_time in any::<bool>(),
         ) {
             let headers: Vec<Header<'_>> =
                 headers.iter().map(|(name, value)| Header { name, value: value.as_deref() }).collect();
             let partition = partition.map(i32::from);
             let (key, value) = (key.as_deref(), value.as_deref());
             let record = Record { topic: "orders", key, value, headers: &headers, timestamp_millis: 7, partition, content: Content::Unknown };
-            let dead_letter = DeadLetter { without_payload, ..DEAD_LETTER };
+            let dead_letter = DeadLetter { without_payload, keeps_time, ..DEAD_LETTER };
             // Its partition in the dead-letter topic says nothing.
             let stored = dead_letter.with_record(&record, |record| OwnedRecord::of(&Record { partition: Some(9), ..*record }));
             stored.with_record(&mut HeaderRoom::default(), |stored| {
+                prop_assert_eq!(stored.timestamp_millis, 40);
                 let said = said(stored).unwrap();
                 prop_assert_eq!((said.error, said.table, said.topic), ("too large", "public.outbox", Some("orders")));
                 prop_assert_eq!((said.position, said.partition), ("0/10:1", partition));
                 prop_assert_eq!(said.left_out_bytes, value.filter(|_| without_payload).map(|value| value.len() as u64));
-                with_original(stored, &said, "orders", |meant| {
+                with_original(stored, &said, "orders", 50, |meant| {
                     let own: Vec<Header<'_>> =
                         headers.iter().filter(|header| !header.name.starts_with("walrelay-")).copied().collect();
                     prop_assert_eq!((meant.topic, meant.key, meant.headers), ("orders", key, own.as_slice()));
                     prop_assert_eq!(meant.value, value.filter(|_| !without_payload));
-                    prop_assert_eq!((meant.timestamp_millis, meant.partition), (7, partition));
+                    let time = if keeps_time { 7 } else { 50 };
+                    prop_assert_eq!((meant.timestamp_millis, meant.partition), (time, partition));
                     Ok(())
                 })
             })?;
@@ -177,6 +196,8 @@ mod tests {
         id: "7/slot/1/0/10:1",
         intended: Some("orders"),
         without_payload: false,
+        sent_millis: 40,
+        keeps_time: false,
     };
 
     fn shown(dead_letter: &DeadLetter<'_>, record: &Record<'_>) -> (String, Option<usize>, String) {
@@ -184,7 +205,7 @@ mod tests {
             let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or(b"null")).into_owned();
             let header = |header: &Header<'_>| format!("{}={}", header.name, text(header.value));
             let headers = record.headers.iter().map(header).collect::<Vec<_>>().join(" ");
-            assert_eq!((record.partition, record.timestamp_millis), (None, 7));
+            assert_eq!((record.partition, record.timestamp_millis), (None, 40));
             (format!("{} {}", record.topic, text(record.key)), record.value.map(<[u8]>::len), headers)
         })
     }
@@ -208,6 +229,11 @@ mod tests {
         let bare = DeadLetter { without_payload: true, ..DEAD_LETTER };
         let said = format!("{said} walrelay-payload-bytes=5 {id}");
         assert_eq!(shown(&bare, &record), ("dead k".to_owned(), None, said));
+        let of_row = DeadLetter { keeps_time: true, ..bare };
+        let said = "id=a walrelay-error=too large walrelay-table=public.outbox walrelay-position=0/10:1 \
+                    walrelay-topic=orders walrelay-partition=3";
+        let said = format!("{said} walrelay-timestamp=7 walrelay-payload-bytes=5 {id}");
+        assert_eq!(shown(&of_row, &record), ("dead k".to_owned(), None, said));
     }
 
     #[test]

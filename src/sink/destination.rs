@@ -164,6 +164,11 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// It exists already, or cannot be created.
     fn scratch(&self, client: &str, topic: &str, partitions: i32) -> Result<Box<dyn Scratch>, ScratchError>;
 
+    /// The setting by which it deletes a record some time after the record's own time. `None`: it does not delete by that time.
+    fn deletes_by_time(&self) -> Option<&'static str> {
+        None
+    }
+
     /// A header that the destination itself reads from each record, and the column with its value.
     fn header_column(&self) -> Option<(&'static str, &str)> {
         None
@@ -300,6 +305,20 @@ pub struct Wanted<'a> {
     pub one_replica: bool,
     /// Whether any relay has read the slot before.
     pub was_read: bool,
+    /// Which times the records have.
+    pub times: RecordTimes,
+}
+
+/// Which times records have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordTimes {
+    /// Those of their sending.
+    Sent,
+    /// The rows' own: of the commit, or of a column.
+    OfRows {
+        /// How long nobody has read the slot: rows may have waited as long. `None`: it is not known, or a relay reads it.
+        unread_for: Option<Duration>,
+    },
 }
 
 impl<'a> Wanted<'a> {
@@ -323,6 +342,7 @@ impl Wanted<'static> {
             exactly_once: None,
             one_replica: false,
             was_read: false,
+            times: RecordTimes::Sent,
         }
     }
 }

@@ -49,7 +49,8 @@ fn hostile() -> (Postgres, Lane, String) {
     client.batch_execute("CREATE ROLE hostile LOGIN SUPERUSER").unwrap();
     // `transaction_timeout` came with 17, and on 19 the strings cannot be turned.
     let settings = TIME_OUTS.into_iter().chain(MEANINGS).filter(|(name, _)| known.contains(&name.to_lowercase()));
-    let settings = settings.filter(|(name, _)| *name != "standard_conforming_strings" || postgres::default_major() < 19);
+    let settings =
+        settings.filter(|(name, _)| *name != "standard_conforming_strings" || postgres::default_major() < 19);
     for (name, value) in settings {
         let default = format!("SELECT boot_val FROM pg_settings WHERE lower(name) = '{}'", name.to_lowercase());
         let default: String = client.query_one(&default, &[]).unwrap().get(0);

@@ -17,9 +17,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use walrelay::lsn::Lsn;
 use walrelay::metrics::Metrics;
-use walrelay::outbox::Mapping;
 use walrelay::outbox::Outbox;
 use walrelay::outbox::TableName;
+use walrelay::outbox::{Mapping, Timestamp};
 use walrelay::pg::Error;
 use walrelay::relay::BadRows;
 use walrelay::relay::{
@@ -55,7 +55,9 @@ pub(crate) enum Outcome {
 
 impl Process {
     pub(crate) fn start(shared: &Shared, bounds: &Bounds) -> Self {
-        let mapping = Mapping { message_prefixes: vec![PREFIX.to_owned()], ..Mapping::default() };
+        // With the commit's time, each part of a record is the row's.
+        let prefixes = vec![PREFIX.to_owned()];
+        let mapping = Mapping { message_prefixes: prefixes, timestamp: Timestamp::Commit, ..Mapping::default() };
         let tables = vec![TableName { schema: "shop".to_owned(), name: "outbox".to_owned() }];
         let outbox = Outbox::new(mapping, tables).expect("the default topic");
         let metrics = Arc::new(Metrics::new("walrelay", "walrelay", Instant::now()));

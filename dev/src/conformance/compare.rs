@@ -10,8 +10,8 @@ use crate::consume;
 /// An expected record, with the name of its case.
 pub type Expected<'d> = (&'d str, &'d Record);
 
-/// Compares all records of all topics. `committed`: when the transactions were, in milliseconds. Each difference is a line.
-pub fn compare(expected: &[Expected<'_>], came: &[consume::Record], committed: &RangeInclusive<i64>) -> Vec<String> {
+/// Compares all records of all topics. `period`: from before the first transaction until after the last record, in milliseconds. Each difference is a line.
+pub fn compare(expected: &[Expected<'_>], came: &[consume::Record], period: &RangeInclusive<i64>) -> Vec<String> {
     let mut topics: BTreeMap<&str, (Vec<Expected<'_>>, Vec<&consume::Record>)> = BTreeMap::new();
     for one in expected {
         topics.entry(&one.1.topic).or_default().0.push(*one);
@@ -19,14 +19,14 @@ pub fn compare(expected: &[Expected<'_>], came: &[consume::Record], committed: &
     for record in came {
         topics.entry(&record.topic).or_default().1.push(record);
     }
-    topics.into_iter().flat_map(|(topic, (expected, came))| in_topic(topic, expected, came, committed)).collect()
+    topics.into_iter().flat_map(|(topic, (expected, came))| in_topic(topic, expected, came, period)).collect()
 }
 
 fn in_topic(
     topic: &str,
     mut expected: Vec<Expected<'_>>,
     mut came: Vec<&consume::Record>,
-    committed: &RangeInclusive<i64>,
+    period: &RangeInclusive<i64>,
 ) -> Vec<String> {
     came.sort_by_key(|record| (record.partition, record.offset));
     // Stable: the order within a partition stays.
@@ -34,7 +34,7 @@ fn in_topic(
     let mut out = Vec::new();
     for ((case, expected), came) in expected.iter().zip(&came) {
         out.extend(
-            differences(expected, came, committed).into_iter().map(|line| format!("{case}: topic {topic}: {line}")),
+            differences(expected, came, period).into_iter().map(|line| format!("{case}: topic {topic}: {line}")),
         );
     }
     for (case, record) in expected.iter().skip(came.len()) {
@@ -48,7 +48,7 @@ fn in_topic(
 }
 
 /// Compares one record with the expected one.
-pub fn differences(expected: &Record, came: &consume::Record, committed: &RangeInclusive<i64>) -> Vec<String> {
+pub fn differences(expected: &Record, came: &consume::Record, period: &RangeInclusive<i64>) -> Vec<String> {
     let mut out = Vec::new();
     let mut part = |name: &str, expected: String, came: String| out.push(format!("{name} is {came}, not {expected}"));
     if !same(expected.key.as_ref(), came.key.as_deref()) {
@@ -71,8 +71,8 @@ pub fn differences(expected: &Record, came: &consume::Record, committed: &RangeI
     }
     match (expected.timestamp, came.timestamp) {
         (Some(expected), came) if came != Some(expected) => part("the timestamp", expected.to_string(), text(&came)),
-        (None, came) if !came.is_some_and(|came| committed.contains(&came)) => {
-            part("the timestamp", format!("the commit's, in {committed:?}"), text(&came));
+        (None, came) if !came.is_some_and(|came| period.contains(&came)) => {
+            part("the timestamp", format!("in {period:?}"), text(&came));
         }
         _ => {}
     }

@@ -52,8 +52,8 @@ pub struct Run {
     pub records: Vec<consume::Record>,
     /// The code, and the last words.
     pub ended: (i32, String),
-    /// When its transactions were committed, in milliseconds.
-    pub committed: RangeInclusive<i64>,
+    /// From before its first transaction until after its last record, in milliseconds.
+    pub period: RangeInclusive<i64>,
     /// By each case's oracle, where it has one.
     pub oracles: Vec<Option<Vec<Record>>>,
 }
@@ -158,9 +158,9 @@ impl Ground {
                 None => relay.terminate(LONG)?.code,
             },
         };
-        let committed = begun..=site.now()?;
+        let period = begun..=site.now()?;
         let oracles = site.oracles()?;
-        Ok(Run { records: self.read(group)?, ended: (code, relay.log()), committed, oracles })
+        Ok(Run { records: self.read(group)?, ended: (code, relay.log()), period, oracles })
     }
 
     /// Nobody is contacted: there is nobody at these addresses.
@@ -170,7 +170,7 @@ impl Ground {
         let mut relay = Relay::start(binary, &self.arguments(&site, group)?, &group.variables())?;
         let code = relay.wait_exit(LONG).with_context(|| relay.log())?;
         let ended = (code, relay.log());
-        Ok(Run { records: Vec::new(), ended, committed: 0..=0, oracles: Vec::new() })
+        Ok(Run { records: Vec::new(), ended, period: 0..=0, oracles: Vec::new() })
     }
 
     /// Database, tables and publication.

@@ -133,7 +133,7 @@ fn judge(group: &Group, run: &Run) -> Result<Vec<String>> {
         let many = case.sum.as_ref().and(answer);
         expected.extend(many.unwrap_or(&case.records).iter().map(|record| (case.name.as_str(), record)));
     }
-    failures.extend(compare::compare(&expected, &run.records, &run.committed));
+    failures.extend(compare::compare(&expected, &run.records, &run.period));
     Ok(failures)
 }
 

@@ -26,7 +26,7 @@ use super::setup::{self, Held};
 use super::shards;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{Outbox, TableName};
+use crate::outbox::{Outbox, TableName, Timestamp};
 use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
@@ -176,6 +176,15 @@ impl Job {
         if run.delivery != Delivery::AtLeastOnce {
             tracing::warn!(
                 "existing rows are published at least once, outside transactions; consumers see them at once"
+            );
+        }
+        if run.mapping.timestamp != Timestamp::Send
+            && let Some(limit) = run.destination.deletes_by_time()
+        {
+            tracing::warn!(
+                limit,
+                hint = "--timestamp send",
+                "records get the rows' own times; those older than the limit may be deleted before a consumer reads them"
             );
         }
         let mut sink = run::open(run, &format!("walrelay/{}/backfill", run.slot), Delivery::AtLeastOnce)?;

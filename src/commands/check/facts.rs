@@ -152,6 +152,8 @@ pub(super) struct SlotFacts {
     pub(super) sighting: Option<Sighting>,
     /// Bytes that decoding has written to disk for it, since its statistics began.
     pub(super) spilled_bytes: u64,
+    /// How long nobody has read it. `None`: somebody does, or the server does not know, as before version 17.
+    pub(super) unread_for: Option<Duration>,
 }
 
 /// A table of the publication.
@@ -363,7 +365,8 @@ fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFact
     ));
     let spilled_bytes = or_none(spilled)?.first().and_then(|row| row.parse(0)).unwrap_or_default();
     let sighting = or_none(slot_sighting::sight(connection, name))?;
-    Ok(Some(SlotFacts { slot, reader, sighting, spilled_bytes }))
+    let unread_for = or_none(server::free_slot(connection, name))?.and_then(|free| free.released_ago);
+    Ok(Some(SlotFacts { slot, reader, sighting, spilled_bytes, unread_for }))
 }
 
 fn table_facts(

@@ -24,13 +24,13 @@ mod trees;
 use super::error::CommandError;
 use super::run;
 use crate::check_finding::Level;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, Timestamp};
 use crate::pg::Connection;
 use crate::relay::BadRowAction;
 use crate::relay::transactional_id;
 use crate::remedy::TypedFlags;
 use crate::route::{TopicRule, TopicSetting};
-use crate::sink::destination::{Delivery, Wanted};
+use crate::sink::destination::{Delivery, RecordTimes, Wanted};
 use facts::Facts;
 pub use report::{CheckReport, TableReport};
 use std::io::Write;
@@ -85,7 +85,8 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
         without_key: tables.without_key,
         exactly_once: (config.delivery != Delivery::AtLeastOnce).then_some(id.as_deref()),
         one_replica: config.delivery == Delivery::ExactlyOnce { one_replica: true },
-        was_read: facts.is_some_and(|facts| facts.was_read(&config.slot)),
+        was_read: facts.as_ref().is_some_and(|facts| facts.was_read(&config.slot)),
+        times: record_times(config, facts.as_ref()),
     }));
     report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)
@@ -96,6 +97,16 @@ fn topics_begin(config: &run::RunRequest) -> &str {
     match &config.mapping.topic {
         TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
         TopicSetting::Regex { .. } => "",
+    }
+}
+
+/// Which times the records have.
+fn record_times(config: &run::RunRequest, facts: Option<&Facts>) -> RecordTimes {
+    match config.mapping.timestamp {
+        Timestamp::Send => RecordTimes::Sent,
+        Timestamp::Commit | Timestamp::Column(_) => {
+            RecordTimes::OfRows { unread_for: facts.and_then(|facts| facts.slot.as_ref()?.unread_for) }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::{Counts, DeadLettersRequest, left_out};
 use crate::commands::error::{CommandCause, CommandError};
 use crate::commands::output::counted;
 use crate::commands::progress_bar::ProgressBar;
+use crate::relay::{Clock, SystemClock};
 use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
 use crate::sink::{
@@ -413,5 +414,5 @@ fn complete(request: &DeadLettersRequest, record: &Record<'_>) -> Result<(), Str
 
 fn meant(record: &Record<'_>, topic: &str) -> Option<OwnedRecord> {
     let said = said(record)?;
-    Some(with_original(record, &said, topic, OwnedRecord::of))
+    Some(with_original(record, &said, topic, SystemClock.wall().unix_millis(), OwnedRecord::of))
 }

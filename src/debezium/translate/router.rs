@@ -192,7 +192,7 @@ impl Translator {
         let Some(column) = options.take_filled("table.field.event.timestamp") else { return };
         let name = column.text.trim().to_owned();
         if self.is_server() {
-            return self.warn(&column, format!("Debezium Server's Kafka sink drops the router's timestamp; records carry their commit's, and --timestamp {name} gives them the column's"));
+            return self.warn(&column, format!("Debezium Server's Kafka sink drops the router's timestamp; records carry the time at which they are sent, as there, and --timestamp {name} gives them the column's"));
         }
         self.set("timestamp", name, &column.origin);
         let text = "a row of 1970-01-01 00:00:00.000 itself is a bad row: Kafka's client takes it for no time at all";

@@ -251,7 +251,7 @@ impl PlanError {
 /// The value with which a setting asks for no column. `None`: it has no such value.
 fn without(flag: &str) -> Option<&'static str> {
     match flag {
-        "--timestamp" => Some("commit"),
+        "--timestamp" => Some("send"),
         "--headers-column" | "--partition-column" => Some(""),
         _ => None,
     }

@@ -159,7 +159,7 @@ impl TablePlan {
         let mut found = MissingColumns::default();
         let envelope = find.pairs("--envelope", &mapping.envelope, &mut found);
         let timestamp = match &mapping.timestamp {
-            Timestamp::Commit => None,
+            Timestamp::Send | Timestamp::Commit => None,
             Timestamp::Column(name) => found.take(find.flagged("--timestamp", name)),
         };
         let (id, key) = (found.take(find.needed(Role::Id)), found.optional(find.role(Role::Key)));

@@ -37,7 +37,7 @@ fn a_message_is_a_row_without_a_table() {
     assert_eq!(kept.key.as_deref(), Some(b"o\n1".as_slice()));
     assert_eq!(kept.value_text(), Some(r#"{"total" : 1.50}"#));
     assert_eq!(kept.headers_text(), "id=7 eventType=Placed a=b walrelay-position=16/B374D848:3");
-    assert_eq!(kept.timestamp_millis, 1_763_716_087_654);
+    assert_eq!(kept.timestamp_millis, super::SENT_MILLIS);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn settings_apply_and_optional_keys_may_be_left_out() {
     assert_eq!(full.headers_text(), "id=1 eventType=a h=y");
     assert_eq!(full.value_text(), Some(r#"{"payload":{},"ok":true,"t":"a"}"#));
     let bare = kept(mapping(), r#"{"id":1,"type":"a","payload":{}}"#);
-    assert_eq!((bare.partition, bare.timestamp_millis, bare.key.as_deref()), (None, 1_763_716_087_654, None));
+    assert_eq!((bare.partition, bare.timestamp_millis, bare.key.as_deref()), (None, super::COMMIT_MILLIS, None));
     assert_eq!(bare.headers_text(), "id=1 eventType=a h");
 }
 

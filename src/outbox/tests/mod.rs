@@ -171,9 +171,15 @@ impl TestTable {
     }
 }
 
+/// The commit is at 1763716087.654321 s.
+const COMMIT_MILLIS: i64 = 1_763_716_087_654;
+
+/// An hour later.
+const SENT_MILLIS: i64 = COMMIT_MILLIS + 3_600_000;
+
 fn context() -> RowContext {
     let commit_time = PgTime::from_unix_micros(1_763_716_087_654_321);
-    RowContext { commit_time, final_lsn: AT, ordinal: 3 }
+    RowContext { commit_time, sent_at: PgTime::from_unix_micros(SENT_MILLIS * 1000 + 999), final_lsn: AT, ordinal: 3 }
 }
 
 fn tuple(insert: &[u8]) -> Tuple<'_> {
@@ -201,7 +207,7 @@ fn a_row_becomes_a_record_with_no_setting_at_all() {
         key: Some(b"order-17".to_vec()),
         value: Some(b"{\"total\": 1.50}".to_vec()),
         headers,
-        timestamp_millis: 1_763_716_087_654,
+        timestamp_millis: SENT_MILLIS,
         partition: None,
     };
     assert_eq!(debezium().kept(defaults()), expected);
@@ -469,12 +475,20 @@ fn the_timestamp_comes_from_its_column_or_else_from_the_commit() {
     assert_eq!(millis(TIMESTAMPTZ, Some("2000-01-01 00:00:00.1239+00")), 946_684_800_123);
     assert_eq!(millis(1114, Some("2000-01-01 00:00:00")), 946_684_800_000);
     assert_eq!(millis(INT8, Some("946684800123")), 946_684_800_123);
-    assert_eq!(millis(TIMESTAMPTZ, None), 1_763_716_087_654);
+    assert_eq!(millis(TIMESTAMPTZ, None), COMMIT_MILLIS);
     for (type_id, refused) in [(TIMESTAMPTZ, "infinity"), (INT8, "-1"), (1114, "1969-12-31 23:59:59")] {
         let bad = debezium_and("at", type_id, Some(refused)).bad(mapping());
         assert_eq!(bad.reason, BadReason::InvalidTimestamp { column: "at".into(), value: refused.into() });
         assert_eq!(bad.reason.label(), "invalid_timestamp");
     }
+}
+
+#[test]
+fn without_a_column_the_time_is_that_of_the_turn_or_of_the_commit() {
+    let millis = |timestamp| debezium().kept(Mapping { timestamp, ..defaults() }).timestamp_millis;
+    assert_eq!(millis(Timestamp::Send), SENT_MILLIS);
+    assert_eq!(millis(Timestamp::Commit), COMMIT_MILLIS);
+    assert_eq!(millis(Timestamp::default()), SENT_MILLIS);
 }
 
 #[test]

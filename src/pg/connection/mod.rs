@@ -163,7 +163,8 @@ impl Connection {
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let buffer = ReadBuffer::new(SMALL_ANSWER_BYTES);
-        let mut connection = Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false, major_version: 0 };
+        let mut connection =
+            Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false, major_version: 0 };
         match connection.start_up(source, host, purpose, deadline) {
             Ok(()) => Ok(connection),
             Err(error) => Err(connection.certificate_refused(&error, deadline).unwrap_or(error)),

@@ -127,9 +127,15 @@ fn a_setting_that_a_version_lacks_is_not_set_there() {
 
 #[test]
 fn the_servers_version_begins_with_its_major_number() {
-    for (said, expected) in
-        [("17.11", 17), ("16.4 (Ubuntu 16.4-1)", 16), ("19rc1", 19), ("18devel", 18), ("", 0), ("x", 0), ("99999999999", u32::MAX)]
-    {
+    for (said, expected) in [
+        ("17.11", 17),
+        ("16.4 (Ubuntu 16.4-1)", 16),
+        ("19rc1", 19),
+        ("18devel", 18),
+        ("", 0),
+        ("x", 0),
+        ("99999999999", u32::MAX),
+    ] {
         assert_eq!(major_version(said.as_bytes()), expected, "{said}");
     }
 }

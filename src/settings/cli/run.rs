@@ -228,8 +228,8 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "NAME=COLUMN")]
     envelope: Vec<String>,
 
-    /// Timestamp: `commit` for the transaction's, or a timestamp, timestamptz or bigint (milliseconds) column
-    /// [default: commit]
+    /// Timestamp: `send` for the time at which the relay sends the record, `commit` for the transaction's, or a timestamp,
+    /// timestamptz or bigint (milliseconds) column [default: send]
     #[arg(long, value_name = "COLUMN")]
     timestamp: Option<String>,
 

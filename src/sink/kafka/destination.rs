@@ -194,6 +194,10 @@ impl Destination for Kafka {
         Ok(Box::new(ScratchTopic::make(self.settings(client), topic, partitions)?))
     }
 
+    fn deletes_by_time(&self) -> Option<&'static str> {
+        Some("retention.ms of the topic, by default the brokers' log.retention.hours (a week)")
+    }
+
     fn event_binding(&self) -> Option<EventBinding> {
         Some(EventBinding { prefix: "ce_", percent_encoded: false })
     }

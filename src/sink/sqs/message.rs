@@ -319,7 +319,6 @@ fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     hasher.update(origin.ordinal.to_be_bytes());
     hasher.update(record.key.unwrap_or_default());
     hasher.update(record.value.unwrap_or_default());
-    hasher.update(record.timestamp_millis.to_be_bytes());
     format!("sha256-{}", Hex(&hasher.finalize())).into()
 }
 

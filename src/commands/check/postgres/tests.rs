@@ -60,7 +60,7 @@ fn facts() -> Facts {
         server,
         replication: Ok("7".to_owned()),
         publication: Some(PublicationFacts { row: publication, mark: PublicationMark::default() }),
-        slot: Some(SlotFacts { slot: slot_row(), reader: None, sighting: None, spilled_bytes: 0 }),
+        slot: Some(SlotFacts { slot: slot_row(), reader: None, sighting: None, spilled_bytes: 0, unread_for: None }),
         tables: Vec::new(),
         trees: Vec::new(),
         refused: Vec::new(),

@@ -6,6 +6,7 @@ mod exactly_once;
 mod examine;
 mod listener;
 pub(super) mod probe;
+mod retention;
 mod rights;
 #[cfg(test)]
 mod tests;
@@ -19,7 +20,7 @@ use super::tools::{self, MIN_INSYNC, allow, alter};
 use crate::check_finding::{Finding, Side};
 use crate::remedy::Command;
 use crate::setting_text::units::bytes;
-use crate::sink::destination::Wanted;
+use crate::sink::destination::{RecordTimes, Wanted};
 use crate::sink::{Failure, FailureClass};
 use examine::{Cluster, TopicFacts, examine, is_of_advertised_address, setting};
 use listener::Speaks;
@@ -152,6 +153,7 @@ impl Check<'_> {
                 found.extend(self.topic(name, topic));
             }
         }
+        found.extend(self.retention());
         found
     }
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::check_finding::Level;
 use crate::sink::FailureClass;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 /// At `kafka:9092`, with these properties.
 pub(super) fn settings(properties: &[(&str, &str)]) -> KafkaSettings {
@@ -15,6 +16,7 @@ struct Seen {
     topics: BTreeSet<String>,
     largest_bytes: usize,
     dead_letters: Option<&'static str>,
+    times: Option<RecordTimes>,
 }
 
 pub(super) fn topic(settings: &[(&str, &str)]) -> TopicFacts {
@@ -51,6 +53,7 @@ fn found(properties: &[(&str, &str)], cluster: &Cluster, seen: &Seen) -> Vec<Fin
         exactly_once: None,
         one_replica: false,
         was_read: false,
+        times: seen.times.unwrap_or(RecordTimes::Sent),
     };
     let found = Check { settings: &settings(properties), cluster, wanted: &wanted }.findings();
     found.into_iter().filter(|finding| finding.level != Level::Ok).collect()
@@ -96,6 +99,29 @@ fn replicas_are_judged_against_what_must_be_in_sync() {
     // One broker has nothing to choose.
     let single = Cluster { brokers: vec!["localhost:9092".to_owned()], ..cluster(alone) };
     assert_eq!(found(&[], &single, &orders), []);
+}
+
+#[test]
+fn a_retention_counts_where_records_have_the_rows_own_times() {
+    const HOUR: Duration = Duration::from_hours(1);
+    let of_rows = |unread_for| Seen { times: Some(RecordTimes::OfRows { unread_for }), ..seen(&["orders"], 0) };
+    let keeps = |more: &[(&str, &str)]| cluster(topic(&[&[("retention.ms", "3600000")], more].concat()));
+    check(&keeps(&[]), &of_rows(Some(HOUR * 2)), "retention", Level::Warn, "retention.ms=");
+    for unread_for in [Some(HOUR / 2), None] {
+        assert_eq!(found(&[], &keeps(&[]), &of_rows(unread_for)), []);
+    }
+    assert_eq!(found(&[], &keeps(&[]), &seen(&["orders"], 0)), []);
+    // None of these deletes by the records' times.
+    for more in [("cleanup.policy", "compact"), ("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")] {
+        assert_eq!(found(&[], &keeps(&[more]), &of_rows(Some(HOUR * 2))), [], "{more:?}");
+    }
+    // A topic that the brokers create has their defaults.
+    let defaults =
+        [("auto.create.topics.enable", "true"), ("log.retention.hours", "1"), ("log.cleanup.policy", "delete")];
+    let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let creates = Cluster { settings: Ok(defaults.into()), ..cluster(topic(&[])) };
+    let missing = Seen { times: Some(RecordTimes::OfRows { unread_for: Some(HOUR * 2) }), ..seen(&["returns"], 0) };
+    check(&creates, &missing, "retention", Level::Warn, "--timestamp send");
 }
 
 #[test]
