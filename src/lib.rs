@@ -39,6 +39,7 @@
 //! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
 //! | [`check_finding`] | - | an observation of `check`, and its fix | parses text |
 //! | [`secret`] | the place of a secret | its present value | shows it |
+//! | [`tls`] | trusted certificates, a client's key | a configuration of rustls | opens a connection |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
@@ -71,4 +72,5 @@ pub mod settings;
 pub mod sink;
 pub mod stderr;
 pub mod supervise;
+pub mod tls;
 pub mod wire;

@@ -349,6 +349,8 @@ fn answer(query: &str, nonsense: Nonsense) -> Vec<u8> {
             Nonsense::AsAnswer(bytes) => bytes.to_vec(),
             Nonsense::AtTheDoor(_) | Nonsense::InTheStream(_) => data_row(&["4711", "1", "0/10", "d"]),
         },
+        // What each session begins with.
+        _ if query.starts_with("SET statement_timeout") => Vec::new(),
         _ if query.starts_with("SELECT pg_catalog.pg_is_in_recovery()") => data_row(&["f"]),
         _ if query.contains("pg_postmaster_start_time") => data_row(&["2026-01-02 03:04:05.678901+00"]),
         _ if query.contains("pg_stat_bgwriter") => data_row(&["0/10", "4711", "1", "0"]),

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use walrelay::sink::labels::LABELS;
 
 /// Each imports only from its left.
-const ROOMS: [&str; 20] = [
+const ROOMS: [&str; 21] = [
     "lsn",
     "wire",
     "stderr",
@@ -21,6 +21,7 @@ const ROOMS: [&str; 20] = [
     "remedy",
     "check_finding",
     "secret",
+    "tls",
     "pgoutput",
     "pg",
     "route",

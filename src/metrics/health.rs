@@ -5,6 +5,7 @@
 
 use super::cells::lock;
 use super::{Metrics, State};
+use crate::pg::lookup;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ impl Metrics {
         // An obstacle tells most. Unacknowledged records tell more than an error that may be over.
         let waits = || self.acknowledging(now).err().filter(|_| state == State::Blocked);
         let obstacle = lock(&self.blocked_on).clone().or_else(|| lock(&self.unsent_row).clone()).or_else(waits);
+        // A look-up that lasts is what the relay waits for now.
+        let obstacle = obstacle.or_else(|| lookup::silent(now));
         let reason = obstacle.or_else(|| self.problem_with_hint()).unwrap_or_else(|| state.sentence().to_owned());
         Err(format!("{}: {reason}", state.name()))
     }

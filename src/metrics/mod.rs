@@ -163,6 +163,7 @@ pub struct Metrics {
     slot_figures: Mutex<SlotFigures>,
     slot_look_failures: AtomicU64,
     reads_from: Mutex<Option<String>>,
+    unencrypted: Mutex<Option<String>>,
 }
 
 /// The default of [`Metrics::with_unready_after`].
@@ -208,6 +209,7 @@ impl Metrics {
             slot_figures: Mutex::default(),
             slot_look_failures: AtomicU64::new(0),
             reads_from: Mutex::default(),
+            unencrypted: Mutex::default(),
         }
     }
 
@@ -411,6 +413,16 @@ impl Metrics {
     /// Sets the running server that the stream comes from, by a text that identifies it. `None`: there is no stream.
     pub fn set_server(&self, server: Option<String>) {
         *lock(&self.reads_from) = server;
+    }
+
+    /// Sets why others on the network can read the stream, for people. `None`: they cannot.
+    pub fn set_unencrypted(&self, reason: Option<String>) {
+        *lock(&self.unencrypted) = reason;
+    }
+
+    /// Why others on the network can read the stream. `None`: they cannot.
+    pub fn unencrypted(&self) -> Option<String> {
+        lock(&self.unencrypted).clone()
     }
 
     /// The server that [`Metrics::set_server`] has set.

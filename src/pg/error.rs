@@ -65,6 +65,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The server has closed the stream after a time without an update.
+    #[error(
+        "Postgres ended the stream: it heard nothing from walrelay for {silent_s} s, and gives up after {limit_s} s (its wal_sender_timeout or tcp_user_timeout)"
+    )]
+    Unheard {
+        /// How long the server heard nothing, in seconds.
+        silent_s: u64,
+        /// The server's limit, in seconds.
+        limit_s: u64,
+    },
     /// The server refused a query or a command.
     #[error("{doing}: {error}")]
     Server {
@@ -118,6 +128,14 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// TLS is required or preferred, and the server's certificate has a key that is not supported.
+    #[error("TLS to Postgres at {host}: {reason}")]
+    UnsupportedKey {
+        /// Host and port.
+        host: String,
+        /// The key, and those that are supported.
+        reason: String,
+    },
     /// A file that TLS needs cannot be used.
     #[error("cannot use {what} {path}: {reason}")]
     File {
@@ -135,6 +153,20 @@ pub enum Error {
         host: String,
         /// The reason.
         reason: String,
+    },
+    /// The server asks for more iterations of SCRAM than can be computed.
+    #[error(
+        "authentication at {host}: the server asks for {asked} iterations of SCRAM, of which walrelay computed {computed} in {seconds} s"
+    )]
+    SlowScram {
+        /// Host and port.
+        host: String,
+        /// The server's number: `scram_iterations` at the time when the password was set.
+        asked: u32,
+        /// As many were computed.
+        computed: u32,
+        /// In this time, in seconds.
+        seconds: u64,
     },
     /// The server asks for the password in clear text, over a connection that others can read.
     #[error("Postgres at {host} asks for the password in clear text, over a connection without TLS: it is not sent")]
@@ -288,6 +320,7 @@ impl Error {
             | Self::Io { .. }
             | Self::Ended
             | Self::Silent { .. }
+            | Self::Unheard { .. }
             | Self::Locked { .. }
             | Self::SlotUnfinished { .. }
             | Self::NotPromoted { .. }
@@ -295,8 +328,10 @@ impl Error {
             | Self::WrongSession { .. } => Recovery::Reconnect,
             Self::Server { error, .. } | Self::LoginRefused { error, .. } => error.recovery(),
             Self::Tls { .. }
+            | Self::UnsupportedKey { .. }
             | Self::File { .. }
             | Self::Authentication { .. }
+            | Self::SlowScram { .. }
             | Self::ClearText { .. }
             | Self::Source(_)
             // The server would send the same frame again.
@@ -310,8 +345,10 @@ impl Error {
         let is_local = matches!(
             self,
             Self::Tls { .. }
+                | Self::UnsupportedKey { .. }
                 | Self::File { .. }
                 | Self::Authentication { .. }
+                | Self::SlowScram { .. }
                 | Self::ClearText { .. }
                 | Self::Source(_)
         );

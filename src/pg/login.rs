@@ -11,18 +11,22 @@
 
 use super::connection::{Connection, broke};
 use super::error::Error;
+use super::scram::{Binding, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, Scram, ScramError, ServerProof};
 use super::source::{ChannelBinding, Host, Source, SslMode};
 use crate::wire::Reader;
 use bytes::BytesMut;
-use postgres_protocol::authentication::{md5_hash, sasl};
+use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::message::frontend;
 use secrecy::ExposeSecret;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether the process has warned of MD5. Each connection would repeat the warning.
 static WARNED_OF_MD5: AtomicBool = AtomicBool::new(false);
+
+/// The time for the computation that SCRAM asks for.
+const SCRAM_WITHIN: Duration = Duration::from_secs(10);
 
 /// The SASL mechanism for bearer tokens, since Postgres 18.
 const OAUTHBEARER: &str = "OAUTHBEARER";
@@ -41,18 +45,26 @@ enum Exchange {
     TokenSent,
     /// The server has refused the token.
     TokenRefused,
-    /// SCRAM has begun, and the server has not sent its proof.
-    Scram(Box<sasl::ScramSha256>),
+    /// SCRAM has begun.
+    Scram(Box<Scram>),
+    /// The client has sent its proof, and the server has not sent its own.
+    Answered(Box<ServerProof>),
     /// The server has sent a proof that it knows the password.
     ServerProved,
 }
 
 impl Connection {
-    /// Answers the server's authentication requests until it accepts the login.
+    /// Answers the server's authentication requests until it accepts the login. Returns `deadline`, later by the time of SCRAM's
+    /// computation, in which the server did not keep anybody waiting.
     ///
     /// # Errors
     /// The server refuses the login, walrelay refuses the server, or the connection broke.
-    pub(super) fn authenticate(&mut self, source: &Source, host: &Host, deadline: Instant) -> Result<(), Error> {
+    pub(super) fn authenticate(
+        &mut self,
+        source: &Source,
+        host: &Host,
+        mut deadline: Instant,
+    ) -> Result<Instant, Error> {
         let mut exchange = Exchange::Unasked;
         loop {
             let message = self.message(deadline, "authenticating")?;
@@ -63,7 +75,7 @@ impl Connection {
             }
             let mut reader = Reader::new("AuthenticationRequest", &message.body);
             exchange = match (reader.u32()?, exchange) {
-                (0, exchange) => return self.check_accepted(source, &exchange),
+                (0, exchange) => return self.check_accepted(source, &exchange).map(|()| deadline),
                 (request @ (3 | 5), Exchange::Unasked) => {
                     self.prove_by_password(source, host, request, &mut reader)?;
                     Exchange::PasswordSent
@@ -73,12 +85,16 @@ impl Connection {
                     self.send(|out| frontend::sasl_response(TOKEN_GIVEN_UP, out))?;
                     Exchange::TokenRefused
                 }
-                (11, Exchange::Scram(mut scram)) => {
-                    self.continue_scram(&mut scram, reader.rest())?;
-                    Exchange::Scram(scram)
+                (11, Exchange::Scram(scram)) => {
+                    let begun = Instant::now();
+                    let answered = scram.answer(reader.rest(), begun + SCRAM_WITHIN);
+                    deadline += begun.elapsed();
+                    let (last, proof) = answered.map_err(|error| self.scram_fails(&error))?;
+                    self.send(|out| frontend::sasl_response(last.as_bytes(), out))?;
+                    Exchange::Answered(Box::new(proof))
                 }
-                (12, Exchange::Scram(mut scram)) => {
-                    scram.finish(reader.rest()).map_err(|error| self.unable(&error.to_string()))?;
+                (12, Exchange::Answered(proof)) => {
+                    proof.check(reader.rest()).map_err(|error| self.scram_fails(&error))?;
                     Exchange::ServerProved
                 }
                 (3 | 5 | 10 | 11 | 12, _) => {
@@ -95,7 +111,7 @@ impl Connection {
     /// Checks that the server may accept the login at this step.
     fn check_accepted(&self, source: &Source, exchange: &Exchange) -> Result<(), Error> {
         match exchange {
-            Exchange::Scram(_) => {
+            Exchange::Scram(_) | Exchange::Answered(_) => {
                 Err(self.unable("the server let us in without its own proof that it knows the password"))
             }
             Exchange::TokenRefused => Err(self.unable("the server refused the token, and let us in")),
@@ -166,8 +182,9 @@ impl Connection {
             return Ok(Exchange::TokenSent);
         }
         let (mechanism, binding) = self.choose_mechanism(source, &offered)?;
-        let scram = sasl::ScramSha256::new(self.password(source, host)?.as_bytes(), binding);
-        self.send(|out| frontend::sasl_initial_response(mechanism, scram.message(), out))?;
+        let scram = Scram::begin(self.password(source, host)?, binding).map_err(|error| self.scram_fails(&error))?;
+        let first = scram.first_message();
+        self.send(|out| frontend::sasl_initial_response(mechanism, first.as_bytes(), out))?;
         Ok(Exchange::Scram(Box::new(scram)))
     }
 
@@ -188,31 +205,33 @@ impl Connection {
         self.send(|out| frontend::sasl_initial_response(OAUTHBEARER, message.as_bytes(), out))
     }
 
-    fn choose_mechanism(
-        &self,
-        source: &Source,
-        offered: &[&str],
-    ) -> Result<(&'static str, sasl::ChannelBinding), Error> {
+    fn choose_mechanism(&self, source: &Source, offered: &[&str]) -> Result<(&'static str, Binding), Error> {
         let end_point =
             if source.channel_binding == ChannelBinding::Disable { None } else { self.stream.channel_binding() };
-        let plus = offered.contains(&sasl::SCRAM_SHA_256_PLUS);
+        let plus = offered.contains(&SCRAM_SHA_256_PLUS);
         match end_point {
-            Some(hash) if plus => Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash))),
+            Some(hash) if plus => Ok((SCRAM_SHA_256_PLUS, Binding::EndPoint(hash))),
             _ if source.channel_binding == ChannelBinding::Require => {
                 Err(self
                     .unable("channel_binding=require, but this connection cannot be bound (it needs TLS and SCRAM)"))
             }
-            _ if !offered.contains(&sasl::SCRAM_SHA_256) => {
+            _ if !offered.contains(&SCRAM_SHA_256) => {
                 Err(self.unable(&format!("the server offers only {}", offered.join(", "))))
             }
-            Some(_) => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested())),
-            None => Ok((sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported())),
+            Some(_) => Ok((SCRAM_SHA_256, Binding::Unrequested)),
+            None => Ok((SCRAM_SHA_256, Binding::Unsupported)),
         }
     }
 
-    fn continue_scram(&mut self, scram: &mut sasl::ScramSha256, challenge: &[u8]) -> Result<(), Error> {
-        scram.update(challenge).map_err(|error| self.unable(&error.to_string()))?;
-        self.send(|out| frontend::sasl_response(scram.message(), out))
+    fn scram_fails(&self, error: &ScramError) -> Error {
+        match *error {
+            ScramError::TooSlow { asked, computed } => {
+                Error::SlowScram { host: self.host.clone(), asked, computed, seconds: SCRAM_WITHIN.as_secs() }
+            }
+            ScramError::Malformed(_) | ScramError::NoRandom | ScramError::Refused(_) | ScramError::WrongProof => {
+                self.unable(&error.to_string())
+            }
+        }
     }
 
     /// Sends the message that `encode` appends.
@@ -337,7 +356,7 @@ mod tests {
         let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let certificate = issued.cert.der().clone();
         let key = rustls::pki_types::PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let provider = crate::tls::provider();
         let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key);
         std::sync::Arc::new(config.unwrap())

@@ -4,7 +4,6 @@
 
 pub mod backfill_progress;
 pub mod catalog;
-mod certificate;
 pub mod connection;
 pub mod copy_both;
 pub mod details;
@@ -14,12 +13,14 @@ mod large_object_state;
 mod lock_holder;
 mod locked;
 mod login;
+pub mod lookup;
 pub(crate) mod marker;
 pub mod names;
 pub(crate) mod pooler;
 mod quoting;
 pub mod replication;
 pub mod rows;
+mod scram;
 pub mod server;
 pub mod shape;
 pub mod shard;

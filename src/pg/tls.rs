@@ -8,19 +8,17 @@
 //! | `verify-ca` | yes | yes | no |
 //! | `verify-full` | yes | yes | yes |
 //!
-//! As libpq does, it accepts a certificate that signed itself, and one whose host name is only in its subject: see [`certificate`].
+//! As libpq does, it accepts a certificate that signed itself, and one whose host name is only in its subject: see [`crate::tls`].
 //!
 //! Specification: PostgreSQL manual, section 33.19 "SSL Support"; RFC 5929, section 4, for the channel binding.
 
-use super::certificate;
 use super::error::Error;
 use super::socket::{Socket, wait_readable};
 use super::source::{ClientCertificate, RootCert, Source, Verification};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use crate::tls::{self, NameRule, Roots, UnsupportedKey, Verifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, OtherError};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -57,6 +55,9 @@ impl Tls {
         let mut tls = Self { session, incoming: BufReader::with_capacity(BUFFER_BYTES, socket) };
         tls.shake_hands(deadline).map_err(|error| {
             match error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::Other(OtherError(cause))) if cause.is::<UnsupportedKey>() => {
+                    Error::UnsupportedKey { host: host.to_owned(), reason: cause.to_string() }
+                }
                 Some(error) => refused(error.to_string()),
                 None => Error::Io { doing: "setting up TLS", source: error },
             }
@@ -194,61 +195,26 @@ fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn client_config(source: &Source) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = verifier(source, &provider)?;
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| tls_setup(&error))?
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    match &source.client_certificate {
-        Some(ClientCertificate { certificate, key }) => {
-            let (chain, key) = (certificates(certificate, "client certificate")?, private_key(key)?);
-            config.with_client_auth_cert(chain, key).map_err(|error| tls_setup(&error))
-        }
-        None => Ok(config.with_no_client_auth()),
-    }
-}
-
-fn tls_setup(error: &rustls::Error) -> Error {
-    Error::Tls { host: "the client's side".to_owned(), reason: error.to_string() }
-}
-
-fn verifier(source: &Source, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ServerCertVerifier>, Error> {
-    let algorithms = provider.signature_verification_algorithms;
     let verification = source.verification();
-    let roots = if verification == Verification::None { None } else { Some(Roots::of(&source.sslrootcert)?) };
-    Ok(Arc::new(Verifier { roots, name_too: verification == Verification::ChainAndName, algorithms }))
-}
-
-/// The trusted certificates.
-#[derive(Debug)]
-struct Roots {
-    authorities: RootCertStore,
-    /// The certificates of a file. The server may show one of these itself.
-    given: Vec<CertificateDer<'static>>,
-}
-
-impl Roots {
-    fn of(root: &RootCert) -> Result<Self, Error> {
-        let (mut authorities, mut given) = (RootCertStore::empty(), Vec::new());
-        match root {
-            RootCert::File(path) => {
-                given = certificates(path, "root certificate")?;
-                for certificate in given.iter().cloned() {
-                    authorities.add(certificate).map_err(|error| unusable("root certificate", path, &error))?;
-                }
-            }
-            RootCert::System | RootCert::None => {
-                authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
+    let roots = if verification == Verification::None { None } else { Some(roots(&source.sslrootcert)?) };
+    let name = if verification == Verification::ChainAndName { NameRule::OrSubject } else { NameRule::Unchecked };
+    let identity = match &source.client_certificate {
+        Some(ClientCertificate { certificate, key }) => {
+            Some((certificates(certificate, "client certificate")?, private_key(key)?))
         }
-        Ok(Self { authorities, given })
-    }
+        None => None,
+    };
+    tls::client_config(Verifier::new(roots, name), identity)
+        .map_err(|error| Error::Tls { host: "the client's side".to_owned(), reason: error.to_string() })
+}
 
-    /// Whether the server's certificate is, byte for byte, one that the user trusts, and signed itself.
-    fn name_themselves(&self, end_entity: &CertificateDer<'_>) -> bool {
-        self.given.iter().any(|given| given == end_entity) && certificate::is_its_own_authority(end_entity)
+fn roots(root: &RootCert) -> Result<Roots, Error> {
+    match root {
+        RootCert::File(path) => {
+            let named = certificates(path, "root certificate")?;
+            Roots::of(named).map_err(|error| unusable("root certificate", path, &error))
+        }
+        RootCert::System | RootCert::None => Ok(Roots::of_machine()),
     }
 }
 
@@ -268,65 +234,4 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
 
 fn unusable(what: &'static str, path: &Path, reason: &dyn std::fmt::Display) -> Error {
     Error::File { what, path: path.display().to_string(), reason: reason.to_string() }
-}
-
-/// Checks the server's certificate as `sslmode` requires. It always checks that the server has the certificate's key.
-#[derive(Debug)]
-struct Verifier {
-    /// The trusted certificates. `None`: the chain is not checked.
-    roots: Option<Roots>,
-    name_too: bool,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        if let Some(roots) = &self.roots {
-            let parsed = rustls::server::ParsedCertificate::try_from(end_entity)?;
-            if roots.name_themselves(end_entity) {
-                certificate::in_force(end_entity, now)?;
-            } else {
-                rustls::client::verify_server_cert_signed_by_trust_anchor(
-                    &parsed,
-                    &roots.authorities,
-                    intermediates,
-                    now,
-                    self.algorithms.all,
-                )?;
-            }
-            if self.name_too && !certificate::common_name_covers(end_entity, server_name) {
-                rustls::client::verify_server_name(&parsed, server_name)?;
-            }
-        }
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
-    }
 }

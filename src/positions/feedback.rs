@@ -37,6 +37,8 @@ pub struct Reached {
 pub struct Feedback {
     /// The progress that the last update reported, and its time. `None` before the first update.
     sent: Option<(Reached, Instant)>,
+    /// The time between the last update and the one before it.
+    last_gap: Duration,
     /// The server asked for an answer and has not had one.
     reply_requested: bool,
     /// When the relay last received bytes from the server.
@@ -63,7 +65,7 @@ pub enum Due {
 impl Feedback {
     /// Starts at `now`, on a new connection to a server that may be silent for `patience`.
     pub fn new(now: Instant, patience: Option<Duration>) -> Self {
-        Self { sent: None, reply_requested: false, heard: now, patience, asked: false }
+        Self { sent: None, last_gap: Duration::ZERO, reply_requested: false, heard: now, patience, asked: false }
     }
 
     /// The server sent bytes, or may have sent some while the relay did not read the socket.
@@ -107,9 +109,17 @@ impl Feedback {
 
     /// The relay sent an update that reports `reached`. With `asking`, it asks for an answer.
     pub fn sent(&mut self, now: Instant, reached: Reached, asking: bool) {
+        self.last_gap = self.sent.map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(at));
         self.sent = Some((reached, now));
         self.reply_requested = false;
         self.asked |= asking;
+    }
+
+    /// How long the server heard nothing before the last update, or has heard nothing since. A relay that was frozen sends an update
+    /// before it reads that the server has given up.
+    pub fn unheard_for(&self, now: Instant) -> Duration {
+        let since = self.sent.map_or(Duration::ZERO, |(_, at)| now.saturating_duration_since(at));
+        since.max(self.last_gap)
     }
 
     /// The position that the last update confirmed.
@@ -195,5 +205,18 @@ mod tests {
         let mut feedback = Feedback::new(start, None);
         feedback.sent(start + ms(999_999_900), at(1), false);
         assert_eq!(feedback.due(start + ms(1_000_000_000), at(1)), Due::Nothing);
+    }
+
+    #[test]
+    fn the_time_in_which_the_server_heard_nothing_is_known_behind_the_update_that_ends_it() {
+        let start = Instant::now();
+        let mut feedback = Feedback::new(start, TIMEOUT);
+        assert_eq!(feedback.unheard_for(start + ms(500)), Duration::ZERO);
+        feedback.sent(start, at(1), false);
+        assert_eq!(feedback.unheard_for(start + ms(500)), ms(500));
+        feedback.sent(start + ms(70_000), at(1), false);
+        assert_eq!(feedback.unheard_for(start + ms(70_001)), ms(70_000));
+        feedback.sent(start + ms(71_000), at(1), false);
+        assert_eq!(feedback.unheard_for(start + ms(71_001)), ms(1_000));
     }
 }

@@ -310,6 +310,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 let is_next = |(table, next)| (session.position() == Some(next)).then_some(table);
                 let table = session.announced.and_then(is_next);
                 self.next_table = table.and_then(|table| self.refusals.table(table)).map(str::to_owned);
+                let ended = session.explained(ended, self.clock.now());
                 self.transaction.stream_ended(self.clock.now());
                 self.show(Some(&session), true);
                 if matches!(

@@ -163,6 +163,19 @@ impl Session {
         self.blocked.as_ref().filter(|blocked| blocked.class() == class).map(Obstacle::since)
     }
 
+    /// The end of the stream, with the reason if the server has heard nothing for longer than it waits. It closes the connection without
+    /// a word.
+    pub(super) fn explained(&self, ended: Box<StreamEnd>, now: Instant) -> Box<StreamEnd> {
+        let silent = self.feedback.unheard_for(now);
+        match (&*ended, self.patience) {
+            (StreamEnd::Disconnected(pg::Error::Io { .. }), Some(limit)) if silent >= limit => {
+                let (silent_s, limit_s) = (silent.as_secs(), limit.as_secs());
+                Box::new(StreamEnd::Disconnected(pg::Error::Unheard { silent_s, limit_s }))
+            }
+            (_, _) => ended,
+        }
+    }
+
     /// The context of a row that has to be published; `None` if it was already received.
     pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {

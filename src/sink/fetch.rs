@@ -68,7 +68,7 @@ fn trusting(ca: Option<&Path>) -> io::Result<TlsConfig> {
         None => rustls_native_certs::load_native_certs().certs,
     };
     let trusted = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = crate::tls::provider();
     let config = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(trusted)));
     Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }

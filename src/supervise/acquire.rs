@@ -171,6 +171,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         }
         self.known.started_at = started_at;
         self.metrics.set_server(Some(self.known.started_at.clone()));
+        self.metrics.set_unencrypted(connection.unencrypted());
         // Publication and tables are not queried over the replication connection. Its backend would cache the answers, and then decode
         // earlier rows with the tables' present columns, or leave these rows out.
         let mut control = self.known.open_query_connection(target, Purpose::Control)?;

@@ -379,6 +379,56 @@ fn a_server_without_tls_is_refused_where_tls_is_wanted_and_taken_where_it_is_pre
     let _relay = lane.streaming(&["--source", &source]);
 }
 
+/// A server with a certificate of `src/tls/test_data`, which is its own authority; `sslrootcert` names it.
+fn with_key(name: &str) -> (Postgres, Lane, impl Fn(&str) -> String + use<>) {
+    let folder = walrelay_dev::repository().join("src/tls/test_data");
+    let file = |extension: &str| folder.join(format!("{name}.{extension}"));
+    let tls = TlsFiles { certificate: file("crt"), key: file("key"), client_authority: None };
+    let server = Postgres::start(&postgres::Options { tls: Some(tls), ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(OUTBOX, "outbox");
+    let (port, database, root) = (server.port(), lane.name.clone(), file("crt").display().to_string());
+    let source =
+        move |mode: &str| format!("postgres://postgres@localhost:{port}/{database}?sslmode={mode}&sslrootcert={root}");
+    (server, lane, source)
+}
+
+#[test]
+fn a_server_with_a_key_on_p521_opens() {
+    let (_server, lane, source) = with_key("p521");
+    let mut relay = lane.streaming(&["--source", &source("verify-full")]);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_server_whose_key_is_not_supported_is_refused_with_the_keys_name_and_taken_where_tls_is_preferred() {
+    for (name, words) in [("ed448", "Ed448"), ("rsa-pss", "RSASSA-PSS")] {
+        let (_server, lane, source) = with_key(name);
+        for mode in ["require", "verify-full"] {
+            let (code, log) = ended(&mut lane.relay(&["--source", &source(mode)]));
+            assert!(code == 2 && log.contains(words) && log.contains("P-256"), "{mode} {code}: {log}");
+        }
+        let relay = lane.streaming(&["--source", &source("prefer")]);
+        // Nobody on the network can read what stays on this machine.
+        assert!(!relay.log().contains("not encrypted"), "{}", relay.log());
+    }
+}
+
+#[test]
+fn a_password_with_as_many_iterations_as_owasp_advises_opens() {
+    if postgres::default_major() < 16 {
+        // Earlier versions have 4,096, always.
+        return;
+    }
+    let door = Door::open();
+    let role = door.lane.name.clone();
+    door.lane.sql(&format!(
+        "SET scram_iterations = 600000; CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'hunter2' IN ROLE rotating"
+    ));
+    door.opens(&door.source(&role, "localhost", "sslmode=require"), Some("hunter2"));
+    door.stays_shut(&door.source(&role, "localhost", "sslmode=require"), Some("hunter3"));
+    door.lane.sql(&format!("DROP ROLE {role}"));
+}
+
 /// The manual's shortest recipe: one certificate for everything, with the name in its subject alone.
 #[test]
 fn a_certificate_that_is_its_own_authority_and_names_its_host_in_the_subject_opens() {

@@ -245,6 +245,27 @@ fn encryption_checks_the_server_and_shows_the_clients_certificate() {
     wait_log(&relay, "it offers no encryption");
 }
 
+/// As `openssl req -x509` makes it: a certificate that says of itself that it is an authority.
+#[test]
+fn a_certificate_that_is_its_own_authority_with_a_key_on_p521_is_trusted_where_it_is_named() {
+    let folder = walrelay_dev::repository().join("src/tls/test_data");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let tls = format!(
+        "tls {{ cert_file: \"{}\", key_file: \"{}\" }}\nallow_non_tls: true",
+        file("p521.crt"),
+        file("p521.key")
+    );
+    let it = Guarded::new(&tls, &Value::Null);
+    let to = it.broker.url().replace("nats://", "tls://");
+    it.insert(1);
+    let relay = it.start(&["--to", &to, "-X", &format!("tls.ca={}", file("ed448.crt"))]);
+    wait_log(&relay, "invalid peer certificate");
+    drop(relay);
+    let relay = it.start(&["--to", &to, "-X", &format!("tls.ca={}", file("p521.crt"))]);
+    wait_events(&relay, 1);
+    it.lane.wait_confirmed();
+}
+
 #[test]
 fn a_subject_that_the_user_may_not_publish_to_waits_and_others_do_not() {
     let permitted = |subjects: &str| {

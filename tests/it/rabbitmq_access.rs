@@ -178,6 +178,26 @@ fn a_connection_is_encrypted_and_authenticated_by_certificates() {
     assert!(found.contains("certificate"), "{found}");
 }
 
+/// As `openssl req -x509` makes it: a certificate that says of itself that it is an authority.
+#[test]
+fn a_certificate_that_is_its_own_authority_with_a_key_on_p521_is_trusted_where_it_is_named() {
+    let folder = walrelay_dev::repository().join("src/tls/test_data");
+    let file = |name: &str| folder.join(name).display().to_string();
+    let port = free_port().unwrap();
+    let lines = [
+        format!("listeners.ssl.1 = 127.0.0.1:{port}"),
+        format!("ssl_options.certfile = {}", file("p521.crt")),
+        format!("ssl_options.keyfile = {}", file("p521.key")),
+    ];
+    let broker = Broker::start(Kind::RabbitMq, &lines.each_ref().map(String::as_str)).unwrap();
+    let lane = bound(&broker);
+    insert(&mut lane.connect(), 1, 10);
+    let url = format!("amqps://guest:guest@localhost:{port}");
+    let _relay = start_to(&lane, &url, &["-X", &format!("tls.ca={}", file("p521.crt"))]);
+    lane.wait_confirmed();
+    assert_eq!(assert_complete(&ids(&broker, &lane), 10), 0);
+}
+
 #[test]
 fn a_refused_log_in_and_what_rabbitmq_does_not_have_end_the_start() {
     let lane = lane();

@@ -40,8 +40,8 @@ const ROWS_PATIENCE: &str = "SET statement_timeout = '10s'";
 pub(super) struct Facts {
     /// Host and port that answered.
     pub(super) host: String,
-    /// Others on the network can read along: TCP without TLS beyond loopback.
-    pub(super) exposed: bool,
+    /// Why others on the network can read along: TCP without TLS beyond loopback. `None`: they cannot.
+    pub(super) unencrypted: Option<String>,
     /// The server.
     pub(super) server: ServerFacts,
     /// Whether a replication connection can be had: then, the cluster's system identifier.
@@ -255,10 +255,10 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
         outbox,
     ))?;
     let host = connection.host().to_owned();
-    let exposed = connection.is_exposed();
+    let unencrypted = connection.unencrypted();
     Ok(Facts {
         host,
-        exposed,
+        unencrypted,
         server,
         replication,
         publication,

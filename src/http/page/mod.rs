@@ -93,7 +93,7 @@ impl View<'_> {
     }
 
     fn health(&self, points: &[Point]) -> String {
-        let reason = self.reason();
+        let reason = self.reason() + &self.unencrypted();
         let conditions: Vec<(Duration, Condition)> = points.iter().map(|point| (point.age, point.condition)).collect();
         format!(
             "<section class=\"card\" aria-label=\"Health\">\n<h1 class=\"{}\">{}</h1>\n{reason}{}{AXIS}</section>\n",
@@ -101,6 +101,13 @@ impl View<'_> {
             self.state.sentence(),
             chart::strip(&conditions)
         )
+    }
+
+    /// A warning if others on the network can read the rows. Empty: they cannot.
+    fn unencrypted(&self) -> String {
+        self.metrics.unencrypted().map_or_else(String::new, |reason| {
+            format!("<p class=\"quiet\">The connection to Postgres is not encrypted: {}.</p>\n", EscapedText(&reason))
+        })
     }
 
     /// Why no rows are published, and what to do. Empty: they are published.
@@ -425,6 +432,14 @@ mod tests {
         assert_eq!(metrics.ready(Instant::now()), Ok(()));
         let page = page(&metrics);
         assert!(page.contains("<p>379 records are not acknowledged") && page.contains("Fix Kafka"), "{page}");
+    }
+
+    #[test]
+    fn a_connection_without_tls_is_reported_with_the_reason() {
+        let metrics = Metrics::new("s", "p", Instant::now());
+        assert!(!page(&metrics).contains("not encrypted"));
+        metrics.set_unencrypted(Some("a <key>".to_owned()));
+        assert!(page(&metrics).contains("The connection to Postgres is not encrypted: a &lt;key&gt;."));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 use super::error::{Error, Recovery, ServerError, sqlstate};
 use super::frame::{FrameError, ReadBuffer};
+use super::lookup::Lookup;
 use super::socket::{Socket, read_answer};
 use super::source::{Host, Source, SslMode, TargetSessionAttrs};
 use super::stream::ServerStream;
@@ -17,6 +18,7 @@ use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The default time to connect to one address and log in. libpq's default is no limit, but a relay that hangs there would report
@@ -88,6 +90,8 @@ pub struct Connection {
     is_without_encoding: bool,
     /// The server's major version. 0: it has not said so.
     major_version: u32,
+    /// Why there is no TLS, if there is none.
+    without_tls: String,
 }
 
 /// A row of a simple query's result, in text form.
@@ -146,15 +150,26 @@ impl Connection {
     }
 
     fn open_host(source: &Source, host: &Host, purpose: Purpose) -> Result<Self, Error> {
-        let opened = Self::open_host_as(source, host, purpose, source.sslmode);
-        match opened {
-            Err(error) if source.sslmode == SslMode::Prefer && may_go_without_tls(&error, host) => {
-                tracing::debug!(%error, "continuing without TLS, as sslmode=prefer allows");
-                // The error with TLS says more than the error without TLS.
-                Self::open_host_as(source, host, purpose, SslMode::Disable).map_err(|_| error)
+        let prefers_tls = source.sslmode == SslMode::Prefer;
+        let opened = match Self::open_host_as(source, host, purpose, source.sslmode) {
+            Err(error) if prefers_tls && may_go_without_tls(&error, host) => {
+                let opened = Self::open_host_as(source, host, purpose, SslMode::Disable);
+                match opened {
+                    Ok(mut connection) => {
+                        connection.without_tls = error.to_string();
+                        Ok(connection)
+                    }
+                    // The error with TLS says more than the error without TLS.
+                    Err(_) => Err(error),
+                }
             }
             opened => opened,
-        }
+        };
+        opened.inspect(|connection| {
+            if let Some(reason) = connection.unencrypted().filter(|_| prefers_tls) {
+                warn_of(host, &reason);
+            }
+        })
     }
 
     fn open_host_as(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
@@ -163,8 +178,22 @@ impl Connection {
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
         let stream = encrypt(socket, source, sslmode, host, &name, deadline)?;
         let buffer = ReadBuffer::new(SMALL_ANSWER_BYTES);
-        let mut connection =
-            Self { stream, buffer, host: name, backend_pid: 0, is_without_encoding: false, major_version: 0 };
+        let without_tls = match sslmode {
+            SslMode::Disable => "sslmode=disable",
+            SslMode::Prefer | SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => {
+                "the server offers none (ssl = off)"
+            }
+        };
+        let without_tls = without_tls.to_owned();
+        let mut connection = Self {
+            stream,
+            buffer,
+            host: name,
+            backend_pid: 0,
+            is_without_encoding: false,
+            major_version: 0,
+            without_tls,
+        };
         match connection.start_up(source, host, purpose, deadline) {
             Ok(()) => Ok(connection),
             Err(error) => Err(connection.certificate_refused(&error, deadline).unwrap_or(error)),
@@ -213,6 +242,11 @@ impl Connection {
     /// Whether others on the network can read the bytes: over TCP without TLS, to a host that is not loopback.
     pub fn is_exposed(&self) -> bool {
         self.stream.is_exposed()
+    }
+
+    /// Why others on the network can read the bytes. `None`: they cannot.
+    pub fn unencrypted(&self) -> Option<String> {
+        self.is_exposed().then(|| self.without_tls.clone())
     }
 
     /// Host and port, for messages.
@@ -331,7 +365,7 @@ impl Connection {
         let mut message = BytesMut::new();
         frontend::startup_message(parameters, &mut message).map_err(broke("encoding the start-up packet"))?;
         self.stream.write_all(&message).map_err(broke("starting up"))?;
-        self.authenticate(source, host, deadline)?;
+        let deadline = self.authenticate(source, host, deadline)?;
         self.until_ready(deadline)?;
         self.buffer.set_limit(LARGEST_ANSWER_BYTES);
         self.pin_settings(deadline)?;
@@ -432,7 +466,10 @@ fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     let addresses: Vec<SocketAddr> = match host {
         Host::Unix { .. } => return Ok((Socket::unix(host.to_string().as_ref())?, Instant::now() + timeout)),
         Host::Tcp { port, address: Some(address), .. } => vec![SocketAddr::new(*address, *port)],
-        Host::Tcp { name, port, .. } => (name.as_str(), *port).to_socket_addrs()?.collect(),
+        Host::Tcp { name, port, .. } => {
+            let _lookup = Lookup::begin(name);
+            (name.as_str(), *port).to_socket_addrs()?.collect()
+        }
     };
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
@@ -445,10 +482,27 @@ fn connect(host: &Host, source: &Source) -> io::Result<(Socket, Instant)> {
     Err(failure)
 }
 
+/// Warns that `sslmode=prefer` goes on without TLS, once for each reason that differs from the last one: each connection would repeat it.
+fn warn_of(host: &Host, reason: &str) {
+    static WARNED: Mutex<Option<String>> = Mutex::new(None);
+    let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if warned.as_deref() == Some(reason) {
+        return;
+    }
+    tracing::warn!(
+        %host,
+        reason,
+        hint = "sslmode=verify-full in --source, once the reason is gone",
+        "the connection to Postgres is not encrypted, as sslmode=prefer allows"
+    );
+    *warned = Some(reason.to_owned());
+}
+
 /// Whether libpq would try again without TLS: the handshake failed, or the server refuses the login by `pg_hba.conf`.
 fn may_go_without_tls(error: &Error, host: &Host) -> bool {
     matches!(host, Host::Tcp { .. })
-        && (matches!(error, Error::Tls { .. }) || error.code() == Some(sqlstate::INVALID_AUTHORIZATION))
+        && (matches!(error, Error::Tls { .. } | Error::UnsupportedKey { .. })
+            || error.code() == Some(sqlstate::INVALID_AUTHORIZATION))
 }
 
 /// Negotiates TLS as `sslmode` requires. As in libpq, there is no TLS on a Unix socket.

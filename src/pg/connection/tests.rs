@@ -77,6 +77,9 @@ fn chatterbox(tag: u8, body: &'static [u8]) -> (Source, std::thread::JoinHandle<
         io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
         let welcome = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
         io::Write::write_all(&mut stream, &welcome).unwrap();
+        // The settings of the session are taken.
+        io::Read::read(&mut stream, &mut [0; 4096]).unwrap();
+        io::Write::write_all(&mut stream, &message(b'Z', b"I")).unwrap();
         io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
         let (again, until) = (message(tag, body).repeat(1000), Instant::now() + Duration::from_mins(1));
         while Instant::now() < until && io::Write::write_all(&mut stream, &again).is_ok() {}

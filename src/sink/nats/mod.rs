@@ -30,7 +30,7 @@ use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
-use crate::sink::ordered_queue::socket::Tls;
+use crate::sink::ordered_queue::socket::{self, Tls};
 use crate::sink::ordered_queue::{QueueSink, REACHED_WITHIN, RECORD_OVERHEAD_BYTES, Receiver, block_on};
 use async_nats::ConnectOptions;
 use secrecy::ExposeSecret as _;
@@ -260,11 +260,12 @@ impl NatsSettings {
         if self.tls_first {
             options = options.tls_first();
         }
-        if let Some(file) = &self.tls.authorities {
-            options = options.add_root_certificates(file.clone());
-        }
-        if let Some((certificate, key)) = &self.tls.client {
-            options = options.add_client_certificate(certificate.clone(), key.clone());
+        // A server may ask for TLS though no setting does. The library then trusts what the machine trusts, if this is not set.
+        let asks_for_tls = self.tls_wanted || self.tls_first || self.tls != Tls::default();
+        match socket::client_config(&self.tls) {
+            Ok(config) => options = options.tls_client_config(config),
+            Err(reason) if asks_for_tls => return Err(KIND.broken(address, &reason)),
+            Err(_) => {}
         }
         let wrong = |what: &str| log_in_fails(address, what);
         let read = |secret: &Secret| match secret.read() {

@@ -3,9 +3,11 @@
 //! In: a host and a port, and whom to trust. Out: a stream. Once the stream is closed, none of its bytes leave any more. It does not
 //! reconnect.
 
+use crate::pg::lookup::Lookup;
+use crate::tls::{self, NameRule, Roots, Verifier};
+use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -61,7 +63,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// # Errors
 /// The peer cannot be reached, its certificate is not valid for its host, or a file cannot be read.
 pub async fn connect(peer: Peer<'_>) -> io::Result<Box<dyn Stream>> {
+    let lookup = Lookup::begin(peer.host);
     let addresses = tokio::net::lookup_host((peer.host, peer.port)).await?.collect::<Vec<_>>();
+    drop(lookup);
     let socket = reach(&addresses).await?;
     keep_alive(&socket, peer.unread_at_most)?;
     let Some(tls) = peer.tls else { return Ok(Box::new(socket)) };
@@ -101,30 +105,27 @@ fn keep_alive(socket: &TcpStream, unread_at_most: Option<Duration>) -> io::Resul
 }
 
 /// The configuration of rustls. It always checks the server's certificate and name.
-fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    match &tls.authorities {
-        Some(file) => {
-            for certificate in certificates(file)? {
-                roots.add(certificate).map_err(|error| format!("{}: {error}", file.display()))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
+///
+/// # Errors
+/// A file cannot be read, or there is no certificate to trust.
+pub fn client_config(tls: &Tls) -> Result<ClientConfig, String> {
+    let roots = match &tls.authorities {
+        Some(file) => Roots::of(certificates(file)?).map_err(|error| format!("{}: {error}", file.display()))?,
+        None => Roots::of_machine(),
+    };
     if roots.is_empty() {
         let file = tls.authorities.as_ref().map(|file| file.display().to_string());
         return Err(format!("{} has no certificate of an authority", file.as_deref().unwrap_or("this machine")));
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots);
-    let Some((certificate, key)) = &tls.client else { return Ok(config.with_no_client_auth()) };
-    let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
-    config.with_client_auth_cert(certificates(certificate)?, key_of).map_err(|error| error.to_string())
+    let identity = match &tls.client {
+        Some((certificate, key)) => {
+            let key_of = PrivateKeyDer::from_pem_file(key).map_err(|error| format!("{}: {error}", key.display()))?;
+            Some((certificates(certificate)?, key_of))
+        }
+        None => None,
+    };
+    let verifier = Verifier::new(Some(roots), NameRule::AlternativeNames);
+    tls::client_config(verifier, identity).map_err(|error| error.to_string())
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

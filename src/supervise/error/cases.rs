@@ -574,9 +574,19 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
     if let pg::Error::SlotUnfinished { slot } = error {
         return Some(format!("older transactions must end first; their processes (0: a prepared transaction): SELECT pg_blocking_pids(active_pid) FROM pg_replication_slots WHERE slot_name = {};", pg::literal(slot)).into());
     }
+    if let pg::Error::UnsupportedKey { .. } = error {
+        return Some(
+            "on the server, a new key and certificate, for instance: openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout server.key -out server.csr, signed by the server's authority".into(),
+        );
+    }
     if let pg::Error::Tls { .. } | pg::Error::File { .. } = error {
         return Some(
             "sslrootcert=FILE in --source with the certificate of the server's authority (sslrootcert=system: the operating system's authorities), and the host's name as the server's certificate has it; sslmode=require encrypts and verifies nothing; sslmode=disable where the server has no TLS".into(),
+        );
+    }
+    if let pg::Error::SlowScram { .. } = error {
+        return Some(
+            "on the server, set the role's password again with fewer iterations: SET scram_iterations = 600000; ALTER ROLE … PASSWORD …;".into(),
         );
     }
     if let pg::Error::ClearText { .. } = error {

@@ -101,8 +101,8 @@ fn service(server: &ServerFacts) -> Finding {
 
 /// Beyond this machine, others may read along.
 fn encryption(facts: &Facts) -> Option<Finding> {
-    facts.exposed.then(|| {
-        SIDE.warn("encryption", format!("the connection to Postgres at {} is not encrypted", facts.host))
+    facts.unencrypted.as_ref().map(|reason| {
+        SIDE.warn("encryption", format!("the connection to Postgres at {} is not encrypted: {reason}", facts.host))
             .why("others on the network path can read the rows, and somebody between may change them")
             .with_fix("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
     })

@@ -56,7 +56,7 @@ fn facts() -> Facts {
         Publication { puballtables: true, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
     Facts {
         host: "db:5432".to_owned(),
-        exposed: false,
+        unencrypted: None,
         server,
         replication: Ok("7".to_owned()),
         publication: Some(PublicationFacts { row: publication, mark: PublicationMark::default() }),
@@ -134,7 +134,7 @@ fn each_setting_that_fails_later_has_its_fix() {
     };
     check(at(Service::Rds), "decoding_memory", Warn, "ParameterValue=262144,");
     check(at(Service::Aurora), "decoding_memory", Warn, "modify-db-cluster-parameter-group");
-    check(|facts| facts.exposed = true, "encryption", Warn, "sslmode=verify-full");
+    check(|facts| facts.unencrypted = Some("ssl = off".to_owned()), "encryption", Warn, "sslmode=verify-full");
     check(|facts| facts.server.walsenders = 10, "free_walsenders", Warn, "max_wal_senders = '20'");
     check(|facts| facts.server.in_recovery = true, "standby", Fail, "target_session_attrs=read-write");
     check(|facts| facts.server.row.as_mut().unwrap().version = 130_000, "version", Fail, "upgrade");
