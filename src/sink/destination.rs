@@ -9,6 +9,7 @@
 //! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). walrelay refuses settings that ask for something that a
 //! kind cannot do, before it contacts anybody.
 
+use super::reading::{NoReader, RecordReader};
 use super::{Failure, FailureClass, OwnedRecord, Sink};
 use crate::check_finding::{Finding, Side};
 use crate::route::AddressRule;
@@ -185,6 +186,14 @@ pub trait Destination: fmt::Debug + Send + Sync {
     /// The address does not exist or cannot be read, or walrelay cannot read from this kind.
     fn dead_letters(&self, _client: &str, _topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         Err(NoDeadLetters::Unsupported { kind: self.kind() })
+    }
+
+    /// Opens a reader of records, which reads no topic yet.
+    ///
+    /// # Errors
+    /// walrelay cannot read from this kind, or the client refuses the settings.
+    fn reader(&self, _client: &str) -> Result<Box<dyn RecordReader>, NoReader> {
+        Err(NoReader::Unsupported { kind: self.kind() })
     }
 }
 

@@ -23,6 +23,7 @@ pub mod ordered_queue;
 mod owned;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+pub mod reading;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod registry;

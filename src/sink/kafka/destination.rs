@@ -8,6 +8,7 @@ use super::config::properties;
 use super::config::{KafkaSettings, SettingsError};
 use super::dead_letters::TopicReading;
 use super::login::{self, Login};
+use super::reader::TopicReader;
 use super::scratch::ScratchTopic;
 use super::{KafkaSink, NAME, RECORD_OVERHEAD_BYTES, check, errors};
 use crate::check_finding::Finding;
@@ -17,6 +18,7 @@ use crate::sink::Sink;
 use crate::sink::destination::{
     Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
 };
+use crate::sink::reading::{NoReader, RecordReader};
 use std::fmt;
 use std::sync::Arc;
 
@@ -205,5 +207,10 @@ impl Destination for Kafka {
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         let settings = self.settings(client).map_err(|error| self.refused(&error))?;
         Ok(Box::new(TopicReading::new(settings, topic)?))
+    }
+
+    fn reader(&self, client: &str) -> Result<Box<dyn RecordReader>, NoReader> {
+        let settings = self.settings(client).map_err(|error| self.refused(&error))?;
+        Ok(Box::new(TopicReader::new(settings).map_err(|error| self.refused(&error))?))
     }
 }

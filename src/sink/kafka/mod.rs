@@ -57,6 +57,7 @@ pub mod partitions;
 mod producers;
 mod progress;
 mod questions;
+mod reader;
 mod replicas;
 mod retire;
 mod scratch;

@@ -223,6 +223,15 @@ impl KafkaSettings {
 
     /// A consumer without a group.
     pub(super) fn reader(&self, isolation: &str) -> Result<Retirable<BaseConsumer<Context>>, SettingsError> {
+        self.reader_with(isolation, &[])
+    }
+
+    /// A consumer without a group, with these properties in the place of its own.
+    pub(super) fn reader_with(
+        &self,
+        isolation: &str,
+        properties: &[(&str, &str)],
+    ) -> Result<Retirable<BaseConsumer<Context>>, SettingsError> {
         let mut client = self.for_others();
         client
             .set("group.id", "walrelay-progress")
@@ -230,6 +239,9 @@ impl KafkaSettings {
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "earliest")
             .set("isolation.level", isolation);
+        for (name, value) in properties {
+            client.set(*name, *value);
+        }
         self.create(client, self.context(), BaseConsumer::client).map(Retirable::new)
     }
 

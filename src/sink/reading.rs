@@ -1,0 +1,75 @@
+//! [`RecordReader`]: reads the records of topics, and takes nothing away.
+//!
+//! In: names of topics, offsets. Out: the ends of topics, their records in the order of each partition, and what may have gone unread. A
+//! reader writes nothing: no record, no offset, no group. It decides nothing about a record.
+//!
+//! Only a destination that keeps its records after they were read can have one. A queue gives each message away once.
+
+use super::destination::Kind;
+use super::{Failure, Record};
+use crate::setting_text::SettingError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The next offset of each partition of some topics. The index is the partition's number. `None`: it is not known.
+pub type TopicOffsets = BTreeMap<String, Vec<Option<i64>>>;
+
+/// A record that was read. The record has its partition.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadRecord<'a> {
+    /// The record. Its time is 0 if the writer did not set it.
+    pub record: Record<'a>,
+    /// Its offset in its partition.
+    pub offset: i64,
+    /// Whether the writer set the time. If not, the broker did.
+    pub writers_time: bool,
+    /// The partition in which the writer's partitioner puts this key. `None`: any partition will do, or the number of partitions has changed.
+    pub partition_of_key: Option<i32>,
+}
+
+/// Reads the records of a destination.
+pub trait RecordReader: Send {
+    /// The present ends of `topics`, and of all topics whose names begin with `prefix`. Topics that do not exist are left out. Records of
+    /// open transactions lie before the end.
+    ///
+    /// # Errors
+    /// The destination does not answer, or refuses.
+    fn ends(&mut self, prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure>;
+
+    /// Reads this topic, too, from these offsets on. A partition without an offset is read from its first record.
+    fn follow(&mut self, topic: &str, from: &[Option<i64>]);
+
+    /// Calls `each` with records that have come. Waits up to `wait` for the first one. Returns how many there were.
+    ///
+    /// # Errors
+    /// The destination refuses.
+    fn read(&mut self, wait: Duration, each: &mut dyn FnMut(&ReadRecord<'_>)) -> Result<usize, Failure>;
+
+    /// The next offset of each partition that is read. Records in front of it have been given to `each`, or belong to a transaction that was
+    /// aborted.
+    ///
+    /// # Errors
+    /// The client fails.
+    fn positions(&mut self) -> Result<TopicOffsets, Failure>;
+
+    /// The reasons for which a record of this topic may have been written, and was not read. Empty: there is none.
+    fn unread(&mut self, topic: &str) -> Vec<String>;
+}
+
+/// Why the records of a destination cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum NoReader {
+    /// walrelay cannot read records of this kind.
+    #[error(
+        "the records of {} cannot be read: walrelay reads those of Kafka; NATS and Redis are not supported yet, and a queue or a pipe gives \
+         each message away once",
+        kind.title
+    )]
+    Unsupported {
+        /// The kind.
+        kind: &'static Kind,
+    },
+    /// The client refuses the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingError),
+}
