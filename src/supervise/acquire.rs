@@ -64,9 +64,14 @@ impl<E: Into<RunError>> From<E> for NotAcquired {
     }
 }
 
+/// Makes a temporary slot of this name over the connection, and returns the position from which it reads.
+pub type MakeSlot = Box<dyn FnMut(Connection, &str) -> Result<(Connection, Lsn), NotAcquired> + Send>;
+
 /// Facts about the server that the relay keeps across connections.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct KnownServer {
+    /// Makes temporary slots. `None`: the command is sent, and its answer is waited for.
+    pub(super) make_slot: Option<MakeSlot>,
     /// The cluster and its timeline at the last connection. `None`: there was no connection yet.
     pub(super) system: Option<SystemIdentity>,
     /// The running server that the replication connection reaches: see [`server::started_at`].
@@ -204,7 +209,14 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             end_at_unmappable(unmappable, flushed, position.max(self.relay.flush_lsn()), self.relay.outbox_mut())?;
         } else {
             end_at_unmappable(unmappable, flushed, flushed, self.relay.outbox_mut())?;
-            confirmed = create_temporary_slot(&mut connection, slot)?;
+            confirmed = match &mut self.known.make_slot {
+                Some(make) => {
+                    let (back, lsn) = make(connection, slot)?;
+                    connection = back;
+                    Some(lsn)
+                }
+                None => create_temporary_slot(&mut connection, slot)?,
+            };
         }
         drop(control);
         let options = PluginOptions { binary, ..target.plugin_options() };

@@ -14,7 +14,7 @@ mod server;
 mod slot_identity;
 mod unsent;
 
-pub use acquire::{Acquired, NotAcquired};
+pub use acquire::{Acquired, MakeSlot, NotAcquired};
 pub(crate) use acquire::{check_owner, check_slot};
 pub(crate) use advice::Surroundings;
 pub(crate) use error::Explained;

@@ -4,7 +4,7 @@
 //! it, and so does the simulation's server. So the supervisor's decisions between two streams are the same in both.
 
 use super::StreamTarget;
-use super::acquire::{self, Acquired, KnownServer, NotAcquired};
+use super::acquire::{self, Acquired, KnownServer, MakeSlot, NotAcquired};
 use super::advice;
 use super::error::RunError;
 use crate::check_finding::CHECK;
@@ -74,7 +74,6 @@ pub trait Server {
 }
 
 /// A slot of Postgres.
-#[derive(Debug)]
 pub struct PgServer {
     target: StreamTarget,
     known: KnownServer,
@@ -84,6 +83,13 @@ impl PgServer {
     /// A server that was not reached yet.
     pub fn new(target: StreamTarget) -> Self {
         Self { target, known: KnownServer::default() }
+    }
+
+    /// The server, with another way to make its temporary slot.
+    #[must_use]
+    pub fn with_make_slot(mut self, make_slot: MakeSlot) -> Self {
+        self.known.make_slot = Some(make_slot);
+        self
     }
 
     /// Adds a remedy to an error of a server that was never reached. The relay tries again, but the address may be wrong.
