@@ -48,7 +48,7 @@
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | connections to Postgres, pauses, how the run ended | handles a row |
 //! | [`metrics`], [`http`] | the loop's figures | metrics, health, `/status`, a page | slows the loop down |
-//! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `dead-letters`, `prune`, `bench`, `teardown` | - |
+//! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `dead-letters`, `verify`, `prune`, `bench`, `teardown` | - |
 //! | [`debezium`] | the files of a Debezium configuration | settings, and notes on keys without a counterpart; with the feature `debezium` | contacts anybody |
 //! | [`settings`] | the command line, the file, the environment | requests, validated once | contacts anybody |
 

@@ -7,7 +7,7 @@ use std::panic::PanicHookInfo;
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
 use walrelay::commands::{self, CommandCause, CommandError};
-use walrelay::commands::{backfill, bench, check, dead_letters, prune, setup, status, teardown};
+use walrelay::commands::{backfill, bench, check, dead_letters, prune, setup, status, teardown, verify};
 use walrelay::pg::source::Environment;
 use walrelay::remedy::TypedFlags;
 use walrelay::settings::cli;
@@ -79,6 +79,11 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
             let stop = commands::stop_on_signal()?;
             bench::bench(&request, &mut io::stdout(), &stop)
         }
+        Task::Verify(request) => {
+            // The first signal ends the window, and what was seen is judged; a second one ends the process.
+            let stop = commands::stop_on_signal()?;
+            verify::verify(&request, &mut io::stdout(), &stop)
+        }
         Task::Man(folder) => Ok(cli::write_manual(&folder)?),
         Task::Completions(shell) => Ok(io::stdout().write_all(&cli::completions(shell))?),
     }
@@ -98,6 +103,7 @@ fn in_chunks(task: &Task) -> bool {
         | Task::Teardown(_)
         | Task::Backfill(_)
         | Task::Bench(_)
+        | Task::Verify(_)
         | Task::Man(_)
         | Task::Completions(_) => false,
     }

@@ -120,7 +120,7 @@ fn the_help_of_run_names_every_flag_with_its_default() {
 #[test]
 fn what_is_unknown_names_the_nearest() {
     wrong(&["rum"], &[], &["rum"], &["run"]);
-    wrong(&[], &[], &["no command"], &["run, setup, check, status, teardown, dead-letters, backfill, prune"]);
+    wrong(&[], &[], &["no command"], &["run, setup, check, status, teardown, dead-letters, backfill, verify, prune"]);
     wrong(&["run", "--sourc=x"], &[], &["--sourc"], &["--source"]);
     wrong(&["run", "--playload-column=x"], &[], &["--playload-column"], &["--payload-column"]);
     wrong(&["run", "--apply"], &[], &["--apply"], &["walrelay setup"]);

@@ -22,6 +22,7 @@ mod shards;
 mod signals;
 pub mod status;
 pub mod teardown;
+pub mod verify;
 
 pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};

@@ -43,6 +43,16 @@ pub enum TopicSetting {
     },
 }
 
+impl TopicSetting {
+    /// The common prefix of the topics of all rows. Empty: it is not known.
+    pub fn begins(&self) -> &str {
+        match self {
+            Self::Template(template) => template.split('{').next().unwrap_or_default(),
+            Self::Regex { .. } => "",
+        }
+    }
+}
+
 impl Default for TopicSetting {
     fn default() -> Self {
         Self::Template("outbox.event.{route}".to_owned())

@@ -25,6 +25,7 @@ mod read;
 mod registry;
 mod review;
 mod shards;
+mod verify;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,6 +39,7 @@ pub use review::Review;
 
 use self::cli::{FlagValues, Typed};
 use crate::commands::dead_letters::DeadLettersRequest;
+use crate::commands::verify::VerifyRequest;
 use crate::commands::{backfill, bench, check, prune, run, setup, status, teardown};
 use crate::pg::source::Environment;
 use crate::remedy::TypedFlags;
@@ -79,6 +81,8 @@ pub enum Task {
     Backfill(Box<backfill::BackfillRequest>),
     /// Delete rows that are delivered.
     Prune(Box<prune::PruneRequest>),
+    /// Compare rows with records.
+    Verify(Box<VerifyRequest>),
     /// Look at what a run needs.
     Check(Box<check::CheckRequest>),
     /// Print completions; see [`cli::completions`].
@@ -132,6 +136,7 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
         Typed::Bench(args) => read(&|reader| Ok(Task::Bench(reader.bench(args.json)?.into()))),
         Typed::DeadLetters(args) => read(&|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into()))),
         Typed::Prune(args) => read(&|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
+        Typed::Verify(args) => read(&|reader| Ok(Task::Verify(reader.verify(&args)?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
     };

@@ -410,7 +410,7 @@ impl SettingsReader<'_> {
     }
 
     /// A duration without a default or bounds.
-    fn span(&self, flag: &str) -> Result<Option<Duration>, SettingError> {
+    pub(super) fn span(&self, flag: &str) -> Result<Option<Duration>, SettingError> {
         self.layers.one(flag)?.map(|given| parsed_duration(&given, units::DURATION)).transpose()
     }
 }

@@ -92,3 +92,4 @@ mod topics;
 mod transactions;
 mod unanswered;
 mod unsent_rows;
+mod verify;

@@ -29,7 +29,7 @@ use crate::pg::Connection;
 use crate::relay::BadRowAction;
 use crate::relay::transactional_id;
 use crate::remedy::TypedFlags;
-use crate::route::{TopicRule, TopicSetting};
+use crate::route::TopicRule;
 use crate::sink::destination::{Delivery, RecordTimes, Wanted};
 use facts::Facts;
 pub use report::{CheckReport, TableReport};
@@ -79,7 +79,7 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
     report.findings.extend(config.destination.check(&Wanted {
         client: &client,
         topics: &tables.topics,
-        topics_begin: topics_begin(config),
+        topics_begin: config.mapping.topic.begins(),
         dead_letters: dead_letter_topic(config),
         largest_bytes: tables.largest_bytes,
         without_key: tables.without_key,
@@ -90,14 +90,6 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
     }));
     report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
     Ok(report)
-}
-
-/// Returns the common beginning of all topics, if it is known.
-fn topics_begin(config: &run::RunRequest) -> &str {
-    match &config.mapping.topic {
-        TopicSetting::Template(template) => template.split('{').next().unwrap_or_default(),
-        TopicSetting::Regex { .. } => "",
-    }
 }
 
 /// Which times the records have.

@@ -13,6 +13,7 @@ use crate::relay::BadRowAt;
 use crate::remedy::{Command, Remedy};
 use crate::setting_text::shell_quoted;
 use crate::sink::destination::{NoDeadLetters, ScratchError};
+use crate::sink::reading::NoReader;
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::ExitKind::{Operator, Restart, Settings};
 use crate::supervise::{ExitKind, REPUBLISH_PAGE};
@@ -200,6 +201,62 @@ impl CommandError {
     pub(in crate::commands) fn no_partitions(table: &TableName, why: &str) -> Self {
         Self::said(Settings, format!("{table} cannot be pruned by partitions: {why}"))
             .with_remedy("leave out --partitions: rows are then deleted one by one")
+    }
+}
+
+/// `verify`.
+impl CommandError {
+    /// Rows or records are not as they must be.
+    pub(in crate::commands) fn not_right(what: &str, some_missing: bool) -> Self {
+        let cause = "to see the difference: --show-values; rows that were updated, another mapping, and a second writer are what is found most often";
+        Self::said(Operator, what).with_remedy(if some_missing {
+            format!("to publish missing rows: the SQL statement in {REPUBLISH_PAGE}")
+        } else {
+            cause.to_owned()
+        })
+    }
+
+    /// Rows were not judged. `rows`: how many of how many.
+    pub(in crate::commands) fn not_judged(rows: &str, reason: &str) -> Self {
+        Self::said(Restart, format!("{rows} not judged"))
+            .with_remedy(format!("remove the cause, then run the same command again: {reason}"))
+    }
+
+    /// There was no row in the window.
+    pub(in crate::commands) fn nothing_to_compare() -> Self {
+        Self::said(Restart, "no row was committed in this time, so nothing was compared")
+            .with_remedy("run it while the application writes, or for longer: --follow 10min")
+    }
+
+    /// The stream of rows ended before the window did.
+    pub(in crate::commands) fn window_broken(reason: &str) -> Self {
+        Self::said(Restart, format!("the comparison could not be finished: {reason}"))
+            .with_remedy("no row is lost by that; run the same command again")
+    }
+
+    /// A walsender more would be too many for the relay.
+    pub(in crate::commands) fn no_free_walsender(free: i64) -> Self {
+        Self::said(Operator, format!("free walsenders: {free}; verify needs one, and leaves two to the relay"))
+            .with_remedy("raise max_wal_senders (needs a restart), or end a walsender that nobody needs: SELECT pid, application_name FROM pg_stat_replication;")
+    }
+
+    /// The destination has no reader.
+    pub(in crate::commands) fn no_reader(error: NoReader) -> Self {
+        match error {
+            NoReader::Unsupported { .. } => Self::said(Settings, error),
+            NoReader::Settings(error) => error.into(),
+        }
+    }
+
+    /// The destination does not let its records be read.
+    pub(in crate::commands) fn records_unreadable(failure: Failure) -> Self {
+        let kind = if failure.class == FailureClass::Environment { Restart } else { Operator };
+        let remedy = failure.remedy.clone();
+        let error = Self::said(kind, failure);
+        match remedy {
+            Some(remedy) => error.with_remedy(remedy),
+            None => error,
+        }
     }
 }
 

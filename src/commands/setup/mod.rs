@@ -26,6 +26,7 @@ use crate::remedy::Command;
 use crate::supervise::RunError;
 use plan::{Plan, PublicationFacts, SetupFacts, Step, StepKind, TableFacts, plan};
 pub use shards::Shards;
+pub(super) use slot::make_temporary;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 

@@ -27,27 +27,52 @@ type Outcome = Result<Vec<Row>, pg::Error>;
 
 /// Makes the slot of `step` over `connection`, a replication connection. The snapshot lasts as long as that connection.
 pub(super) fn make(
-    mut connection: Connection,
+    connection: Connection,
     request: &SetupRequest,
     step: &Step,
     voice: &mut Voice<'_>,
 ) -> Result<(Held, Lsn), CommandError> {
+    let sql = command(&request.slot, request.failover);
+    let (connection, outcome) = make_by(connection, &request.source, sql, voice)?;
+    let rows = outcome.map_err(|error| step.refused(error))?;
+    let lsn = rows.first().and_then(|row| row.parse(1)).unwrap_or_default();
+    let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
+    Ok((Held { connection, snapshot }, lsn))
+}
+
+/// Makes a temporary slot over `connection`, a replication connection, with which it ends. Returns the LSN from which the slot reads.
+/// `wait` takes a line about what is waited for.
+pub(in crate::commands) fn make_temporary(
+    connection: Connection,
+    source: &Source,
+    slot: &str,
+    wait: &mut dyn FnMut(&str),
+    stop: &dyn Fn() -> bool,
+) -> Result<(Connection, Lsn), CommandError> {
+    let sql = format!("CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT", identifier(slot));
+    let mut voice = Voice { say: &mut |_| Ok(()), wait, stop };
+    let (connection, outcome) = make_by(connection, source, sql, &mut voice)?;
+    let lsn = outcome?.first().and_then(|row| row.parse(1)).unwrap_or_default();
+    Ok((connection, lsn))
+}
+
+/// Runs the command that makes a slot, in a thread, while the onlooker says what it waits for.
+fn make_by(
+    mut connection: Connection,
+    source: &Source,
+    sql: String,
+    voice: &mut Voice<'_>,
+) -> Result<(Connection, Outcome), CommandError> {
     notices_our_end(&mut connection)?;
     let pid = connection.backend_pid();
     let (sender, outcome) = channel();
-    let sql = command(&request.slot, request.failover);
     std::thread::spawn(move || {
         let mut connection = connection;
         let outcome = connection.query_within(&sql, PATIENCE);
         // Nobody listens any more when the wait was given up.
         drop(sender.send((connection, outcome)));
     });
-    let mut onlooker = Onlooker { source: &request.source, connection: None, pid };
-    let (connection, outcome) = onlooker.watch(&outcome, voice)?;
-    let rows = outcome.map_err(|error| step.refused(error))?;
-    let lsn = rows.first().and_then(|row| row.parse(1)).unwrap_or_default();
-    let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
-    Ok((Held { connection, snapshot }, lsn))
+    Onlooker { source, connection: None, pid }.watch(&outcome, voice)
 }
 
 /// The replication command. Before version 15 it knows no options in parentheses, and later ones still take those of before.

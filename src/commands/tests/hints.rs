@@ -15,6 +15,7 @@ use crate::relay::{BadRowAt, LastTransaction, NextRow, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::{NoDeadLetters, ScratchError};
 use crate::sink::kinds::{KINDS, REMEDIED};
+use crate::sink::reading::NoReader;
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::{RunError, chain};
 use std::fmt::Write as _;
@@ -233,6 +234,7 @@ fn command_errors() -> Vec<CommandError> {
     ];
     errors.extend(shard_errors(&table));
     errors.extend(dead_letter_errors());
+    errors.extend(verify_errors());
     errors.extend(run_errors().into_iter().map(CommandError::from));
     errors.extend(ends());
     errors
@@ -273,6 +275,20 @@ fn dead_letter_errors() -> Vec<CommandError> {
         CommandError::dead_letters_failed(failure(FailureClass::Topic)),
         CommandError::dead_letters_stay(2, topic),
         CommandError::not_remembered(2, topic, failure(FailureClass::Topic)),
+    ]
+}
+
+fn verify_errors() -> Vec<CommandError> {
+    vec![
+        CommandError::not_right("1 of 9 rows has no record", true),
+        CommandError::not_right("1 of 9 rows has an altered record", false),
+        CommandError::not_judged("1 of 9 rows", "1 row not judged: why"),
+        CommandError::nothing_to_compare(),
+        CommandError::window_broken("the connection was lost"),
+        CommandError::no_free_walsender(2),
+        CommandError::no_reader(NoReader::Unsupported { kind: KINDS[0] }),
+        CommandError::records_unreadable(failure(FailureClass::Environment)),
+        CommandError::records_unreadable(failure(FailureClass::Topic)),
     ]
 }
 

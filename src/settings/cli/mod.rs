@@ -16,6 +16,7 @@ mod others;
 mod parse;
 mod run;
 mod shards;
+mod verify;
 
 #[cfg(test)]
 #[cfg(feature = "kafka")]
@@ -30,6 +31,7 @@ pub use parse::write_manual;
 pub(crate) use parse::{actions, parse, setting_of_alias, settings};
 use run::{OfRunArgs, RunArgs};
 use shards::SetupShardsArgs;
+pub(crate) use verify::VerifyArgs;
 
 use crate::commands::exit_codes;
 use std::path::PathBuf;
@@ -109,6 +111,9 @@ pub(crate) enum Typed {
     /// Publish rows that are older than the slot, once each, without rewriting them.
     #[command(after_help = help(BACKFILL_HELP, &BACKFILL_CODES))]
     Backfill(BackfillArgs),
+    /// Compare new rows with the records of the destination: whether each arrived, as it is and in order. Writes nothing.
+    #[command(after_help = help(verify::HELP, &verify::CODES))]
+    Verify(VerifyArgs),
     /// Delete outbox rows that are old and proven to be delivered.
     #[command(after_help = help(PRUNE_HELP, &[(0, ""), (1, ""), (2, ""), (64, "")]))]
     Prune(PruneArgs),

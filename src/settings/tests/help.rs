@@ -13,7 +13,7 @@ fn an_unknown_flag_names_the_nearest() {
     assert!(refused(&["rnu"]).starts_with("error: unrecognized subcommand 'rnu'\nhint: the nearest command is run\n"));
     assert!(refused(&["run", "--apply"]).ends_with("hint: --apply is a flag of walrelay setup\n"));
     assert!(refused(&["zzz"]).contains(
-        "hint: the commands are run, setup, check, status, teardown, dead-letters, backfill, prune, bench, completions;"
+        "hint: the commands are run, setup, check, status, teardown, dead-letters, backfill, verify, prune, bench, completions;"
     ));
     assert!(refused(&[]).starts_with("error: no command is given\n"));
     assert!(refused(&["run", "--slot"]).starts_with("error: a value is required for '--slot <NAME>'"));
