@@ -62,10 +62,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let options = shop::Options { rows: Some(arguments.rows), seed: arguments.seed, ..shop::Options::default() };
     let stage = servers.stage(&postgres, &binary, PREFIX, &options, PARTITIONS, &[])?;
     let step = Step::begin(4, STEPS, "run", "walrelay setup --apply; walrelay run");
-    let (tally, killed_after, mut relay) = show(&stage, &options, step)?;
+    let (tally, killed_after, mut relay, comparison) = show(&stage, &options, to.is_none(), step)?;
 
     let step = Step::begin(5, STEPS, "truth", "comparing");
     let delivered = stage.wait_confirmed(PATIENCE);
+    let compared = comparison.map(compared).transpose()?;
     let exit = relay.terminate(PATIENCE)?;
     let report = stage.compare()?;
     let clean = delivered.is_ok() && exit.code == 0 && report.is_clean();
@@ -73,7 +74,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     if !clean {
         explain(&report, delivered.err(), exit.code, &relay);
     }
-    Ok(clean)
+    let Some((agrees, line)) = compared else { return Ok(clean) };
+    more(&line);
+    Ok(clean && agrees)
+}
+
+/// Ends `walrelay verify`, which ran all the time: whether each row was right, and what it says of them.
+fn compared(mut comparison: Relay) -> Result<(bool, String)> {
+    let code = comparison.terminate(PATIENCE)?.code;
+    let report: serde_json::Value = serde_json::from_str(&comparison.stdout()).unwrap_or_default();
+    let count = |name: &str| thousands(report.get(name).and_then(serde_json::Value::as_u64).unwrap_or_default());
+    let line = format!(
+        "walrelay verify, beside it: {} rows, {} right, {} missing, {} altered, {} repeated   {}",
+        count("rows"),
+        count("right"),
+        count("missing"),
+        count("altered"),
+        count("repeated"),
+        if code == 0 { "PASS" } else { "FAIL" }
+    );
+    Ok((code == 0, if code == 0 { line } else { format!("{line}\n{}", comparison.log()) }))
 }
 
 fn bring(to: Option<brokers::Kind>) -> Result<()> {
@@ -115,12 +135,23 @@ fn start(to: Option<brokers::Kind>) -> Result<(Postgres, Servers)> {
     Ok((postgres, servers))
 }
 
-/// Runs everything and shows some of it; gives what was written, and after how many records the relay was killed.
-fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u64, Relay)> {
+/// Runs everything and shows some of it; gives what was written, and after how many records the relay was killed. `compares`: `walrelay verify`
+/// runs beside it.
+fn show(
+    stage: &Stage,
+    options: &shop::Options,
+    compares: bool,
+    step: Step,
+) -> Result<(Tally, u64, Relay, Option<Relay>)> {
     stage.setup()?;
     let mut relay = stage.relay(&[])?;
     relay.wait_streaming(PATIENCE)?;
     step.open(&format!("{} shops write, a consumer reads:", options.connections));
+    let comparison = compares.then(|| stage.publisher("verify", &["--json", "--follow=0"])).transpose()?;
+    if let Some(comparison) = &comparison {
+        let begun = || Ok(comparison.log().contains("comparing rows with records"));
+        process::wait_until(PATIENCE, "walrelay verify to begin", begun)?;
+    }
     let topics = stage.topics();
     let mut consumer = stage.arrivals.follow(&topics)?;
     let shop = Shop::open(&stage.source, options)?;
@@ -142,7 +173,7 @@ fn show(stage: &Stage, options: &shop::Options, step: Step) -> Result<(Tally, u6
         received += 1;
     }
     more(&format!("{} records read live", thousands(received)));
-    Ok((tally, killed_after, relay))
+    Ok((tally, killed_after, relay, comparison))
 }
 
 /// Reads until `until` records have come in all, and shows [`SHOWN`] of them.

@@ -7,10 +7,13 @@
 //!
 //! With `--standby` a second relay waits for the slot ([`standby`]), and what counts is what publishes behind it.
 //!
+//! With `--verify`, `walrelay verify` runs beside the rounds, and what it says is compared with the books ([`beside`]).
+//!
 //! [`plan`] chooses the faults, [`world`] has the services and the load, [`faults`] begins and ends each fault.
 //! [`reader`] reads along, [`report`] judges.
 
 mod aborted;
+mod beside;
 mod faults;
 mod judge;
 mod plan;
@@ -166,6 +169,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
     let held = began.elapsed();
     let (recovery, standstill) = world.recover().with_context(|| format!("after {}", round.first.kind.name()))?;
     world.settle()?;
+    world.look_at_comparison()?;
     absent.extend(world.absent_below_confirmed(false)?);
     let crashed = matches!(round.first.kind, Kind::PostgresKill | Kind::PostgresImmediate);
     // On a busy machine a fault may hold longer than it was to.

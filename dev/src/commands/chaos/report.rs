@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum as _;
 use walrelay_dev::brokers;
 
+use super::beside;
 use super::plan::{Kind, Round};
 use super::world::{Repeats, Settings, Verdict};
 use crate::screen::{line, thousands};
@@ -123,6 +124,9 @@ impl Report {
                 broken.extend(verdict.truth.offenders.iter().map(|offender| format!("  {offender}")));
             }
             broken.extend(
+                verdict.compared.iter().flat_map(|compared| compared.wrong.clone()).map(|why| format!("verify: {why}")),
+            );
+            broken.extend(
                 verdict
                     .dead_letters
                     .iter()
@@ -202,6 +206,14 @@ impl Report {
         ));
         for verdict in &self.verdicts {
             line(&format!("truth         {}", verdict.truth));
+            if let Some(compared) = &verdict.compared {
+                let count = |name: &str| thousands(beside::count(&compared.last, name));
+                let (rows, right, repeated) = (count("rows"), count("right"), count("repeated"));
+                line(&format!(
+                    "verify        {} windows; the last: {rows} rows, {right} right, {repeated} repeated",
+                    compared.windows
+                ));
+            }
             verdict.dead_letters.iter().for_each(|dead_letters| line(&format!("dead letters  {dead_letters}")));
         }
         if settings.exactly_once() {
@@ -234,6 +246,7 @@ mod tests {
             broker_distance: None,
             partitions: 1,
             postgres: 17,
+            verify: false,
             relay: Vec::new(),
         }
     }

@@ -24,6 +24,7 @@ use walrelay_dev::witness::{self, Witness};
 use walrelay_dev::{brokers, kafka};
 
 use super::aborted;
+use super::beside::{Compared, Comparison};
 use super::reader::Reader;
 use crate::distance::Distance;
 use crate::to::To;
@@ -101,6 +102,9 @@ pub(super) struct Settings {
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     pub(super) postgres: u32,
+    /// Run walrelay verify beside the rounds, and compare what it says with the books; with Kafka
+    #[arg(long)]
+    pub(super) verify: bool,
     /// Further arguments of the relay
     #[arg(last = true)]
     pub(super) relay: Vec<String>,
@@ -234,6 +238,7 @@ pub(super) struct World {
     settings: Settings,
     shop: Shop,
     witness: Witness,
+    comparison: Option<Comparison>,
     dead_letters: String,
     confirmed: u64,
     /// The last number of [`shop::bulk`].
@@ -249,6 +254,8 @@ pub(super) struct Verdict {
     /// Aborted transactions of Kafka, each counted once in each partition that it had records in; `None` without transactions.
     pub(super) aborted: Option<u64>,
     pub(super) exit: i32,
+    /// What `walrelay verify` said.
+    pub(super) compared: Option<Compared>,
     /// Why not everything committed was confirmed in the end.
     pub(super) undelivered: Option<String>,
 }
@@ -284,6 +291,8 @@ impl World {
         let mut relay = stage.relay(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
         relay.wait_streaming(PATIENCE)?;
         let reader = Reader::start(&stage.arrivals, &topics)?;
+        let comparison =
+            settings.verify.then(|| Comparison::start(&stage, &servers.plain_to(), &arguments)).transpose()?;
         let shop = Shop::open(&stage.source, &shop_options)?;
         Ok(Self {
             postgres,
@@ -297,6 +306,7 @@ impl World {
             settings: settings.clone(),
             shop,
             witness,
+            comparison,
             dead_letters,
             confirmed: 0,
             bulk: 0,
@@ -399,6 +409,11 @@ impl World {
         Ok(())
     }
 
+    /// Begins another window of `walrelay verify`, if the last one has ended.
+    pub(super) fn look_at_comparison(&mut self) -> Result<()> {
+        self.comparison.as_mut().map_or(Ok(()), Comparison::look)
+    }
+
     /// A connection around the tap.
     pub(super) fn connect(&self) -> Result<Client> {
         self.stage.connect()
@@ -426,11 +441,14 @@ impl World {
         let shop = std::mem::replace(&mut self.shop, Shop::open(&self.stage.source, &idle)?);
         let tally = shop.close()?;
         let undelivered = self.stage.wait_confirmed(PATIENCE).err().map(|error| format!("{error:#}"));
-        let exit = self.relay.terminate(PATIENCE)?.code;
         let truth = self.stage.compare()?;
+        // While the relay runs: it has to confirm what is open.
+        let counts_all = !self.settings.dead_letter();
+        let compared = self.comparison.take().map(|comparison| comparison.end(&truth, counts_all)).transpose()?;
+        let exit = self.relay.terminate(PATIENCE)?.code;
         let dead_letters = self.settings.dead_letter().then(|| self.compare_dead_letters()).transpose()?;
         let aborted = self.settings.exactly_once().then(|| aborted::count(self.servers.kafka()?)).transpose()?;
-        Ok(Verdict { tally, truth, dead_letters, aborted, exit, undelivered })
+        Ok(Verdict { tally, truth, dead_letters, aborted, exit, compared, undelivered })
     }
 
     fn compare_dead_letters(&self) -> Result<DeadLetters> {
