@@ -26,7 +26,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 hints screenshots outage big backfill soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 versions hints screenshots outage big backfill soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -107,6 +107,11 @@ postgres-19: ## The tests of tests/it on the release candidate of Postgres 19: A
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins
 	WALRELAY_TEST_POSTGRES=19 $(CARGO) test --locked --workspace --test it -- $(ARGS)
+
+versions: ## The main job, kills, outages, bad rows and exactly once on each version of each server: ARGS="kafka redis=redis-6.2"
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	CARGO="$(CARGO)" dev/versions $(ARGS)
 
 hints: ## Follow the hints of each mistake, and of each two at once, until the rows flow
 	@dev/prerequisites test

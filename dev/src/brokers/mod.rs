@@ -83,7 +83,7 @@ impl Kind {
     /// A prerequisite is missing, or it cannot be had.
     pub fn provision(self) -> Result<PathBuf> {
         match self {
-            Self::Valkey => bring::valkey(),
+            Self::Valkey => bring::redis()?.pop().context("no program"),
             Self::Nats => bring::nats(),
             Self::RabbitMq => bring::rabbitmq(),
             Self::ElasticMq => bring::elasticmq(),
@@ -105,9 +105,12 @@ impl Kind {
     }
 
     fn program(self) -> Result<Box<dyn Program>> {
+        if self == Self::Valkey {
+            return Ok(Box::new(valkey::Valkey { command: bring::redis()? }));
+        }
         let home = self.provision()?;
         Ok(match self {
-            Self::Valkey => Box::new(valkey::Valkey { program: home }),
+            Self::Valkey => Box::new(valkey::Valkey { command: vec![home] }),
             Self::Nats => Box::new(nats::Nats { program: home }),
             Self::RabbitMq => Box::new(rabbitmq::RabbitMq::new(&home)?),
             Self::ElasticMq => Box::new(elasticmq::ElasticMq { classes: provision::shared_classes(&home), libs: home }),

@@ -1,4 +1,4 @@
-//! Valkey: append-only file, synced before each reply; refuses writes rather than evict.
+//! Valkey or Redis: append-only file, synced before each reply; refuses writes rather than evict.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,11 @@ use anyhow::Result;
 
 use super::{Program, Reply, RespConnection, text};
 
-/// Valkey by its program.
+/// Valkey or Redis by its command.
 #[derive(Debug)]
 pub(super) struct Valkey {
-    pub(super) program: PathBuf,
+    /// The program, with what has to stand in front of it.
+    pub(super) command: Vec<PathBuf>,
 }
 
 impl Program for Valkey {
@@ -31,8 +32,9 @@ impl Program for Valkey {
     }
 
     fn command(&self, folder: &Path, _port: u16) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg(folder.join("valkey.conf"));
+        let mut words = self.command.iter();
+        let mut command = Command::new(words.next().map_or_else(|| "valkey-server".as_ref(), |word| word.as_os_str()));
+        command.args(words).arg(folder.join("valkey.conf"));
         command
     }
 
