@@ -2,6 +2,12 @@
 //!
 //! What is stored is read with a client of the test's own.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use walrelay_dev::brokers::{AmqpMessage, Broker, Kind, shared};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
@@ -399,4 +405,86 @@ fn check_names_what_is_wrong_with_exchange_queue_and_user() {
     assert!(refused.contains("ACCESS_REFUSED") && !refused.contains("hush"), "{refused}");
     let elsewhere = check(&url.replace("%2f", "shop"), &[]);
     assert!(elsewhere.contains("vhost") && elsewhere.contains("530"), "{elsewhere}");
+}
+
+/// A proxy before the broker. While a message on its way has `POISON`, it closes the connection as a broker does whose plugin fails.
+struct Poisoned {
+    port: u16,
+    closes: Arc<AtomicBool>,
+}
+
+const POISON: &[u8] = b"poisoned";
+
+/// `connection.close`: 541, INTERNAL_ERROR.
+const INTERNAL_ERROR: &[u8] =
+    b"\x01\x00\x00\x00\x00\x00\x19\x00\x0a\x00\x32\x02\x1d\x0eINTERNAL_ERROR\x00\x00\x00\x00\xce";
+
+impl Poisoned {
+    fn before(broker: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let closes = Arc::new(AtomicBool::new(true));
+        let still = Arc::clone(&closes);
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (server, still) = (TcpStream::connect(("127.0.0.1", broker)).unwrap(), Arc::clone(&still));
+                let (mut back, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    drop(std::io::copy(&mut back, &mut to).map(|_| to.shutdown(Shutdown::Both)));
+                });
+                std::thread::spawn(move || forward(client, server, &still));
+            }
+        });
+        Self { port, closes }
+    }
+}
+
+/// Forwards until a message is poisoned.
+fn forward(mut client: TcpStream, mut server: TcpStream, closes: &AtomicBool) {
+    let (mut room, mut seen) = (vec![0; 64 << 10], Vec::new());
+    while let Ok(read @ 1..) = client.read(&mut room) {
+        seen.extend_from_slice(&room[..read]);
+        if closes.load(Ordering::SeqCst) && seen.windows(POISON.len()).any(|bytes| bytes == POISON) {
+            drop(client.write_all(INTERNAL_ERROR));
+            std::thread::sleep(Duration::from_millis(100));
+            break;
+        }
+        let old = seen.len().saturating_sub(POISON.len());
+        seen.drain(..old);
+        if server.write_all(&room[..read]).is_err() {
+            break;
+        }
+    }
+    drop((client.shutdown(Shutdown::Both), server.shutdown(Shutdown::Both)));
+}
+
+#[test]
+fn a_message_over_which_the_broker_closes_the_connection_is_named_and_the_others_are_published() {
+    let lane = bound(broker());
+    lane.sql("ALTER TABLE outbox ALTER payload TYPE text");
+    lane.sql(
+        "INSERT INTO outbox SELECT n::text, 'order', 'k' || n, 't', CASE n WHEN 250 THEN 'poisoned' ELSE 'fine' END
+           FROM generate_series(1, 500) AS n",
+    );
+    let proxy = Poisoned::before(broker().port());
+    let relay = start_to(&lane, &broker().url_through(proxy.port), &["--on-bad-row", "skip"]);
+    // Until the relay serves HTTP, nobody answers.
+    let tried = || relay.status().map(|status| status["tried_alone"].clone()).unwrap_or_default();
+    wait_until(LONG, "the row is named", || Ok(!tried().is_null())).unwrap();
+    let tried = tried();
+    assert!(tried["position"].as_str().unwrap().ends_with(":249"), "{tried}");
+    assert!(tried["answer"].as_str().unwrap().contains("INTERNAL_ERROR (541)"), "{tried}");
+    assert_eq!(tried["table"], "public.outbox");
+    wait_until(LONG, "the others are published", || Ok(relay.status()?["events_total"] == 499)).unwrap();
+    assert_eq!(relay.status().unwrap()["in_flight_records"], 1);
+    let ready = relay.get("/readyz").unwrap();
+    assert!(ready.status == 503 && ready.body.contains("INTERNAL_ERROR"), "{ready:?}");
+    proxy.closes.store(false, Ordering::SeqCst);
+    lane.wait_confirmed();
+    let mut ids = ids(broker(), &lane);
+    let copies = ids.len();
+    assert!(copies < 500 * 6, "each message of the search is sent a few times more: {copies}");
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 500);
 }

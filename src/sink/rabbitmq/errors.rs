@@ -219,14 +219,13 @@ pub(super) fn unroutable(settings: &RabbitSettings, message: &BasicReturnMessage
     Failure::new(FailureClass::Topic, UNROUTABLE, text)
 }
 
-/// The failure of a message that the broker has returned and confirmed more than once: it may have kept each.
+/// The fix if an exchange keeps what it returns.
+const KEEPS_RETURNED: &str = "bind a queue; or, if the exchange keeps what it returns, as one of the type x-delayed-message does, each attempt adds a message: set -X mandatory=false";
+
+/// The failure of a message that the broker has returned and confirmed more than once: it may have kept each. The text ends with a command, so
+/// this is its remedy.
 pub(super) fn kept_perhaps(failure: Failure) -> Failure {
-    let text = format!(
-        "{}; if the exchange keeps what it returns, as one of the type x-delayed-message does, each attempt adds a message: then set -X \
-         mandatory=false",
-        failure.text
-    );
-    Failure { text, ..failure }
+    failure.with_remedy(KEEPS_RETURNED)
 }
 
 /// The name of an exchange, for people.
@@ -325,7 +324,8 @@ pub(super) fn bad_headers(text: String) -> Failure {
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     let settings = crate::sink::tests::read_in_test("amqp", "h", &[], |asked| RabbitSettings::read(asked)).unwrap();
     let of = |fault| of_fault(&settings, "outbox", fault, String::new());
-    vec![no_login("h:1", "no"), of(RabbitmqFault::Exchange), of(RabbitmqFault::NotPermitted)]
+    let returned = kept_perhaps(Failure::new(FailureClass::Topic, UNROUTABLE, "no"));
+    vec![no_login("h:1", "no"), of(RabbitmqFault::Exchange), of(RabbitmqFault::NotPermitted), returned]
 }
 
 #[cfg(test)]
