@@ -137,7 +137,7 @@ def check_runbooks() -> None:
 
 def check_versions() -> None:
     """Tests, Compose file and the demonstration on Kubernetes run the same servers."""
-    kafka = re.search(r'KAFKA_VERSION: &str = "([^"]+)"', pathlib.Path("dev/src/provision.rs").read_text()).group(1)
+    kafka = re.search(r'KAFKA_VERSION: &str = "([^"]+)"', pathlib.Path("dev/src/versions.rs").read_text()).group(1)
     postgres = re.search(r'default_value = "(\d+)"', pathlib.Path("dev/src/main.rs").read_text()).group(1)
     for path in pathlib.Path("docker/compose.yaml"), pathlib.Path("packaging/kubernetes/demo/services.yaml"):
         images = set(re.findall(r"image: ((?:apache/kafka|postgres):\S+)", path.read_text()))

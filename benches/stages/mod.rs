@@ -93,7 +93,7 @@ pub(crate) fn tuple(message: &[u8]) -> Tuple<'_> {
 
 /// Makes the record of one row.
 pub(crate) fn map(outbox: &mut Outbox, tuple: &Tuple<'_>) -> usize {
-    let context = RowContext { commit_time: PgTime(0), final_lsn: Lsn::new(1), ordinal: 0 };
+    let context = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::new(1), ordinal: 0 };
     let taken = outbox.row(RELATION, tuple, &context, |record| record.bytes() + record.headers.len());
     let Ok(RowOutcome::Record(bytes)) = taken else { panic!("no record") };
     bytes

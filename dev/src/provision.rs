@@ -31,9 +31,6 @@ use crate::versions;
 /// The default major version of Postgres.
 pub const DEFAULT_POSTGRES: u32 = 17;
 
-/// The Kafka that is run unless another one is chosen.
-pub const KAFKA_VERSION: &str = "4.3.1";
-
 /// The Postgres that can be brought: major version, and the release of it.
 const POSTGRES_VERSIONS: [(u32, &str); 5] =
     [(14, "14.24.0"), (15, "15.15.0"), (16, "16.15.0"), (17, "17.11.0"), (18, "18.6.0")];

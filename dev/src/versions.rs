@@ -7,7 +7,8 @@
 
 use anyhow::{Result, anyhow};
 
-use crate::provision;
+/// The Kafka that is run unless another one is chosen.
+pub const KAFKA_VERSION: &str = "4.3.1";
 
 /// A kind of server and its versions.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +34,7 @@ pub const KNOWN: [Known; 6] = [
     Known {
         kind: "kafka",
         variable: "WALRELAY_TEST_KAFKA",
-        usual: provision::KAFKA_VERSION,
+        usual: KAFKA_VERSION,
         versions: &["3.3.2", "3.6.2", "3.9.1", "4.0.2", "4.1.2", "4.3.1", "4.4.0"],
     },
     Known {

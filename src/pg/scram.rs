@@ -112,7 +112,7 @@ impl Scram {
 
     fn with_nonce(password: &str, binding: Binding, user: &str, nonce: String) -> Self {
         // As in Postgres, a password that SASLprep forbids is taken as it is.
-        let password = stringprep::saslprep(password).map_or_else(|_| password.into(), |prepared| prepared);
+        let password = stringprep::saslprep(password).unwrap_or_else(|_| password.into());
         Self { binding, password: password.as_bytes().to_vec(), bare: format!("n={user},r={nonce}"), nonce }
     }
 

@@ -107,6 +107,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let position = position(context);
+        session.may_have_waited = true;
         match decide(self.bad_rows.action(position), Seen::Fault, Kind::Row) {
             Verdict::Skip => Ok(self.skip_row(&row, change.is_of_table(), position, session)),
             Verdict::DeadLetter { .. } => self.enqueue_dead_letter(row, change, context, session),

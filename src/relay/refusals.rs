@@ -251,7 +251,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (error, place) = (refused.row.reason.to_string(), position.to_string());
         let id = format!("{dead_letter_source}/{place}");
         let mut offer = |record: &Record<'_>| {
-            let dead_letter = bad_rows.dead_letter(&refused.row, (&error, &place, &id), record.topic, without_payload, time);
+            let dead_letter =
+                bad_rows.dead_letter(&refused.row, (&error, &place, &id), record.topic, without_payload, time);
             dead_letter.with_record(record, |record| sink.resolve(refused.id, Resolution::ReplaceWith(record, token)))
         };
         let outcome = refused.record.with_record(room, |record| match dead_letter::said(record) {

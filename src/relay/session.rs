@@ -165,6 +165,7 @@ impl Session {
 
     /// The end of the stream, with the reason if the server has heard nothing for longer than it waits. It closes the connection without
     /// a word.
+    #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
     pub(super) fn explained(&self, ended: Box<StreamEnd>, now: Instant) -> Box<StreamEnd> {
         let silent = self.feedback.unheard_for(now);
         match (&*ended, self.patience) {

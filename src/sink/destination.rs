@@ -9,7 +9,7 @@
 //! A kind is one folder below `sink/` and one line in [`kinds`](super::kinds). walrelay refuses settings that ask for something that a
 //! kind cannot do, before it contacts anybody.
 
-use super::reading::{NoReader, RecordReader};
+use super::reading::RecordReader;
 use super::{Failure, FailureClass, OwnedRecord, Sink};
 use crate::check_finding::{Finding, Side};
 use crate::route::AddressRule;
@@ -380,4 +380,22 @@ pub struct ScratchError {
     pub topic: String,
     /// The reason, in the destination's or its client's words.
     pub reason: String,
+}
+
+/// Why the records of a destination cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum NoReader {
+    /// walrelay cannot read records of this kind.
+    #[error(
+        "the records of {} cannot be read: walrelay reads those of Kafka; NATS and Redis are not supported yet, and a queue or a pipe gives \
+         each message away once",
+        kind.title
+    )]
+    Unsupported {
+        /// The kind.
+        kind: &'static Kind,
+    },
+    /// The client refuses the settings.
+    #[error(transparent)]
+    Settings(#[from] SettingError),
 }

@@ -5,9 +5,7 @@
 //!
 //! Only a destination that keeps its records after they were read can have one. A queue gives each message away once.
 
-use super::destination::Kind;
 use super::{Failure, Record};
-use crate::setting_text::SettingError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -54,22 +52,4 @@ pub trait RecordReader: Send {
 
     /// The reasons for which a record of this topic may have been written, and was not read. Empty: there is none.
     fn unread(&mut self, topic: &str) -> Vec<String>;
-}
-
-/// Why the records of a destination cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum NoReader {
-    /// walrelay cannot read records of this kind.
-    #[error(
-        "the records of {} cannot be read: walrelay reads those of Kafka; NATS and Redis are not supported yet, and a queue or a pipe gives \
-         each message away once",
-        kind.title
-    )]
-    Unsupported {
-        /// The kind.
-        kind: &'static Kind,
-    },
-    /// The client refuses the settings.
-    #[error(transparent)]
-    Settings(#[from] SettingError),
 }

@@ -67,7 +67,7 @@ impl KeyProvider for Keys {
             Some(match &key {
                 PrivateKeyDer::Pkcs8(der) => SecretKey::from_pkcs8_der(der.secret_pkcs8_der()).ok()?,
                 PrivateKeyDer::Sec1(der) => SecretKey::from_sec1_der(der.secret_sec1_der()).ok()?,
-                _ => return None,
+                PrivateKeyDer::Pkcs1(_) | _ => return None,
             })
         };
         of_ring.or_else(|error| {

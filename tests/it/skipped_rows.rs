@@ -26,7 +26,8 @@ fn a_transaction_of_which_nine_rows_in_ten_are_skipped_is_confirmed_and_the_slot
     assert_eq!(lane.ids("order"), expected, "{}", relay.log());
     let notes = notes(&lane);
     assert!(matches!(notes.as_slice(), [note] if note.contains(r#""others":true"#)), "{notes:?}");
-    assert_eq!(relay.metric("walrelay_reconnects_total{peer=\"postgres\"}").unwrap(), 0.0, "{}", relay.log());
+    let reconnects = relay.metric("walrelay_reconnects_total{peer=\"postgres\"}").unwrap();
+    assert!(reconnects < 1.0, "{}", relay.log());
     assert!(!relay.log().contains("holds the slot"), "{}", relay.log());
 }
 
@@ -87,8 +88,12 @@ fn a_relay_that_may_not_note_what_it_skips_waits_says_so_and_goes_on_once_it_may
     lane.sql(&format!("CREATE ROLE {role} LOGIN REPLICATION; REVOKE EXECUTE ON FUNCTION lo_create(oid) FROM PUBLIC"));
     let source = lane.source.replace("postgres@", &format!("{role}@"));
     let relay = lane.streaming(&["--source", &source, "--on-bad-row", "skip"]);
-    let before = lane.confirmed();
-    lane.sql("INSERT INTO outbox VALUES (1, NULL, 'k', 't', 'p'), (2, 'order', 'k', 't', 'p')");
+    let mut client = lane.connect();
+    client
+        .batch_execute("BEGIN; INSERT INTO outbox VALUES (1, NULL, 'k', 't', 'p'), (2, 'order', 'k', 't', 'p')")
+        .unwrap();
+    let before_commit: String = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).unwrap().get(0);
+    client.batch_execute("COMMIT").unwrap();
     wait_log(&relay, "skipped rows cannot be noted in Postgres");
     assert!(relay.log().contains("GRANT EXECUTE ON FUNCTION pg_catalog.lo_create(oid) TO"), "{}", relay.log());
     wait_until(LONG, "the reason on /readyz", || {
@@ -96,7 +101,8 @@ fn a_relay_that_may_not_note_what_it_skips_waits_says_so_and_goes_on_once_it_may
         Ok(ready.status == 503 && ready.body.contains("skipped rows cannot be noted"))
     })
     .unwrap();
-    assert_eq!(lane.confirmed(), before);
+    let sql = "SELECT confirmed_flush_lsn <= $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2";
+    assert!(client.query_one(sql, &[&before_commit, &lane.name]).unwrap().get::<_, bool>(0), "{}", relay.log());
     lane.sql(&format!("GRANT EXECUTE ON FUNCTION lo_create(oid) TO {role}"));
     assert_eq!(lane.ids("order"), ["2"], "{}", relay.log());
     wait_until(LONG, "the relay to be ready", || Ok(relay.get("/readyz")?.status == 200)).unwrap();

@@ -51,7 +51,9 @@ fn a_waiting_relay_opens_no_further_connections_to_kafka_and_takes_over() {
     let [bootstrap, advertised] = [(); 2].map(|()| Tap::listen().unwrap());
     let options = kafka::Options { advertise_through: Some(advertised.port()), ..kafka::Options::default() };
     let kafka = Kafka::start(&options).unwrap();
-    [&bootstrap, &advertised].iter().for_each(|tap| tap.set_target(kafka.tap_target()));
+    for tap in [&bootstrap, &advertised] {
+        tap.set_target(kafka.tap_target());
+    }
     let mut lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(OUTBOX, "outbox");
     let mut active = lane.streaming(&[]);
     lane.brokers = bootstrap.address();

@@ -17,13 +17,13 @@ fn a_row_that_postgres_fails_to_send_again_and_again_is_named_until_it_is_passed
     let relay = lane.streaming(&[]);
     lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'p')");
     assert_eq!(lane.ids("order"), ["1"], "{}", relay.log());
-    lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', 'p'), (3, 'order', 'k', 't', 'p', 'x')");
+    lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', 'p', NULL), (3, 'order', 'k', 't', 'p', 'x')");
     wait_log(&relay, "Postgres cannot send the row");
     let mut ready = String::new();
     let named = wait_until(LONG, "the row on /readyz", || {
         let answer = relay.get("/readyz")?;
         ready = answer.body;
-        Ok(answer.status == 503 && ready.contains("Postgres cannot send the row") && ready.contains("ndistinct"))
+        Ok(answer.status == 503 && ready.contains("Postgres cannot send the row") && ready.contains("MVNDistinct"))
     });
     named.unwrap_or_else(|error| panic!("{error}: {ready}: {}", relay.log()));
     // The page's way out.

@@ -523,7 +523,7 @@ impl std::fmt::Display for World {
 }
 
 impl Counts {
-    fn each(&mut self) -> [&mut u64; 22] {
+    fn each(&mut self) -> [&mut u64; 24] {
         let Self {
             connections,
             cuts,

@@ -11,7 +11,7 @@ use walrelay_dev::relay::{self, Relay};
 use walrelay_dev::servers::Servers;
 use walrelay_dev::shop::{self, Shop, Tally};
 use walrelay_dev::stage::Stage;
-use walrelay_dev::{brokers, kafka, process, provision, truth};
+use walrelay_dev::{brokers, kafka, process, provision, truth, versions};
 
 use crate::binary::Binary;
 use crate::screen::{self, Step, more, shorten, thousands};
@@ -104,7 +104,7 @@ fn bring(to: Option<brokers::Kind>) -> Result<()> {
         title(to).to_owned()
     } else {
         provision::kafka()?;
-        format!("Kafka {}", provision::KAFKA_VERSION)
+        format!("Kafka {}", versions::KAFKA_VERSION)
     };
     step.done(&format!("Postgres {postgres} in {folder}, {server} in {folder}", folder = folder_name()));
     Ok(())

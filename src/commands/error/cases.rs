@@ -12,8 +12,7 @@ use crate::pg::{identifier, literal};
 use crate::relay::BadRowAt;
 use crate::remedy::{Command, Remedy};
 use crate::setting_text::shell_quoted;
-use crate::sink::destination::{NoDeadLetters, ScratchError};
-use crate::sink::reading::NoReader;
+use crate::sink::destination::{NoDeadLetters, NoReader, ScratchError};
 use crate::sink::{Failure, FailureClass};
 use crate::supervise::ExitKind::{Operator, Restart, Settings};
 use crate::supervise::{ExitKind, REPUBLISH_PAGE};
@@ -248,11 +247,10 @@ impl CommandError {
         }
     }
 
-    /// The destination does not let its records be read.
+    /// The destination does not let its records be read. This is no verdict on a row, so it has not the exit code of one.
     pub(in crate::commands) fn records_unreadable(failure: Failure) -> Self {
-        let kind = if failure.class == FailureClass::Environment { Restart } else { Operator };
         let remedy = failure.remedy.clone();
-        let error = Self::said(kind, failure);
+        let error = Self::said(Restart, failure);
         match remedy {
             Some(remedy) => error.with_remedy(remedy),
             None => error,

@@ -26,7 +26,7 @@ use crate::commands::progress_bar::ProgressBar;
 use crate::commands::{run, setup};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{Mapping, OnUpdate, Outbox};
+use crate::outbox::{Mapping, OnUpdate, Outbox, Timestamp};
 use crate::pg::skipped_rows::{self, SkippedRows};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, server};
@@ -261,6 +261,7 @@ impl<'a> Window<'a> {
         while self.own_position() < to {
             self.turn()?;
         }
+        self.take_rows()?;
         let confirmed = self.wait_and_read_to_the_end()?;
         let (outcome, tables) = self.finish(confirmed)?;
         notes.extend(self.notes());
@@ -646,8 +647,8 @@ fn is_skipped(row: &Expected, skipped: &SkippedRows) -> bool {
 
 /// Whether the record's time is the row's.
 fn compares_time(mapping: &Mapping) -> bool {
-    // Debezium Server's sink for Kafka drops the time.
-    mapping.connect.is_none()
+    // Debezium Server's sink for Kafka drops the time. The time of the sending is in no row.
+    mapping.connect.is_none() && mapping.timestamp != Timestamp::Send
 }
 
 /// The first partition that is not read to its end.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 /// A destination that delivers at the next poll. A key whose next record is refused waits for what takes its place.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault by itself")]
 pub(super) struct ByKey {
     /// The records of each topic and key.
     keys: BTreeMap<(String, Vec<u8>), VecDeque<Waiting>>,

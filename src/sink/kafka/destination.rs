@@ -16,9 +16,10 @@ use crate::route::TOPICS;
 use crate::setting_text::{Origin, SettingError, is_secret, nearest};
 use crate::sink::Sink;
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, NoReader, Scratch, ScratchError,
+    Wanted,
 };
-use crate::sink::reading::{NoReader, RecordReader};
+use crate::sink::reading::RecordReader;
 use std::fmt;
 use std::sync::Arc;
 

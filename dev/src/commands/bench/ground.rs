@@ -19,11 +19,11 @@ use walrelay_dev::brokers;
 use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::postgres::{self, Postgres, TlsFiles};
-use walrelay_dev::provision;
 use walrelay_dev::secure::Authority;
 use walrelay_dev::servers::Servers;
 use walrelay_dev::tap::Tap;
 use walrelay_dev::tap::pace::{self, Between};
+use walrelay_dev::{provision, versions};
 
 use super::case::{Kind, Load, Reading, Way};
 use crate::distance::Distance;
@@ -141,11 +141,11 @@ impl Ground {
         let settings: Vec<String> = SETTINGS.iter().map(|(name, value)| format!("{name} = {value}")).collect();
         let servers = match &self.servers {
             Servers::Kafka(cluster) if cluster.count() == 1 => {
-                format!("Kafka {}, 1 GiB of heap", provision::KAFKA_VERSION)
+                format!("Kafka {}, 1 GiB of heap", versions::KAFKA_VERSION)
             }
             Servers::Kafka(cluster) => format!(
                 "Kafka {}, {} brokers with 512 MiB of heap each, a replica on each, two in sync at least",
-                provision::KAFKA_VERSION,
+                versions::KAFKA_VERSION,
                 cluster.count()
             ),
             Servers::Other(_) => {

@@ -4,6 +4,8 @@
 //! table comes, its window ends with exit code 1, and another one begins after the round. Exit code 2 is a false alarm, unless the books
 //! say the same. A window that lasted for the whole run has to have as many rows and repeats as the books.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use walrelay_dev::process::wait_until;
@@ -11,7 +13,8 @@ use walrelay_dev::relay::Relay;
 use walrelay_dev::stage::Stage;
 use walrelay_dev::truth;
 
-use super::world::PATIENCE;
+/// How long a window may take to begin, and to end.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// The line that says that a window has begun.
 const BEGUN: &str = "comparing rows with records";
