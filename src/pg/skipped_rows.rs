@@ -94,6 +94,17 @@ pub fn note(connection: &mut Connection, slot: &str, id: Option<&str>) -> Result
     connection.query("COMMIT").map(drop)
 }
 
+/// Copies the notes of the slot `from` to the slot `to`, whose relay publishes its rows from now on.
+///
+/// # Errors
+/// The connection broke, or the server is read-only.
+pub fn copy(connection: &mut Connection, from: &str, to: &str) -> Result<(), Error> {
+    for note in state::read(connection, &format!("{PREFIX}{from} "), NoteOwner::Any)? {
+        state::write(connection, None, &format!("{PREFIX}{to} {}", note.text))?;
+    }
+    Ok(())
+}
+
 /// Each large object with a note of `slot`, and the note. `None`: the note cannot be parsed.
 fn notes(connection: &mut Connection, slot: &str, of: NoteOwner) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
     let found = state::read(connection, &format!("{PREFIX}{slot} "), of)?;
