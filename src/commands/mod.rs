@@ -12,6 +12,7 @@ mod dialogue;
 mod error;
 mod exit;
 mod notify;
+mod other_readers;
 mod outbox_place;
 mod output;
 mod progress_bar;
@@ -23,6 +24,7 @@ mod signals;
 pub mod status;
 pub mod teardown;
 
+pub use dialogue::Dialogue;
 pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
 pub use outbox_place::OutboxPlace;
