@@ -79,7 +79,7 @@ fn the_confirmed_position_advances_under_load_and_never_goes_back() {
     let sql = "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE slot_name = $1";
     let mut seen: i64 = client.query_one(sql, &[&load.lane.name]).unwrap().get(0);
     for _ in 0..20 {
-        wait_until(SOON, "the position to advance", || {
+        wait_until(LONG, "the position to advance", || {
             let now: i64 = client.query_one(sql, &[&load.lane.name])?.get(0);
             assert!(now >= seen && now > 0, "{now} after {seen}");
             Ok(std::mem::replace(&mut seen, now) < now)
