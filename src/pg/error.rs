@@ -175,7 +175,7 @@ pub enum Error {
         host: String,
     },
     /// A file or program that the source's settings name cannot be read.
-    #[error("{}", .0.place)]
+    #[error("{}", .0.part)]
     Source(#[source] Box<SourceError>),
     /// A query beside the stream reached another server than the stream.
     #[error(

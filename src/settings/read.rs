@@ -19,7 +19,7 @@ use crate::http::{HttpAddress, nearest_http};
 use crate::lsn::Lsn;
 use crate::outbox::table_name::is_name;
 use crate::outbox::{TableName, TablePatterns};
-use crate::pg::source::{PasswordSetting, Source, SourceError, SourcePlace};
+use crate::pg::source::{PasswordSetting, Source, SourceError, SourcePart};
 use crate::secret::{Secret, SecretCommand};
 use crate::setting_text::{Given, Origin, SettingError, nearest, shown_source, units};
 use crate::sink::destination::Delivery;
@@ -57,8 +57,8 @@ pub(super) struct SlotSettings {
 
 /// Names the setting that an error about the source is in. `text`: where the connection string was given.
 fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
-    let origin = match (&error.place, text) {
-        (SourcePlace::Text, Some(origin)) => origin.to_string(),
+    let origin = match (&error.part, text) {
+        (SourcePart::Text, Some(origin)) => origin.to_string(),
         (place, _) => place.to_string(),
     };
     SettingError::new(origin).with_hint(error.problem.hint.clone()).caused_by(error)

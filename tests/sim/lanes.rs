@@ -15,7 +15,7 @@ use crate::truth::{Found, identify};
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use walrelay::sink::kafka::partitions::{Clients, NotTaken, PartitionPlace, Partitions, Ticket};
+use walrelay::sink::kafka::partitions::{Clients, NotTaken, PartitionTarget, Partitions, Ticket};
 use walrelay::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, InFlight, OwnedRecord, Record, RefusalId, Report, Resolution, Tag,
 };
@@ -85,27 +85,27 @@ struct Producers<'a> {
 }
 
 impl Producers<'_> {
-    fn send(&mut self, id: u64, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn send(&mut self, id: u64, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Found { number, dead_letter, bytes } = identify(record, &self.world.postgres.wal);
         if bytes > self.settings.record {
             return Err(NotTaken::Refused(refusal_of_size()));
         }
-        let topic = self.topics[place.topic as usize].clone();
+        let topic = self.topics[target.topic as usize].clone();
         let message = Message { ticket, number, dead_letter, bytes, record: OwnedRecord::of(record) };
-        let partition = (topic, u64::from(place.partition.unsigned_abs()));
+        let partition = (topic, u64::from(target.partition.unsigned_abs()));
         self.world.cluster.hand_over(id, partition, message)
     }
 }
 
 impl Clients for Producers<'_> {
-    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        self.send(self.senders[usize::from(place.producer)], place, record, ticket)
+    fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        self.send(self.senders[usize::from(target.producer)], target, record, ticket)
     }
 
-    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let (settings, machine) = (self.settings, self.machine);
         let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings, machine));
-        self.send(id, place, record, ticket)
+        self.send(id, target, record, ticket)
     }
 
     fn release(&mut self) {}
@@ -160,13 +160,13 @@ impl Lanes {
         let numbers = numbers.entry(partition.clone()).or_insert_with(|| {
             let lane = u8::try_from((topic as u64 + partition.1) % senders.len() as u64).unwrap();
             let copies = if *mutant == Some(Mutant::TwoLanes) { senders.len() } else { 1 };
-            let place = |lane| PartitionPlace {
+            let target = |lane| PartitionTarget {
                 topic: u32::try_from(topic).unwrap(),
                 partition: i32::try_from(partition.1).unwrap(),
                 producer: lane,
             };
             let lane_of = |copy| (lane + u8::try_from(copy).unwrap()) % u8::try_from(senders.len()).unwrap();
-            (0..copies).map(|copy| partitions.add(place(lane_of(copy)), now)).collect()
+            (0..copies).map(|copy| partitions.add(target(lane_of(copy)), now)).collect()
         });
         if numbers.len() > 1 { world.dice.pick(numbers) } else { numbers[0] }
     }

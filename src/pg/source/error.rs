@@ -10,7 +10,7 @@ use crate::setting_text::shown;
 
 /// The origin of a part of the source, for messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum SourcePlace {
+pub enum SourcePart {
     /// The connection URI or keyword string itself.
     Text,
     /// A section of a service file.
@@ -23,7 +23,7 @@ pub enum SourcePlace {
     Default,
 }
 
-impl fmt::Display for SourcePlace {
+impl fmt::Display for SourcePart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("the connection string"),
@@ -39,7 +39,7 @@ impl fmt::Display for SourcePlace {
 #[error("{}", problem.text)]
 pub struct SourceError {
     /// The origin of the setting.
-    pub place: SourcePlace,
+    pub part: SourcePart,
     /// The problem with that setting.
     pub problem: SourceProblem,
 }
@@ -78,8 +78,8 @@ impl SourceProblem {
     }
 
     /// The problem with its origin.
-    pub(super) const fn at(self, place: SourcePlace) -> SourceError {
-        SourceError { place, problem: self }
+    pub(super) const fn at(self, part: SourcePart) -> SourceError {
+        SourceError { part, problem: self }
     }
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::environment::Environment;
-use super::error::{SourceError, SourcePlace, SourceProblem};
+use super::error::{SourceError, SourcePart, SourceProblem};
 use crate::setting_text::{nearest, shown};
 
 /// A keyword and its value, from a connection string. It has no `Debug`, since the value may be the password.
@@ -140,7 +140,7 @@ static KEYWORDS: [Keyword; 52] = [
 /// A value and its origin.
 pub(super) struct Parameter {
     pub(super) value: String,
-    pub(super) place: SourcePlace,
+    pub(super) part: SourcePart,
 }
 
 /// The values of the given keywords. Each is from the first origin that has it.
@@ -151,13 +151,13 @@ pub(super) struct Parameters {
 
 impl Parameters {
     /// Adds the pairs of one origin. If a keyword repeats, its last value counts. Values that were added before take precedence.
-    pub(super) fn add(&mut self, pairs: Vec<Pair>, place: &SourcePlace) -> Result<(), SourceError> {
+    pub(super) fn add(&mut self, pairs: Vec<Pair>, part: &SourcePart) -> Result<(), SourceError> {
         let mut added = BTreeMap::new();
         for pair in pairs {
-            let keyword = known(&pair).map_err(|problem| problem.at(place.clone()))?;
-            admit(keyword, &pair.value).map_err(|problem| problem.at(place.clone()))?;
+            let keyword = known(&pair).map_err(|problem| problem.at(part.clone()))?;
+            admit(keyword, &pair.value).map_err(|problem| problem.at(part.clone()))?;
             if matches!(keyword.usage, Used) || keyword.name == "sslcertmode" {
-                added.insert(keyword.name, Parameter { value: pair.value, place: place.clone() });
+                added.insert(keyword.name, Parameter { value: pair.value, part: part.clone() });
             }
         }
         for (name, parameter) in added {
@@ -171,10 +171,10 @@ impl Parameters {
         let mut found = Vec::new();
         for keyword in KEYWORDS.iter().filter(|keyword| !self.values.contains_key(keyword.name)) {
             if let Some(value) = environment.variable(keyword.variable) {
-                found.push((Pair::new(keyword.name, value), SourcePlace::Variable(keyword.variable)));
+                found.push((Pair::new(keyword.name, value), SourcePart::Variable(keyword.variable)));
             }
         }
-        found.into_iter().try_for_each(|(pair, place)| self.add(vec![pair], &place))
+        found.into_iter().try_for_each(|(pair, part)| self.add(vec![pair], &part))
     }
 
     /// The value of a keyword. An empty value counts as not given.
@@ -183,13 +183,13 @@ impl Parameters {
     }
 
     /// The origin of a keyword's value.
-    pub(super) fn place(&self, name: &'static str) -> SourcePlace {
-        self.values.get(name).map_or(SourcePlace::Default, |parameter| parameter.place.clone())
+    pub(super) fn part(&self, name: &'static str) -> SourcePart {
+        self.values.get(name).map_or(SourcePart::Default, |parameter| parameter.part.clone())
     }
 
     /// The error for a keyword's value.
     pub(super) fn error(&self, name: &'static str, problem: SourceProblem) -> SourceError {
-        problem.at(self.place(name))
+        problem.at(self.part(name))
     }
 }
 
@@ -244,16 +244,16 @@ mod tests {
     fn the_first_place_counts_and_in_a_place_the_last_value() {
         let mut parameters = Parameters::default();
         let pairs = |values: [&str; 2]| values.map(|value| Pair::new("host", value)).into();
-        parameters.add(pairs(["a", "b"]), &SourcePlace::Text).unwrap();
-        parameters.add(pairs(["c", "d"]), &SourcePlace::Service("s".into())).unwrap();
+        parameters.add(pairs(["a", "b"]), &SourcePart::Text).unwrap();
+        parameters.add(pairs(["c", "d"]), &SourcePart::Service("s".into())).unwrap();
         assert_eq!(parameters.get("host"), Some("b"));
-        assert_eq!(parameters.place("host"), SourcePlace::Text);
-        assert_eq!(parameters.place("port"), SourcePlace::Default);
+        assert_eq!(parameters.part("host"), SourcePart::Text);
+        assert_eq!(parameters.part("port"), SourcePart::Default);
     }
 
     #[test]
     fn an_unknown_keyword_names_the_nearest() {
-        let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &SourcePlace::Text).err().unwrap();
+        let error = Parameters::default().add(vec![Pair::new("sslmod", "require")], &SourcePart::Text).err().unwrap();
         assert_eq!(error.to_string(), "\"sslmod\" is not a connection keyword");
         assert_eq!(error.problem.hint.as_deref(), Some("the nearest keyword is sslmode"));
     }
@@ -262,7 +262,7 @@ mod tests {
     fn what_would_lose_protection_is_refused_with_the_reason() {
         for (name, value) in [("gssencmode", "require"), ("sslcrl", "/x"), ("requirepeer", "postgres"), ("sslsni", "0")]
         {
-            let error = Parameters::default().add(vec![Pair::new(name, value)], &SourcePlace::Text).err().unwrap();
+            let error = Parameters::default().add(vec![Pair::new(name, value)], &SourcePart::Text).err().unwrap();
             assert!(error.to_string().starts_with(&format!("{name} is not supported: ")), "{error}");
         }
     }
@@ -271,7 +271,7 @@ mod tests {
     fn what_changes_nothing_is_ignored() {
         for (name, value) in [("gssencmode", "disable"), ("client_encoding", "auto"), ("replication", "database")] {
             let mut parameters = Parameters::default();
-            parameters.add(vec![Pair::new(name, value)], &SourcePlace::Text).unwrap();
+            parameters.add(vec![Pair::new(name, value)], &SourcePart::Text).unwrap();
             assert!(parameters.values.is_empty(), "{name}");
         }
     }
@@ -281,6 +281,6 @@ mod tests {
         let variables = [("PGREQUIREPEER".to_owned(), "postgres".to_owned())].into();
         let environment = Environment { variables, ..Environment::default() };
         let error = Parameters::default().add_variables(&environment).err().unwrap();
-        assert_eq!(error.place, SourcePlace::Variable("PGREQUIREPEER"));
+        assert_eq!(error.part, SourcePart::Variable("PGREQUIREPEER"));
     }
 }

@@ -34,7 +34,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::secret::Secret;
 
 pub use environment::Environment;
-pub use error::{SourceError, SourcePlace, SourceProblem};
+pub use error::{SourceError, SourcePart, SourceProblem};
 
 /// The servers, the database, and the user.
 #[derive(Debug, Clone)]
@@ -262,7 +262,7 @@ impl Source {
             .as_ref()
             .map(Secret::read)
             .transpose()
-            .map_err(|error| SourceProblem::from(error).at(SourcePlace::Text))?;
+            .map_err(|error| SourceProblem::from(error).at(SourcePart::Text))?;
         let mut resolved = resolve::resolve(read.as_ref().map(ExposeSecret::expose_secret), environment)?;
         // A connection string from a file does not show in a list of processes.
         resolved.password_in_text &= matches!(text, Some(Secret::Text(_)));
@@ -277,7 +277,7 @@ impl Source {
     pub fn renewed(&self) -> Result<Self, SourceError> {
         let SourceOrigin { text, password, environment } = self.origin.clone();
         let given = password.as_ref().map(|PasswordSetting { name, secret }| {
-            secret.read().map_err(|error| SourceProblem::from(error).at(SourcePlace::Setting(name)))
+            secret.read().map_err(|error| SourceProblem::from(error).at(SourcePart::Setting(name)))
         });
         let given = given.transpose()?;
         let mut source = Self::resolve_from(text, password, &environment)?.source;

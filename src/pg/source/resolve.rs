@@ -10,7 +10,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::environment::Environment;
-use super::error::{SourceError, SourcePlace, SourceProblem};
+use super::error::{SourceError, SourcePart, SourceProblem};
 use super::keywords::{Pair, Parameters};
 use super::{
     ChannelBinding, ClientCertificate, Host, Keepalives, Resolved, RootCert, Source, SourceOrigin, SslMode,
@@ -24,7 +24,7 @@ const DEFAULT_PORT: u16 = 5432;
 
 /// See [`Source::resolve`].
 pub(super) fn resolve(text: Option<&str>, environment: &Environment) -> Result<Resolved, SourceError> {
-    let pairs = text.map_or(Ok(Vec::new()), parse).map_err(|problem| problem.at(SourcePlace::Text))?;
+    let pairs = text.map_or(Ok(Vec::new()), parse).map_err(|problem| problem.at(SourcePart::Text))?;
     let password_in_text = pairs.iter().any(|pair| pair.keyword == "password" && !pair.value.is_empty());
     let parameters = gather(pairs, environment)?;
     let mut warnings = Vec::new();
@@ -71,15 +71,15 @@ fn unrecognized() -> SourceProblem {
 /// Collects all origins in libpq's order: the string, its service, the variables.
 fn gather(pairs: Vec<Pair>, environment: &Environment) -> Result<Parameters, SourceError> {
     let mut parameters = Parameters::default();
-    parameters.add(pairs, &SourcePlace::Text)?;
+    parameters.add(pairs, &SourcePart::Text)?;
     let named = |keyword: &'static str, variable: &'static str| match parameters.get(keyword) {
-        Some(value) => Some((value.to_owned(), SourcePlace::Text)),
-        None => environment.variable(variable).map(|value| (value.to_owned(), SourcePlace::Variable(variable))),
+        Some(value) => Some((value.to_owned(), SourcePart::Text)),
+        None => environment.variable(variable).map(|value| (value.to_owned(), SourcePart::Variable(variable))),
     };
     let file = named("servicefile", "PGSERVICEFILE").map(|(file, _)| file);
-    if let Some((service, place)) = named("service", "PGSERVICE") {
-        let pairs = service::find(&service, file.as_deref(), environment).map_err(|problem| problem.at(place))?;
-        parameters.add(pairs, &SourcePlace::Service(service))?;
+    if let Some((service, part)) = named("service", "PGSERVICE") {
+        let pairs = service::find(&service, file.as_deref(), environment).map_err(|problem| problem.at(part))?;
+        parameters.add(pairs, &SourcePart::Service(service))?;
     }
     parameters.add_variables(environment)?;
     Ok(parameters)
@@ -201,10 +201,10 @@ impl KeywordReader<'_> {
     /// nobody has such a password.
     fn password(&self) -> Result<Option<SecretString>, SourceError> {
         let Some(given) = self.parameters.get("password") else { return Ok(None) };
-        let place = self.parameters.place("password");
-        if matches!(place, SourcePlace::Variable(_)) && given.starts_with("@/") {
+        let part = self.parameters.part("password");
+        if matches!(part, SourcePart::Variable(_)) && given.starts_with("@/") {
             let read = Secret::of_value(given).read();
-            return read.map(Some).map_err(|error| SourceProblem::from(error).at(place));
+            return read.map(Some).map_err(|error| SourceProblem::from(error).at(part));
         }
         Ok(Some(given.into()))
     }
@@ -214,7 +214,7 @@ impl KeywordReader<'_> {
         user.ok_or_else(|| {
             let text = "there is no user to log in as: the operating system has no name for this process' user";
             SourceProblem::with_hint(text, "name the user: postgres://user@host/dbname, or PGUSER")
-                .at(SourcePlace::Default)
+                .at(SourcePart::Default)
         })
     }
 

@@ -115,7 +115,7 @@ fn a_service_comes_before_variables_and_after_the_string() {
     assert_eq!(in_environment(None, &environment).to_string(), "shop as app at service:1");
     assert_eq!(in_environment(Some("port=2"), &environment).to_string(), "shop as app at service:2");
     let error = Source::resolve(Some("service=nowhere"), &environment).unwrap_err();
-    assert_eq!((error.to_string().as_str(), error.place), ("service \"nowhere\" is not defined", SourcePlace::Text));
+    assert_eq!((error.to_string().as_str(), error.part), ("service \"nowhere\" is not defined", SourcePart::Text));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_message_is_one_line_of_bounded_length() {
         format!("service={long}"),
     ] {
         let error = refused(&text);
-        let message = format!("{} {}", error.place, error);
+        let message = format!("{} {}", error.part, error);
         assert!(message.chars().count() < 1000 && !message.contains(char::is_control), "{message:?}");
     }
 }
@@ -254,7 +254,7 @@ fn a_message_is_one_line_of_bounded_length() {
 #[test]
 fn a_variables_error_names_the_variable() {
     let error = Source::resolve(None, &with_variables(&[("PGSSLMODE", "on")])).unwrap_err();
-    assert_eq!(error.place, SourcePlace::Variable("PGSSLMODE"));
+    assert_eq!(error.part, SourcePart::Variable("PGSSLMODE"));
 }
 
 #[test]

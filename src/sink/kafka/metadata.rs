@@ -228,8 +228,8 @@ impl KafkaSink {
     /// The failure of the topic whose record has waited longest for its report. `None`: the topic takes records, no record waits, or the
     /// cluster does not answer.
     fn missing_topic(&mut self) -> Option<Failure> {
-        let place = self.partitions.unanswered(UNANSWERED, self.now)?;
-        let topic = self.topics.name(place.topic).to_owned();
+        let target = self.partitions.unanswered(UNANSWERED, self.now)?;
+        let topic = self.topics.name(target.topic).to_owned();
         let (code, brokers) = self.why_missing(&topic)?;
         Some(of_topic(&topic, code, (&self.settings, brokers))).filter(|failure| failure.class == FailureClass::Topic)
     }

@@ -313,13 +313,13 @@ impl Sink for KafkaSink {
     }
 
     fn resolve(&mut self, refusal: RefusalId, resolution: Resolution<'_>) -> Enqueue {
-        let Some((at, place)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
+        let Some((at, target)) = self.partitions.held_at(refusal) else { return Enqueue::Taken };
         if self.state == SinkState::Parked && matches!(resolution, Resolution::ReplaceWith(..)) {
             // It may be handed over at once.
             return Enqueue::Full;
         }
         let to = match resolution {
-            Resolution::ReplaceWith(record, _) if record.topic != self.topics.name(place.topic) => {
+            Resolution::ReplaceWith(record, _) if record.topic != self.topics.name(target.topic) => {
                 match self.choose_or_wait(record) {
                     Ok(to) => to,
                     Err(outcome) => return outcome,
@@ -327,7 +327,7 @@ impl Sink for KafkaSink {
             }
             Resolution::Retry => {
                 // The topic may have been deleted, or recreated.
-                self.topics.retry(place.topic, self.now);
+                self.topics.retry(target.topic, self.now);
                 at
             }
             Resolution::ReplaceWith(..) | Resolution::Skip => at,

@@ -17,7 +17,7 @@
 
 use super::errors;
 use super::partitioner::Partitioner;
-use super::partitions::{PartitionPlace, Partitions, UNCHOSEN};
+use super::partitions::{PartitionTarget, Partitions, UNCHOSEN};
 use crate::sink::{Failure, FailureClass, Record};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -66,7 +66,7 @@ pub(super) struct Topics {
 struct KnownTopic {
     name: String,
     /// The index in [`Partitions`] of each partition.
-    places: Vec<u32>,
+    indexes: Vec<u32>,
     /// How many partitions the topic has, by the cluster's last answer. 0: it is not known.
     count: i32,
     /// The index in [`Partitions`] where records wait until their partitions are chosen. `None`: none has waited yet.
@@ -155,7 +155,7 @@ impl Topics {
         let number = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         self.list.push(KnownTopic {
             name: topic.to_owned(),
-            places: Vec::new(),
+            indexes: Vec::new(),
             count: 0,
             unchosen: None,
             is_awaited: false,
@@ -179,8 +179,8 @@ impl Topics {
         if !std::mem::replace(&mut topic.is_awaited, true) {
             awaited.push(number);
         }
-        let place = PartitionPlace { topic: number, partition: UNCHOSEN, producer: 0 };
-        *topic.unchosen.get_or_insert_with(|| partitions.add(place, now))
+        let target = PartitionTarget { topic: number, partition: UNCHOSEN, producer: 0 };
+        *topic.unchosen.get_or_insert_with(|| partitions.add(target, now))
     }
 
     /// Lets the cluster be asked for the topic at this time, unless it is to be asked already.
@@ -232,10 +232,10 @@ impl Topics {
         known.missing.answered(count, now);
         // Neighbouring partitions get different producers, and the first partitions of different topics mostly do too.
         let first = known.name.bytes().fold(0_u32, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
-        for partition in i32::try_from(known.places.len()).unwrap_or(i32::MAX)..count {
+        for partition in i32::try_from(known.indexes.len()).unwrap_or(i32::MAX)..count {
             let producer = first.wrapping_add(partition.cast_unsigned()) % u32::from(self.producers.max(1));
             let producer = u8::try_from(producer).unwrap_or(0);
-            known.places.push(partitions.add(PartitionPlace { topic: number, partition, producer }, now));
+            known.indexes.push(partitions.add(PartitionTarget { topic: number, partition, producer }, now));
         }
         if is_whole { Confirmed::Whole } else { Confirmed::Shrunk }
     }
@@ -371,8 +371,8 @@ impl Topics {
         let topic = self.list.get_mut(number as usize).ok_or(0)?;
         let partition = record.partition.or_else(|| self.partitioner.of(record.key, topic.count));
         let partition = partition.unwrap_or_else(|| topic.any(record.held_bytes(), partitions));
-        let place = usize::try_from(partition).ok().filter(|_| partition < topic.count);
-        place.and_then(|place| topic.places.get(place)).copied().ok_or(partition)
+        let number = usize::try_from(partition).ok().filter(|_| partition < topic.count);
+        number.and_then(|number| topic.indexes.get(number)).copied().ok_or(partition)
     }
 }
 
@@ -413,8 +413,8 @@ impl KnownTopic {
     /// The partition for a record without a key, of so many bytes.
     fn any(&mut self, bytes: usize, partitions: &Partitions) -> i32 {
         let is_open = |partition: i32| {
-            let place = usize::try_from(partition).ok().and_then(|place| self.places.get(place));
-            place.is_some_and(|at| partitions.is_open(*at))
+            let index = usize::try_from(partition).ok().and_then(|index| self.indexes.get(index));
+            index.is_some_and(|at| partitions.is_open(*at))
         };
         let (partition, left) = self.sticky;
         if left == 0 || !is_open(partition) {
@@ -594,7 +594,7 @@ mod tests {
     fn the_partitions_of_a_topic_are_shared_among_the_producers() {
         let (_, partitions) = known(&[("orders", 12)], Instant::now());
         for producer in 0..4 {
-            assert_eq!(partitions.places().filter(|place| place.producer == producer).count(), 3);
+            assert_eq!(partitions.targets().filter(|target| target.producer == producer).count(), 3);
         }
     }
 }

@@ -16,7 +16,7 @@ use super::{KIND, NatsSettings};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
-use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord, within};
+use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord, within};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -112,7 +112,7 @@ struct NatsWorker<'a> {
     /// How many batches were sent.
     sent_batches: u64,
     /// An empty list, whose memory is used again.
-    taken: Vec<TakenRecord<RecordPlace>>,
+    taken: Vec<TakenRecord<RecordIndex>>,
     /// When a message was last acknowledged, or the first one was sent.
     acknowledged: Instant,
     /// When the worker next looks for missing acknowledgements.
@@ -218,7 +218,7 @@ impl<'a> NatsWorker<'a> {
     }
 
     /// Sends records of one key: one, or several as a batch.
-    fn send(&mut self, run: &[TakenRecord<RecordPlace>], now: Instant, receiver: &mut Receiver) {
+    fn send(&mut self, run: &[TakenRecord<RecordIndex>], now: Instant, receiver: &mut Receiver) {
         let Some(&first) = run.first() else { return };
         let records = run.len();
         let mut flight = Flight { taken: first, records, bytes: 0, sent: now };
@@ -234,10 +234,10 @@ impl<'a> NatsWorker<'a> {
                 return receiver.publish();
             }
         };
-        for (place, (taken, headers)) in messages.into_iter().enumerate() {
+        for (index, (taken, headers)) in messages.into_iter().enumerate() {
             let Some(record) = receiver.record(taken.item) else { continue };
             flight.bytes += record.held_bytes();
-            let reply = (place + 1 == records).then(|| format!("{}{}", self.inbox, self.flights.next));
+            let reply = (index + 1 == records).then(|| format!("{}{}", self.inbox, self.flights.next));
             let data = Bytes::copy_from_slice(record.value().unwrap_or_default());
             self.is_stuck |= !self.connection.send(record.topic(), reply, headers.map, data);
         }
@@ -247,9 +247,9 @@ impl<'a> NatsWorker<'a> {
     /// The headers of each message. Fails if the server would close the connection over the size of one.
     fn messages(
         &mut self,
-        run: &[TakenRecord<RecordPlace>],
+        run: &[TakenRecord<RecordIndex>],
         receiver: &Receiver,
-    ) -> Result<Vec<(TakenRecord<RecordPlace>, Headers)>, Failure> {
+    ) -> Result<Vec<(TakenRecord<RecordIndex>, Headers)>, Failure> {
         let sending = Sending { stream: self.settings.stream.as_deref(), id: self.settings.id };
         let most = self.connection.client.max_payload();
         let batch = (run.len() > 1).then(|| {
@@ -257,10 +257,10 @@ impl<'a> NatsWorker<'a> {
             let client = self.inbox.rsplit('.').find(|part| !part.is_empty()).unwrap_or_default();
             format!("{client}-{}", self.sent_batches)
         });
-        let message = |(place, taken): (usize, &TakenRecord<RecordPlace>)| {
+        let message = |(index, taken): (usize, &TakenRecord<RecordIndex>)| {
             let record = receiver.record(taken.item)?;
             let batch = batch.as_deref();
-            let batch = batch.map(|batch| InBatch { batch, place: place + 1, last: place + 1 == run.len() });
+            let batch = batch.map(|batch| InBatch { batch, sequence: index + 1, last: index + 1 == run.len() });
             let headers = Headers::of(sending, batch, record);
             let bytes = headers.bytes + record.value().map_or(0, <[u8]>::len);
             let fits = most == 0 || bytes <= most;
@@ -416,7 +416,7 @@ impl<'a> NatsWorker<'a> {
 
 /// A message, or a batch of one key, that waits for its acknowledgement.
 struct Flight {
-    taken: TakenRecord<RecordPlace>,
+    taken: TakenRecord<RecordIndex>,
     /// How many messages there are.
     records: usize,
     bytes: usize,

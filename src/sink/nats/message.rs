@@ -49,13 +49,13 @@ pub(super) struct Sending<'a> {
     pub(super) id: MessageId,
 }
 
-/// The place of a message in a batch that JetStream stores as a whole or not at all.
+/// The sequence number of a message in a batch that JetStream stores as a whole or not at all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InBatch<'a> {
     /// The batch's id, which no other client uses.
     pub(super) batch: &'a str,
     /// The message's number in the batch, from 1.
-    pub(super) place: usize,
+    pub(super) sequence: usize,
     /// Whether it is the last message, upon which the server stores the batch and answers.
     pub(super) last: bool,
 }
@@ -115,9 +115,9 @@ impl Headers {
     /// The headers of a record's message.
     pub(super) fn of(sending: Sending<'_>, batch: Option<InBatch<'_>>, record: Stored<'_>) -> Self {
         let mut headers = Self { map: HeaderMap::new(), bytes: AROUND_ALL };
-        if let Some(InBatch { batch, place, last }) = batch {
+        if let Some(InBatch { batch, sequence, last }) = batch {
             headers.add(NATS_BATCH_ID, batch.as_bytes());
-            headers.add(NATS_BATCH_SEQUENCE, place.to_string().as_bytes());
+            headers.add(NATS_BATCH_SEQUENCE, sequence.to_string().as_bytes());
             if last {
                 headers.add(NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL.as_bytes());
             }
@@ -227,8 +227,8 @@ mod tests {
     #[test]
     fn the_last_of_a_batch_stores_it() {
         let id = [Header { name: "id", value: Some(b"7") }];
-        let text = |place, last| {
-            let batch = Some(InBatch { batch: "ab12-10", place, last });
+        let text = |sequence, last| {
+            let batch = Some(InBatch { batch: "ab12-10", sequence, last });
             written(&record(None, &id), None, MessageId::Id, batch).0
         };
         assert_eq!(text(1, false), "Nats-Batch-Id: ab12-10\r\nNats-Batch-Sequence: 1\r\nNats-Msg-Id: 7\r\n");

@@ -50,7 +50,7 @@ pub(super) use client::block_on;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
-pub use receiver::{Receiver, RecordOutcome, RecordPlace};
+pub use receiver::{Receiver, RecordIndex, RecordOutcome};
 pub use reconnect::{REACHED_WITHIN, Reconnect, within};
 
 use slab::Slab;

@@ -32,7 +32,7 @@ pub struct Receiver {
     /// Since a restart, until the client has ended: the relay's thread, which waits for that.
     restarted: Option<SyncSender<()>>,
     chunks: Slab<KeptChunk>,
-    queue: OrderedQueue<RecordPlace>,
+    queue: OrderedQueue<RecordIndex>,
     refusals: HashMap<RefusalId, KeyRefusal>,
     refusal: u64,
     /// Keys whose first record is tried again, and why it was refused or postponed. A key leaves when that record is delivered, skipped or
@@ -65,9 +65,9 @@ struct KeptChunk {
     left: usize,
 }
 
-/// The place of a record in the chunks of the client's side.
+/// The index of a record in the chunks of the client's side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RecordPlace {
+pub struct RecordIndex {
     chunk: u32,
     number: u32,
 }
@@ -204,11 +204,11 @@ impl Receiver {
                 let (records, held) = (chunk.len(), self.queue.held());
                 let at = self.keep(chunk);
                 for number in (0..records).filter_map(|number| u32::try_from(number).ok()) {
-                    let place = RecordPlace { chunk: at, number };
-                    let Some(record) = self.record(place) else { continue };
+                    let index = RecordIndex { chunk: at, number };
+                    let Some(record) = self.record(index) else { continue };
                     let hash = KeyHash::of(record.topic(), record.key());
                     let key = self.queue.key(hash);
-                    self.queue.push(key, place);
+                    self.queue.push(key, index);
                 }
                 // A relay that stops waits until all records in flight are held.
                 if self.queue.held() > held {
@@ -237,9 +237,9 @@ impl Receiver {
             }
             Decision::Skip => self.queue.resolve(key, None),
             Decision::ReplaceWith(mut chunk) => {
-                let origin = self.queue.first(key).and_then(|place| Some(self.record(place)?.tag().origin));
+                let origin = self.queue.first(key).and_then(|index| Some(self.record(index)?.tag().origin));
                 chunk.set_origin(origin.unwrap_or_default());
-                let replacement = RecordPlace { chunk: self.keep(chunk), number: 0 };
+                let replacement = RecordIndex { chunk: self.keep(chunk), number: 0 };
                 self.queue.resolve(key, Some(replacement))
             }
         };
@@ -270,11 +270,11 @@ impl Receiver {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    fn give_back(&mut self, place: RecordPlace) {
-        let Some(kept) = self.chunks.get_mut(place.chunk as usize) else { return };
+    fn give_back(&mut self, index: RecordIndex) {
+        let Some(kept) = self.chunks.get_mut(index.chunk as usize) else { return };
         kept.left -= 1;
         if kept.left == 0 {
-            let kept = self.chunks.remove(place.chunk as usize);
+            let kept = self.chunks.remove(index.chunk as usize);
             self.empty_out(kept.chunk);
         }
     }
@@ -299,15 +299,15 @@ impl Receiver {
         self.publish();
     }
 
-    /// The record at this place.
-    pub fn record(&self, place: RecordPlace) -> Option<Stored<'_>> {
-        self.chunks.get(place.chunk as usize)?.chunk.get(place.number as usize)
+    /// The record with this index.
+    pub fn record(&self, index: RecordIndex) -> Option<Stored<'_>> {
+        self.chunks.get(index.chunk as usize)?.chunk.get(index.number as usize)
     }
 
     /// Takes records as [`OrderedQueue::take`] does. Takes none once the hold has run out.
     pub fn take(
         &mut self,
-        batch: &mut Vec<TakenRecord<RecordPlace>>,
+        batch: &mut Vec<TakenRecord<RecordIndex>>,
         most_of_a_key: u32,
         mut fit: impl FnMut(Stored<'_>) -> Fit,
     ) {
@@ -315,21 +315,21 @@ impl Receiver {
             return;
         }
         let Self { queue, chunks, suspects, .. } = self;
-        let mut fit = |place: &RecordPlace| {
-            let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
+        let mut fit = |index: &RecordIndex| {
+            let record = chunks.get(index.chunk as usize).and_then(|kept| kept.chunk.get(index.number as usize));
             record.map_or(Fit::NotThis, &mut fit)
         };
         if suspects.is_empty() {
-            return queue.take(batch, most_of_a_key, |_, place| fit(place));
+            return queue.take(batch, most_of_a_key, |_, index| fit(index));
         }
         let turn = suspects.turn(queue.all_under_way(), |it| queue.ready_numbers().any(|number| it.is_sole(number)));
         if turn == Turn::Nobody {
             return;
         }
         let (mut room, before) = (Room::of(turn), batch.len());
-        queue.take(batch, most_of_a_key, |number, place| {
+        queue.take(batch, most_of_a_key, |number, index| {
             let fits = suspects.fits(&room, number);
-            let fit = if fits == Fit::Takes { fit(place) } else { fits };
+            let fit = if fits == Fit::Takes { fit(index) } else { fits };
             if fit == Fit::Takes {
                 suspects.taken(&mut room, number);
             }
@@ -342,7 +342,7 @@ impl Receiver {
 
     /// One of these records, which are under way, is refused, and the destination does not say which: each goes alone, and gets an answer of its
     /// own.
-    pub fn send_each_alone(&mut self, taken: &[TakenRecord<RecordPlace>]) {
+    pub fn send_each_alone(&mut self, taken: &[TakenRecord<RecordIndex>]) {
         self.mark_each_alone(taken);
         for taken in taken {
             self.settle(*taken, &RecordOutcome::Unknown);
@@ -350,34 +350,34 @@ impl Receiver {
     }
 
     /// From now on each of these records, which are in the queue, goes alone.
-    pub fn mark_each_alone(&mut self, taken: &[TakenRecord<RecordPlace>]) {
+    pub fn mark_each_alone(&mut self, taken: &[TakenRecord<RecordIndex>]) {
         self.suspects.mark(taken.iter().map(|taken| taken.number), 1, false);
     }
 
     /// Whether the record is in the queue, and not under way.
-    pub fn has(&self, taken: &TakenRecord<RecordPlace>) -> bool {
+    pub fn has(&self, taken: &TakenRecord<RecordIndex>) -> bool {
         self.queue.under_way(taken.key) == 0
             && self.queue.first_number(taken.key).is_some_and(|first| first <= taken.number)
     }
 
     /// Whether the record goes with other suspects, or alone.
-    pub fn is_suspect(&self, taken: &TakenRecord<RecordPlace>) -> bool {
+    pub fn is_suspect(&self, taken: &TakenRecord<RecordIndex>) -> bool {
         self.suspects.has(taken.number)
     }
 
     /// How often the record was sent, and it is not known whether it was stored.
-    pub fn sendings(&self, taken: &TakenRecord<RecordPlace>) -> u32 {
+    pub fn sendings(&self, taken: &TakenRecord<RecordIndex>) -> u32 {
         self.suspects.sendings(taken.key, taken.number)
     }
 
     /// The destination gave an answer that is in no list, and any of these records, which are under way, may be the cause: they go again in
     /// smaller batches, until one is left.
     #[cold]
-    pub fn search(&mut self, taken: &[TakenRecord<RecordPlace>], answer: &Failure) {
+    pub fn search(&mut self, taken: &[TakenRecord<RecordIndex>], answer: &Failure) {
         self.search_among(taken, answer, false);
     }
 
-    fn search_among(&mut self, taken: &[TakenRecord<RecordPlace>], answer: &Failure, is_sole: bool) {
+    fn search_among(&mut self, taken: &[TakenRecord<RecordIndex>], answer: &Failure, is_sole: bool) {
         let answer = Failure { class: FailureClass::Unlisted, ..answer.clone() };
         self.suspects.search(taken.iter().map(|taken| taken.number), is_sole);
         if let [one] = taken {
@@ -395,7 +395,7 @@ impl Receiver {
     /// earlier ends, or the destination has said something before it closed the connection (`is_said`), one of the records may be the cause:
     /// then they go in smaller batches, each with a connection for itself, until one is left.
     #[cold]
-    pub fn connection_lost(&mut self, taken: &[TakenRecord<RecordPlace>], failure: &Failure, is_said: bool) {
+    pub fn connection_lost(&mut self, taken: &[TakenRecord<RecordIndex>], failure: &Failure, is_said: bool) {
         let Some(oldest) = taken.iter().min_by_key(|taken| taken.number) else { return };
         let (key, number) = (oldest.key, oldest.number);
         if is_said || self.suspects.is_sole_under_way() || self.suspects.is_suspicious(key, number) {
@@ -407,14 +407,14 @@ impl Receiver {
     }
 
     /// The key's records under way.
-    pub fn taken_of(&self, key: KeyId) -> Vec<TakenRecord<RecordPlace>> {
+    pub fn taken_of(&self, key: KeyId) -> Vec<TakenRecord<RecordIndex>> {
         let mut taken = self.queue.taken();
         taken.retain(|taken| taken.key == key);
         taken
     }
 
     /// The records under way.
-    pub fn taken(&self) -> Vec<TakenRecord<RecordPlace>> {
+    pub fn taken(&self) -> Vec<TakenRecord<RecordIndex>> {
         self.queue.taken()
     }
 
@@ -425,7 +425,7 @@ impl Receiver {
 
     /// Reports the outcome of a record. The records of a batch are settled in its order. Returns `false`, and does nothing, if an earlier
     /// record of the key was not delivered: then this one is back in the queue with it.
-    pub fn settle(&mut self, taken: TakenRecord<RecordPlace>, outcome: &RecordOutcome) -> bool {
+    pub fn settle(&mut self, taken: TakenRecord<RecordIndex>, outcome: &RecordOutcome) -> bool {
         let TakenRecord { key, item, .. } = taken;
         if self.queue.under_way(key) == 0 {
             return false;
@@ -490,12 +490,12 @@ impl Receiver {
 
     /// The destination has answered the key's first record, which was alone in its request, with something that is in no list.
     #[cold]
-    fn not_taken_alone(&mut self, key: KeyId, place: RecordPlace, failure: &Failure) {
+    fn not_taken_alone(&mut self, key: KeyId, index: RecordIndex, failure: &Failure) {
         self.doubtful = self.queue.pushed();
         self.queue.postponed(key);
         let number = self.queue.first_number(key).unwrap_or_default();
         let Self { suspects, chunks, .. } = self;
-        let record = chunks.get(place.chunk as usize).and_then(|kept| kept.chunk.get(place.number as usize));
+        let record = chunks.get(index.chunk as usize).and_then(|kept| kept.chunk.get(index.number as usize));
         let (origin, topic) =
             record.map_or_else(|| (Origin::default(), ""), |record| (record.tag().origin, record.topic()));
         let now = Instant::now().into_std();
@@ -511,10 +511,10 @@ impl Receiver {
     }
 
     #[cold]
-    fn not_answered(&self, key: KeyId, place: RecordPlace, pause: Duration) -> Failure {
+    fn not_answered(&self, key: KeyId, index: RecordIndex, pause: Duration) -> Failure {
         let number = self.queue.first_number(key).unwrap_or_default();
         let sendings = self.suspects.sendings(key, number);
-        let topic = self.record(place).map_or("", |record| record.topic());
+        let topic = self.record(index).map_or("", |record| record.topic());
         let text = format!(
             "a record for {topic} was sent {sendings} times, and no answer says whether it is stored; it is sent again after {} s",
             pause.as_secs()
@@ -524,7 +524,7 @@ impl Receiver {
 
     /// Whether neither this process nor a relay that had the slot before can have sent the record: then another row has the same id. A
     /// dead-letter record counts as sent before.
-    fn is_first_time(&self, taken: TakenRecord<RecordPlace>) -> bool {
+    fn is_first_time(&self, taken: TakenRecord<RecordIndex>) -> bool {
         let committed = self.record(taken.item).map(|record| record.tag().origin.final_lsn);
         let alone_from = self.shared.alone_from.load(Ordering::Relaxed);
         taken.number >= self.doubtful
@@ -540,13 +540,13 @@ impl Receiver {
         }
     }
 
-    fn count(&mut self, place: RecordPlace) {
-        let Some(record) = self.record(place) else { return };
+    fn count(&mut self, index: RecordIndex) {
+        let Some(record) = self.record(index) else { return };
         if self.suspects.has_trials() {
             let topic = record.topic().to_owned();
             self.suspects.arrived(&topic);
         }
-        let Some(record) = self.record(place) else { return };
+        let Some(record) = self.record(index) else { return };
         let (token, bytes, held_bytes) = (record.tag().token, record.bytes() as u64, record.held_bytes() as u64);
         match self.runs.back_mut().filter(|run| run.delivered.token == token) {
             Some(run) => {
@@ -559,8 +559,8 @@ impl Receiver {
     }
 
     #[cold]
-    fn refuse(&mut self, key: KeyId, place: RecordPlace, failure: &Failure, pause: Duration) {
-        let Some(record) = self.record(place) else { return };
+    fn refuse(&mut self, key: KeyId, index: RecordIndex, failure: &Failure, pause: Duration) {
+        let Some(record) = self.record(index) else { return };
         let (tag, record) = (record.tag(), record.with_record(OwnedRecord::of));
         self.refusal += 1;
         let id = RefusalId(self.refusal);

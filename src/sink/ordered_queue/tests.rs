@@ -594,7 +594,7 @@ fn offer_to_search(receiver: &mut Receiver, poisoned: &str, ends: bool) -> Vec<u
             return sizes;
         }
         sizes.push(batch.len());
-        let is_it = |it: &TakenRecord<RecordPlace>| receiver.record(it.item).is_some_and(|it| it.topic() == poisoned);
+        let is_it = |it: &TakenRecord<RecordIndex>| receiver.record(it.item).is_some_and(|it| it.topic() == poisoned);
         if !batch.iter().any(is_it) {
             for taken in &batch {
                 assert!(receiver.settle(*taken, &RecordOutcome::Delivered));

@@ -23,7 +23,7 @@ use super::{KIND, Login, RabbitSettings};
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
-use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord, within};
+use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord, within};
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -120,15 +120,15 @@ struct RabbitmqWorker<'a> {
     /// The channels without a batch. `None`: the channel has to be opened.
     free: Vec<Option<Channel>>,
     /// The batches under way: since when, and their records.
-    under_way: BTreeMap<u64, (Instant, Vec<TakenRecord<RecordPlace>>)>,
+    under_way: BTreeMap<u64, (Instant, Vec<TakenRecord<RecordIndex>>)>,
     /// The outcomes of these batches, once they come.
     landing: FuturesUnordered<Landing>,
     /// How many batches were published.
     published: u64,
     /// Messages that were not confirmed before the connection was lost.
-    unanswered: Vec<TakenRecord<RecordPlace>>,
+    unanswered: Vec<TakenRecord<RecordIndex>>,
     /// An empty list, whose memory is used again.
-    taken: Vec<TakenRecord<RecordPlace>>,
+    taken: Vec<TakenRecord<RecordIndex>>,
     /// Since when messages could have been confirmed.
     able: Instant,
     /// How long a message may be unconfirmed.
@@ -267,8 +267,8 @@ impl<'a> RabbitmqWorker<'a> {
                 self.free.push(channel);
             } else {
                 self.published += 1;
-                let places = batch.iter().map(|(taken, ..)| *taken).collect();
-                self.under_way.insert(self.published, (now, places));
+                let sent = batch.iter().map(|(taken, ..)| *taken).collect();
+                self.under_way.insert(self.published, (now, sent));
                 let connection = Arc::clone(&self.session.connection);
                 let mandatory = self.settings.mandatory;
                 self.landing.push(Box::pin(publish(connection, channel, self.published, mandatory, batch)));
@@ -282,9 +282,9 @@ impl<'a> RabbitmqWorker<'a> {
     /// Turns records into messages. Settles those that cannot be messages as refused.
     fn batch(
         &self,
-        taken: &[TakenRecord<RecordPlace>],
+        taken: &[TakenRecord<RecordIndex>],
         receiver: &mut Receiver,
-    ) -> Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)> {
+    ) -> Vec<(TakenRecord<RecordIndex>, KeyHash, Outgoing)> {
         let (mut batch, mut refused) = (Vec::with_capacity(taken.len()), Vec::new());
         for taken in taken {
             let Some(record) = receiver.record(taken.item) else { continue };
@@ -437,7 +437,7 @@ struct Landed {
     number: u64,
     /// The channel, to be used again.
     channel: Option<Channel>,
-    messages: Vec<(TakenRecord<RecordPlace>, KeyHash)>,
+    messages: Vec<(TakenRecord<RecordIndex>, KeyHash)>,
     /// The confirm of each message.
     confirms: Vec<lapin::Result<Confirmation>>,
 }
@@ -451,7 +451,7 @@ async fn publish(
     channel: Option<Channel>,
     number: u64,
     mandatory: bool,
-    batch: Vec<(TakenRecord<RecordPlace>, KeyHash, Outgoing)>,
+    batch: Vec<(TakenRecord<RecordIndex>, KeyHash, Outgoing)>,
 ) -> lapin::Result<Landed> {
     let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
     let channel = match channel {

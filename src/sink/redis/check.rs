@@ -8,7 +8,7 @@ use super::cluster::View;
 use super::connection::{Info, RedisConnection};
 use super::errors::{NOT_PERMITTED, Redirect, allow, allow_stream, code, is_text, said};
 use super::message::slot;
-use super::{KIND, RedisSettings, Sentinels, ServerPlace};
+use super::{KIND, RedisSettings, Sentinels, Topology};
 use crate::check_finding::{Finding, Side};
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
@@ -189,8 +189,8 @@ fn replicas(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
 
 /// The finding about whether acknowledged records survive a failover.
 fn failover(settings: &RedisSettings, facts: &RedisFacts) -> Option<Finding> {
-    let (check, text) = match (&settings.place, &facts.cluster) {
-        (ServerPlace::Sentinels(Sentinels { primary, .. }), _) => {
+    let (check, text) = match (&settings.topology, &facts.cluster) {
+        (Topology::Sentinels(Sentinels { primary, .. }), _) => {
             ("sentinel", format!("Sentinel names the primary of {primary}"))
         }
         (_, Some(view)) if !view.replicas.is_empty() => {

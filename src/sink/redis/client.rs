@@ -13,7 +13,7 @@ use super::connection::{Info, RedisConnection};
 use super::conversation::{Conversation, IDLE};
 use super::errors::{self, Redirect, environment, said, with_fix};
 use super::message::slot;
-use super::{KIND, RedisSettings, Sentinels, ServerPlace};
+use super::{KIND, RedisSettings, Sentinels, Topology};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Receiver, Reconnect};
@@ -127,12 +127,12 @@ pub(super) enum StreamsFound {
 /// # Errors
 /// No server answers, or it refuses the user.
 pub(super) async fn find(settings: &RedisSettings) -> Result<StreamsFound, Failure> {
-    let server = match &settings.place {
-        ServerPlace::Nodes(nodes) => return View::read(settings, nodes.clone()).await.map(StreamsFound::Cluster),
-        ServerPlace::Sentinels(sentinels) => {
+    let server = match &settings.topology {
+        Topology::Nodes(nodes) => return View::read(settings, nodes.clone()).await.map(StreamsFound::Cluster),
+        Topology::Sentinels(sentinels) => {
             return primary(settings, sentinels).await.map(|(connection, info)| StreamsFound::Server(connection, info));
         }
-        ServerPlace::Server(server) => server,
+        Topology::Server(server) => server,
     };
     let (mut connection, info) = open_and_ask(settings, server).await?;
     if info.field("cluster_enabled") == Some("1") {

@@ -10,7 +10,7 @@ use super::connection::{RedisConnection, Replies};
 use super::errors::{self, Judged, NOT_WRITABLE, environment, said, with_fix};
 use super::message::{BatchForm, batch};
 use super::{KIND, RedisSettings, ReplicaWait};
-use crate::sink::ordered_queue::{Fit, Receiver, RecordOutcome, RecordPlace, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, RecordOutcome, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use redis::{Pipeline, RedisResult, Value, cmd, from_redis_value_ref};
 use std::collections::VecDeque;
@@ -44,7 +44,7 @@ const LATER: Duration = Duration::from_millis(500);
 /// A batch, from its commands to its replies.
 #[derive(Default)]
 pub(super) struct BatchStep {
-    pub(super) taken: Vec<TakenRecord<RecordPlace>>,
+    pub(super) taken: Vec<TakenRecord<RecordIndex>>,
     /// How many records and bytes were sent.
     size: Size,
     /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
@@ -416,7 +416,7 @@ impl<'a> Conversation<'a> {
     }
 
     /// Takes the records of all batches under way.
-    fn all_under_way(&mut self) -> Vec<TakenRecord<RecordPlace>> {
+    fn all_under_way(&mut self) -> Vec<TakenRecord<RecordIndex>> {
         self.under_way = Size::default();
         self.steps.drain(..).flat_map(|step| step.taken).collect()
     }
@@ -466,7 +466,7 @@ struct Concluded {
     each: bool,
     later: Option<Failure>,
     elsewhere: Option<Failure>,
-    /// Records of which one is the cause of a failure, by their places in the batch.
+    /// Records of which one is the cause of a failure, by their indexes in the batch.
     among: Vec<(Failure, Range<usize>)>,
     broken: bool,
 }
@@ -475,7 +475,7 @@ struct Concluded {
 struct Judging<'a> {
     asked: errors::JudgedBatch<'a>,
     asking: bool,
-    taken: &'a [TakenRecord<RecordPlace>],
+    taken: &'a [TakenRecord<RecordIndex>],
     receiver: &'a Receiver,
 }
 
@@ -496,7 +496,7 @@ impl Judging<'_> {
             .and_then(said)
             .map(|error| with_fix(environment(address, &error), || errors::allow(settings, &["+asking"])));
         let topic =
-            |taken: &TakenRecord<RecordPlace>| self.receiver.record(taken.item).map_or("", |record| record.topic());
+            |taken: &TakenRecord<RecordIndex>| self.receiver.record(taken.item).map_or("", |record| record.topic());
         let first = outcomes.len();
         let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
         let stream = || self.taken.first().map_or("", topic);

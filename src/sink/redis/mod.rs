@@ -92,7 +92,7 @@ const SCHEMES: [&str; 2] = ["redis", "rediss"];
 const EXAMPLE: &str = "redis://HOST:PORT";
 
 /// The form of an address, for messages.
-const PLACES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
+const ADDRESSES: &str = "HOST:PORT, HOST:PORT,HOST:PORT of a cluster, or of Sentinels with -X sentinel=NAME";
 
 /// The rule for streams: their keys may be any text.
 static STREAMS: AddressRule = AddressRule {
@@ -106,7 +106,7 @@ static STREAMS: AddressRule = AddressRule {
 /// A server and how to use it. `Debug` shows no secret.
 #[derive(Debug, Clone)]
 struct RedisSettings {
-    place: ServerPlace,
+    topology: Topology,
     /// The database's number.
     database: u32,
     tls: Option<Tls>,
@@ -126,7 +126,7 @@ struct RedisSettings {
 
 /// The address of the server, of the nodes or of the Sentinels.
 #[derive(Debug, Clone)]
-enum ServerPlace {
+enum Topology {
     /// A single server, or a node of a cluster: the server itself says which.
     Server(Server),
     /// Nodes of a cluster, at least two. Any of them will do.
@@ -187,10 +187,10 @@ impl Destination for RedisSettings {
     }
 
     fn address(&self) -> String {
-        match &self.place {
-            ServerPlace::Server(server) => server.address(),
-            ServerPlace::Nodes(nodes) => Server::addresses(nodes),
-            ServerPlace::Sentinels(Sentinels { servers, primary, .. }) => {
+        match &self.topology {
+            Topology::Server(server) => server.address(),
+            Topology::Nodes(nodes) => Server::addresses(nodes),
+            Topology::Sentinels(Sentinels { servers, primary, .. }) => {
                 format!("{primary} of {}", Server::addresses(servers))
             }
         }
@@ -262,16 +262,16 @@ impl RedisSettings {
         let address = asked.address("server", EXAMPLE)?;
         let property = |name: &str| asked.property(name);
         let port = if property("sentinel").is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
-        let Address { user, password, servers, path } = Address::of(address, port, PLACES)?;
+        let Address { user, password, servers, path } = Address::of(address, port, ADDRESSES)?;
         let in_path = path.map(|path| {
             let hosts = servers.iter().map(|server| server.host.as_str()).collect::<Vec<_>>().join(",");
             let shown = Given { text: format!("{hosts}/{path}"), origin: address.origin.clone() };
-            path.parse().map_err(|_| shown.invalid(PLACES, None))
+            path.parse().map_err(|_| shown.invalid(ADDRESSES, None))
         });
         let said = |name: &str| property(name).map(|given| given.text.clone());
         let database = property("database").map(|given| number(given, "the number of a database"));
         Ok(Self {
-            place: place(servers, asked)?,
+            topology: topology(servers, asked)?,
             database: database.or(in_path).transpose()?.unwrap_or_default(),
             tls: (asked.scheme == "rediss").then(|| tls(asked)).transpose()?,
             user: said("username").or(user),
@@ -286,14 +286,14 @@ impl RedisSettings {
 }
 
 /// What the hosts of the address are.
-fn place(servers: Vec<Server>, asked: &Asked<'_>) -> Result<ServerPlace, SettingError> {
+fn topology(servers: Vec<Server>, asked: &Asked<'_>) -> Result<Topology, SettingError> {
     if let Some(name) = asked.property("sentinel") {
-        return sentinels(servers, name, asked).map(ServerPlace::Sentinels);
+        return sentinels(servers, name, asked).map(Topology::Sentinels);
     }
     if let Some(lonely) = ["sentinel.username", "sentinel.password"].into_iter().find_map(|name| asked.property(name)) {
         return Err(lonely.needs("sentinel"));
     }
-    Ok(<[Server; 1]>::try_from(servers).map_or_else(ServerPlace::Nodes, |[server]| ServerPlace::Server(server)))
+    Ok(<[Server; 1]>::try_from(servers).map_or_else(Topology::Nodes, |[server]| Topology::Server(server)))
 }
 
 fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Sentinels, SettingError> {
@@ -382,7 +382,7 @@ mod tests {
         assert_eq!(settings.address(), "main of a:26379,b:26380");
         assert_eq!((settings.user.as_deref(), settings.database), (Some("app"), 1));
         assert!(!format!("{settings:?}").contains("hush"));
-        let ServerPlace::Sentinels(sentinels) = settings.place else { panic!("{:?}", settings.place) };
+        let Topology::Sentinels(sentinels) = settings.topology else { panic!("{:?}", settings.topology) };
         assert!(sentinels.user.as_deref() == Some("s") && sentinels.password.is_some());
     }
 
@@ -390,7 +390,7 @@ mod tests {
     fn several_hosts_are_nodes_of_a_cluster() {
         let settings = read("redis", "app:secret@a,b:7000", &[]).unwrap();
         assert_eq!((settings.address().as_str(), settings.user.as_deref()), ("a:6379,b:7000", Some("app")));
-        assert!(matches!(settings.place, ServerPlace::Nodes(nodes) if nodes.len() == 2));
+        assert!(matches!(settings.topology, Topology::Nodes(nodes) if nodes.len() == 2));
     }
 
     #[test]

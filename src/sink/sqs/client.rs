@@ -18,7 +18,7 @@ use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
 use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::{
-    Fit, KeyHash, LOG_IN_LABEL, Receiver, Reconnect, RecordOutcome, RecordPlace, Stored, TakenRecord,
+    Fit, KeyHash, LOG_IN_LABEL, Receiver, Reconnect, RecordIndex, RecordOutcome, Stored, TakenRecord,
 };
 use crate::sink::{Failure, FailureClass};
 use aws_config::retry::RetryConfig;
@@ -102,7 +102,7 @@ struct EndedRequest {
     queue: Box<str>,
     /// The queue's URL, once it is known.
     url: Option<Arc<str>>,
-    taken: Vec<TakenRecord<RecordPlace>>,
+    taken: Vec<TakenRecord<RecordIndex>>,
     answered: Result<Judged, Unserved>,
 }
 
@@ -453,12 +453,12 @@ impl Caller {
         }
     }
 
-    /// Sends a batch to a queue or topic, once. `place`: its URL or ARN.
-    pub(super) async fn send(&self, queue: &str, place: &str, batch: Batch) -> Result<Judged, Unserved> {
+    /// Sends a batch to a queue or topic, once. `resource`: its URL or ARN.
+    pub(super) async fn send(&self, queue: &str, resource: &str, batch: Batch) -> Result<Judged, Unserved> {
         let judged = match (self.api().await?, batch) {
             (Api::Sqs(api), Batch::Sqs(entries)) => {
                 let messages = entries.len();
-                let request = api.send_message_batch().queue_url(place).set_entries(Some(entries));
+                let request = api.send_message_batch().queue_url(resource).set_entries(Some(entries));
                 let answer = self.ask(request.send()).await?;
                 let failed = answer.failed().iter();
                 let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
@@ -467,7 +467,7 @@ impl Caller {
             }
             (Api::Sns(api), Batch::Sns(entries)) => {
                 let messages = entries.len();
-                let request = api.publish_batch().topic_arn(place).set_publish_batch_request_entries(Some(entries));
+                let request = api.publish_batch().topic_arn(resource).set_publish_batch_request_entries(Some(entries));
                 let answer = self.ask(request.send()).await?;
                 let failed = answer.failed().iter();
                 let failed = failed.map(|one| (one.id(), one.code(), one.sender_fault(), one.message()));
@@ -487,15 +487,15 @@ impl Caller {
     }
 
     /// All attributes of a queue's URL or a topic's ARN, as the service names them.
-    pub(super) async fn attributes(&self, place: &str) -> Result<BTreeMap<String, String>, Unserved> {
+    pub(super) async fn attributes(&self, resource: &str) -> Result<BTreeMap<String, String>, Unserved> {
         match self.api().await? {
             Api::Sqs(api) => {
-                let request = api.get_queue_attributes().queue_url(place).attribute_names(QueueAttributeName::All);
+                let request = api.get_queue_attributes().queue_url(resource).attribute_names(QueueAttributeName::All);
                 let found = self.ask(request.send()).await?.attributes.unwrap_or_default();
                 Ok(found.into_iter().map(|(name, value)| (name.as_str().to_owned(), value)).collect())
             }
             Api::Sns(api) => {
-                let found = self.ask(api.get_topic_attributes().topic_arn(place).send()).await?;
+                let found = self.ask(api.get_topic_attributes().topic_arn(resource).send()).await?;
                 Ok(found.attributes.unwrap_or_default().into_iter().collect())
             }
         }

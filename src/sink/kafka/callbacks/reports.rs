@@ -3,7 +3,7 @@
 //! In: the events of all producers, by polls on this thread. Out: reports for the relay, in runs; new producers for those that ended.
 
 use super::super::metadata::MOST_EVENTS;
-use super::super::partitions::{Event, PartitionPlace, Ticket};
+use super::super::partitions::{Event, PartitionTarget, Ticket};
 use super::super::producers::Client;
 use super::super::progress::TOPIC;
 use super::super::retire::retire;
@@ -89,8 +89,8 @@ impl KafkaSink {
                 Reported::Failed(opaque, failed) => {
                     let (record, mut failure) = *failed;
                     let ticket = Ticket::unpack(opaque);
-                    let place = self.partitions.place(self.partitions.partition_of(ticket));
-                    self.say_why((place.map_or(0, |place| place.producer), record.topic()), &mut failure);
+                    let target = self.partitions.target(self.partitions.partition_of(ticket));
+                    self.say_why((target.map_or(0, |target| target.producer), record.topic()), &mut failure);
                     if failure.reason == errors::INVALID_TIMESTAMP && !self.times_are_rows {
                         failure = errors::of_time(record.topic());
                         self.partitions.set_time(ticket, present_millis());
@@ -159,16 +159,16 @@ impl KafkaSink {
         if let Some(ended) = self.producers.take_isolating(Client::has_ended) {
             self.renew_isolating(Some(ended));
         }
-        while let Some((place, is_isolating)) = self.partitions.forgotten(now) {
+        while let Some((target, is_isolating)) = self.partitions.forgotten(now) {
             tracing::warn!(
-                topic = self.topics.name(place.topic),
-                partition = place.partition,
+                topic = self.topics.name(target.topic),
+                partition = target.partition,
                 "Kafka has not answered for hours; a new producer sends again what is in flight, so records may repeat; no data lost"
             );
             if is_isolating {
                 let silent = self.producers.take_isolating(|_| true);
                 self.renew_isolating(silent);
-            } else if let Err(failure) = self.renew_producer(place.producer) {
+            } else if let Err(failure) = self.renew_producer(target.producer) {
                 return each(Report::Failed(failure));
             }
         }
@@ -234,7 +234,7 @@ impl KafkaSink {
 
     /// Logs the events of partitions.
     pub(in crate::sink::kafka) fn log_events(&mut self) {
-        for (PartitionPlace { topic, partition, .. }, event) in self.partitions.take_events() {
+        for (PartitionTarget { topic, partition, .. }, event) in self.partitions.take_events() {
             let topic = self.topics.name(topic);
             match event {
                 Event::Isolating { records } => {

@@ -13,20 +13,20 @@ use crate::sink::{Record, Tag};
 /// The number of a record in flight: its entry's index, and how often that was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket {
-    place: u32,
+    index: u32,
     generation: u32,
 }
 
 impl Ticket {
     /// The ticket as one integer.
     pub const fn pack(self) -> u64 {
-        (self.generation as u64) << 32 | self.place as u64
+        (self.generation as u64) << 32 | self.index as u64
     }
 
     /// The ticket that [`Ticket::pack`] made this integer of.
     #[allow(clippy::cast_possible_truncation, reason = "each field takes its own bits")]
     pub const fn unpack(packed: u64) -> Self {
-        Self { place: packed as u32, generation: (packed >> 32) as u32 }
+        Self { index: packed as u32, generation: (packed >> 32) as u32 }
     }
 }
 
@@ -113,19 +113,19 @@ impl Entries {
     /// With 2^32 records in flight.
     pub(super) fn add(&mut self, entry: RecordEntry) -> Ticket {
         let Some(ticket) = self.free.pop() else {
-            let place = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-            assert!(place < u32::MAX, "too many records in flight");
+            let index = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+            assert!(index < u32::MAX, "too many records in flight");
             self.slots.push(EntrySlot { generation: 0, entry });
-            return Ticket { place, generation: 0 };
+            return Ticket { index, generation: 0 };
         };
-        let Some(slot) = self.slots.get_mut(ticket.place as usize) else { panic!("a free place outside the entries") };
+        let Some(slot) = self.slots.get_mut(ticket.index as usize) else { panic!("a free slot outside the entries") };
         *slot = EntrySlot { generation: ticket.generation, entry };
         ticket
     }
 
     /// Whether all these records are in flight. This loads their entries into the cache together, which costs less than one by one.
     pub(super) fn have(&self, tickets: impl Iterator<Item = Ticket>) -> bool {
-        tickets.fold(true, |all, ticket| all & self.slots.get(ticket.place as usize).is_some_and(|it| it.is(ticket)))
+        tickets.fold(true, |all, ticket| all & self.slots.get(ticket.index as usize).is_some_and(|it| it.is(ticket)))
     }
 
     /// The entry of a ticket.
@@ -133,7 +133,7 @@ impl Entries {
     /// # Panics
     /// The ticket was redeemed before.
     pub(super) fn get(&self, ticket: Ticket) -> &RecordEntry {
-        let Some(slot) = self.slots.get(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
+        let Some(slot) = self.slots.get(ticket.index as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
         };
         &slot.entry
@@ -144,7 +144,7 @@ impl Entries {
     /// # Panics
     /// The ticket was redeemed before.
     pub(super) fn get_mut(&mut self, ticket: Ticket) -> &mut RecordEntry {
-        let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
+        let Some(slot) = self.slots.get_mut(ticket.index as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a record that is not in flight")
         };
         &mut slot.entry
@@ -155,11 +155,11 @@ impl Entries {
     /// # Panics
     /// The ticket was redeemed before.
     pub(super) fn take(&mut self, ticket: Ticket) -> RecordEntry {
-        let Some(slot) = self.slots.get_mut(ticket.place as usize).filter(|slot| slot.is(ticket)) else {
+        let Some(slot) = self.slots.get_mut(ticket.index as usize).filter(|slot| slot.is(ticket)) else {
             panic!("a second report for one record")
         };
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(Ticket { place: ticket.place, generation: slot.generation });
+        self.free.push(Ticket { index: ticket.index, generation: slot.generation });
         slot.entry
     }
 }
@@ -188,12 +188,12 @@ mod tests {
         assert_eq!(Ticket::unpack(first.pack()), first);
         assert_eq!(entries.take(first).bytes, 1);
         let second = entries.add(entry(2));
-        assert_eq!((second.place, entries.slots.len()), (first.place, 1));
+        assert_eq!((second.index, entries.slots.len()), (first.index, 1));
         assert_ne!(first, second);
         assert_eq!(entries.get(second).bytes, 2);
         assert!(entries.have([second].into_iter()));
         assert!(!entries.have([second, first].into_iter()));
-        assert!(!entries.have([Ticket { place: 1, generation: 0 }].into_iter()));
+        assert!(!entries.have([Ticket { index: 1, generation: 0 }].into_iter()));
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Partitions {
                 } else {
                     partition.state = PartitionState::Isolating;
                     partition.is_announced = true;
-                    self.events.push((partition.place, Event::Isolating { records }));
+                    self.events.push((partition.target, Event::Isolating { records }));
                 }
             }
             FailureClass::Topic => {
@@ -48,7 +48,7 @@ impl Partitions {
                     partition.obstacle = Some(failure);
                     partition.state = PartitionState::Isolating;
                     partition.is_announced = true;
-                    self.events.push((partition.place, Event::Isolating { records }));
+                    self.events.push((partition.target, Event::Isolating { records }));
                 }
             }
             FailureClass::Client => partition.state = PartitionState::Unproven,
@@ -66,19 +66,19 @@ impl Partitions {
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
             partition.state = PartitionState::Unproven;
             if std::mem::take(&mut partition.is_announced) {
-                events.push((partition.place, Event::Isolated));
+                events.push((partition.target, Event::Isolated));
             }
             return self.pump(at, now, clients);
         }
         let most = clients.request_bytes().min(partition.window.map_or(u64::MAX, |(bytes, _)| bytes));
         let next = partition.search.next(partition.queue.len());
-        let (place, mut attempt) = (partition.place, 0);
+        let (target, mut attempt) = (partition.target, 0);
         while attempt < next
             && let Some(front) = partition.queue.front()
             && (attempt == 0 || partition.under_way_bytes + front.bytes <= most)
         {
             let (bytes, ticket) = (front.bytes, front.ticket);
-            match front.record.with_record(room, |record| clients.collect(place, record, ticket)) {
+            match front.record.with_record(room, |record| clients.collect(target, record, ticket)) {
                 Ok(()) => {
                     partition.sent(bytes, u64::MAX, now, *flushes);
                     partition.queue.pop_front().into_iter().for_each(|queued| pool.keep(queued.record));
@@ -117,7 +117,7 @@ impl Partitions {
             if search.suspects == 0 && !search.found && search.refused_bytes > 0 {
                 let bytes = (std::mem::take(&mut search.refused_bytes) / 2).max(1);
                 partition.window = Some((bytes, now + WINDOW_HOLDS));
-                self.events.push((partition.place, Event::SmallerBatches { bytes }));
+                self.events.push((partition.target, Event::SmallerBatches { bytes }));
             }
             return true;
         };

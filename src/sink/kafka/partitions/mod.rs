@@ -40,7 +40,7 @@ mod trials;
 mod unchosen;
 
 pub use entries::Ticket;
-pub use partition::{PartitionPlace, UNCHOSEN};
+pub use partition::{PartitionTarget, UNCHOSEN};
 pub use unchosen::Waiting;
 
 use super::super::{
@@ -66,17 +66,17 @@ const LOOK_EVERY: Duration = Duration::from_mins(1);
 
 /// The producers, as [`Partitions`] needs them.
 pub trait Clients {
-    /// Hands a record to the producer that `place` names.
+    /// Hands a record to the producer that `target` names.
     ///
     /// # Errors
     /// The producer did not take it.
-    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+    fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
     /// Adds a record to the next request of the isolating producer, which [`Clients::release`] sends.
     ///
     /// # Errors
     /// The producer did not take it.
-    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
+    fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
     /// Sends the collected records, as one request for each partition.
     fn release(&mut self);
@@ -112,7 +112,7 @@ pub enum Event {
 }
 
 /// A record in flight, by the index of its partition and its number there.
-type RecordPlace = (u32, Sequence);
+type RecordIndex = (u32, Sequence);
 
 /// All partitions that records went to.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ pub struct Partitions {
     /// The partitions that wait for a resolution.
     held: HashMap<RefusalId, u32>,
     /// The partitions in the state `Replaced`, each with the dead-letter record that it waits for.
-    replaced: Vec<(u32, RecordPlace)>,
+    replaced: Vec<(u32, RecordIndex)>,
     /// Partitions that `turn` has to look at: they have waiting records, or are in a state that ends.
     listed: Vec<u32>,
     /// Exactly once: the refused batches, until their records are committed.
@@ -137,7 +137,7 @@ pub struct Partitions {
     trials: Vec<Trial>,
     transaction_trial: Option<TransactionTrial>,
     reports: Vec<Report>,
-    events: Vec<(PartitionPlace, Event)>,
+    events: Vec<(PartitionTarget, Event)>,
     /// When [`Partitions::forgotten`] last looked at all partitions.
     looked: Option<Instant>,
     /// The producers must be flushed: since the last turn, a record was enqueued that must not linger, or a waiting record needs the
@@ -152,26 +152,26 @@ impl Partitions {
     }
 
     /// Adds a partition, and returns its index.
-    pub fn add(&mut self, place: PartitionPlace, now: Instant) -> u32 {
-        self.list.push(Partition::new(place, now));
+    pub fn add(&mut self, target: PartitionTarget, now: Instant) -> u32 {
+        self.list.push(Partition::new(target, now));
         u32::try_from(self.list.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// The places of all partitions.
+    /// The targets of all partitions.
     #[cfg(test)]
-    pub(super) fn places(&self) -> impl Iterator<Item = PartitionPlace> {
-        self.list.iter().map(|partition| partition.place)
+    pub(super) fn targets(&self) -> impl Iterator<Item = PartitionTarget> {
+        self.list.iter().map(|partition| partition.target)
     }
 
-    /// The index and the place of the partition that a refusal holds.
-    pub fn held_at(&self, id: RefusalId) -> Option<(u32, PartitionPlace)> {
+    /// The index and the target of the partition that a refusal holds.
+    pub fn held_at(&self, id: RefusalId) -> Option<(u32, PartitionTarget)> {
         let at = self.held.get(&id).copied()?;
-        self.list.get(at as usize).map(|partition| (at, partition.place))
+        self.list.get(at as usize).map(|partition| (at, partition.target))
     }
 
-    /// The place of the partition with this index.
-    pub fn place(&self, at: u32) -> Option<PartitionPlace> {
-        self.list.get(at as usize).map(|partition| partition.place)
+    /// The target of the partition with this index.
+    pub fn target(&self, at: u32) -> Option<PartitionTarget> {
+        self.list.get(at as usize).map(|partition| partition.target)
     }
 
     /// The records that were taken and not yet reported.
@@ -260,7 +260,7 @@ impl Partitions {
         // If it waits, the records under way must not linger.
         *urgent |= !fits;
         if partition.queue.is_empty() && fits && partition.may_send(bytes, now, *flushes) {
-            match clients.hand_over(partition.place, record, ticket) {
+            match clients.hand_over(partition.target, record, ticket) {
                 Ok(()) => {
                     *urgent |= matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, most, now, *flushes);
@@ -365,7 +365,7 @@ impl Partitions {
     pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
         let RecordEntry { at, by_row, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
         let Some(partition) = self.list.get_mut(at as usize) else { return };
-        record.restore(timestamp_millis, by_row.then_some(partition.place.partition));
+        record.restore(timestamp_millis, by_row.then_some(partition.target.partition));
         let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence.is_before(partition.delivered) {
@@ -383,7 +383,8 @@ impl Partitions {
     /// Notes that there is a new producer with this number. The old one still reports its records.
     pub fn producer_renewed(&mut self, producer: u8, now: Instant) {
         for at in 0..self.list.len() {
-            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.place.producer == producer) else {
+            let Some(partition) = self.list.get_mut(at).filter(|partition| partition.target.producer == producer)
+            else {
                 continue;
             };
             if !matches!(partition.state, PartitionState::Isolating) {
@@ -398,9 +399,9 @@ impl Partitions {
     }
 
     /// Finds a partition with several records under way whose broker may soon forget their producer: they must not arrive after that.
-    /// Returns its place, and whether the records are the isolating producer's. A single record is safe, since none follows it before its
+    /// Returns its target, and whether the records are the isolating producer's. A single record is safe, since none follows it before its
     /// report. It looks once a minute.
-    pub fn forgotten(&mut self, now: Instant) -> Option<(PartitionPlace, bool)> {
+    pub fn forgotten(&mut self, now: Instant) -> Option<(PartitionTarget, bool)> {
         let looked = *self.looked.get_or_insert(now);
         if now.saturating_duration_since(looked) < LOOK_EVERY {
             return None;
@@ -410,7 +411,7 @@ impl Partitions {
                 continue;
             };
             if partition.under_way > 1 {
-                return Some((partition.place, matches!(partition.state, PartitionState::Isolating)));
+                return Some((partition.target, matches!(partition.state, PartitionState::Isolating)));
             }
             if matches!(partition.state, PartitionState::Proven) {
                 partition.state = PartitionState::Draining;
@@ -421,12 +422,12 @@ impl Partitions {
         None
     }
 
-    /// The place of the partition that has waited longest for a report, if it has waited for `at_least`.
-    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<PartitionPlace> {
+    /// The target of the partition that has waited longest for a report, if it has waited for `at_least`.
+    pub fn unanswered(&self, at_least: Duration, now: Instant) -> Option<PartitionTarget> {
         let waits = |partition: &&Partition| {
             partition.under_way > 0 && now.saturating_duration_since(partition.moved) >= at_least
         };
-        self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.place)
+        self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.target)
     }
 
     /// Notes that there is a new isolating producer, which no broker knows yet.
@@ -464,7 +465,7 @@ impl Partitions {
             for queued in queue {
                 pool.keep(queued.record);
             }
-            *partition = Partition { window, ..Partition::new(partition.place, now) };
+            *partition = Partition { window, ..Partition::new(partition.target, now) };
         }
         self.suspects.iter_mut().for_each(|suspects| suspects.passed = false);
         self.trial_forgotten();
@@ -478,15 +479,15 @@ impl Partitions {
     }
 
     /// Takes the events since the last call, each with its partition.
-    pub fn take_events(&mut self) -> Vec<(PartitionPlace, Event)> {
+    pub fn take_events(&mut self) -> Vec<(PartitionTarget, Event)> {
         std::mem::take(&mut self.events)
     }
 
     /// Hands over the records that may go now, and calls `each` with the reports of refused ones. Returns whether records must not linger:
     /// they had waited, or others wait for their reports.
     pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
-        let mut place = 0;
-        while let Some(at) = self.listed.get(place).copied() {
+        let mut index = 0;
+        while let Some(at) = self.listed.get(index).copied() {
             self.look_at(at, now, clients);
             let Some(partition) = self.list.get_mut(at as usize) else { break };
             self.urgent |= matches!(partition.state, PartitionState::Replaced);
@@ -494,9 +495,9 @@ impl Partitions {
                 matches!(partition.state, PartitionState::Unchosen | PartitionState::Unproven | PartitionState::Proven);
             if is_plain && partition.queue.is_empty() && partition.implied.is_empty() {
                 partition.listed = false;
-                self.listed.swap_remove(place);
+                self.listed.swap_remove(index);
             } else {
-                place += 1;
+                index += 1;
             }
         }
         self.reports.drain(..).for_each(each);
@@ -539,8 +540,8 @@ impl Partitions {
                 break;
             }
             let Some(Queued { ticket, record, .. }) = partition.queue.front() else { break };
-            let place = partition.place;
-            match record.with_record(room, |record| clients.hand_over(place, record, *ticket)) {
+            let target = partition.target;
+            match record.with_record(room, |record| clients.hand_over(target, record, *ticket)) {
                 Ok(()) => {
                     // Records of a backlog may linger in librdkafka, unless the producers were flushed meanwhile.
                     *urgent |=

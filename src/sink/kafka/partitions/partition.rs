@@ -66,7 +66,7 @@ pub const UNCHOSEN: i32 = -1;
 
 /// The topic, number and producer of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PartitionPlace {
+pub struct PartitionTarget {
     /// The topic's number for the [`Clients`](super::Clients).
     pub topic: u32,
     /// The partition's number in the topic, from 0, or [`UNCHOSEN`].
@@ -179,7 +179,7 @@ impl Search {
 
 #[derive(Debug)]
 pub(super) struct Partition {
-    pub(super) place: PartitionPlace,
+    pub(super) target: PartitionTarget,
     pub(super) state: PartitionState,
     pub(super) under_way: u32,
     pub(super) under_way_bytes: u64,
@@ -218,10 +218,10 @@ pub(super) struct Partition {
 }
 
 impl Partition {
-    pub(super) fn new(place: PartitionPlace, now: Instant) -> Self {
+    pub(super) fn new(target: PartitionTarget, now: Instant) -> Self {
         Self {
-            place,
-            state: if place.partition == UNCHOSEN { PartitionState::Unchosen } else { PartitionState::Unproven },
+            target,
+            state: if target.partition == UNCHOSEN { PartitionState::Unchosen } else { PartitionState::Unproven },
             under_way: 0,
             under_way_bytes: 0,
             moved: now,
@@ -291,7 +291,7 @@ impl Partition {
 
     /// Sets the state of a partition that goes on. Records without a partition go on waiting for one.
     pub(super) fn goes_on(&mut self, state: PartitionState) {
-        self.state = if self.place.partition == UNCHOSEN { PartitionState::Unchosen } else { state };
+        self.state = if self.target.partition == UNCHOSEN { PartitionState::Unchosen } else { state };
     }
 
     /// Lets the partition rest for so long: its first record is refused alone, by an answer that is in no list.

@@ -57,7 +57,7 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Clients, NotTaken, PartitionPlace, Partitions, RECORD_OVERHEAD_BYTES, Ticket};
+    use super::super::{Clients, NotTaken, PartitionTarget, Partitions, RECORD_OVERHEAD_BYTES, Ticket};
     use super::*;
     use crate::sink::{Content, Enqueue, Origin, Record, Tag, Token};
     use std::time::Instant;
@@ -114,13 +114,13 @@ mod tests {
     struct Taker(Vec<Ticket>);
 
     impl Clients for Taker {
-        fn hand_over(&mut self, _: PartitionPlace, _: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        fn hand_over(&mut self, _: PartitionTarget, _: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
             self.0.push(ticket);
             Ok(())
         }
 
-        fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-            self.hand_over(place, record, ticket)
+        fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+            self.hand_over(target, record, ticket)
         }
 
         fn release(&mut self) {}
@@ -136,7 +136,7 @@ mod tests {
         let (mut partitions, mut taker, now) = (Partitions::default(), Taker::default(), Instant::now());
         let tag = Tag { token: Token::unpack(0), origin: Origin::default() };
         let [stuck, busy] = [0, 1]
-            .map(|producer| partitions.add(PartitionPlace { topic: 0, partition: producer.into(), producer }, now));
+            .map(|producer| partitions.add(PartitionTarget { topic: 0, partition: producer.into(), producer }, now));
         let long = vec![7; 60_000];
         partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);
         taker.0.clear();

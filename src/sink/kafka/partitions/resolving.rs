@@ -5,7 +5,7 @@
 
 use super::entries::{RecordEntry, size};
 use super::partition::{PartitionState, Queued};
-use super::{Clients, Partitions, RecordPlace, WIRE_OVERHEAD_BYTES};
+use super::{Clients, Partitions, RecordIndex, WIRE_OVERHEAD_BYTES};
 use crate::sink::{Enqueue, Failure, Record, RefusalId, Refused, Report, Resolution, Tag, Token};
 use std::time::Instant;
 
@@ -82,7 +82,7 @@ impl Partitions {
     }
 
     /// Lets the partitions go on that wait for this dead-letter record.
-    pub(super) fn release(&mut self, dead_letter: RecordPlace, now: Instant) {
+    pub(super) fn release(&mut self, dead_letter: RecordIndex, now: Instant) {
         for (at, _) in self.replaced.extract_if(.., |(_, awaited)| *awaited == dead_letter) {
             self.list.get_mut(at as usize).into_iter().for_each(|partition| partition.resume(now));
         }

@@ -24,8 +24,8 @@ const PARTS: u64 = 16;
 /// another partition the next time.
 #[derive(Debug)]
 pub(super) struct Suspects {
-    first: RowPlace,
-    last: RowPlace,
+    first: StreamPosition,
+    last: StreamPosition,
     /// The most bytes under way in a partition while one of them is. A larger record goes alone.
     bytes: u64,
     /// The batch's partition.
@@ -36,10 +36,10 @@ pub(super) struct Suspects {
     pub(super) passed: bool,
 }
 
-/// The place of a row in the stream: its transaction, and its number there.
-pub(super) type RowPlace = (u64, u64);
+/// The position of a row in the stream: its transaction, and its number there.
+pub(super) type StreamPosition = (u64, u64);
 
-pub(super) fn row(origin: Origin) -> RowPlace {
+pub(super) fn row(origin: Origin) -> StreamPosition {
     (origin.final_lsn, origin.ordinal)
 }
 
@@ -49,7 +49,7 @@ impl Suspects {
         self.passed |= row(origin) >= self.last;
     }
 
-    fn have(&self, row: RowPlace) -> bool {
+    fn have(&self, row: StreamPosition) -> bool {
         (self.first..=self.last).contains(&row)
     }
 }
@@ -92,7 +92,7 @@ impl Partitions {
         for Suspects { at, .. } in &passed {
             let Some(partition) = self.list.get_mut(*at as usize) else { continue };
             let Some((bytes, _)) = partition.window else { continue };
-            let event = (partition.place, Event::SmallerBatches { bytes });
+            let event = (partition.target, Event::SmallerBatches { bytes });
             if passed.iter().all(|it| it.found || it.at != *at) {
                 partition.window = None;
             } else if !self.events.contains(&event) {

@@ -7,7 +7,7 @@
 
 use super::Partitions;
 use super::entries::{Sequence, Ticket};
-use super::suspects::{RowPlace, row};
+use super::suspects::{StreamPosition, row};
 use crate::sink::{Failure, Origin, TriedAlone};
 use std::time::Instant;
 
@@ -32,7 +32,7 @@ pub(super) struct TransactionTrial {
 }
 
 impl TransactionTrial {
-    fn row(&self) -> RowPlace {
+    fn row(&self) -> StreamPosition {
         row(self.seen.origin)
     }
 }
@@ -59,7 +59,7 @@ impl Partitions {
     /// A record was delivered while some are sent alone.
     #[cold]
     pub(super) fn arrived(&mut self, at: u32, sequence: Sequence) {
-        let topic = |at: u32| self.list.get(at as usize).map(|partition| partition.place.topic);
+        let topic = |at: u32| self.list.get(at as usize).map(|partition| partition.target.topic);
         let its = topic(at);
         self.trials.retain(|trial| (trial.at, trial.sequence) != (at, sequence));
         for trial in self.trials.iter_mut().filter(|trial| topic(trial.at) == its) {

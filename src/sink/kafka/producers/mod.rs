@@ -11,7 +11,7 @@ use super::METADATA_PATIENCE;
 use super::callbacks::Context;
 use super::config::{KafkaSettings, SettingsError};
 use super::errors;
-use super::partitions::{Clients, NotTaken, PartitionPlace, Ticket};
+use super::partitions::{Clients, NotTaken, PartitionTarget, Ticket};
 use super::topics::Topics;
 use crate::sink::{Failure, FailureClass, Record};
 use rdkafka::error::RDKafkaErrorCode;
@@ -182,13 +182,13 @@ impl Producers {
 
 impl Clients for ProducersWithTopics<'_> {
     #[inline]
-    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Producers { numbered, learned, .. } = &mut *self.producers;
-        let Some(producer) = numbered.get_mut(usize::from(place.producer)) else { return Err(NotTaken::Later) };
-        send((&mut producer.client, learned), self.topics, place, record, ticket)
+        let Some(producer) = numbered.get_mut(usize::from(target.producer)) else { return Err(NotTaken::Later) };
+        send((&mut producer.client, learned), self.topics, target, record, ticket)
     }
 
-    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let Producers { isolating, learned, settings, .. } = &mut *self.producers;
         let client = if let Some(client) = isolating {
             client
@@ -196,7 +196,7 @@ impl Clients for ProducersWithTopics<'_> {
             let producer = settings.isolating().map_err(|_| NotTaken::Later)?;
             isolating.insert(Client::new(producer).map_err(|_| NotTaken::Later)?)
         };
-        send((client, learned), self.topics, place, record, ticket)
+        send((client, learned), self.topics, target, record, ticket)
     }
 
     fn release(&mut self) {
@@ -214,16 +214,16 @@ impl Clients for ProducersWithTopics<'_> {
 fn send(
     (client, learned): (&mut Client, &mut Option<Instant>),
     topics: &Topics,
-    place: PartitionPlace,
+    target: PartitionTarget,
     record: &Record<'_>,
     ticket: Ticket,
 ) -> Result<(), NotTaken> {
-    let topic = (place.topic, topics.name(place.topic));
-    let mut sent = client.send(topic, place.partition, record, ticket.pack());
+    let topic = (target.topic, topics.name(target.topic));
+    let mut sent = client.send(topic, target.partition, record, ticket.pack());
     if sent == Err(RDKafkaErrorCode::UnknownPartition) && may_learn(learned) {
         // The cluster has named the partition to the first producer. This client would learn of it within minutes.
         client.learn(topic.1);
-        sent = client.send(topic, place.partition, record, ticket.pack());
+        sent = client.send(topic, target.partition, record, ticket.pack());
     }
     sent.map_err(|code| {
         client.ended |= code == RDKafkaErrorCode::Fatal;

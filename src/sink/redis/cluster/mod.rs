@@ -29,10 +29,10 @@ pub(super) use view::View;
 pub(super) use view::tests::{slots, view};
 
 use super::conversation::{Conversation, IDLE, Size};
-use super::{KIND, RedisSettings, ServerPlace};
+use super::{KIND, RedisSettings, Topology};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Fit, Receiver, RecordPlace as InChunk, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, TakenRecord};
 use node::{Node, NodeState, Pending};
 use routes::Routes;
 use std::future::poll_fn;
@@ -98,7 +98,7 @@ struct Cluster<'a> {
     unserved: Option<Failure>,
     /// The failure that was last reported as blocking.
     shown: Option<Failure>,
-    taken: Vec<TakenRecord<InChunk>>,
+    taken: Vec<TakenRecord<RecordIndex>>,
     batch: Vec<Pending>,
 }
 
@@ -212,10 +212,10 @@ impl<'a> Cluster<'a> {
         all.extend(self.nodes.iter().filter(answers).map(|node| node.server.clone()));
         all.extend(self.nodes.iter().filter(|node| !answers(node)).map(|node| node.server.clone()));
         all.extend(self.replicas.iter().cloned());
-        match &self.settings.place {
-            ServerPlace::Server(server) => all.push(server.clone()),
-            ServerPlace::Nodes(nodes) => all.extend(nodes.iter().cloned()),
-            ServerPlace::Sentinels(_) => {}
+        match &self.settings.topology {
+            Topology::Server(server) => all.push(server.clone()),
+            Topology::Nodes(nodes) => all.extend(nodes.iter().cloned()),
+            Topology::Sentinels(_) => {}
         }
         let mut once = Vec::with_capacity(all.len());
         for server in all {
@@ -326,8 +326,8 @@ impl<'a> Cluster<'a> {
         known.resize_with(self.routes.servers().len(), || None);
         for (mut node, number) in self.nodes.drain(..).zip(numbers) {
             node.give_back_pending(receiver);
-            if let Some(place) = number.and_then(|number| known.get_mut(number)) {
-                *place = Some(node);
+            if let Some(entry) = number.and_then(|number| known.get_mut(number)) {
+                *entry = Some(node);
             }
         }
         let servers = self.routes.servers().iter();

@@ -9,7 +9,7 @@
 use super::routes::Way;
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Receiver, Reconnect, RecordOutcome, RecordPlace, TakenRecord};
+use crate::sink::ordered_queue::{Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord};
 use crate::sink::redis::RedisSettings;
 use crate::sink::redis::connection::RedisConnection;
 use crate::sink::redis::conversation::{Conversation, Size};
@@ -24,7 +24,7 @@ pub(super) struct Pending {
     slot: u16,
     /// Whether its command has to be behind ASKING.
     asking: bool,
-    taken: TakenRecord<RecordPlace>,
+    taken: TakenRecord<RecordIndex>,
 }
 
 /// The records that were taken at a time.
@@ -88,7 +88,7 @@ impl<'a> Node<'a> {
     }
 
     /// Adds a record, which is sent with the others of its share.
-    pub(super) fn push(&mut self, way: Way, taken: TakenRecord<RecordPlace>, bytes: usize) {
+    pub(super) fn push(&mut self, way: Way, taken: TakenRecord<RecordIndex>, bytes: usize) {
         self.pending.push_back(Pending { slot: way.slot, asking: way.asking, taken });
         self.share.records += 1;
         self.share.bytes += bytes;

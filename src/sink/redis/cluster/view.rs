@@ -169,8 +169,8 @@ async fn ask(settings: &RedisSettings, node: Server) -> Result<View, Failure> {
 
 /// The failure if no node gives a view: the one that an operator has to fix, if there is one.
 fn none_says(settings: &RedisSettings, mut failures: Vec<Failure>) -> Failure {
-    if let Some(place) = failures.iter().position(|failure| failure.class == FailureClass::LogIn) {
-        return failures.swap_remove(place);
+    if let Some(index) = failures.iter().position(|failure| failure.class == FailureClass::LogIn) {
+        return failures.swap_remove(index);
     }
     let text = failures.iter().map(|failure| failure.text.as_str()).collect::<Vec<_>>().join("; ");
     match failures.into_iter().find(|failure| failure.reason == NOT_PERMITTED) {

@@ -97,21 +97,21 @@ enum Mutant {
 }
 
 impl Clients for World {
-    fn hand_over(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let producer = &mut self.producers[usize::from(place.producer)];
+    fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+        let producer = &mut self.producers[usize::from(target.producer)];
         if producer.fatal {
             return Err(NotTaken::Later);
         }
-        producer.waiting.entry(place.partition).or_default().push_back(message(record, place, ticket));
+        producer.waiting.entry(target.partition).or_default().push_back(message(record, target, ticket));
         Ok(())
     }
 
-    fn collect(&mut self, place: PartitionPlace, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
+    fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let isolating = &mut self.producers[self.sharing];
         if isolating.fatal {
             return Err(NotTaken::Later);
         }
-        isolating.waiting.entry(place.partition).or_default().push_back(message(record, place, ticket));
+        isolating.waiting.entry(target.partition).or_default().push_back(message(record, target, ticket));
         Ok(())
     }
 
@@ -134,16 +134,16 @@ fn given(number: u64, partition: i32) -> (i64, Option<i32>) {
 }
 
 /// As librdkafka gives it back when it fails: without its time, and with the partition that it was sent to.
-fn message(record: &Record<'_>, place: PartitionPlace, ticket: Ticket) -> Message {
+fn message(record: &Record<'_>, target: PartitionTarget, ticket: Ticket) -> Message {
     let number = std::str::from_utf8(record.value.unwrap()).unwrap().parse().unwrap();
     if record.topic == "orders" {
         assert_eq!(
             (record.timestamp_millis, record.partition),
-            given(number, place.partition),
+            given(number, target.partition),
             "record {number} changed"
         );
     }
-    let record = OwnedRecord::of(&Record { timestamp_millis: 0, partition: Some(place.partition), ..*record });
+    let record = OwnedRecord::of(&Record { timestamp_millis: 0, partition: Some(target.partition), ..*record });
     Message { ticket, number, record }
 }
 
@@ -209,21 +209,21 @@ impl World {
     fn answer(&mut self, at: usize, partitions: &mut Partitions, reported: &mut Vec<u64>) {
         let now = self.now;
         let producer = &mut self.producers[at];
-        let Some(place) = producer.requests.iter().position(|request| request.answer.is_some()) else { return };
-        match producer.requests[place].answer {
+        let Some(index) = producer.requests.iter().position(|request| request.answer.is_some()) else { return };
+        match producer.requests[index].answer {
             Some(Answer::Taken) => {
-                for message in producer.requests.remove(place).messages {
+                for message in producer.requests.remove(index).messages {
                     partitions.delivered(message.ticket, now);
                     reported.push(message.number);
                 }
             }
             Some(Answer::Later) if producer.fatal => {
-                let request = producer.requests.remove(place);
+                let request = producer.requests.remove(index);
                 fail(partitions, request.messages, FailureClass::Client);
             }
-            Some(Answer::Later) | None => producer.requests[place].answer = None,
+            Some(Answer::Later) | None => producer.requests[index].answer = None,
             Some(Answer::Refused) => {
-                let request = producer.requests.remove(place);
+                let request = producer.requests.remove(index);
                 producer.fatal = true;
                 let waiting: Vec<Message> = std::mem::take(&mut producer.waiting).into_values().flatten().collect();
                 fail(partitions, waiting, FailureClass::Client);
@@ -265,8 +265,8 @@ impl World {
         self.renew(partitions);
         partitions.forgotten(self.now);
         self.now += partition::FORGOTTEN_AFTER + LOOK_EVERY;
-        while let Some((place, isolating)) = partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten) {
-            let at = if isolating { self.sharing } else { usize::from(place.producer) };
+        while let Some((target, isolating)) = partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten) {
+            let at = if isolating { self.sharing } else { usize::from(target.producer) };
             let (id, number) = (self.ids, self.producers[at].number);
             self.ids += 1;
             let old = std::mem::replace(&mut self.producers[at], Producer { id, number, ..Producer::default() });
@@ -381,7 +381,7 @@ impl Partitions {
                     (partition.state, partition.moved) = (PartitionState::Proven, now);
                 }
                 (Mutant::TwoProducers, _) => {
-                    partition.place.producer = u8::try_from(world.dice.below(world.sharing as u64)).unwrap();
+                    partition.target.producer = u8::try_from(world.dice.below(world.sharing as u64)).unwrap();
                 }
                 (Mutant::NotHeld, PartitionState::Draining) => {
                     (partition.state, partition.moved) = (PartitionState::Proven, now);
@@ -402,14 +402,14 @@ impl Partitions {
 fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
     let mut world = World::new(seed, sharing);
     let mut partitions = Partitions::default();
-    let place = |partition: i32| PartitionPlace {
+    let target = |partition: i32| PartitionTarget {
         topic: 0,
         partition,
         producer: u8::try_from(usize::try_from(partition).unwrap() % sharing).unwrap(),
     };
-    let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(place(partition), world.now)).collect();
+    let numbers: Vec<u32> = (0..PARTITIONS).map(|partition| partitions.add(target(partition), world.now)).collect();
     // Dead-letter records go to a partition of their own.
-    let dead_letters = partitions.add(PartitionPlace { partition: PARTITIONS, ..place(PARTITIONS) }, world.now);
+    let dead_letters = partitions.add(PartitionTarget { partition: PARTITIONS, ..target(PARTITIONS) }, world.now);
     let (mut offered, mut taken, mut over) = (0, BTreeMap::<i32, Vec<u64>>::new(), BTreeSet::new());
     let (mut refusals, mut found, mut reported) = (Vec::new(), 0, Vec::new());
     for steps in 0.. {

@@ -24,7 +24,7 @@ fn handed(world: &World) -> usize {
 fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
-    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, world.now);
+    let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, world.now);
     let now = world.now;
     offer_plain(&mut partitions, at, 10, now, &mut world);
     assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
@@ -49,7 +49,7 @@ fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
-    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, now);
+    let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, now);
     let enqueue = |number: u64, partitions: &mut Partitions, world: &mut World| {
         let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
         partitions.enqueue(at, &record(b"7"), tag, now, world);
@@ -68,7 +68,7 @@ fn proven() -> (World, Partitions, u32) {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
-    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, now);
+    let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, now);
     offer_plain(&mut partitions, at, 1, now, &mut world);
     answer(&mut partitions, 1, now, &mut world);
     partitions.turn(now, &mut world, &mut |_| {});
@@ -130,7 +130,7 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     world.limit = usize::MAX;
     world.cuts = false;
     world.bad = BTreeSet::from([700]);
-    let at = partitions.add(PartitionPlace { topic: 0, partition: 0, producer: 0 }, world.now);
+    let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, world.now);
     let now = world.now;
     for number in 0..1001_u64 {
         let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
@@ -168,7 +168,7 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
 fn what_waits_for_a_dead_letter_in_another_partition_does_not_let_it_linger() {
     let (mut world, mut partitions, at) = proven();
     let now = world.now;
-    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, now);
+    let other = partitions.add(PartitionTarget { topic: 0, partition: 1, producer: 0 }, now);
     let tag = Tag { token: Token::unpack(7), origin: Origin::default() };
     let first_of_other =
         |world: &mut World| world.producers[0].waiting.get_mut(&1).and_then(VecDeque::pop_front).unwrap();
@@ -378,7 +378,7 @@ fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world
 fn a_code_in_no_list_names_its_record_after_sixteenths_and_only_its_partition_waits_ever_longer() {
     let (mut world, mut partitions, at) = proven();
     world.cuts = true;
-    let other = partitions.add(PartitionPlace { topic: 0, partition: 1, producer: 0 }, world.now);
+    let other = partitions.add(PartitionTarget { topic: 0, partition: 1, producer: 0 }, world.now);
     let now = world.now;
     (0..200).for_each(|number| offer_numbered(&mut partitions, at, number, now, &mut world));
     let all: Vec<Message> = world.producers[0].waiting.remove(&0).unwrap().into();
@@ -437,9 +437,9 @@ fn unchosen(records: u64) -> (World, Partitions, u32, [u32; 2]) {
     let (mut world, mut partitions) = (World::new(1, 1), Partitions::default());
     world.bad.clear();
     let now = world.now;
-    let place = |partition| PartitionPlace { topic: 0, partition, producer: 0 };
-    let at = partitions.add(place(UNCHOSEN), now);
-    let chosen = [0, 1].map(|partition| partitions.add(place(partition), now));
+    let target = |partition| PartitionTarget { topic: 0, partition, producer: 0 };
+    let at = partitions.add(target(UNCHOSEN), now);
+    let chosen = [0, 1].map(|partition| partitions.add(target(partition), now));
     for number in 0..records {
         let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
         partitions.enqueue(at, &record(number.to_string().as_bytes()), tag, now, &mut world);
@@ -512,7 +512,7 @@ fn a_record_that_no_partition_takes_is_refused_and_those_behind_it_go_on_once_it
     partitions.resolve(id, Resolution::Skip, at, now, &mut world);
     assert_eq!((partitions.waiting(at), partitions.in_flight().records), (Waiting::For(None), 3));
     // The dead letter's own topic is not known either: what it stands for goes on with it.
-    let dead = partitions.add(PartitionPlace { topic: 1, partition: UNCHOSEN, producer: 0 }, now);
+    let dead = partitions.add(PartitionTarget { topic: 1, partition: UNCHOSEN, producer: 0 }, now);
     let id = refuse(&mut partitions, &mut world);
     partitions.resolve(id, Resolution::ReplaceWith(&record(b"100"), Token::unpack(7)), dead, now, &mut world);
     assert_eq!(partitions.waiting(at), Waiting::Decided, "it waits for the dead letter");
