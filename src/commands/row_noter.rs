@@ -38,7 +38,7 @@ const STANDBY_CHECK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct RowNoter(Arc<Shared>);
 
-/// What both sides use.
+/// The state that both sides use.
 #[derive(Debug, Default)]
 struct Shared {
     rows: Mutex<Rows>,

@@ -44,7 +44,7 @@ pub(super) enum Unresolved {
     TooMuch,
 }
 
-/// What is needed to resolve expressions.
+/// The values that expressions are resolved with.
 pub(super) struct ExpressionContext<'a> {
     platform: Platform,
     environment: &'a Environment,

@@ -201,7 +201,7 @@ async fn watch(site: Arc<AnswerData>) {
 
 type Reply = Response<Full<Bytes>>;
 
-/// What answers are made from.
+/// The values that answers are made from.
 #[derive(Debug)]
 struct AnswerData {
     metrics: Arc<Metrics>,

@@ -151,7 +151,7 @@ const SCHEMA: i8 = 3;
 pub(super) struct Latency {
     /// The number of latencies above the bound before and up to this one. The last bucket has no bound.
     buckets: [AtomicU64; LATENCY_BOUNDS_MILLIS.len() + 1],
-    /// The same latencies in seconds.
+    /// These latencies in seconds.
     pub(super) histogram: Histogram,
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// If the loop has not turned for so long, it hangs. It never waits for more than a second.
 const TURN_WITHIN: Duration = Duration::from_secs(10);
 
-/// The same limit while the relay connects to Postgres. Each host may take its connect timeout (10 s by default), and each query up to
+/// That limit while the relay connects to Postgres. Each host may take its connect timeout (10 s by default), and each query up to
 /// 30 s. A restart would not make the server answer.
 const CONNECTED_WITHIN: Duration = Duration::from_mins(2);
 

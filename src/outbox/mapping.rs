@@ -57,7 +57,7 @@ pub struct Mapping {
 /// The source of the number of a value's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SchemaId {
-    /// The same number for each row: 0 to 2^31 - 1.
+    /// A number that is the same for each row: 0 to 2^31 - 1.
     Number(u32),
     /// An integer column.
     Column(String),

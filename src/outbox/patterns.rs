@@ -21,7 +21,7 @@ struct PatternPart {
     expressions: Vec<(String, Regex)>,
 }
 
-/// What a list of expressions does.
+/// The effect of a list of expressions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
     /// `schema.include.list`.

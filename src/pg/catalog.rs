@@ -331,7 +331,7 @@ pub struct SubscribedTable {
     pub table: String,
 }
 
-/// Those of the tables `oids` that subscriptions write.
+/// The tables among `oids` that subscriptions write.
 ///
 /// # Errors
 /// The role may not see them, or the connection broke.

@@ -31,7 +31,7 @@ const ITERATIONS_IN_ANY_CASE: u32 = 1_000_000;
 /// So many iterations are computed between two looks at the clock: some milliseconds.
 const ITERATIONS_AT_ONCE: u32 = 4096;
 
-/// What the client says of the channel.
+/// The client's statement about the channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Binding {
     /// The client cannot bind it.
@@ -92,7 +92,7 @@ pub(super) struct Scram {
     bare: String,
 }
 
-/// What the server has to prove.
+/// The proof that the server owes.
 pub(super) struct ServerProof {
     server_key: hmac::Tag,
     messages: String,

@@ -13,7 +13,7 @@ use super::names::LISTS_SINCE;
 use super::quoting::literal;
 use super::server;
 
-/// What a table is.
+/// The kind of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableKind {
     /// It has rows of its own.
@@ -33,7 +33,7 @@ pub struct TreeTable {
     pub oid: u32,
     /// Schema and name.
     pub name: (String, String),
-    /// What it is.
+    /// Its kind.
     pub kind: TableKind,
     /// Whether it is `UNLOGGED`: Postgres writes no WAL for its rows.
     pub unlogged: bool,
@@ -218,7 +218,7 @@ const SCHEMAS: &str = "SELECT o.refobjid FROM p
                JOIN pg_catalog.pg_depend AS o ON o.classid = s.classid AND o.objid = s.objid
                                              AND o.refclassid = 'pg_catalog.pg_namespace'::regclass";
 
-/// What the publication sends of a table that it names. The default: everything.
+/// The part of a table that the publication sends, if it names the table. The default: everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Restriction {
     /// `pg_class.oid`.
@@ -229,7 +229,7 @@ pub struct Restriction {
     pub columns: Vec<String>,
 }
 
-/// What the publication sends of those of the tables `oids` that it names. Since version 16, this waits for locks on them, but not for
+/// The part that the publication sends of each table among `oids` that it names. Since version 16, this waits for locks on them, but not for
 /// long.
 ///
 /// # Errors

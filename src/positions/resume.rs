@@ -34,7 +34,7 @@ struct PartialTransaction {
     rows: u64,
 }
 
-/// What to do with a transaction that begins.
+/// The treatment of a transaction that begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BeginVerdict {
     /// It is new.

@@ -118,7 +118,7 @@ pub struct Relay<S, C> {
     refusals: Refusals,
     rejected: RejectedRows,
     topics: TopicStates,
-    /// What is known about the slot, with or without a connection.
+    /// The relay's knowledge of the slot, with or without a connection.
     hold: Hold,
     /// The table of the row that the last stream was to bring next, if the server had announced it.
     next_table: Option<String>,

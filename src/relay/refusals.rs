@@ -57,7 +57,7 @@ struct RefusedRow {
     is_dead_letter: bool,
 }
 
-/// What is to be done next about a refused row.
+/// The next step for a refused row.
 #[derive(Debug)]
 enum Stage {
     /// The dead-letter record is to be offered to the sink, not before `at`.
@@ -141,7 +141,7 @@ fn position(origin: Origin) -> Position {
 }
 
 impl<S: Sink, C: Clock> Relay<S, C> {
-    /// What was seen of a record with this topic that failed.
+    /// The observation about a record of this topic that failed.
     pub(super) fn what_was_seen(&mut self, failure: &Failure, topic: &str, kind: Kind, now: Instant) -> Seen {
         match failure.class {
             FailureClass::Row if failure.reason == DUPLICATE => Seen::Dropped,

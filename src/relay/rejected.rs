@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(super) struct RejectedRows(BTreeMap<Position, Rejected>);
 
-/// What is known of one row.
+/// The relay's knowledge of one row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Rejected {
     /// Why its record was refused. `None`: it was not, the row is bad by itself.

@@ -59,7 +59,7 @@ pub(super) struct TakingOver {
     reason: Option<String>,
 }
 
-/// What ends the stream once everything before it is delivered.
+/// The event that ends the stream once everything before it is delivered.
 pub(super) enum Ending {
     /// A row that cannot be published, and whose action is to stop.
     BadRow(Box<BadRowAt>),

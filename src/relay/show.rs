@@ -18,7 +18,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 /// After so long without an acknowledgement, the destination counts as silent.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// What was shown last.
+/// The values that were shown last.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
     pub(super) at: Option<Instant>,

@@ -17,7 +17,7 @@ pub(super) const DEAD_LETTER_TOPIC_WITHIN: Duration = Duration::from_secs(5);
 /// A topic that has not failed for so long is waited for again.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(1);
 
-/// The same time for a topic that shares its number, so that its deliveries are not known. While it fails, it fails again sooner
+/// That time for a topic that shares its number, so that its deliveries are not known. While it fails, it fails again sooner
 /// than this. A topic that took records in between must not count as gone.
 const SHARED_FORGOTTEN_AFTER: Duration = Duration::from_secs(10);
 

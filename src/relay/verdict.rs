@@ -23,7 +23,7 @@
 
 use super::BadRowAction;
 
-/// What was seen of a record.
+/// The observation about a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     /// No record can be made of the row, or the destination says that it will never take this record.
@@ -50,7 +50,7 @@ pub(super) enum Kind {
     },
 }
 
-/// What becomes of the row.
+/// The outcome for the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The record is tried again.

@@ -181,7 +181,7 @@ pub struct TopicError {
     pub text: String,
     /// The index of the wrong character, from 0. `None`: the text of the problem marks it.
     pub at: Option<usize>,
-    /// What is wrong there.
+    /// The fault there.
     pub problem: TopicProblem,
     /// The form of the setting, if that needs an explanation.
     pub hint: Option<&'static str>,
@@ -207,7 +207,7 @@ impl fmt::Display for TopicError {
     }
 }
 
-/// What is wrong with a topic setting.
+/// The fault of a topic setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicProblem {
     /// The setting is empty.

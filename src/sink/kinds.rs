@@ -31,7 +31,7 @@ pub fn of_scheme(scheme: &str) -> Option<&'static Kind> {
     KINDS.iter().copied().find(|kind| kind.schemes.contains(&scheme))
 }
 
-/// One of each failure of a kind that has a remedy.
+/// An example of each failure of a kind that has a remedy.
 #[cfg(test)]
 type Remedied = fn() -> Vec<super::Failure>;
 

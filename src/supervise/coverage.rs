@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Wanted<'a> {
     /// `--table`. Empty: every table of the publication that `patterns` capture.
     pub(crate) tables: &'a [TableName],
-    /// Those of `tables` that were given as `ONLY table`: their children by `INHERITS` are left out.
+    /// The tables among `tables` that were given as `ONLY table`: their children by `INHERITS` are left out.
     pub(crate) without_children: &'a [TableName],
     /// The patterns that capture tables.
     pub(crate) patterns: &'a TablePatterns,

@@ -38,7 +38,7 @@ pub(super) struct SlotHolder {
     shared: Arc<Shared>,
 }
 
-/// What both sides share.
+/// The state that both sides share.
 #[derive(Debug, Default)]
 struct Shared {
     /// Why the last query has no answer.

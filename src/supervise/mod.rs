@@ -80,7 +80,7 @@ pub struct StreamTarget {
     pub shard: Option<Shard>,
     /// The tables to publish. Empty: all.
     pub tables: Vec<TableName>,
-    /// Those of `tables` whose children by `INHERITS` are left out.
+    /// The tables among `tables` whose children by `INHERITS` are left out.
     pub without_children: Vec<TableName>,
     /// The tables to publish if `tables` is empty.
     pub patterns: TablePatterns,

@@ -22,7 +22,7 @@ pub(super) struct UnsentRow {
     times: u32,
 }
 
-/// The same row for the third time, or for more.
+/// Postgres has failed to send this row three times or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Again {
     /// The time since the first of these ends.

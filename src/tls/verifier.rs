@@ -33,7 +33,7 @@ impl Roots {
         Ok(Self { authorities, named })
     }
 
-    /// Those that the machine trusts. There may be none.
+    /// The certificates that the machine trusts. There may be none.
     pub fn of_machine() -> Self {
         let mut authorities = RootCertStore::empty();
         authorities.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

@@ -10,7 +10,7 @@ use crate::debezium::keys::says;
 use crate::debezium::{Note, Severity};
 use crate::setting_text::Given;
 
-/// What is done with a property of Java's producer.
+/// The treatment of a property of Java's producer.
 #[derive(Clone, Copy)]
 enum PropertyAction {
     /// librdkafka has the same property under this name.

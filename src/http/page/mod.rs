@@ -61,7 +61,7 @@ pub(super) fn render(metrics: &Metrics, history: &History, now: Moment) -> Strin
     )
 }
 
-/// What the page is made from.
+/// The values that the page is made from.
 struct View<'a> {
     metrics: &'a Metrics,
     history: &'a History,

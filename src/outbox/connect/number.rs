@@ -80,7 +80,7 @@ impl Decimal {
         self.0.fractional_digit_count()
     }
 
-    /// The same number with at least this many digits after the point.
+    /// The number with at least this many digits after the point.
     pub(super) fn of_scale(self, scale: i32) -> Self {
         let scale = self.scale().max(scale.into());
         Self(self.0.with_scale(scale))

@@ -11,7 +11,7 @@ use super::{ASKS_EVERY, BELIEVED_FREE, HeldSlot, Holder, HolderAnswer, STAYS_OPE
 use crate::lsn::Lsn;
 use std::time::Duration;
 
-/// What is known about the slot. Without a slot, as in commands that hold none, records always leave.
+/// The relay's knowledge of the slot. Without a slot, as in commands that hold none, records always leave.
 #[derive(Debug, Default)]
 pub(in crate::relay) struct Hold {
     pub(super) slot: Option<HeldSlot>,
@@ -50,7 +50,7 @@ pub(super) enum StreamState {
     },
 }
 
-/// What the relay knows while its stream seems open.
+/// The relay's knowledge while its stream seems open.
 #[derive(Debug)]
 pub(super) struct OpenStream {
     /// The loop's last turn.
@@ -72,7 +72,7 @@ pub(super) struct OpenQuestion {
     since: Duration,
 }
 
-/// What the relay knows about other relays since it took the slot.
+/// The relay's knowledge of other relays since it took the slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum OtherRelays {
     #[default]
@@ -83,7 +83,7 @@ pub(super) enum OtherRelays {
     LedgerReset,
 }
 
-/// What follows for the records in flight.
+/// The consequence for the records in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HoldVerdict {
     Holds,
@@ -97,7 +97,7 @@ pub(super) enum HoldVerdict {
     ServerStops,
 }
 
-/// What the sink has when the relay takes its slot again.
+/// The sink's content when the relay takes its slot again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SinkState {
     /// No record is in flight, or the destination keeps an earlier relay's records out by itself.
@@ -348,16 +348,16 @@ impl Hold {
     }
 }
 
-/// What an answer says of another server.
+/// The words for an answer of another server.
 const OTHER_SERVER: &str = "the slot is gone, or another server answers";
 
-/// What an answer says of another holder.
+/// The words for an answer that names another holder.
 fn held_by(pid: u32, who: Option<String>) -> String {
     let who = who.map(|who| format!(" ({who})")).unwrap_or_default();
     format!("another relay holds the slot: process {pid}{who}")
 }
 
-/// What an answer says of a slot that stands further than the relay left it.
+/// The words for an answer by which the slot stands further than the relay left it.
 fn moved(stands_at: Lsn, left: Lsn) -> String {
     format!("another relay has moved the slot to {stands_at}; this one left it at {left}")
 }

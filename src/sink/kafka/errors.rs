@@ -230,7 +230,7 @@ pub(super) fn of_call(what: &str, error: &KafkaError) -> Failure {
     Failure::new(class, reason, format!("Kafka did not let the relay {what}: {error}"))
 }
 
-/// One of each failure with a remedy, for the review of hints.
+/// An example of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     vec![of_login("no".to_owned())]

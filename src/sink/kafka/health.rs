@@ -32,7 +32,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 /// If brokers answer other questions for so long, and acknowledge no record, they close the connection when records are sent.
 const CLOSED_FOR: Duration = Duration::from_secs(3);
 
-/// What is known of the cluster.
+/// The relay's knowledge of the cluster.
 #[derive(Debug)]
 pub(super) struct ClusterHealth {
     /// The last time when a report came, nothing was in flight, or librdkafka was given the bootstrap servers.

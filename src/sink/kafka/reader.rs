@@ -43,7 +43,7 @@ const MOST_RECORDS: usize = 5_000;
 /// The clients of a reader hold at most this much that was fetched, in KiB.
 const FETCHED_KIB: &str = "16384";
 
-/// What the consumer of records needs beside the settings of other consumers.
+/// The properties that the consumer of records needs beside the settings of other consumers.
 const RECORDS: [(&str, &str); 4] = [
     ("auto.offset.reset", "error"),
     ("enable.partition.eof", "false"),

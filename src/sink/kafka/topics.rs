@@ -31,7 +31,7 @@ const ASK_AGAIN: Duration = Duration::from_mins(5);
 /// The pause between two questions for a topic that its records wait for.
 const ASK_SOON: Duration = Duration::from_millis(250);
 
-/// The same pause once the topic is known not to be on its way. A refused record is sent again as often.
+/// That pause once the topic is known not to be on its way. A refused record is sent again as often.
 const ASK_SELDOM: Duration = Duration::from_secs(1);
 
 /// A topic that is created on demand is there within this time. Before that, no record is refused for its sake.
@@ -95,7 +95,7 @@ struct Denied {
     last: Instant,
 }
 
-/// What the cluster's answer about a topic means.
+/// The meaning of the cluster's answer about a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Confirmed {
     /// It has as many partitions as before, or more.
@@ -106,7 +106,7 @@ pub(super) enum Confirmed {
     Shrunk,
 }
 
-/// What the first one of the records that wait for a topic may expect.
+/// The prospects of the first record among those that wait for a topic.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outlook {
     /// Nothing is known yet.
@@ -269,7 +269,7 @@ impl Topics {
         Some(&denied.failure).filter(|failure| is_sure && failure.class == FailureClass::Topic)
     }
 
-    /// What the first record that waits for the topic may expect. `partition`: the one that it asks for.
+    /// The prospects of the first record that waits for the topic. `partition`: the one that it asks for.
     pub(super) fn outlook(&mut self, number: u32, partition: Option<i32>, now: Instant) -> Outlook {
         let count = self.list.get(number as usize).map_or(0, |topic| topic.count);
         if count == 0 {

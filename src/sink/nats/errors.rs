@@ -435,7 +435,7 @@ impl NoResponders {
     }
 }
 
-/// One of each failure with a remedy, for the review of hints.
+/// An example of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     let RecordOutcome::Refused(other) =

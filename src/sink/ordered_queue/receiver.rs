@@ -340,7 +340,7 @@ impl Receiver {
         }
     }
 
-    /// One of these records, which are under way, is refused, and the destination does not say which: each goes alone, and gets an answer of its
+    /// A record among these, which are under way, is refused, and the destination does not say which: each goes alone, and gets an answer of its
     /// own.
     pub fn send_each_alone(&mut self, taken: &[TakenRecord<RecordIndex>]) {
         self.mark_each_alone(taken);

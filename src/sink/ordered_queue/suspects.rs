@@ -81,7 +81,7 @@ impl Room {
     }
 }
 
-/// What a batch may have now.
+/// The records that a batch may have now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Any records but sole suspects.
@@ -105,7 +105,7 @@ impl Suspects {
         self.records.is_empty() && self.trials.is_empty() && self.unsure.is_empty()
     }
 
-    /// One of these records is the cause of an answer.
+    /// A record among these is the cause of an answer.
     pub(super) fn search(&mut self, numbers: impl ExactSizeIterator<Item = u64>, is_sole: bool) {
         let most = numbers.len().div_ceil(PARTS);
         self.mark(numbers, most, is_sole);
@@ -144,7 +144,7 @@ impl Suspects {
         self.records.get(&number).is_some_and(|suspect| suspect.is_sole)
     }
 
-    /// What the next batch may have. `under_way`: how many records are. `is_due`: whether a sole suspect is the first of a key that may be sent.
+    /// The records that the next batch may have. `under_way`: how many records are. `is_due`: whether a sole suspect is the first of a key that may be sent.
     pub(super) fn turn(&mut self, under_way: u64, is_due: impl FnOnce(&Self) -> bool) -> Turn {
         if under_way == 0 {
             self.is_sole_under_way = false;

@@ -319,7 +319,7 @@ pub(super) fn bad_headers(text: String) -> Failure {
     Failure::new(FailureClass::Row, HEADERS, text)
 }
 
-/// One of each failure with a remedy, for the review of hints.
+/// An example of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     let settings = crate::sink::tests::read_in_test("amqp", "h", &[], |asked| RabbitSettings::read(asked)).unwrap();

@@ -414,7 +414,7 @@ pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
     Some(Server { host: host.to_owned(), port })
 }
 
-/// One of each failure with a remedy, for the review of hints.
+/// An example of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| RedisSettings::read(asked)).unwrap();

@@ -285,7 +285,7 @@ impl RedisSettings {
     }
 }
 
-/// What the hosts of the address are.
+/// The role of the hosts in the address.
 fn topology(servers: Vec<Server>, asked: &Asked<'_>) -> Result<Topology, SettingError> {
     if let Some(name) = asked.property("sentinel") {
         return sentinels(servers, name, asked).map(Topology::Sentinels);

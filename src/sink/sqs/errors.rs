@@ -325,7 +325,7 @@ pub(super) fn of_each<'a>(
     Some(Judged { outcomes, problem, among: None })
 }
 
-/// One of each failure with a remedy, for the review of hints.
+/// An example of each failure with a remedy, for the review of hints.
 #[cfg(test)]
 fn remedied_of(scheme: &str) -> Vec<Failure> {
     let settings =

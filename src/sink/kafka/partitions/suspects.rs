@@ -30,7 +30,7 @@ pub(super) struct Suspects {
     bytes: u64,
     /// The batch's partition.
     at: u32,
-    /// One of them was refused alone.
+    /// A suspect was refused alone.
     found: bool,
     /// The last of them, or a later record, was taken into the present transaction.
     pub(super) passed: bool,

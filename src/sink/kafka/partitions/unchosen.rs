@@ -26,7 +26,7 @@ pub enum Waiting {
 }
 
 impl Partitions {
-    /// What waits in the partition `at`, which is an [`UNCHOSEN`](super::UNCHOSEN) one.
+    /// The records that wait in the partition `at`, which is an [`UNCHOSEN`](super::UNCHOSEN) one.
     pub fn waiting(&self, at: u32) -> Waiting {
         let Some(partition) = self.list.get(at as usize) else { return Waiting::Nothing };
         match (partition.queue.front(), &partition.state) {
