@@ -188,6 +188,14 @@ fn holder(connection: &mut Connection, slot: &str, own: u32) -> Result<(Holder, 
     Ok((Holder::Walsender(pid), who))
 }
 
+/// Asks who holds the slot as a relay does that reads it.
+///
+/// # Errors
+/// The connection broke, or the server does not answer.
+pub fn ask_holder(connection: &mut Connection, slot: &str) -> Result<(), Error> {
+    holder(connection, slot, 0).map(drop)
+}
+
 /// The application and the address of a process, as far as the server shows them to this role.
 fn who(connection: &mut Connection, pid: u32) -> Result<Option<String>, Error> {
     let sql = format!(

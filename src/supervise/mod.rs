@@ -20,6 +20,7 @@ pub(crate) use advice::Surroundings;
 pub(crate) use error::Explained;
 pub(crate) use error::LOGIN_RULE;
 pub use error::{ExitError, ExitKind, REPUBLISH_PAGE, RunCause, RunError};
+pub use holder::ask_holder;
 pub(crate) use publication::{SeenTables, details_now, read_tables, refusals, uncovered};
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;

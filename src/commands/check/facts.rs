@@ -4,6 +4,7 @@
 //! only; a question that might take long is bounded by the server.
 //! Specification: PostgreSQL manual, chapters 53 "System Catalogs" and 54 "System Views".
 
+use super::asking::{self, Asking};
 use super::service::{MARKS, Service};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::output::COUNT_LIMIT;
@@ -14,7 +15,6 @@ use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
 use crate::pg::shape::{Shape, shape};
 use crate::pg::slot_sighting::{self, Sighting};
-use crate::pg::source::Source;
 use crate::pg::table_tree::TreeTable;
 use crate::pg::{self, Connection, Purpose, identifier, literal};
 use crate::pgoutput::{PublishedTable, RelationColumn};
@@ -44,8 +44,8 @@ pub(super) struct Facts {
     pub(super) unencrypted: Option<String>,
     /// The server.
     pub(super) server: ServerFacts,
-    /// Whether a replication connection can be had: then, the cluster's system identifier.
-    pub(super) replication: Result<String, pg::Error>,
+    /// Whether a replication connection can be had: then, the cluster's system identifier, and whether another one can be had beside it.
+    pub(super) replication: Result<(String, Asking), pg::Error>,
     /// The publication; `None`: there is none.
     pub(super) publication: Option<PublicationFacts>,
     /// The slot; `None`: there is none.
@@ -227,7 +227,6 @@ pub(super) struct RowFacts {
 pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::Error> {
     let mut connection = Connection::open(&config.source, Purpose::Control)?;
     let server = server_facts(&mut connection)?;
-    let replication = replication(&config.source);
     let publication = match server::publication(&mut connection, &config.publication)? {
         Some(row) => {
             Some(PublicationFacts { row, mark: catalog::publication_mark(&mut connection, &config.publication)? })
@@ -235,6 +234,8 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
         None => None,
     };
     let slot = slot_facts(&mut connection, &config.slot)?;
+    let is_read = slot.as_ref().is_some_and(|found| found.slot.row.active);
+    let replication = asking::replication(&config.source, &config.slot, is_read);
     let comment = publication.as_ref().and_then(|found| found.mark.comment.as_deref());
     let sighting = slot.as_ref().and_then(|slot| slot.sighting.as_ref());
     let is_marked = sighting.is_some_and(|now| agrees(&config.publication, &config.slot, comment, now).is_ok());
@@ -279,12 +280,6 @@ fn or_none<T: Default>(answer: Result<T, pg::Error>) -> Result<T, pg::Error> {
         Err(pg::Error::Server { .. }) => Ok(T::default()),
         answer => answer,
     }
-}
-
-/// Opens one, as `run` does, and asks what only a walsender answers.
-fn replication(source: &Source) -> Result<String, pg::Error> {
-    let mut connection = Connection::open(source, Purpose::Replication)?;
-    server::identify_system(&mut connection).map(|system| system.system_identifier)
 }
 
 fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {

@@ -9,6 +9,7 @@
 //! In: the settings of a `run`. Out: findings, on `out`; an error when one of them stands in the way. What is gathered and what is
 //! judged are apart: judging is pure. Changes nothing. With one side away the other is looked at all the same.
 
+mod asking;
 mod facts;
 mod partitions;
 mod postgres;
@@ -74,7 +75,7 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
     let (kind, client) = (config.destination.kind(), format!("walrelay/{}", config.slot));
     report.kind = (kind.name, kind.title);
     report.destination = config.destination.address();
-    let system = facts.as_ref().and_then(|facts| facts.replication.as_ref().ok());
+    let system = facts.as_ref().and_then(|facts| facts.replication.as_ref().ok()).map(|(system, _)| system);
     let id = system.map(|system| transactional_id(system, &config.slot));
     report.findings.extend(config.destination.check(&Wanted {
         client: &client,

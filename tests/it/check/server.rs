@@ -106,6 +106,23 @@ fn a_managed_service_gets_its_own_fix() {
     assert!(fix.starts_with("aws rds modify-db-parameter-group") && fix.contains("ParameterValue=51200,"), "{fix}");
 }
 
+#[test]
+fn without_a_walsender_beside_the_stream_the_other_way_to_ask_for_the_holder_is_named() {
+    let settings = vec![("max_wal_senders".to_owned(), "1".to_owned())];
+    let mut server = Postgres::start(&postgres::Options { settings, ..postgres::Options::default() }).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(GOOD, "outbox");
+    let fix = check(&lane, &[]).level("slot_holder", "warn", &["53300", "over an ordinary connection"]);
+    lane.sql(&fix.split(" -- ").next().unwrap().replace("'11'", "'2'"));
+    server.restart(Mode::Fast).unwrap();
+    check(&lane, &[]).level("slot_holder", "ok", &[]);
+    // The stream is there: nothing has to stand in for it. Besides, a relay that begins asks by itself.
+    let _relay = lane.streaming(&[]);
+    let sql = "SELECT count(*) = 1 FROM pg_stat_activity WHERE backend_type = 'walsender'";
+    let mut client = lane.connect();
+    wait_until(LONG, "a walsender to be free", || Ok(client.query_one(sql, &[])?.get(0))).unwrap();
+    check(&lane, &[]).level("slot_holder", "ok", &[]);
+}
+
 /// Stands in front of a server and does what PgBouncer before 1.23 does: ordinary sessions pass, replication is refused at start-up.
 fn pgbouncer(target: u16) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

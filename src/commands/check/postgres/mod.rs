@@ -2,6 +2,7 @@
 //!
 //! In: [`Facts`] and the settings. Out: findings. Pure. Where `run` has a word for it, it is `run`'s.
 
+use super::asking::Asking;
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::service::replication_fix;
 use crate::check_finding::{Finding, Side};
@@ -10,8 +11,9 @@ use crate::commands::run;
 use crate::outbox::OnUpdate;
 use crate::pg::catalog;
 use crate::pg::pooler::Pooler;
-use crate::pg::{self, identifier, literal, marker};
+use crate::pg::{self, identifier, literal, marker, sqlstate};
 use crate::remedy::{Command, Remedy};
+use crate::sink::destination::Delivery;
 use crate::supervise::coverage::published_names;
 use crate::supervise::{REPUBLISH_PAGE, RunError, agrees, chain, check_slot};
 use std::time::Duration;
@@ -65,6 +67,7 @@ pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> 
     found.extend(recovery(server));
     found.push(wal_level(server));
     found.push(replication(config, facts));
+    found.extend(slot_holder(config, facts));
     found.extend(slots(facts));
     found.extend(walsenders(facts));
     found.extend(publication(config, facts));
@@ -149,6 +152,41 @@ fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
             &config.source.dbname,
             error,
         )),
+    }
+}
+
+/// Whether the relay could ask who holds its slot. With exactly once it does not: the destination fences another relay.
+fn slot_holder(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
+    let Ok((_, Asking { beside_stream, ordinary })) = &facts.replication else { return None };
+    if config.delivery != Delivery::AtLeastOnce {
+        return None;
+    }
+    let refused = |way: &str, error| format!("{way} is refused: {}", chain(error));
+    let beside = |error| refused("a replication connection beside the relay's stream", error);
+    let second = |error| refused("one more ordinary connection", error);
+    let warn = |text: String| SIDE.warn("slot_holder", text);
+    let waits =
+        "until its records are acknowledged, a relay sends nothing whose slot another may hold, and asks who does";
+    Some(match (beside_stream, ordinary) {
+        (Ok(()), Ok(())) => SIDE.ok("slot_holder", "who holds the slot can be asked beside the stream"),
+        (Err(error), Ok(())) => warn(beside(error))
+            .why(format!("{waits}: over an ordinary connection, once a second, each with a log-in"))
+            .with_fix(connection_fix(config, facts, "max_wal_senders", error)),
+        (Ok(()), Err(error)) => warn(second(error))
+            .why("the relay could not ask once max_wal_senders are in use, nor note a skipped row")
+            .with_fix(connection_fix(config, facts, "max_connections", error)),
+        (Err(error), Err(other)) => warn(format!("{}; {}", beside(error), second(other)))
+            .why(format!("{waits}: it could not, and would wait"))
+            .with_fix(connection_fix(config, facts, "max_wal_senders", error)),
+    })
+}
+
+/// What lets one more connection in. `limit`: the setting that bounds how many there may be.
+fn connection_fix(config: &run::RunRequest, facts: &Facts, limit: &str, error: &pg::Error) -> String {
+    let (service, user) = (facts.server.service, &config.source.user);
+    match (error.code(), facts.server.number(limit)) {
+        (Some(sqlstate::TOO_MANY_CONNECTIONS), Some(most)) => service.parameter(limit, &(most + 10).to_string(), true),
+        (_, _) => replication_fix(service, user, &config.source.dbname, error),
     }
 }
 

@@ -58,7 +58,7 @@ fn facts() -> Facts {
         host: "db:5432".to_owned(),
         unencrypted: None,
         server,
-        replication: Ok("7".to_owned()),
+        replication: Ok(("7".to_owned(), Asking { beside_stream: Ok(()), ordinary: Ok(()) })),
         publication: Some(PublicationFacts { row: publication, mark: PublicationMark::default() }),
         slot: Some(SlotFacts { slot: slot_row(), reader: None, sighting: None, spilled_bytes: 0, unread_for: None }),
         tables: Vec::new(),
@@ -227,6 +227,29 @@ fn a_refusal_to_replicate_is_never_taken_from_the_roles_attributes() {
         facts.replication = Err(answer("42501", "permission denied"));
     };
     check(of_amazon, "replication", Level::Fail, "GRANT rds_replication TO \"app\";");
+}
+
+#[test]
+fn each_way_to_ask_for_the_holder_that_is_refused_has_its_fix() {
+    let full = || Err(answer("53300", "too many"));
+    let asking = |beside_stream, ordinary| {
+        move |facts: &mut Facts| facts.replication = Ok(("7".to_owned(), Asking { beside_stream, ordinary }))
+    };
+    let (warn, senders) = (Level::Warn, "SET max_wal_senders = '20'");
+    check(asking(full(), Ok(())), "slot_holder", warn, senders);
+    check(asking(full(), full()), "slot_holder", warn, senders);
+    let connections = |facts: &mut Facts| {
+        set("max_connections", "100")(facts);
+        asking(Ok(()), full())(facts);
+    };
+    check(connections, "slot_holder", warn, "SET max_connections = '110'");
+    let rule = Err(answer("28000", "no pg_hba.conf entry"));
+    check(asking(Ok(()), rule), "slot_holder", warn, "a line in pg_hba.conf");
+    let mut facts = facts();
+    asking(full(), full())(&mut facts);
+    let exactly_once = config(&["--message-prefix", "outbox", "--delivery", "exactly-once"]);
+    let found = findings(&exactly_once, &facts);
+    assert!(found.iter().all(|finding| finding.check != "slot_holder"), "{found:#?}");
 }
 
 #[test]
