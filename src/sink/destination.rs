@@ -328,6 +328,8 @@ pub enum RecordTimes {
         /// How long nobody has read the slot: rows may have waited as long. `None`: it is not known, or a relay reads it.
         unread_for: Option<Duration>,
     },
+    /// Those of old rows that are published now, of which the oldest one is so old.
+    OfOldRows(Duration),
 }
 
 impl<'a> Wanted<'a> {

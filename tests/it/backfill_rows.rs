@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
@@ -177,4 +178,29 @@ fn in_debeziums_form_an_existing_row_is_the_record_that_the_relay_makes_of_its_t
     assert_eq!(records.len(), 10);
     assert!((1..=5).all(|id| form(id) == form(id + 100)), "{records:?}");
     assert!(form(1).1.iter().any(|(name, value)| name == "h" && value.is_some()), "{records:?}");
+}
+
+#[test]
+fn topics_that_delete_old_records_by_their_times_are_named_before_the_first_record() {
+    let lane = with_old(&format!(
+        "{}; {}; ALTER TABLE outbox ADD COLUMN at timestamptz DEFAULT now(); UPDATE outbox SET at = now() - interval '3 days' WHERE id = '7'",
+        OUTBOX,
+        rows(1, 20)
+    ));
+    let topic = lane.topic("order");
+    shared_kafka().unwrap().create_topic(&topic, 1, &[("retention.ms", "86400000")]).unwrap();
+    let warned = |text: &str| {
+        let at = |said: &str| text.find(said);
+        let warning = at(&format!(
+            "{topic} keeps records for 24 h from the rows' own times (--timestamp), and the oldest row is 3 d old"
+        ));
+        warning.is_some_and(|warning| warning < at("backfill begins").unwrap() && text.contains("retention.ms="))
+    };
+    let text = fill(&lane, &["--timestamp", "at"]);
+    assert!(warned(&text), "{text}");
+    // Only the row that is older is, and others are not asked about.
+    for flags in [&["--timestamp", "at", "--where", "id <> '7'"][..], &["--timestamp", "commit"], &[]] {
+        let text = fill(&lane, &[flags, &["--again"]].concat());
+        assert!(!text.contains("own times"), "{flags:?}: {text}");
+    }
 }

@@ -16,6 +16,7 @@ mod parts;
 mod proof;
 mod reader;
 mod resume;
+mod times;
 
 use super::error::CommandError;
 use super::outbox_place::{OutboxPlace, confirmed};
@@ -26,7 +27,7 @@ use super::setup::{self, Held};
 use super::shards;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{Outbox, TableName, Timestamp};
+use crate::outbox::{Outbox, TableName};
 use crate::pg::backfill_progress::{self, BackfillProgress};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::pgoutput::PublishedTable;
@@ -178,15 +179,7 @@ impl Job {
                 "existing rows are published at least once, outside transactions; consumers see them at once"
             );
         }
-        if run.mapping.timestamp != Timestamp::Send
-            && let Some(limit) = run.destination.deletes_by_time()
-        {
-            tracing::warn!(
-                limit,
-                hint = "--timestamp send",
-                "records get the rows' own times; those older than the limit may be deleted before a consumer reads them"
-            );
-        }
+        times::warn_of_deletion(run, &self.asked, &self.parts);
         let mut sink = run::open(run, &format!("walrelay/{}/backfill", run.slot), Delivery::AtLeastOnce)?;
         run::probe(&mut sink, kind)?;
         let metrics = Metrics::new(&run.slot, &run.publication, Instant::now());

@@ -152,7 +152,7 @@ pub(super) struct SlotFacts {
     pub(super) sighting: Option<Sighting>,
     /// Bytes that decoding has written to disk for it, since its statistics began.
     pub(super) spilled_bytes: u64,
-    /// How long nobody has read it. `None`: somebody does, or the server does not know, as before version 17.
+    /// How long nobody has read it; before version 17, how old its unread WAL is at least. `None`: somebody reads it, or it is not to be seen.
     pub(super) unread_for: Option<Duration>,
 }
 
@@ -360,8 +360,25 @@ fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFact
     ));
     let spilled_bytes = or_none(spilled)?.first().and_then(|row| row.parse(0)).unwrap_or_default();
     let sighting = or_none(slot_sighting::sight(connection, name))?;
-    let unread_for = or_none(server::free_slot(connection, name))?.and_then(|free| free.released_ago);
+    let unread_for = match or_none(server::free_slot(connection, name))? {
+        Some(free) if free.released_ago.is_none() => or_none(written_ago(connection, name))?,
+        free => free.and_then(|free| free.released_ago),
+    };
     Ok(Some(SlotFacts { slot, reader, sighting, spilled_bytes, unread_for }))
+}
+
+/// How long ago the WAL that the slot has not confirmed began to be written, at least: its file was changed last then. Servers before 17
+/// do not know when a slot was released. `None`: the role may not list the files (`pg_monitor`), or the server is a standby.
+fn written_ago(connection: &mut Connection, name: &str) -> Result<Option<Duration>, pg::Error> {
+    let rows = connection.query(&format!(
+        "SELECT floor(extract(epoch FROM pg_catalog.clock_timestamp() - f.modification))::bigint
+           FROM pg_catalog.pg_replication_slots AS s
+           JOIN pg_catalog.pg_ls_waldir() AS f ON f.name = pg_catalog.pg_walfile_name(s.confirmed_flush_lsn)
+          WHERE s.slot_name = {} AND NOT pg_catalog.pg_is_in_recovery()",
+        literal(name)
+    ))?;
+    let seconds: Option<i64> = rows.first().and_then(|row| row.parse(0));
+    Ok(seconds.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0))))
 }
 
 fn table_facts(

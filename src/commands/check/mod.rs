@@ -24,7 +24,7 @@ mod trees;
 
 use super::error::CommandError;
 use super::run;
-use crate::check_finding::Level;
+use crate::check_finding::{Finding, Level};
 use crate::outbox::{Outbox, Timestamp};
 use crate::pg::Connection;
 use crate::relay::BadRowAction;
@@ -35,6 +35,7 @@ use crate::sink::destination::{Delivery, RecordTimes, Wanted};
 use facts::Facts;
 pub use report::{CheckReport, TableReport};
 use std::io::Write;
+use std::time::Duration;
 use tables::Tables;
 
 /// The settings to check.
@@ -68,6 +69,13 @@ pub fn check(request: &CheckRequest, out: &mut dyn Write, typed: &TypedFlags) ->
 /// # Errors
 /// The settings are wrong.
 pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
+    let (mut report, tables) = look(config, None)?;
+    report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
+    Ok(report)
+}
+
+/// All but the schema registry. `oldest`: the age of the oldest row, if old rows are published.
+fn look(config: &run::RunRequest, oldest: Option<Duration>) -> Result<(CheckReport, Tables), CommandError> {
     let outbox = Outbox::new(config.mapping.clone(), config.tables.clone())?;
     let mut outbox = outbox.with_patterns(config.table_patterns.clone());
     let (mut report, mut tables, facts) = of_postgres(config, &mut outbox);
@@ -87,17 +95,26 @@ pub fn report(config: &run::RunRequest) -> Result<CheckReport, CommandError> {
         exactly_once: (config.delivery != Delivery::AtLeastOnce).then_some(id.as_deref()),
         one_replica: config.delivery == Delivery::ExactlyOnce { one_replica: true },
         was_read: facts.as_ref().is_some_and(|facts| facts.was_read(&config.slot)),
-        times: record_times(config, facts.as_ref()),
+        times: record_times(config, facts.as_ref(), oldest),
     }));
-    report.findings.extend(registry::findings(config, tables.topics.iter().map(String::as_str)));
-    Ok(report)
+    Ok((report, tables))
 }
 
-/// Which times the records have.
-fn record_times(config: &run::RunRequest, facts: Option<&Facts>) -> RecordTimes {
-    match config.mapping.timestamp {
-        Timestamp::Send => RecordTimes::Sent,
-        Timestamp::Commit | Timestamp::Column(_) => {
+/// The topics of the latest rows, or of all, that delete records by their times: what they would do to rows of which the oldest one is so old.
+///
+/// # Errors
+/// The settings are wrong.
+pub fn retention(config: &run::RunRequest, oldest: Duration) -> Result<Vec<Finding>, CommandError> {
+    let (report, _) = look(config, Some(oldest))?;
+    Ok(report.findings.into_iter().filter(|finding| finding.check == "retention").collect())
+}
+
+/// Which times the records have. `oldest`: the age of the oldest row, if old rows are published.
+fn record_times(config: &run::RunRequest, facts: Option<&Facts>, oldest: Option<Duration>) -> RecordTimes {
+    match (&config.mapping.timestamp, oldest) {
+        (Timestamp::Send, _) => RecordTimes::Sent,
+        (Timestamp::Commit | Timestamp::Column(_), Some(oldest)) => RecordTimes::OfOldRows(oldest),
+        (Timestamp::Commit | Timestamp::Column(_), None) => {
             RecordTimes::OfRows { unread_for: facts.and_then(|facts| facts.slot.as_ref()?.unread_for) }
         }
     }

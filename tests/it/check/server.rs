@@ -8,7 +8,7 @@ use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::postgres::{self, Mode, Postgres, shared_postgres};
 use walrelay_dev::process::wait_until;
 
-use super::{GOOD, check, fixed_by_sql, good};
+use super::{GOOD, ROW, check, fixed_by_sql, good};
 use crate::lane::{LONG, Lane};
 
 /// A server whose settings each bite, and that Amazon's settings name.
@@ -104,6 +104,23 @@ fn a_managed_service_gets_its_own_fix() {
     assert_eq!(found.level("replication", "fail", &[]), "GRANT rds_replication TO \"app\";");
     let fix = found.level("slot_wal_limit", "warn", &[]);
     assert!(fix.starts_with("aws rds modify-db-parameter-group") && fix.contains("ParameterValue=51200,"), "{fix}");
+}
+
+/// Servers before 17 do not keep the time since when nobody reads a slot.
+#[test]
+fn before_17_the_wal_that_the_slot_needs_says_for_how_long_rows_have_waited() {
+    let server = Postgres::with(16, &[]).unwrap();
+    let lane = Lane::on(&server, shared_kafka().unwrap()).furnish(GOOD, "outbox");
+    shared_kafka().unwrap().create_topic(&lane.topic("order"), 1, &[("retention.ms", "86400000")]).unwrap();
+    lane.sql(ROW);
+    check(&lane, &["--timestamp=commit"]).level("retention", "ok", &["24 h"]);
+    // The file is not written any more, and was written days ago.
+    lane.sql("SELECT pg_switch_wal()");
+    lane.sql(
+        "DO $$ BEGIN EXECUTE format('COPY (SELECT 1) TO PROGRAM %L', 'cat > /dev/null; touch -d \"3 days ago\" pg_wal/'
+           || (SELECT pg_walfile_name(confirmed_flush_lsn) FROM pg_replication_slots)); END $$",
+    );
+    check(&lane, &["--timestamp=commit"]).level("retention", "warn", &["nobody has read the slot for 3 d"]);
 }
 
 #[test]

@@ -136,6 +136,13 @@ impl Part {
         format!("SELECT count(*) FROM {} WHERE {wanted}{behind}", self.from())
     }
 
+    /// The query for the age of the oldest row in seconds. It may read rows that a slot carries. `time`: a row's, as SQL.
+    pub(super) fn oldest(&self, asked: &PageSettings, time: &str) -> String {
+        let wanted = self.wanted(asked, "true".to_owned());
+        let age = format!("extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.min({time}))");
+        format!("SELECT floor({age})::bigint FROM {} WHERE {wanted}", self.from())
+    }
+
     /// The query for the planner's estimate. It leaves out the condition about slots, of which the planner knows nothing.
     pub(super) fn explain(&self, asked: &PageSettings) -> String {
         let wanted = self.wanted(asked, "true".to_owned());

@@ -21,27 +21,34 @@ const DEFAULT_RETENTIONS: [(&str, u64); 3] =
 impl Check<'_> {
     /// The findings about topics that keep records for a limited time.
     pub(super) fn retention(&self) -> Vec<Finding> {
-        let RecordTimes::OfRows { unread_for } = self.wanted.times else { return Vec::new() };
+        let waited = match self.wanted.times {
+            RecordTimes::Sent => return Vec::new(),
+            RecordTimes::OfRows { unread_for } => {
+                unread_for.map(|age| (age, format!("nobody has read the slot for {}", words(age))))
+            }
+            RecordTimes::OfOldRows(age) => Some((age, format!("the oldest row is {} old", words(age)))),
+        };
         let of_topic = |name: &String| {
             let settings = self.cluster.topics.get(name).map(|topic| &topic.settings);
             let kept = settings.map_or_else(|| default_retention(&self.cluster.settings), retention)?;
-            Some(self.kept_for(name, kept, unread_for, settings.is_some()))
+            Some(self.kept_for(name, kept, waited.as_ref(), settings.is_some()))
         };
         self.wanted.topics.iter().filter_map(of_topic).collect()
     }
 
-    fn kept_for(&self, name: &str, kept: Duration, unread_for: Option<Duration>, exists: bool) -> Finding {
+    /// `waited`: how old rows may be, and why.
+    fn kept_for(&self, name: &str, kept: Duration, waited: Option<&(Duration, String)>, exists: bool) -> Finding {
         let text = format!("{name} keeps records for {} from the rows' own times (--timestamp)", words(kept));
-        let Some(unread_for) = unread_for.filter(|unread_for| *unread_for >= kept) else {
+        let Some((age, why)) = waited.filter(|(age, _)| *age >= kept) else {
             let why = "a row that waits for longer is deleted there before a consumer reads it";
             return SIDE.ok("retention", text).why(why);
         };
-        let found = SIDE.warn("retention", format!("{text}, and nobody has read the slot for {}", words(unread_for)));
-        let found =
-            found.why("Kafka may delete the records of rows that have waited since then before a consumer reads them");
+        let found = SIDE
+            .warn("retention", format!("{text}, and {why}"))
+            .why("Kafka may delete the records of rows that are older before a consumer reads them");
         let send = Command::new("run").set("--timestamp", "send");
         if exists {
-            let millis = (unread_for * 2).as_millis();
+            let millis = (*age * 2).as_millis();
             found.with_fix(format!("{send}; or: {}", alter(self.settings, name, RETENTION, millis)))
         } else {
             found.with_fix(send)

@@ -111,6 +111,9 @@ fn a_retention_counts_where_records_have_the_rows_own_times() {
         assert_eq!(found(&[], &keeps(&[]), &of_rows(unread_for)), []);
     }
     assert_eq!(found(&[], &keeps(&[]), &seen(&["orders"], 0)), []);
+    let old = |age| Seen { times: Some(RecordTimes::OfOldRows(age)), ..seen(&["orders"], 0) };
+    check(&keeps(&[]), &old(HOUR * 2), "retention", Level::Warn, "retention.ms=");
+    assert_eq!(found(&[], &keeps(&[]), &old(HOUR / 2)), []);
     // None of these deletes by the records' times.
     for more in [("cleanup.policy", "compact"), ("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")] {
         assert_eq!(found(&[], &keeps(&[more]), &of_rows(Some(HOUR * 2))), [], "{more:?}");
