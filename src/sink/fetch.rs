@@ -5,6 +5,9 @@
 //!
 //! Invariant: a request is over within [`WITHIN`], and no answer's body is larger than [`LARGEST`].
 
+use super::fetch_tls::TlsConnector;
+use crate::tls::{self, NameRule, Roots, Verifier};
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::{self, PemObject as _};
 use std::io;
@@ -12,7 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use ureq::http::Uri;
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
+use ureq::unversioned::transport::{Connector as _, TcpConnector};
 
 /// How long a whole request may take.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -40,17 +44,21 @@ pub(crate) fn is_address(text: &str) -> bool {
 /// # Errors
 /// Nobody answers in time, or the answer is no HTTP.
 pub(crate) fn get(url: &str, headers: &[(&str, &str)], ca: Option<&Path>) -> io::Result<Answer> {
-    let mut config = ureq::Agent::config_builder()
+    let config = ureq::Agent::config_builder()
         .proxy(None)
         .max_redirects(0)
         .max_idle_connections(0)
         .http_status_as_error(false)
         .timeout_global(Some(WITHIN))
-        .user_agent("walrelay");
-    if url.starts_with("https:") {
-        config = config.tls_config(trusting(ca)?);
-    }
-    let mut request = config.build().new_agent().get(url);
+        .user_agent("walrelay")
+        .build();
+    let agent = if url.starts_with("https:") {
+        let connector = TcpConnector::default().chain(TlsConnector(Arc::new(trusting(ca)?)));
+        ureq::Agent::with_parts(config, connector, DefaultResolver::default())
+    } else {
+        config.new_agent()
+    };
+    let mut request = agent.get(url);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -62,21 +70,22 @@ pub(crate) fn get(url: &str, headers: &[(&str, &str)], ca: Option<&Path>) -> io:
     answer.map_err(|error| if timed_out(&error) { io::ErrorKind::TimedOut.into() } else { error.into_io() })
 }
 
-fn trusting(ca: Option<&Path>) -> io::Result<TlsConfig> {
-    let trusted = match ca {
-        Some(path) => authorities(path)?,
-        None => rustls_native_certs::load_native_certs().certs,
+fn trusting(ca: Option<&Path>) -> io::Result<ClientConfig> {
+    let roots = match ca {
+        Some(path) => Roots::of(authorities(path)?).map_err(|error| unusable(path, &error))?,
+        None => Roots::of_machine(),
     };
-    let trusted = trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect();
-    let provider = crate::tls::provider();
-    let config = TlsConfig::builder().root_certs(RootCerts::Specific(Arc::new(trusted)));
-    Ok(config.unversioned_rustls_crypto_provider(provider).build())
+    let verifier = Verifier::new(Some(roots), NameRule::AlternativeNames);
+    tls::client_config(verifier, None).map_err(io::Error::other)
 }
 
 fn authorities(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
-    let unusable =
-        |error: pem::Error| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()));
+    let unusable = |error: pem::Error| unusable(path, &error);
     CertificateDer::pem_file_iter(path).map_err(unusable)?.map(|found| found.map_err(unusable)).collect()
+}
+
+fn unusable(path: &Path, error: &dyn std::fmt::Display) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
@@ -194,12 +203,23 @@ mod tests {
     #[test]
     fn over_tls_the_authority_of_a_file_is_trusted_and_no_other() {
         let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        check_trust(&own.cert.pem(), &own.signing_key.serialize_pem());
+    }
+
+    /// As `openssl req -x509` makes it: it says of itself that it is an authority.
+    #[test]
+    fn over_tls_a_certificate_that_signed_itself_is_trusted_if_the_file_has_it_and_a_key_on_p521_is_taken() {
+        check_trust(include_str!("../tls/test_data/p521.crt"), include_str!("../tls/test_data/p521.key"));
+    }
+
+    /// A server that shows this certificate is trusted if a file has it, and not otherwise.
+    fn check_trust(certificate: &str, key: &str) {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), own.cert.pem()).unwrap();
-        let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = config.with_no_client_auth().with_single_cert(vec![own.cert.der().clone()], key).unwrap();
+        std::fs::write(file.path(), certificate).unwrap();
+        let certificate = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions();
+        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
         let config = Arc::new(config);
         for ca in [Some(file.path()), None] {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();

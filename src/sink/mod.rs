@@ -10,6 +10,7 @@ mod aws;
 pub mod dead_letter;
 pub mod destination;
 pub(crate) mod fetch;
+mod fetch_tls;
 pub mod hold;
 #[cfg(feature = "kafka")]
 pub mod kafka;
