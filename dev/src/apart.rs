@@ -69,6 +69,11 @@ impl Apart {
         format!("{}.1", self.net)
     }
 
+    /// The other side's address.
+    pub fn far_address(&self) -> String {
+        format!("{}.2", self.net)
+    }
+
     /// A program on the other side: what to start, and its first arguments.
     pub fn inside(&self, program: &Path) -> (PathBuf, Vec<OsString>) {
         let words = ["netns", "exec", &self.name].map(OsString::from);

@@ -41,6 +41,14 @@ impl Cluster {
     /// # Errors
     /// They cannot be brought, or do not start; the message carries the end of a log.
     pub fn start(count: u16, common: &Options) -> Result<Self> {
+        Self::start_each(count, |_| common.clone())
+    }
+
+    /// The same, each with options of its own, by its id from 1.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start_each(count: u16, own: impl Fn(u16) -> Options) -> Result<Self> {
         let controllers = (0..count).map(|_| run_dir::free_port()).collect::<Result<Vec<_>>>()?;
         let taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
         let second_taps = (0..count).map(|_| Tap::listen()).collect::<Result<Vec<_>>>()?;
@@ -49,7 +57,7 @@ impl Cluster {
             advertise_through: Some(tap.port()),
             advertise_second: Some(second.port()),
             member: Some(Member { id, controllers: controllers.clone(), cluster: cluster.clone() }),
-            ..common.clone()
+            ..own(id)
         });
         let starting: Vec<_> = options.map(|options| thread::spawn(move || launched(&options))).collect();
         let mut brokers = Vec::new();

@@ -1,8 +1,13 @@
 //! A second relay on the same slot.
 
+use std::time::Duration;
+
+use walrelay_dev::apart::Apart;
+use walrelay_dev::cluster::Cluster;
 use walrelay_dev::kafka::{self, Kafka, shared_kafka};
 use walrelay_dev::postgres::shared_postgres;
 use walrelay_dev::process::wait_until;
+use walrelay_dev::settings;
 use walrelay_dev::tap::Tap;
 
 use crate::lane::{LONG, Lane, OUTBOX, wait_events};
@@ -130,4 +135,64 @@ fn rows_that_wait_in_postgres_have_an_age_though_nothing_is_received() {
     active.signal(rustix::process::Signal::CONT).unwrap();
     wait_until(LONG, "no row to wait", || Ok(age()? == Some(0.0))).unwrap();
     lane.wait_confirmed();
+}
+
+/// Two brokers, of which the second one advertises to a waiting relay an address that answers nothing, not even with a refusal. What the relay needs
+/// is on the first one. How long it took to stream past the dead broker, and with both.
+#[track_caller]
+fn check_takeover_past_a_dead_broker(more: &[&str], topics: &[&str]) -> [Duration; 2] {
+    let apart = Apart::make().unwrap();
+    apart.cut().unwrap();
+    let dead = format!("PLAINTEXT://127.0.0.1:{{port}},TAPPED://{}:9092,SECOND://127.0.0.1:1", apart.far_address());
+    let cluster = Cluster::start_each(2, |id| kafka::Options {
+        properties: settings(&[("min.insync.replicas", "1"), ("advertised.listeners", &dead)][..usize::from(id)]),
+        ..kafka::Options::default()
+    })
+    .unwrap();
+    let mut lane = Lane::on(shared_postgres().unwrap(), &cluster.brokers()[0]).furnish(OUTBOX, "outbox");
+    lane.client = cluster.client_config();
+    for topic in topics.iter().map(|&topic| topic.to_owned()).chain([lane.topic("order")]) {
+        let mut create = cluster.brokers()[0].tool("org.apache.kafka.tools.TopicCommand");
+        create.args(["--bootstrap-server", &cluster.plain_brokers(), "--create", "--topic", &topic]);
+        create.args(["--replica-assignment", "1", "--config", "cleanup.policy=compact"]);
+        let output = create.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+    lane.brokers = cluster.plain_brokers();
+    let mut active = lane.streaming(more);
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    assert_eq!(lane.ids("order"), ["1"]);
+    // The first one takes over past the dead broker, and the second one with both, to compare.
+    let places = [("2", cluster.taps()[0].address()), ("3", cluster.plain_brokers())];
+    let took = places.map(|(id, brokers)| {
+        lane.brokers = brokers;
+        let mut waiting = lane.relay(more);
+        let waits = |status: serde_json::Value| {
+            status["state"] == "waiting-for-slot" && status["uptime_seconds"].as_f64() > Some(10.0)
+        };
+        wait_until(LONG, "it to have waited", || Ok(waiting.status().is_ok_and(waits)))
+            .unwrap_or_else(|error| panic!("{error}: {}", waiting.log()));
+        assert_eq!(active.terminate(LONG).unwrap().code, 0, "{}", active.log());
+        let took = waiting.wait_streaming(LONG).unwrap();
+        lane.sql(&format!("INSERT INTO outbox VALUES ('{id}', 'order', 'k', 't', '1')"));
+        lane.wait_confirmed();
+        active = waiting;
+        took
+    });
+    assert_eq!(lane.ids("order"), ["1", "2", "3"], "{}", active.log());
+    assert_eq!(active.terminate(LONG).unwrap().code, 0, "{}", active.log());
+    took
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_waiting_relay_takes_over_past_a_broker_whose_address_drops_packets() {
+    println!("{:?}", check_takeover_past_a_dead_broker(&[], &[]));
+}
+
+#[test]
+#[ignore = "slow"]
+fn a_waiting_relay_with_exactly_once_takes_over_past_a_broker_whose_address_drops_packets() {
+    let needed = ["__transaction_state", "walrelay.progress"];
+    println!("{:?}", check_takeover_past_a_dead_broker(&["--delivery=exactly-once", "--accept-one-replica"], &needed));
 }
