@@ -93,7 +93,7 @@ pub struct NextRow {
     pub position: Position,
     /// Its transaction was begun.
     pub is_begun: bool,
-    /// Its table, if the server has announced the table right before the row.
+    /// Its table, if the server has announced the table right before the row, or no other table on that connection.
     pub table: Option<String>,
 }
 
@@ -307,9 +307,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.transaction.stream_began(now);
         loop {
             if let Err(ended) = self.turn(upstream, &mut session) {
-                let is_next = |(table, next)| (session.position() == Some(next)).then_some(table);
-                let table = session.announced.and_then(is_next);
-                self.next_table = table.and_then(|table| self.refusals.table(table)).map(str::to_owned);
+                let next = session.position();
+                let its = session.announced.filter(|seen| next.is_some() && (seen.is_only || seen.next == next));
+                self.next_table = its.and_then(|seen| self.refusals.table(seen.table)).map(str::to_owned);
                 let ended = session.explained(ended, self.clock.now());
                 self.transaction.stream_ended(self.clock.now());
                 self.show(Some(&session), true);

@@ -18,6 +18,16 @@ use std::time::{Duration, Instant};
 const STANDBY_HINT: &str =
     "start the standby; or, if it is gone for good, take its slot out of synchronized_standby_slots and reload";
 
+/// A table that the server has announced.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Announced {
+    pub(super) table: RelationId,
+    /// The row that was to come next then.
+    pub(super) next: Option<Position>,
+    /// The server has announced no other table on this connection.
+    pub(super) is_only: bool,
+}
+
 /// The state of one connection.
 pub(super) struct Session {
     pub(super) feedback: Feedback,
@@ -31,8 +41,8 @@ pub(super) struct Session {
     pub(super) began: Lsn,
     /// The highest position that the server has sent.
     pub(super) received: Lsn,
-    /// The table that the server announced last, and the row that was to come next then.
-    pub(super) announced: Option<(RelationId, Position)>,
+    /// The table that the server announced last.
+    pub(super) announced: Option<Announced>,
     /// The reason for which the sink does not take the next record.
     pub(super) blocked: Option<Obstacle>,
     /// The row or table that ends the stream once everything before it is delivered.

@@ -8,7 +8,7 @@
 
 use super::obstacle::Obstacle;
 use super::rows::Change;
-use super::session::{Ending, FrameStep, Open, Session, Turn, WaitCause, disconnected};
+use super::session::{Announced, Ending, FrameStep, Open, Session, Turn, WaitCause, disconnected};
 use super::{Clock, Relay, StreamEnd};
 use crate::lsn::Lsn;
 use crate::outbox::{Ignored, RowContext};
@@ -183,7 +183,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Message::Commit(commit) => self.take_commit(&commit, session)?,
             Message::Relation(relation) => {
                 self.refusals.announced(&relation);
-                session.announced = session.position().map(|next| (relation.id, next));
+                let is_only = session.announced.is_none_or(|before| before.is_only && before.table == relation.id);
+                session.announced = Some(Announced { table: relation.id, next: session.position(), is_only });
                 if !self.ask_catalog_again(&relation, session)? {
                     return Ok(FrameStep::Wait(WaitCause::ForRoom));
                 }

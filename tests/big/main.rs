@@ -250,3 +250,34 @@ fn a_million_existing_rows_pass_through_a_bounded_memory_beside_writers() {
     assert_eq!(records, rows, "each row once");
     assert_below("existing rows", peak / 1024, CONSTANT_MIB + 2 * IN_FLIGHT_MIB);
 }
+
+/// Each column can be sent, and both together are above the most that Postgres puts into a message.
+#[test]
+fn a_row_whose_texts_are_together_above_1_gb_stops_with_its_position_its_transaction_and_its_table() {
+    let (postgres, kafka) = servers(&[]);
+    let lane = Lane::on(&postgres, &kafka).furnish(TABLE, "outbox");
+    lane.sql("ALTER TABLE outbox ADD COLUMN more text");
+    lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'small')");
+    // A statement may not make such a row either; it takes values that are stored, compressed.
+    lane.sql("CREATE TABLE long AS SELECT repeat('x', 540000000) AS text");
+    lane.sql(
+        "INSERT INTO outbox SELECT n, 'order', 'k', 't', CASE n WHEN 3 THEN text ELSE 'small' END, CASE n WHEN 3 THEN text END
+           FROM long, generate_series(2, 4) AS n",
+    );
+    let mut relay = lane.relay(&[]);
+    let peak = peak_mib_until_end(&mut relay);
+    let log = relay.log();
+    assert!(
+        log.contains("Postgres cannot send the row of public.outbox at ") && hint(&log).contains("errors.md"),
+        "{log}"
+    );
+    assert_below("a row that Postgres cannot send", peak, IN_FLIGHT_MIB + CONSTANT_MIB);
+    // As the page says.
+    let (_, rest) = log.split_once("that commits at ").unwrap();
+    let commits = rest.split(':').next().unwrap();
+    lane.sql(&format!("SELECT pg_replication_slot_advance('{}', '{commits}'::pg_lsn + 1)", lane.name));
+    lane.sql("INSERT INTO outbox VALUES (5, 'order', 'k', 't', 'small')");
+    relay.start_again().unwrap();
+    wait_until(HOUR, "the row behind it", || Ok(ids(&lane.records_now("order")).last().is_some_and(|id| id == "5")))
+        .unwrap();
+}

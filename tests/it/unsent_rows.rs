@@ -18,7 +18,7 @@ fn a_row_that_postgres_fails_to_send_again_and_again_is_named_until_it_is_passed
     lane.sql("INSERT INTO outbox VALUES (1, 'order', 'k', 't', 'p')");
     assert_eq!(lane.ids("order"), ["1"], "{}", relay.log());
     lane.sql("INSERT INTO outbox VALUES (2, 'order', 'k', 't', 'p', NULL), (3, 'order', 'k', 't', 'p', 'x')");
-    wait_log(&relay, "Postgres cannot send the row");
+    wait_log(&relay, "Postgres cannot send the row of public.outbox at ");
     let mut ready = String::new();
     let named = wait_until(LONG, "the row on /readyz", || {
         let answer = relay.get("/readyz")?;
