@@ -46,6 +46,8 @@ pub(super) const REFUSALS: [&str; 7] =
 pub(super) const REASONS: [&str; 9] =
     [CONNECTION, LOG_IN_LABEL, ALARM, NOT_TAKEN, UNROUTABLE, NO_EXCHANGE, NOT_PERMITTED, REFUSED, UNLISTED];
 
+/// The library does not say the code.
+const NO_CODE: u16 = 0;
 const CONTENT_TOO_LARGE: u16 = 311;
 pub(super) const ACCESS_REFUSED: u16 = 403;
 const NOT_FOUND: u16 = 404;
@@ -71,6 +73,13 @@ impl Closing {
 
     /// The reason in an error about a channel. `None`: the broker did not close just a channel.
     pub(super) fn of_channel(error: &lapin::Error) -> Option<Self> {
+        // The library keeps a reason only if AMQP has its code.
+        if let ErrorKind::InvalidChannelState(..) = error.kind() {
+            return Some(Self {
+                code: NO_CODE,
+                text: "the channel was closed with a code that AMQP does not have".to_owned(),
+            });
+        }
         Self::of(error).filter(|_| error.is_amqp_soft_error())
     }
 
@@ -81,7 +90,7 @@ impl Closing {
 
     /// Its text and its code, for people.
     pub(super) fn shown(&self) -> String {
-        format!("{} ({})", self.text, self.code)
+        if self.code == NO_CODE { self.text.clone() } else { format!("{} ({})", self.text, self.code) }
     }
 }
 
@@ -134,6 +143,10 @@ pub(super) fn of_error(server: &str, heartbeat: Duration, error: &lapin::Error) 
     }
     if let ErrorKind::IOError(error) = error.kind() {
         return KIND.broken(server, &error.to_string());
+    }
+    // The library keeps a reason only if AMQP has its code.
+    if let ErrorKind::InvalidConnectionState(_) = error.kind() {
+        return KIND.broken(server, "it closed the connection");
     }
     if let ErrorKind::ParsingError(_) | ErrorKind::InvalidProtocolVersion(_) = error.kind() {
         return KIND.broken(server, "it does not speak AMQP 0-9-1");
@@ -344,6 +357,10 @@ mod tests {
         assert_eq!((of(403), of(506)), (RabbitmqFault::NotPermitted, RabbitmqFault::Broker));
         assert_eq!((of(406), of(311)), (RabbitmqFault::Record, RabbitmqFault::Record));
         assert!([313, 405, 541, 999].iter().all(|code| of(*code) == RabbitmqFault::Unlisted));
+        let dropped = ErrorKind::InvalidChannelState(lapin::ChannelState::Closing, "channel.close-ok sent").into();
+        let dropped = Closing::of_channel(&dropped).unwrap();
+        assert_eq!(of(dropped.code), RabbitmqFault::Unlisted);
+        assert!(dropped.shown().ends_with("AMQP does not have"), "{}", dropped.shown());
         assert_eq!(closed("h:1", &closing(530)).class, FailureClass::LogIn);
         // As RabbitMQ 4.0 writes them; the code is that of a vhost that does not exist.
         for text in [
