@@ -23,6 +23,7 @@ pub mod gate;
 pub mod http;
 pub mod kafka;
 mod listener;
+pub mod objector;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;

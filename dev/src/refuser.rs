@@ -56,6 +56,10 @@ struct Shared {
     target: String,
     /// Each with the number of requests that it has refused.
     refusals: Vec<(Refusal, AtomicUsize)>,
+    /// All requests with records are refused with this code.
+    code: Mutex<Option<i16>>,
+    /// How many were refused so.
+    refused: AtomicUsize,
     connections: Mutex<Vec<TcpStream>>,
 }
 
@@ -68,6 +72,8 @@ impl Refuser {
         let shared = Arc::new(Shared {
             target: target.into(),
             refusals: refusals.into_iter().map(|refusal| (refusal, AtomicUsize::new(0))).collect(),
+            code: Mutex::default(),
+            refused: AtomicUsize::default(),
             connections: Mutex::default(),
         });
         let its = Arc::clone(&shared);
@@ -79,6 +85,16 @@ impl Refuser {
     /// The address to connect to.
     pub fn address(&self) -> String {
         self.listener.address()
+    }
+
+    /// From now on all requests with records are refused with this code; `None` ends that.
+    pub fn refuse(&self, code: Option<i16>) {
+        *self.shared.code.lock() = code;
+    }
+
+    /// How many requests were refused so until now.
+    pub fn refused(&self) -> usize {
+        self.shared.refused.load(Ordering::SeqCst)
     }
 
     /// How many requests with records for this topic were refused until now.
@@ -147,6 +163,11 @@ impl Shared {
     /// What a request is refused with, and after which delay; `None`: it is the broker's.
     fn answer(&self, request: &[u8]) -> Result<Option<(Vec<u8>, Duration)>> {
         let Some(produce) = Produce::read(request)? else { return Ok(None) };
+        let code = *self.code.lock();
+        if let Some(code) = code {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            return Ok(Some((produce.refused_with(code), Duration::ZERO)));
+        }
         let its = self.refusals.iter().filter(|(refusal, _)| refusal.topic == produce.topic);
         for (refusal, refused) in its {
             let left = |refused: usize| (refused < refusal.count).then_some(refused + 1);

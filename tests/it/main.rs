@@ -91,5 +91,6 @@ mod tokens;
 mod topics;
 mod transactions;
 mod unanswered;
+mod unlisted;
 mod unsent_rows;
 mod verify;

@@ -38,7 +38,7 @@ fn field<'a>(entry: &'a Entry, name: &str) -> &'a str {
     entry.iter().find(|(known, _)| known == name).map_or("none", |(_, value)| value)
 }
 
-fn ids(broker: &Broker, stream: &str) -> Vec<String> {
+pub(crate) fn ids(broker: &Broker, stream: &str) -> Vec<String> {
     entries(broker, stream).iter().map(|entry| field(entry, "id").to_owned()).collect()
 }
 

@@ -15,18 +15,18 @@ fn topic(route: &str) -> String {
 }
 
 /// Topics, of which that of orders is there.
-fn topics() -> Gate {
+pub(crate) fn topics() -> Gate {
     let gate = Gate::of_topics().unwrap();
     gate.create_topic(&topic("order"));
     gate
 }
 
-fn start(lane: &Lane, gate: &Gate, more: &[&str]) -> Relay {
+pub(crate) fn start(lane: &Lane, gate: &Gate, more: &[&str]) -> Relay {
     let (topic, dead) = (topic("{route}"), topic("dead"));
     elsewhere::start(lane, &gate.url(), &[&["--topic", &topic, "--dead-letter-topic", &dead], more].concat())
 }
 
-fn ids(gate: &Gate, route: &str) -> Vec<String> {
+pub(crate) fn ids(gate: &Gate, route: &str) -> Vec<String> {
     gate.published(&topic(route)).iter().map(|message| message.attribute("id").to_owned()).collect()
 }
 

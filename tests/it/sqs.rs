@@ -14,7 +14,7 @@ use walrelay_dev::relay::Relay;
 use crate::elsewhere::{self, assert_complete, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, ended, hint, wait_log};
 
-fn broker() -> &'static Broker {
+pub(crate) fn broker() -> &'static Broker {
     shared(Kind::ElasticMq).unwrap()
 }
 
@@ -24,13 +24,13 @@ fn queue(lane: &Lane, route: &str) -> String {
 }
 
 /// A lane with the queue of its orders.
-fn with_queue(queues: Queues) -> Lane {
+pub(crate) fn with_queue(queues: Queues) -> Lane {
     let lane = lane();
     queues.create(&queue(&lane, "order"), &[]).unwrap();
     lane
 }
 
-fn start(lane: &Lane, url: &str, more: &[&str]) -> Relay {
+pub(crate) fn start(lane: &Lane, url: &str, more: &[&str]) -> Relay {
     let topic = queue(lane, "{route}");
     let dead = queue(lane, "dead");
     let fixed = ["--topic", &topic, "--dead-letter-topic", &dead];
@@ -42,7 +42,7 @@ fn messages(queues: Queues, lane: &Lane, route: &str) -> Vec<SqsMessage> {
     queues.drain(&queue(lane, route)).unwrap()
 }
 
-fn ids(queues: Queues, lane: &Lane, route: &str) -> Vec<String> {
+pub(crate) fn ids(queues: Queues, lane: &Lane, route: &str) -> Vec<String> {
     messages(queues, lane, route).iter().map(|message| message.attribute("id").to_owned()).collect()
 }
 

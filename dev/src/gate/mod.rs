@@ -63,6 +63,8 @@ struct State {
     refused: BTreeMap<String, &'static str>,
     /// All messages are refused with this status and code.
     throttled: Option<(u16, &'static str)>,
+    /// How many batches were answered so.
+    throttlings: usize,
     /// The keys of every request are unknown.
     keys_refused: bool,
     failing: Vec<Failing>,
@@ -137,6 +139,11 @@ impl Gate {
     /// From now on all messages are refused with this status and code; `None` ends that.
     pub fn throttle(&self, with: Option<(u16, &'static str)>) {
         self.shared.state.lock().throttled = with;
+    }
+
+    /// How many batches were refused so until now.
+    pub fn throttled(&self) -> usize {
+        self.shared.state.lock().throttlings
     }
 
     /// From now on all keys are unknown.
@@ -292,7 +299,8 @@ impl Shared {
         forward: impl Fn(&Value) -> Result<(u16, Vec<u8>)>,
     ) -> Result<(u16, Vec<u8>)> {
         let refused = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            state.throttlings += usize::from(state.throttled.is_some());
             state.throttled.or_else(|| state.refused.get(place).map(|code| (400, *code)))
         };
         if let Some((status, code)) = refused {
