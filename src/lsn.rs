@@ -4,11 +4,13 @@
 //! came from; which one may be confirmed is the [`Ledger`](crate::positions::Ledger)'s question.
 //! Specification: PostgreSQL manual, section 8.20 "pg_lsn Type".
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// A byte position in the write-ahead log, in the order of the WAL.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+/// A byte position in the write-ahead log, in the order of the WAL. In JSON it is Postgres' text form.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct Lsn(u64);
 
 impl Lsn {
@@ -40,6 +42,20 @@ impl fmt::Display for Lsn {
 impl fmt::Debug for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+impl From<Lsn> for String {
+    fn from(lsn: Lsn) -> Self {
+        lsn.to_string()
+    }
+}
+
+impl TryFrom<String> for Lsn {
+    type Error = ParseLsnError;
+
+    fn try_from(text: String) -> Result<Self, ParseLsnError> {
+        text.parse()
     }
 }
 

@@ -67,7 +67,10 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
         Task::Prune(request) => prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop),
         // A signal ends the process, and with its connection whatever was being waited for.
         Task::Setup(request, backfill) => {
-            let held = setup::setup(&request, &mut io::stdout(), &mut io::stderr(), &|| false)?;
+            let mut stdin = io::stdin().lock();
+            let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
+            let dialogue = setup::Dialogue { out: &mut io::stdout(), notes: &mut io::stderr(), terminal };
+            let held = setup::setup(&request, dialogue, &|| false)?;
             backfill.map_or(Ok(()), |request| backfill::backfill(*request, held, &mut io::stdout(), typed))
         }
         Task::Backfill(request) => backfill::backfill(*request, None, &mut io::stdout(), typed),

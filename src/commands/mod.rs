@@ -8,6 +8,7 @@ pub mod backfill;
 pub mod bench;
 pub mod check;
 pub mod dead_letters;
+mod dialogue;
 mod error;
 mod exit;
 mod notify;

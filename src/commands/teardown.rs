@@ -4,6 +4,7 @@
 //! keeps all of them.
 //! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
 
+use super::dialogue::agreed;
 use super::error::CommandError;
 use super::output::{Told, bytes, setup_shards};
 use crate::outbox::TableName;
@@ -84,7 +85,7 @@ pub fn teardown(
     for (_, step) in steps() {
         writeln!(out, "  {}", step.what)?;
     }
-    if !request.yes && !agreed(out, terminal)? {
+    if !request.yes && !agreed(out, terminal, "teardown")? {
         writeln!(out, "nothing was dropped")?;
         return Ok(());
     }
@@ -203,17 +204,6 @@ fn remove_mark(request: &TeardownRequest, mark: &PublicationMark) -> Option<Step
     })
 }
 
-fn agreed(out: &mut dyn Write, terminal: Option<&mut dyn BufRead>) -> Result<bool, CommandError> {
-    let Some(terminal) = terminal else {
-        return Err(CommandError::nobody_to_ask());
-    };
-    write!(out, "Continue? [y/N] ")?;
-    out.flush()?;
-    let mut answer = String::new();
-    terminal.read_line(&mut answer)?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
-}
-
 fn gone(request: &TeardownRequest) -> String {
     match request.shards {
         Some(count) => format!("there are no {count} shards"),
@@ -303,16 +293,6 @@ mod tests {
         let plan = plan(&request(true), &facts(Some("walrelay slot: returns")));
         assert!(plan[0].what.contains("confirmed 0/20, 2.0 KiB behind the server"));
         assert!(plan[1].what.contains("which slot returns reads, too"));
-    }
-
-    #[test]
-    fn only_a_clear_yes_is_one_and_nobody_cannot_be_asked() {
-        for (answer, yes) in
-            [("y\n", true), ("YES\n", true), ("\n", false), ("", false), ("no\n", false), ("yo\n", false)]
-        {
-            assert_eq!(agreed(&mut Vec::new(), Some(&mut answer.as_bytes())).unwrap(), yes, "{answer:?}");
-        }
-        assert_eq!(agreed(&mut Vec::new(), None).unwrap_err().kind.exit_code(), 64);
     }
 
     #[test]

@@ -215,10 +215,10 @@ pub fn membership(connection: &mut Connection, publication: &str) -> Result<Opti
 pub(crate) fn membership_sql(publication: &str) -> String {
     // The catalog has a row for each table and schema that depends on the publication. pg_publication_namespace came with version 15.
     format!(
-        "SELECT pg_catalog.md5(p.oid::text || ' ' || p.xmin::text || COALESCE((
+        "SELECT pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(p.oid::text || ' ' || p.xmin::text || COALESCE((
                     SELECT pg_catalog.string_agg(' ' || d.classid::text || ' ' || d.objid::text, '' ORDER BY d.classid, d.objid)
                       FROM pg_catalog.pg_depend AS d
-                     WHERE d.refclassid = 'pg_catalog.pg_publication'::regclass AND d.refobjid = p.oid), ''))
+                     WHERE d.refclassid = 'pg_catalog.pg_publication'::regclass AND d.refobjid = p.oid), ''), 'UTF8')), 'hex')
            FROM pg_catalog.pg_publication AS p WHERE p.pubname = {}",
         literal(publication)
     )
@@ -297,16 +297,18 @@ pub struct RoleRow {
     pub reads_stats: bool,
 }
 
+/// As SQL, whether a role `r` of `pg_roles` may replicate.
+pub(super) const REPLICATES: &str = "(r.rolreplication OR r.rolsuper OR EXISTS (
+    SELECT FROM pg_catalog.pg_roles AS g
+     WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')))";
+
 /// Looks a role up. `None`: there is no role of that name.
 ///
 /// # Errors
 /// The connection broke.
 pub fn role(connection: &mut Connection, name: &str) -> Result<Option<RoleRow>, Error> {
     let rows = connection.query(&format!(
-        "SELECT r.rolcanlogin,
-                r.rolreplication OR r.rolsuper OR EXISTS (
-                    SELECT FROM pg_catalog.pg_roles AS g
-                     WHERE g.rolname = 'rds_replication' AND pg_catalog.pg_has_role(r.oid, g.oid, 'MEMBER')),
+        "SELECT r.rolcanlogin, {REPLICATES},
                 pg_catalog.has_database_privilege(r.oid, current_database(), 'CONNECT'),
                 pg_catalog.pg_has_role(r.oid, 'pg_read_all_stats', 'MEMBER')
            FROM pg_catalog.pg_roles AS r WHERE r.rolname = {}",

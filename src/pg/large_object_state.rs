@@ -2,9 +2,14 @@
 //!
 //! In and out: a text with a prefix that names its kind. The text is the comment on an empty large object of the role. Any role may
 //! create a large object, so this needs no table and no right, and any role may read the comment. Comments are transactional, survive
-//! crashes, and reach physical standbys. [`super::skipped_rows`] and [`super::backfill_progress`] interpret the texts.
+//! crashes, and reach physical standbys. [`super::skipped_rows`], [`super::backfill_progress`], [`super::leaf_notes`] and
+//! [`super::relay_note`] interpret the texts.
+//!
+//! Any role that may log in can write a note. So a note that lets rows be deleted counts only if its owner is trusted: it may act as the
+//! owner of the publication, or it may replicate.
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
+use super::catalog::REPLICATES;
 use super::connection::{Connection, Row};
 use super::error::{Error, sqlstate};
 use super::quoting::literal;
@@ -18,6 +23,8 @@ pub(super) struct Note {
     pub(super) text: String,
     /// Whether the connection's role owns it, and so may change it.
     pub(super) own: bool,
+    /// The name of its owner.
+    pub(super) owner: String,
 }
 
 /// The owner of the notes to read.
@@ -28,6 +35,9 @@ pub(super) enum NoteOwner {
     /// Any role. The notes of the connection's role come first.
     Any,
 }
+
+/// The advisory lock of those who read a note and write it again, one after the other in a database: "notelock" in ASCII.
+const LOCK: u64 = 0x6e6f_7465_6c6f_636b;
 
 /// Creates an empty large object for a note.
 const CREATE: &str = "SELECT pg_catalog.lo_create(0)";
@@ -42,13 +52,28 @@ pub(crate) fn right_to_note(error: &Error, role: &str) -> Option<String> {
 
 /// Reads the notes that begin with `prefix`.
 pub(super) fn read(connection: &mut Connection, prefix: &str, of: NoteOwner) -> Result<Vec<Note>, Error> {
+    let notes = query(connection, prefix, "true")?;
+    Ok(notes.into_iter().filter(|note| note.own || of == NoteOwner::Any).collect())
+}
+
+/// Reads the notes that begin with `prefix`, and whose owner may act as the owner of `publication`, or may replicate.
+pub(super) fn read_trusted(connection: &mut Connection, prefix: &str, publication: &str) -> Result<Vec<Note>, Error> {
+    let trusted = format!(
+        "({REPLICATES} OR EXISTS (SELECT FROM pg_catalog.pg_publication AS p
+                                   WHERE p.pubname = {} AND pg_catalog.pg_has_role(r.oid, p.pubowner, 'USAGE')))",
+        literal(publication)
+    );
+    query(connection, prefix, &trusted)
+}
+
+fn query(connection: &mut Connection, prefix: &str, condition: &str) -> Result<Vec<Note>, Error> {
     let rows = connection.query(&format!(
-        "SELECT m.oid, pg_catalog.substr(d.description, {}), r.oid IS NOT NULL
+        "SELECT m.oid, pg_catalog.substr(d.description, {}), r.rolname = current_user, r.rolname
            FROM pg_catalog.pg_largeobject_metadata AS m
            JOIN pg_catalog.pg_description AS d
              ON d.objoid = m.oid AND d.classoid = 'pg_catalog.pg_largeobject'::regclass AND d.objsubid = 0
-           LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = m.lomowner AND r.rolname = current_user
-          WHERE pg_catalog.starts_with(d.description, {}) ORDER BY r.oid IS NULL, m.oid",
+           JOIN pg_catalog.pg_roles AS r ON r.oid = m.lomowner
+          WHERE pg_catalog.starts_with(d.description, {}) AND {condition} ORDER BY r.rolname <> current_user, m.oid",
         prefix.chars().count() + 1,
         literal(prefix)
     ))?;
@@ -57,9 +82,47 @@ pub(super) fn read(connection: &mut Connection, prefix: &str, of: NoteOwner) -> 
             large_object: row.parse(0)?,
             text: row.text(1).unwrap_or_default().to_owned(),
             own: row.is_true(2),
+            owner: row.text(3).unwrap_or_default().to_owned(),
         })
     };
-    Ok(rows.iter().filter_map(note).filter(|note| note.own || of == NoteOwner::Any).collect())
+    Ok(rows.iter().filter_map(note).collect())
+}
+
+/// Replaces the note of the connection's role that begins with `prefix`, or writes the first one, in one transaction. `change` takes the
+/// text after the prefix of the present note, and returns the next one. `None`: the note stays as it is.
+///
+/// # Errors
+/// The server is read-only, the role lacks [`right_to_note`], or the connection broke.
+pub(super) fn update(
+    connection: &mut Connection,
+    prefix: &str,
+    change: impl FnOnce(Option<&str>) -> Option<String>,
+) -> Result<(), Error> {
+    // What is written survives a crash, whatever the role's `synchronous_commit` is. The read comes after the lock, and sees what the one
+    // before has written.
+    connection.query(&format!(
+        "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
+          WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
+         SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
+    ))?;
+    let written = || {
+        let note = read(connection, prefix, NoteOwner::Own)?.into_iter().next();
+        match change(note.as_ref().map(|note| note.text.as_str())) {
+            Some(text) => {
+                write(connection, note.map(|note| note.large_object), &format!("{prefix}{text}"))?;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    };
+    match written() {
+        Ok(()) => connection.query("COMMIT").map(drop),
+        Err(error) => {
+            // The first error says more than one of the ROLLBACK.
+            drop(connection.query("ROLLBACK"));
+            Err(error)
+        }
+    }
 }
 
 /// Writes a note into the large object `large_object` of the connection's role, or into a new one. Returns its oid.

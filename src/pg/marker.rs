@@ -5,24 +5,49 @@
 //!
 //! | line | content |
 //! |---|---|
+//! | `CREATING` | the slot is to be created. The line is there before the slot, and goes when the slot is marked |
 //! | `PREFIX` | the slot was created |
 //! | `SINCE` | the next transaction at that time. The slot has the rows of this and later transactions, and few or none of earlier ones |
-//! | `WHOLE` | since when the slot has had every row of every table that the publication has now. That is later than the line before if tables were added, or if the slot was older than its marker |
 //! | `AT` | the cluster's identity and position when the slot was marked, so that a later slot of the same name is detected ([`Anchor`]) |
+//! | `EMPTY` | the marker's token, and the tables that were empty when the slot was marked ([`TableStatement`]) |
+//! | `PUBLISHED` | the same token, and tables of which a person has said that their rows are published |
 //! | `SNAPSHOT` | the snapshot that the slot begins at ([`SlotSnapshot`]): rows that it sees are in no slot, and rows that it does not see are in this one. Only `setup --apply` can write it, since the server returns it only when it creates the slot |
 //! | `SHARD` | which shard the publication is |
 //! | `MOVE` | the shard's progress while rows move between sets of shards ([`MoveState`]) |
+//!
+//! The token is a random number, the cluster's system identifier and the database's oid. A marker that was copied into another cluster or
+//! database has another identifier or oid than that place, and says nothing there. Notes of the slot ([`super::large_object_state`]) repeat
+//! the token, so they end with their marker.
+//!
+//! Who writes the comment holds the advisory lock [`LOCK`] from the last look at it to the write.
 
+use super::connection::Connection;
+use super::error::Error;
 use super::shard::Shard;
 use super::slot_sighting::Anchor;
+use super::{identifier, literal};
+use crate::lsn::Lsn;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The advisory lock of those who write the comment, one after the other in a database: "walrelay" in ASCII.
+pub(crate) const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
 
 /// The prefix of the line that marks a slot.
 const PREFIX: &str = "walrelay slot: ";
 
+/// The prefix of the line that says that a slot is to be created.
+const CREATING: &str = "walrelay creating: ";
+
 /// The prefix of the line with the first transaction that a slot has.
 const SINCE: &str = "walrelay since: ";
 
-/// The prefix of the line that says since when a slot has had all tables of its publication.
+/// The prefix of the line with the token and the tables that were empty.
+const EMPTY: &str = "walrelay empty: ";
+
+/// The prefix of a line with tables whose rows are published.
+const PUBLISHED: &str = "walrelay published: ";
+
+/// The prefix of a line that earlier versions wrote, and that says nothing any more.
 const WHOLE: &str = "walrelay whole since: ";
 
 /// The prefix of the line with the cluster's identity and position when a slot was marked.
@@ -35,7 +60,7 @@ const SNAPSHOT: &str = "walrelay snapshot: ";
 const SHARD: &str = "walrelay shard: ";
 
 /// The prefix of the line with a shard's progress in a move.
-const MOVE: &str = "walrelay move: ";
+pub(crate) const MOVE: &str = "walrelay move: ";
 
 /// A publication's progress in a move of rows from one set of shards to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,15 +131,45 @@ pub(crate) struct SlotSnapshot {
     pub(crate) snapshot: String,
 }
 
-/// Since when a slot has had all tables that the publication has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CompleteSince {
-    /// The next transaction at that time. It has 64 bits, with its epoch.
-    pub(crate) xid: u64,
-    /// That time, in seconds since 1970.
-    pub(crate) seconds: u64,
-    /// The publication's definition at that time, from [`super::catalog::membership`]. It has no blanks.
-    pub(crate) members: String,
+/// What is stated of tables at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct TableStatement {
+    /// The position in the WAL. Of each row that was committed before it, the statement says that it is published, or that there was none.
+    pub(crate) at: Lsn,
+    /// The fingerprints of the tables, by `pg_class.oid`: see [`super::leaves`].
+    pub(crate) known: BTreeMap<u32, String>,
+    /// The tables that were there as well, and of which nothing is stated.
+    pub(crate) others: BTreeSet<u32>,
+}
+
+impl TableStatement {
+    /// Parses `at` and the list: `OID:FINGERPRINT` for each table of `known`, and `OID` for each other one. `-`: there is none.
+    fn parse(at: &str, list: &str) -> Option<Self> {
+        let mut statement = Self { at: at.parse().ok()?, ..Self::default() };
+        for word in list.split(',').filter(|_| list != "-") {
+            match word.split_once(':') {
+                Some((oid, fingerprint)) => {
+                    statement.known.insert(oid.parse().ok()?, fingerprint.to_owned());
+                }
+                None => {
+                    statement.others.insert(word.parse().ok()?);
+                }
+            }
+        }
+        Some(statement)
+    }
+
+    /// The list that [`TableStatement::parse`] takes.
+    fn list(&self) -> String {
+        let known = self.known.iter().map(|(oid, fingerprint)| format!("{oid}:{fingerprint}"));
+        let words: Vec<String> = known.chain(self.others.iter().map(u32::to_string)).collect();
+        if words.is_empty() { "-".to_owned() } else { words.join(",") }
+    }
+
+    /// Whether the table was there when the statement was made.
+    pub(crate) fn has(&self, oid: u32) -> bool {
+        self.known.contains_key(&oid) || self.others.contains(&oid)
+    }
 }
 
 /// Whether `slot` is marked.
@@ -129,27 +184,65 @@ pub(crate) fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
 
 /// The comment with `slot` marked.
 pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
-    let mark = format!("{PREFIX}{slot}");
-    match comment {
-        Some(text) if is_set(comment, slot) => text.to_owned(),
-        Some(text) if !text.is_empty() => format!("{text}\n{mark}"),
-        Some(_) | None => mark,
+    if is_set(comment, slot) {
+        return comment.unwrap_or_default().to_owned();
     }
+    let intent = format!("{CREATING}{slot}");
+    with_line(without(comment, |line| line == intent), &format!("{PREFIX}{slot}"))
 }
+
+/// The comment that says that `slot` is to be created, without what it says of an earlier slot of that name.
+pub(crate) fn creating(comment: Option<&str>, slot: &str) -> String {
+    with_line(removed(comment, slot), &format!("{CREATING}{slot}"))
+}
+
+/// Whether `slot` is to be created, and is not marked yet.
+pub(crate) fn is_creating(comment: Option<&str>, slot: &str) -> bool {
+    let mut intents = comment.unwrap_or_default().lines().filter_map(|line| line.strip_prefix(CREATING));
+    intents.any(|intent| intent == slot)
+}
+
+fn with_line(comment: Option<String>, line: &str) -> String {
+    comment.filter(|text| !text.is_empty()).map_or_else(|| line.to_owned(), |text| format!("{text}\n{line}"))
+}
+
+/// As SQL, whether somebody holds [`LOCK`].
+pub(crate) const IS_LOCKED: &str = "SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
+     WHERE l.locktype = 'advisory' AND l.granted AND d.datname = pg_catalog.current_database()
+       AND l.classid = 2002873458 AND l.objid = 1701601657 AND l.objsubid = 1)";
 
 /// The first transaction that `slot` has, with 64 bits and its epoch. `None`: the comment does not have it.
 pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
     lines_of(comment, SINCE, slot).find_map(|words| words.parse().ok())
 }
 
-/// Since when `slot` has had all tables of the publication. `None`: the comment does not have it.
-pub(crate) fn complete_since(comment: Option<&str>, slot: &str) -> Option<CompleteSince> {
-    lines_of(comment, WHOLE, slot).find_map(|words| {
-        let mut words = words.split(' ');
-        let (xid, seconds, members) =
-            (words.next()?.parse().ok()?, words.next()?.parse().ok()?, words.next()?.to_owned());
-        words.next().is_none().then_some(CompleteSince { xid, seconds, members })
-    })
+/// The token of the marker of `slot`. `None`: it has none.
+pub(crate) fn token<'c>(comment: Option<&'c str>, slot: &'c str) -> Option<&'c str> {
+    lines_of(comment, EMPTY, slot).find_map(|words| words.split(' ').next())
+}
+
+/// What the marker of `slot` states: first of the tables that were empty, then of those that a person has named.
+pub(crate) fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatement> {
+    let Some(token) = token(comment, slot) else { return Vec::new() };
+    let parse = |words: &str| {
+        let mut words = words.split(' ').skip_while(|word| *word == token);
+        TableStatement::parse(words.next()?, words.next()?)
+    };
+    let lines = [EMPTY, PUBLISHED].into_iter().flat_map(|prefix| lines_of(comment, prefix, slot));
+    lines.filter(|words| words.split(' ').next() == Some(token)).filter_map(parse).collect()
+}
+
+/// The comment with what a person states of tables of `slot`. An earlier statement of the same tables goes. `None`: the marker has no token.
+pub(crate) fn with_published(comment: Option<&str>, slot: &str, stated: &TableStatement) -> Option<String> {
+    let token = token(comment, slot)?;
+    let is_replaced = |line: &str| {
+        let words = lines_of(Some(line), PUBLISHED, slot).next().unwrap_or_default().to_owned();
+        let list = words.rsplit(' ').next().and_then(|list| TableStatement::parse("0/0", list));
+        list.is_some_and(|before| before.known.keys().all(|oid| stated.known.contains_key(oid)))
+    };
+    let kept = without(comment, is_replaced).unwrap_or_default();
+    Some(format!("{kept}\n{PUBLISHED}{slot} {token} {} {}", stated.at, stated.list()))
 }
 
 /// The position of the cluster when `slot` was marked. `None`: the comment does not have it.
@@ -179,25 +272,47 @@ pub(crate) fn snapshot_line(slot: &str, taken: &SlotSnapshot) -> String {
     format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
 }
 
-/// The lines `SINCE`, `WHOLE` and `AT`, as a format for SQL's `format`. Its arguments are the next transaction, the time, the
-/// publication's definition, the system identifier, the timeline and the position in the WAL. `made`: the slot is new, or the marker is
-/// that of another slot.
-pub(crate) fn since_format(slot: &str, made: bool) -> String {
-    let since = if made { format!("\n{SINCE}{slot} %1$s\n{AT}{slot} %4$s %5$s %6$s %2$s") } else { String::new() };
-    format!("{since}\n{WHOLE}{slot} %1$s %2$s %3$s")
+/// The lines `SINCE`, `AT` and `EMPTY`, as a format for SQL's `format`. Its arguments are the next transaction, the time, the system
+/// identifier, the timeline, the position in the WAL, the token and the list of tables.
+pub(crate) fn since_format(slot: &str) -> String {
+    format!("\n{SINCE}{slot} %1$s\n{AT}{slot} %3$s %4$s %5$s %2$s\n{EMPTY}{slot} %6$s %5$s %7$s")
 }
 
-/// The comment without the line [`WHOLE`] of `slot`. `None`: the comment is empty then.
-pub(crate) fn without_complete_since(comment: Option<&str>, slot: &str) -> Option<String> {
-    without(comment, |line| complete_since(Some(line), slot).is_some())
+/// As SQL, the end of a token: which cluster and which database this is.
+pub(crate) const HERE: &str = "(SELECT '.' || c.system_identifier || '.' || d.oid
+    FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database())";
+
+/// The token of the marker of `slot`, if the marker was written in this database of this cluster.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn token_of_here(
+    connection: &mut Connection,
+    comment: Option<&str>,
+    slot: &str,
+) -> Result<Option<String>, Error> {
+    let Some(token) = token(comment, slot) else { return Ok(None) };
+    let here: Option<String> = connection.value(&format!("SELECT {HERE}"))?;
+    Ok(here.filter(|here| token.ends_with(here.as_str())).map(|_| token.to_owned()))
+}
+
+/// SQL that writes the comment of a publication.
+pub(crate) fn comment_sql(publication: &str, comment: Option<&str>) -> String {
+    let text = comment.map_or_else(|| "NULL".to_owned(), literal);
+    format!("COMMENT ON PUBLICATION {} IS {text}", identifier(publication))
+}
+
+/// The number of [`LOCK`] as SQL's functions take it.
+pub(crate) fn lock_key() -> u64 {
+    (u64::from(LOCK.0) << 32) | u64::from(LOCK.1)
 }
 
 /// The comment without the lines of `slot`. `None`: the comment is empty then.
 pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
-    let mark = format!("{PREFIX}{slot}");
+    let own = [PREFIX, CREATING].map(|prefix| format!("{prefix}{slot}"));
     without(comment, |line| {
         let is_of_slot = |prefix| lines_of(Some(line), prefix, slot).next().is_some();
-        line == mark || [SINCE, WHOLE, AT, SNAPSHOT].into_iter().any(is_of_slot)
+        own.iter().any(|own| own == line) || [SINCE, WHOLE, AT, EMPTY, PUBLISHED, SNAPSHOT].into_iter().any(is_of_slot)
     })
 }
 
@@ -218,12 +333,12 @@ mod tests {
     use super::*;
 
     /// The comment with the values that the server would fill in.
-    fn marked(comment: Option<&str>, slot: &str, made: bool, xid: &str) -> String {
-        let values = [xid, "1700000000", "a1b2", "77", "2", "0/3E8"];
+    fn marked(comment: Option<&str>, slot: &str, xid: &str) -> String {
+        let values = [xid, "1700000000", "77", "2", "0/3E8", "a1b2.77.5", "16385:c3d4,16390"];
         let filled = values
             .iter()
             .enumerate()
-            .fold(since_format(slot, made), |text, (at, value)| text.replace(&format!("%{}$s", at + 1), value));
+            .fold(since_format(slot), |text, (at, value)| text.replace(&format!("%{}$s", at + 1), value));
         set(comment, slot) + &filled
     }
 
@@ -244,9 +359,23 @@ mod tests {
     }
 
     #[test]
+    fn an_intent_goes_when_the_slot_is_marked_and_is_no_mark() {
+        let comment = creating(Some("events\nwalrelay slot: orders\nwalrelay slot: orders_2"), "orders");
+        assert_eq!(comment, "events\nwalrelay slot: orders_2\nwalrelay creating: orders");
+        assert!(is_creating(Some(&comment), "orders") && !is_set(Some(&comment), "orders"));
+        assert!(
+            !is_creating(Some(&comment), "orders_2") && !is_creating(Some("walrelay creating: orders_2"), "orders")
+        );
+        let marked = set(Some(&comment), "orders");
+        assert_eq!(marked, "events\nwalrelay slot: orders_2\nwalrelay slot: orders");
+        assert_eq!(removed(Some(&creating(None, "orders")), "orders"), None);
+        assert!(IS_LOCKED.contains(&LOCK.0.to_string()) && IS_LOCKED.contains(&LOCK.1.to_string()));
+    }
+
+    #[test]
     fn since_when_a_slot_is_there_goes_with_its_mark() {
-        let comment = marked(Some("events"), "orders", true, "781");
-        let comment = marked(Some(&comment), "orders_2", true, "4294967300");
+        let comment = marked(Some("events"), "orders", "781");
+        let comment = marked(Some(&comment), "orders_2", "4294967300");
         assert!(is_set(Some(&comment), "orders"));
         assert_eq!(
             [since(Some(&comment), "orders"), since(Some(&comment), "orders_2"), since(Some(&comment), "order")],
@@ -258,7 +387,7 @@ mod tests {
 
     #[test]
     fn where_the_cluster_was_is_read_back_and_goes_with_the_mark() {
-        let comment = marked(None, "orders", true, "781");
+        let comment = marked(None, "orders", "781");
         let at = Anchor {
             system_identifier: "77".to_owned(),
             timeline: 2,
@@ -267,34 +396,48 @@ mod tests {
         };
         assert_eq!((anchor(Some(&comment), "orders"), anchor(Some(&comment), "order")), (Some(at), None));
         assert_eq!(anchor(Some("walrelay slot at: orders 77 2 0/3E8"), "orders"), None, "cut off");
-        let again = marked(removed(Some(&comment), "orders").as_deref(), "orders", true, "900");
+        let again = marked(removed(Some(&comment), "orders").as_deref(), "orders", "900");
         assert_eq!(again.matches("walrelay slot at").count(), 1);
     }
 
     #[test]
-    fn since_when_all_is_carried_is_written_once_and_goes_with_the_mark() {
-        let at = |xid| CompleteSince { xid, seconds: 1_700_000_000, members: "a1b2".to_owned() };
-        let comment = marked(Some("events"), "orders", true, "781");
-        let comment = marked(Some(&comment), "orders_2", false, "800");
-        let comment = marked(without_complete_since(Some(&comment), "orders").as_deref(), "orders", false, "900");
-        assert_eq!(complete_since(Some(&comment), "orders"), Some(at(900)));
-        assert_eq!(
-            (complete_since(Some(&comment), "orders_2"), complete_since(Some(&comment), "order")),
-            (Some(at(800)), None)
-        );
-        assert_eq!(since(Some(&comment), "orders"), Some(781));
-        assert_eq!(complete_since(Some("walrelay whole since: orders 5 6"), "orders"), None, "cut off");
-        let left = removed(removed(Some(&comment), "orders").as_deref(), "orders_2");
-        assert_eq!(left.as_deref(), Some("events"));
+    fn what_was_empty_is_read_back_with_the_token_and_goes_with_the_mark() {
+        let comment = marked(Some("events"), "orders", "781");
+        assert_eq!((token(Some(&comment), "orders"), token(Some(&comment), "order")), (Some("a1b2.77.5"), None));
+        let empty =
+            TableStatement { at: Lsn::new(1000), known: [(16385, "c3d4".to_owned())].into(), others: [16390].into() };
+        assert_eq!(statements(Some(&comment), "orders"), std::slice::from_ref(&empty));
+        assert!(empty.has(16385) && empty.has(16390) && !empty.has(16400));
+        assert_eq!(statements(Some("walrelay empty: orders a1b2.77.5 0/3E8"), "orders"), [], "cut off");
+        assert_eq!(statements(Some("walrelay empty: orders a1b2.77.5 0/3E8 -"), "orders").len(), 1);
+        assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
+    }
+
+    #[test]
+    fn what_a_person_states_is_added_once_for_each_table_and_counts_with_its_token_alone() {
+        let comment = marked(None, "orders", "781");
+        let stated = |at, oids: &[u32]| TableStatement {
+            at: Lsn::new(at),
+            known: oids.iter().map(|oid| (*oid, "e5".to_owned())).collect(),
+            others: BTreeSet::new(),
+        };
+        let comment = with_published(Some(&comment), "orders", &stated(2000, &[16390])).unwrap();
+        let comment = with_published(Some(&comment), "orders", &stated(3000, &[16395])).unwrap();
+        let comment = with_published(Some(&comment), "orders", &stated(4000, &[16390, 16391])).unwrap();
+        let found = statements(Some(&comment), "orders");
+        assert_eq!(found.get(1..), Some(&[stated(3000, &[16395]), stated(4000, &[16390, 16391])][..]));
+        let other = comment.replace("walrelay empty: orders a1b2", "walrelay empty: orders ffff");
+        assert_eq!(statements(Some(&other), "orders").len(), 1, "the statements were for another marker");
+        assert_eq!(removed(Some(&comment), "orders"), None);
+        assert_eq!(with_published(Some("walrelay slot: orders"), "orders", &stated(5, &[7])), None);
     }
 
     #[test]
     fn the_snapshot_is_read_back_and_goes_with_the_mark() {
         let taken = SlotSnapshot { updates: 5, snapshot: "10:20:10,14".to_owned() };
-        let comment = marked(Some("events"), "orders", true, "781") + &snapshot_line("orders", &taken);
+        let comment = marked(Some("events"), "orders", "781") + &snapshot_line("orders", &taken);
         assert_eq!(super::snapshot(Some(&comment), "orders"), Some(taken));
         assert_eq!(super::snapshot(Some(&comment), "order"), None);
-        assert!(super::snapshot(without_complete_since(Some(&comment), "orders").as_deref(), "orders").is_some());
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
     }
 

@@ -14,6 +14,8 @@ pub struct Shape {
     pub oid: u32,
     /// Whether it has `PARTITION BY`.
     pub partitioned: bool,
+    /// Whether its rows survive a crash of the server: it is neither `UNLOGGED` nor temporary.
+    pub logged: bool,
     /// The columns, in order.
     pub columns: Vec<ShapeColumn>,
     /// The triggers that fire when its rows are inserted or deleted.
@@ -56,8 +58,20 @@ pub struct ShapeColumn {
     pub name: String,
     /// `pg_type.oid`.
     pub type_id: u32,
+    /// `pg_attribute.atttypmod`, such as the length of a `varchar`; -1 for none.
+    pub type_modifier: i32,
     /// Whether it is computed from other columns.
     pub generated: bool,
+}
+
+impl ShapeColumn {
+    /// Whether it takes every value of the column `other` as it is.
+    pub fn takes(&self, other: &Self) -> bool {
+        const TEXT: u32 = 25;
+        const VARCHAR: u32 = 1043;
+        let is_same = self.type_id == other.type_id && [other.type_modifier, -1].contains(&self.type_modifier);
+        is_same || (self.type_id == TEXT && other.type_id == VARCHAR)
+    }
 }
 
 /// Looks a table up. `None`: there is no such table.
@@ -66,7 +80,7 @@ pub struct ShapeColumn {
 /// The connection broke.
 pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Option<Shape>, Error> {
     let rows = connection.query(&format!(
-        "SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid)
+        "SELECT c.oid, c.relkind = 'p', pg_catalog.row_security_active(c.oid), c.relpersistence = 'p'
            FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE n.nspname = {} AND c.relname = {} AND c.relkind IN ('r', 'p')",
         literal(schema),
@@ -85,24 +99,30 @@ pub fn shape(connection: &mut Connection, schema: &str, name: &str) -> Result<Op
     let referenced_by = names(format!(
         "SELECT conname || ' of ' || conrelid::regclass || CASE confdeltype WHEN 'c' THEN ' (ON DELETE CASCADE)'
                 WHEN 'n' THEN ' (ON DELETE SET NULL)' WHEN 'd' THEN ' (ON DELETE SET DEFAULT)' ELSE '' END
-           FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = {oid}
+           FROM pg_catalog.pg_constraint WHERE contype = 'f' AND conparentid = 0
+            AND confrelid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid}))
             AND (conrelid <> {oid} OR confdeltype IN ('c', 'n', 'd')) ORDER BY 1"
     ))?;
     let rules = names(format!(
         "SELECT rulename FROM pg_catalog.pg_rewrite WHERE ev_class = {oid} AND ev_type IN ('3', '4') ORDER BY 1"
     ))?;
-    let (partitioned, row_security) = (row.is_true(1), row.is_true(2));
+    let (partitioned, row_security, logged) = (row.is_true(1), row.is_true(2), row.is_true(3));
     let columns = columns(connection, oid)?;
-    Ok(Some(Shape { oid, partitioned, columns, triggers, referenced_by, rules, row_security }))
+    Ok(Some(Shape { oid, partitioned, logged, columns, triggers, referenced_by, rules, row_security }))
 }
 
 fn columns(connection: &mut Connection, oid: u32) -> Result<Vec<ShapeColumn>, Error> {
     let rows = connection.query(&format!(
-        "SELECT attname, atttypid, attgenerated <> '' FROM pg_catalog.pg_attribute
+        "SELECT attname, atttypid, attgenerated <> '', atttypmod FROM pg_catalog.pg_attribute
           WHERE attrelid = {oid} AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
     ))?;
     let column = |row: &Row| {
-        Some(ShapeColumn { name: row.text(0)?.to_owned(), type_id: row.parse(1)?, generated: row.is_true(2) })
+        Some(ShapeColumn {
+            name: row.text(0)?.to_owned(),
+            type_id: row.parse(1)?,
+            type_modifier: row.parse(3).unwrap_or(-1),
+            generated: row.is_true(2),
+        })
     };
     Ok(rows.iter().filter_map(column).collect())
 }
@@ -115,6 +135,7 @@ mod tests {
         let column = |(name, generated): &(&str, bool)| ShapeColumn {
             name: (*name).to_owned(),
             type_id: 25,
+            type_modifier: -1,
             generated: *generated,
         };
         Shape { columns: columns.iter().map(column).collect(), ..Shape::default() }
@@ -129,6 +150,15 @@ mod tests {
         assert_eq!(shape.publishing_again("public.outbox", "id = 7", &["created_at", "At", "id"]).unwrap(), expected);
         let partitioned = Shape { partitioned: true, ..shape };
         assert!(partitioned.publishing_again("o", "true", &[]).unwrap().contains("DELETE FROM o WHERE true RETURNING"));
+    }
+
+    #[test]
+    fn a_column_takes_what_is_of_its_type_and_no_longer() {
+        let column =
+            |type_id, type_modifier| ShapeColumn { name: "c".to_owned(), type_id, type_modifier, generated: false };
+        assert!(column(1043, -1).takes(&column(1043, 14)) && column(25, -1).takes(&column(1043, 14)));
+        assert!(!column(1043, 9).takes(&column(1043, 14)) && !column(1043, 9).takes(&column(25, -1)));
+        assert!(!column(25, -1).takes(&column(1042, 14)) && !column(23, -1).takes(&column(20, -1)));
     }
 
     #[test]

@@ -21,9 +21,6 @@ const MOST_ROWS: usize = 100;
 /// The number of an id's characters that are compared. Messages cut longer ids off.
 pub(crate) const COMPARED: usize = 64;
 
-/// The advisory lock that relays of one role take, one after the other: "kept" and "rows" in ASCII.
-const LOCK: u64 = 0x6b65_7074_726f_7773;
-
 /// The skipped rows of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SkippedRows {
@@ -74,11 +71,10 @@ const PREFIX: &str = "walrelay passed over: ";
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec<u32>), Error> {
     let mut skipped = SkippedRows::default();
-    let notes = notes(connection, slot, NoteOwner::Any)?;
-    let large_objects = notes.iter().map(|(large_object, _)| *large_object).collect();
-    for (_, note) in notes {
-        // A note that cannot be parsed may have any row.
-        skipped.join(note.unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
+    let notes = state::read(connection, &format!("{PREFIX}{slot} "), NoteOwner::Any)?;
+    let large_objects = notes.iter().map(|note| note.large_object).collect();
+    for note in &notes {
+        skipped.join(parse(&note.text));
     }
     Ok((skipped, large_objects))
 }
@@ -89,23 +85,14 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
 /// # Errors
 /// The connection broke, or the server is read-only.
 pub(crate) fn note(connection: &mut Connection, slot: &str, rows: &SkippedRows) -> Result<Option<Lsn>, Error> {
-    // The slot's position survives a crash of the server, so the note has to, whatever the role's `synchronous_commit` is.
-    connection.query(&format!(
-        "BEGIN; SELECT pg_catalog.set_config('synchronous_commit', 'local', true)
-          WHERE pg_catalog.current_setting('synchronous_commit') = 'off';
-         SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
-    ))?;
-    let (large_object, mut skipped) = match notes(connection, slot, NoteOwner::Own)?.into_iter().next() {
-        Some((large_object, skipped)) => (Some(large_object), skipped.unwrap_or_default()),
-        None => (None, SkippedRows::default()),
-    };
-    if skipped.merge(rows) || large_object.is_none() {
-        let text = format!("{PREFIX}{slot} {}", serde_json::to_string(&skipped).unwrap_or_default());
-        state::write(connection, large_object, &text)?;
-    }
+    state::update(connection, &format!("{PREFIX}{slot} "), |text| {
+        let mut skipped = text.map(parse).unwrap_or_default();
+        let is_changed = skipped.merge(rows);
+        (is_changed || text.is_none()).then(|| serde_json::to_string(&skipped).unwrap_or_default())
+    })?;
     // The column is there from version 17 on.
     let position = connection.query(&format!(
-        "COMMIT; SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_catalog.pg_replication_slots AS s
+        "SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_catalog.pg_replication_slots AS s
           WHERE s.slot_name = {} AND pg_catalog.to_jsonb(s) ->> 'failover' = 'true'",
         literal(slot)
     ))?;
@@ -129,10 +116,20 @@ pub(crate) fn standbys_without(connection: &mut Connection, slot: &str, at: Lsn)
     Ok(rows.first().and_then(|row| row.text(0)).map(str::to_owned))
 }
 
-/// Each large object with a note of `slot`, and the note. `None`: the note cannot be parsed.
-fn notes(connection: &mut Connection, slot: &str, of: NoteOwner) -> Result<Vec<(u32, Option<SkippedRows>)>, Error> {
-    let found = state::read(connection, &format!("{PREFIX}{slot} "), of)?;
-    Ok(found.into_iter().map(|note| (note.large_object, serde_json::from_str(&note.text).ok())).collect())
+/// Copies the notes of the slot `from` to the slot `to`, whose relay publishes its rows from now on.
+///
+/// # Errors
+/// The connection broke, or the server is read-only.
+pub fn copy(connection: &mut Connection, from: &str, to: &str) -> Result<(), Error> {
+    for note in state::read(connection, &format!("{PREFIX}{from} "), NoteOwner::Any)? {
+        state::write(connection, None, &format!("{PREFIX}{to} {}", note.text))?;
+    }
+    Ok(())
+}
+
+/// The rows of a note. One that cannot be parsed may have any row.
+fn parse(text: &str) -> SkippedRows {
+    serde_json::from_str(text).unwrap_or(SkippedRows { ids: Vec::new(), others: true })
 }
 
 #[cfg(test)]

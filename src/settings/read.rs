@@ -161,6 +161,9 @@ impl SettingsReader<'_> {
             role: self.name("role")?,
             create_table: args.create_table,
             shards,
+            after_loss: args.after_loss,
+            published: args.published,
+            yes: args.yes,
             typed_source: self.typed_source(),
         };
         Ok(Task::Setup(request.into(), backfill.map(Box::new)))
@@ -223,21 +226,19 @@ impl SettingsReader<'_> {
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::PruneRequest, SettingError> {
         let SlotSettings { source, publication, slot } = self.place()?;
         let place = OutboxPlace { source, publication, slot, shard: None };
-        let id_column = self.name("id-column")?;
         let Some(older_than) = self.span("older-than")? else {
             return Err(SettingError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
         };
-        if older_than < prune::LEAST_AGE && !args.force {
+        if older_than < prune::LEAST_AGE {
             return Err(SettingError::usage(
                 "--older-than is below a minute: such rows may not be published yet",
-                "walrelay prune --older-than 1h, or --force",
+                "walrelay prune --older-than 1h",
             ));
         }
         Ok(prune::PruneRequest {
             place,
             tables: self.tables()?.tables,
             older_than,
-            id_column,
             age_column: self.name("age-column")?,
             chunk: self.chunk()?,
             archive_to: self.layers.one("archive-to")?.as_ref().map(table).transpose()?,
@@ -246,7 +247,6 @@ impl SettingsReader<'_> {
             partitions: args.partitions,
             dry_run: args.dry_run,
             only_local: self.one_of("origin", &ORIGINS)?,
-            force: args.force,
         })
     }
 

@@ -11,12 +11,13 @@ use super::slot_identity::SlotIdentity;
 use super::{idle, restart_after_takeover};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, State};
-use crate::outbox::{Outbox, PlanError, TableReading};
+use crate::outbox::{Outbox, PlanError, Role, TableReading};
 use crate::pg::catalog;
 use crate::pg::marker::{self, MoveState};
+use crate::pg::relay_note::{self, Noted, Reading};
 use crate::pg::server::{self, FreeSlot, Slot, SystemIdentity};
 use crate::pg::slot_sighting::Witness;
-use crate::pg::{Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
+use crate::pg::{self, Connection, Error, PluginOptions, Purpose, Recovery, ReplicationStream, identifier, sqlstate};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{BELIEVED_FREE, Clock, HeldSlot, Identity, Relay, SUCCESSOR_WAITS};
 use crate::sink::Sink;
@@ -136,7 +137,7 @@ pub(super) fn acquire(
         }
         if !std::mem::replace(&mut has_waited, true) {
             let publication = &target.publication;
-            tracing::info!(publication, "waiting until walrelay setup has moved the rows to this set of shards");
+            tracing::info!(publication, "waiting until walrelay setup is done with this publication and its slot");
             metrics.set_state(State::WaitingForSlot);
         }
         idle(acquisition.relay, SHARD_RETRY)?;
@@ -186,6 +187,13 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
             return Ok(None);
         }
+        // A setup that was killed goes on later: nobody may have read the slot by then.
+        if target.temporary_slot.is_none() && marker::is_creating(mark.comment.as_deref(), &target.slot) {
+            if control.query(marker::IS_LOCKED)?.first().is_some_and(|row| row.is_true(0)) {
+                return Ok(None);
+            }
+            return Err(RunError::setup_unfinished(&target.slot, &target.publication).into());
+        }
         let (binary, unmappable) =
             read_publication_again(&mut control, target, (flushed, &mut self.known.listed), self.relay.outbox_mut())?;
         self.known.log_readings(self.relay.outbox_mut().readings());
@@ -233,6 +241,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let was_read = self.known.slot_identity.was_read(mark.comment.as_deref(), &target.slot);
             let (confirmed, reader) = self.confirmed_position(own)?;
             self.set_identity(was_read, confirmed)?;
+            self.note_reading(confirmed)?;
             // Behind a pooler, this connection's process id is not the server's.
             let walsender = reader.unwrap_or(own);
             let asks = Box::new(SlotHolder::start(target, &self.known.started_at, walsender)?);
@@ -415,11 +424,57 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         Ok(())
     }
 
+    /// Notes which tables the relay reads from `position` on, for `prune`. A relay that cannot do so goes on, unless `prune` would believe
+    /// an earlier note that says something else.
+    fn note_reading(&mut self, position: Lsn) -> Result<(), RunError> {
+        let (target, known) = (self.target, &mut *self.known);
+        if known.was_standby {
+            return Ok(());
+        }
+        let mut control = known.open_query_connection(target, Purpose::Control)?;
+        let mark = catalog::publication_mark(&mut control, &target.publication)?;
+        let reading = reading(target, known.listed.as_deref().unwrap_or_default(), self.relay.outbox_mut());
+        let names = (target.publication.as_str(), target.slot.as_str());
+        match relay_note::keep(&mut control, names, mark.comment.as_deref(), &reading, position)? {
+            Noted::Yes => Ok(()),
+            // Time cures it.
+            Noted::No { error, .. } if error.recovery() == Recovery::Reconnect => Err(error.into()),
+            Noted::No { error, contradicts: true } => Err(RunError::not_noted(
+                &target.slot,
+                pg::right_to_note(&error, &identifier(&target.source.user)),
+                error,
+            )),
+            Noted::No { error, .. } => {
+                tracing::warn!(
+                    slot = target.slot,
+                    %error,
+                    hint = pg::right_to_note(&error, &identifier(&target.source.user)),
+                    "which tables are read is not recorded; walrelay prune deletes no row"
+                );
+                Ok(())
+            }
+        }
+    }
+
     /// The slot's position and its reader. They are read when no other relay can move or drop the slot. `own`: this relay's walsender.
     fn confirmed_position(&mut self, own: u32) -> Result<(Lsn, Option<u32>), RunError> {
         let mut control = self.known.open_query_connection(self.target, Purpose::Control)?;
         self.known.slot_identity.check(&mut control, self.target, (self.witness(true), Some(own)))
     }
+}
+
+/// What the relay reads: the tables of its settings, or those that Debezium's expressions capture of `listed`.
+fn reading(target: &StreamTarget, listed: &[PublishedTable], outbox: &mut Outbox) -> Reading {
+    let id = Role::Id.to_string();
+    let id_of = |reading: &TableReading| {
+        let (_, column) = reading.columns.iter().find(|(role, _)| *role == id)?;
+        Some((reading.table.clone(), column.clone()))
+    };
+    let ids = outbox.readings().iter().filter_map(id_of).collect();
+    let named = target.tables.iter().map(|table| (table.schema.clone(), table.name.clone()));
+    let captured = listed.iter().map(|table| &table.relation);
+    let captured = captured.filter(|relation| !target.patterns.is_empty() && target.patterns.capture(relation));
+    Reading { tables: named.chain(captured.map(crate::pgoutput::Relation::full_name)).collect(), ids }
 }
 
 /// Whether the slot is missing or refused because a standby answers. Before its promotion, a standby has no such slot, or has an

@@ -10,7 +10,7 @@ use walrelay_dev::process::wait_until;
 
 use crate::check::checked_as;
 use crate::lane::{LONG, Lane, binary, wait_events};
-use crate::prune::{back_in_time, left};
+use crate::prune::left;
 
 /// The time-outs that end a session which is idle or slow, and with it a long transaction of the stream.
 const TIME_OUTS: [(&str, &str); 5] = [
@@ -98,7 +98,6 @@ fn every_command_works_under_hostile_settings_of_server_database_and_role() {
     well(&lane, &source, &["setup", "--apply", "--table", "public.outbox"]);
     let topic = lane.topic("{route}");
     well(&lane, &source, &["backfill", "--table", "public.outbox", "--topic", &topic]);
-    let lane = back_in_time(lane);
 
     let relay = |more: &[&str]| lane.streaming(&[&["--source", &source, "--on-bad-row=skip"], more].concat());
     let mut streaming = relay(&[]);

@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use walrelay_dev::process::wait_until;
 
 use crate::lane::{LONG, Lane, binary};
+use crate::prune::proven;
 
 /// With a column that says how old a row is.
 const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, payload text, \
@@ -16,7 +17,7 @@ const AGED: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text
 fn pruning(lane: &Lane) -> Child {
     Command::new(binary())
         .args(["prune", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name])
-        .args(["--older-than", "1h", "--every", "1s", "--force"])
+        .args(["--older-than", "1h", "--every", "1s"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -35,7 +36,7 @@ fn ends(mut child: Child) {
 
 #[test]
 fn a_prune_between_two_rounds_ends_on_request() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     let mut child = pruning(&lane);
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -45,7 +46,7 @@ fn a_prune_between_two_rounds_ends_on_request() {
 
 #[test]
 fn a_prune_that_waits_for_the_relay_ends_on_request_and_has_deleted_nothing() {
-    let lane = Lane::with(AGED, "outbox");
+    let lane = proven(Lane::with(AGED, "outbox"));
     lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'p')");
     let child = pruning(&lane);
     let messages = format!(

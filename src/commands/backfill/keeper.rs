@@ -9,8 +9,9 @@ use crate::commands::output::duration;
 use crate::commands::progress_bar::ProgressBar;
 use crate::outbox::TableName;
 use crate::pg::backfill_progress::{self, BackfillProgress};
+use crate::pg::shape::shape;
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Recovery};
+use crate::pg::{self, Connection, Purpose, Recovery, catalog, leaf_notes, leaves, marker};
 use crate::supervise::chain;
 use std::time::{Duration, Instant};
 
@@ -147,6 +148,30 @@ impl Keeper {
                 Err(error) if error.recovery() == Recovery::Reconnect && !stop() => std::thread::sleep(NOTE_EVERY),
                 written => written?,
             }
+        }
+        Ok(())
+    }
+
+    /// Notes, for `prune`, that all rows of the tables that were there when the slot was marked are published. A role whose notes do not count
+    /// is told so.
+    pub(super) fn note_published(&mut self, publication: &str) -> Result<(), CommandError> {
+        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let comment = catalog::publication_mark(connection, publication)?.comment;
+        let Some(token) = marker::token_of_here(connection, comment.as_deref(), &self.slot)? else { return Ok(()) };
+        let at = marker::statements(comment.as_deref(), &self.slot).first().map(|listed| listed.at).unwrap_or_default();
+        let all = leaves::look(connection, publication)?;
+        let mut published = Vec::new();
+        for name in &self.tables {
+            let shape = shape(connection, &name.schema, &name.name)?.unwrap_or_default();
+            let of_table = all.values().filter(|leaf| !leaf.is_partitioned && leaf.chain.contains(&shape.oid));
+            published.extend(of_table.filter_map(|leaf| Some((leaf.oid, leaf.fingerprint.clone()?))));
+        }
+        leaf_notes::note(connection, (&self.slot, &token), &published, at, &all)?;
+        let known = leaf_notes::published(connection, publication, &self.slot)?;
+        if !published.iter().all(|(oid, _)| known.contains(oid)) {
+            tracing::warn!(
+                "walrelay prune keeps these rows: the note that they are published does not count, since this role may neither replicate nor act as the owner of the publication; or the relay has not read these tables since then"
+            );
         }
         Ok(())
     }

@@ -211,6 +211,9 @@ impl Job {
         let feed = Feed::new(self.parts, self.asked, reader, keeper, first, request.rate);
         let (ended, mut keeper) = read(relay, feed);
         let kept = keeper.finish(&|| stop.load(Ordering::Relaxed));
+        if ended.is_ok() && request.condition.is_none() {
+            keeper.note_published(&run.publication)?;
+        }
         tracing::info!(rows = keeper.rows(), done = ended.is_ok(), "backfill ends");
         ended?;
         kept

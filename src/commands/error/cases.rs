@@ -38,8 +38,8 @@ impl CommandError {
             .with_remedy("leave --failover out; after a promotion the slot has to be created again on the new primary")
     }
 
-    pub(in crate::commands) fn nobody_to_ask() -> Self {
-        Self::said(Settings, "teardown asks first, and standard input is no terminal")
+    pub(in crate::commands) fn nobody_to_ask(command: &str) -> Self {
+        Self::said(Settings, format!("{command} asks first, and standard input is no terminal"))
             .with_remedy("if that is what you want, add --yes")
     }
 
@@ -54,6 +54,11 @@ impl CommandError {
     /// The command was stopped on request.
     pub(in crate::commands) const fn interrupted() -> Self {
         Self::new(Restart, CommandCause::Interrupted)
+    }
+
+    /// Nobody reads what the command says. What it had to do is done, unless it had to ask.
+    pub(in crate::commands) fn unheard(source: io::Error) -> Self {
+        Self::explained(Restart, "not all of the output could be written".to_owned(), source)
     }
 
     /// The relay's thread ended without a word.
@@ -75,13 +80,18 @@ impl CommandError {
 
 /// Slots, relays, and what `check` found.
 impl CommandError {
-    /// The slot would be made, but the publication could not say that it was. `sql` lets its owner do that.
-    pub(in crate::commands) fn not_markable(publication: &str, sql: &str) -> Self {
+    /// The slot would be created, but `user` may not record that. `sql` lets the owner do that once the slot is there.
+    pub(in crate::commands) fn not_markable(publication: &str, user: &str, sql: &str) -> Self {
         let text = format!(
-            "publication \"{publication}\" belongs to another role, so that it cannot be marked: a slot lost later would not be noticed"
+            "publication \"{publication}\" belongs to another role, so that it cannot be marked: a slot that is lost later would not be noticed; nothing was changed"
         );
+        let owner = format!("ALTER PUBLICATION {} OWNER TO {};", identifier(publication), identifier(user));
         let remedy = Remedy::from("run as the publication's owner: ").and(setup());
-        Self::said(Operator, text).with_remedy(remedy.and(format!("; or once the slot is there: {sql}")))
+        Self::said(Operator, text).with_remedy(
+            remedy.and(format!(
+                "; or as a superuser: {owner} or create the slot by hand, and then, as the owner: {sql};"
+            )),
+        )
     }
 
     /// A server process reads the slot.
@@ -117,24 +127,67 @@ impl CommandError {
 
 /// `prune`.
 impl CommandError {
-    pub(in crate::commands) fn not_proven(table: &TableName, why: &str) -> Self {
-        Self::said(Operator, format!("rows of {table} are not deleted: {why}"))
-            .with_remedy("if that is what you want, add --force")
+    /// The publication does not send all rows of a table.
+    pub(in crate::commands) fn not_proven(table: &TableName, why: &str, publication: &str) -> Self {
+        let remedy = Remedy::from("its rows that are in no topic would be lost. Prune other tables alone: ")
+            .and(Command::new("prune").set("--older-than", "7d").set("--table", "SCHEMA.TABLE"));
+        Self::said(Operator, format!("no row is deleted: {table}: {why}"))
+            .with_remedy(remedy.and(format!("; what the publication has: \\dRp+ {}", identifier(publication))))
     }
 
-    /// Nothing says since when the slot has carried everything. `setup --apply` does not mark the slot of a shard.
+    /// Its relay does not read a table. `run` starts it.
+    pub(in crate::commands) fn not_read(table: &TableName, why: &str, run: Command) -> Self {
+        let remedy = Remedy::from("let the relay read it: ")
+            .and(run.set("--table", table.as_typed()))
+            .and("; or prune the tables that it reads: leave out --table");
+        Self::said(Operator, format!("no row is deleted: {table}: {why}")).with_remedy(remedy)
+    }
+
+    /// Nothing says that all rows of a table are published. `again` is the statement that publishes them.
+    pub(in crate::commands) fn not_known(table: &TableName, why: &str, again: &str) -> Self {
+        let stated = setup().set("--table", table.as_typed()).flag("--published");
+        let remedy = Remedy::from("if all of its rows are published, say so once: ")
+            .and(stated)
+            .and(format!("; to publish them again before that: {again}"));
+        Self::said(Operator, format!("no row is deleted: {table}: {why}")).with_remedy(remedy)
+    }
+
+    /// The relay has not noted what it reads. `run` starts it.
+    pub(in crate::commands) fn relay_not_noted(slot: &str, run: Command) -> Self {
+        let text = format!(
+            "no row is deleted: the relay of slot \"{slot}\" has not recorded which tables it reads since the slot was marked"
+        );
+        let remedy = Remedy::from(
+            "start it, or start it again if it runs: an earlier version records nothing, and one whose role may not write notes says so in its log. ",
+        );
+        Self::said(Operator, text).with_remedy(remedy.and(run))
+    }
+
+    /// Nothing says which tables are known. `setup --apply` does not mark the slot of a shard.
     pub(in crate::commands) fn no_proof(slot: &str, publication: &str, is_shard: bool, why: &str) -> Self {
         let text = format!(
-            "no row is deleted: since when slot \"{slot}\" has carried every row of publication \"{publication}\" is not known: {why}"
+            "no row is deleted: which rows of publication \"{publication}\" are published through slot \"{slot}\" is not known: {why}"
         );
         Self::said(Operator, text).with_remedy(if is_shard {
-            "publications of shards have to stay as they were created; to delete rows without that proof: --force"
-                .into()
+            "publications of shards have to stay as they were created".into()
         } else {
-            Remedy::from("run as the publication's owner: ")
-                .and(setup())
-                .and(", which records it from then on; for rows from before: --force")
+            Remedy::from("run as the publication's owner: ").and(setup()).and(", which records it from then on")
         })
+    }
+
+    /// The relay identifies rows by a column that the table lacks.
+    pub(in crate::commands) fn no_id_column(table: &TableName, column: Option<&str>) -> Self {
+        let text = format!(
+            "no row is deleted: {table} has no column {}: rows that the relay has skipped could not be identified",
+            column.unwrap_or("id or event_id")
+        );
+        Self::said(Operator, text).with_remedy("start its relay again, with the --id-column that the table has now")
+    }
+
+    /// Other rows would go with the rows that are deleted. `key`: the foreign key.
+    pub(in crate::commands) fn cascades(table: &TableName, key: &str) -> Self {
+        Self::said(Operator, format!("no row is deleted: rows of another table would go or change with those of {table}: foreign key {key}"))
+            .with_remedy("let nothing refer to outbox rows, or give the foreign key ON DELETE RESTRICT: rows that are referred to then stay")
     }
 
     pub(in crate::commands) fn publication_changed(publication: &str) -> Self {
@@ -149,7 +202,7 @@ impl CommandError {
         let text =
             format!("no row is deleted: the relay of slot \"{slot}\" has skipped rows that cannot be identified");
         Self::said(Operator, text).with_remedy(format!(
-            "look at those rows; once they are published or not needed, run as the relay's role: {forget} or add --force"
+            "look at those rows; once they are published or not needed, run as the relay's role: {forget}"
         ))
     }
 
@@ -178,6 +231,24 @@ impl CommandError {
         Self::said(Settings, format!("archive {archive} has no column \"{column}\", which {table} has")).with_remedy(
             format!("ALTER TABLE {archive} ADD COLUMN {} … with the type that it has there;", identifier(column)),
         )
+    }
+
+    /// A value might be cut off or refused. The archive as SQL names it.
+    pub(in crate::commands) fn archive_differs(archive: &str, column: &str, table: &TableName) -> Self {
+        Self::said(
+            Settings,
+            format!("column \"{column}\" of archive {archive} does not take every value that {table} has there"),
+        )
+        .with_remedy(format!(
+            "ALTER TABLE {archive} ALTER COLUMN {} TYPE … to the type that it has there;",
+            identifier(column)
+        ))
+    }
+
+    /// A crash of the server would empty the archive.
+    pub(in crate::commands) fn archive_unlogged(archive: &str) -> Self {
+        Self::said(Settings, format!("archive {archive} is UNLOGGED or temporary: a crash of the server empties it"))
+            .with_remedy(Remedy::sql(format!("ALTER TABLE {archive} SET LOGGED;")))
     }
 
     /// Rows would be in neither table: the archive lacks so many of those that were deleted.

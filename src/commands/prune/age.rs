@@ -100,6 +100,7 @@ mod tests {
         let column = |(name, type_id): &(&str, u32)| ShapeColumn {
             name: (*name).to_owned(),
             type_id: *type_id,
+            type_modifier: -1,
             generated: false,
         };
         Shape { columns: columns.iter().map(column).collect(), ..Shape::default() }

@@ -1,7 +1,8 @@
 //! `prune`: deletes rows that are old and proven to be delivered.
 //!
 //! ```text
-//!  list the old rows: ctid, xmin, id, in one snapshot
+//!  check that every row of the table is known to be published, or to come through the slot
+//!    ─► list the old rows: ctid, xmin, id, in one snapshot
 //!    ─► commit a logical message: it is in the WAL behind every commit that the snapshot has seen
 //!    ─► wait until the slot has confirmed it, or those of all shards have: all of these are delivered
 //!    ─► delete in chunks what still stands there as it was listed, and what the relay has not skipped
@@ -11,18 +12,19 @@
 //! `pg_visible_in_snapshot(xmin)` does not know the savepoints of transactions that still run. The message needs neither: whatever a
 //! snapshot shows has put its commit into the WAL before, and the WAL has one order.
 //!
-//! Invariant: no row is deleted before the slot has confirmed what stands behind its insert. Rows that may not have come through the slot
-//! at all stay (`proof`), unless `force` says otherwise. A run that is ended at any moment leaves nothing half-done: each chunk is one
-//! short transaction.
+//! Invariant: no row is deleted before the slot has confirmed what stands behind its insert, and no row of a table of which not every row,
+//! past and future, is known to be published (`evidence`, checked before the list is made and again once it is confirmed). The age only
+//! says which rows are wanted. A run that is ended at any moment leaves nothing half-done: each chunk is one short transaction.
 
 mod age;
-mod attached_partitions;
+mod evidence;
 mod partitions;
-mod proof;
 mod row_cursor;
+mod skipped;
 mod slots;
 mod table;
 
+use super::dialogue::Finishing;
 use super::error::{CommandCause, CommandError};
 use super::outbox_place::OutboxPlace;
 use super::output::{duration, number};
@@ -30,12 +32,12 @@ use super::progress_bar::ProgressBar;
 use super::signals;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
-use crate::pg::shape::shape;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server};
+use crate::pg::shape::{ShapeColumn, shape};
+use crate::pg::{self, Connection, Purpose, identifier, server};
 use crate::supervise::{ExitKind, RunError};
 use age::Age;
-use attached_partitions::AttachedPartitions;
-use proof::Proof;
+use evidence::Evidence;
+use skipped::Skipped;
 use slots::OutboxSlots;
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -64,12 +66,10 @@ const RIGHTS: &str = "SELECT, UPDATE, DELETE";
 pub struct PruneRequest {
     /// The database, publication and slot.
     pub place: OutboxPlace,
-    /// Only these tables; empty: all of the publication.
+    /// Only these tables; empty: all that the relay reads.
     pub tables: Vec<TableName>,
     /// The least age.
     pub older_than: Duration,
-    /// The column of the id; `None`: found by name.
-    pub id_column: Option<String>,
     /// The column that says how old a row is; `None`: found by name.
     pub age_column: Option<String>,
     /// Rows that are deleted in one transaction; at least 1.
@@ -86,8 +86,6 @@ pub struct PruneRequest {
     pub dry_run: bool,
     /// Whether the relay leaves out rows that a subscription applied. `None`: nobody has said so.
     pub only_local: Option<bool>,
-    /// Also young rows, and rows that the slot does not carry: from before it, or left out by a row filter.
-    pub force: bool,
 }
 
 /// Deletes. `notes`: what is waited for. `stop`: ends it between two chunks.
@@ -100,15 +98,17 @@ pub fn prune(
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
+    let mut out = Finishing::new(out);
     loop {
-        match (once(request, out, notes, stop), request.every) {
+        match (once(request, &mut out, notes, stop), request.every) {
             // With `--every`, a request to stop is the normal end.
             (Err(error), Some(_)) if matches!(error.cause, CommandCause::Interrupted) => return Ok(()),
             (Err(error), Some(_)) if may_pass(&error) => {
                 tracing::warn!(%error, "pruning round failed; retrying in the next one");
             }
             (Err(error), _) => return Err(error),
-            (Ok(()), None) => return Ok(()),
+            (Ok(()), None) => return out.end(),
+            (Ok(()), Some(_)) if out.is_unheard() => return out.end(),
             (Ok(()), Some(_)) => {}
         }
         if !signals::pause(request.every.unwrap_or_default(), stop) {
@@ -133,15 +133,15 @@ fn once(
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
     let slots = OutboxSlots::look(&mut connection, &request.place)?;
-    let mut tables = tables(&mut connection, request, &slots)?;
-    let proof = if request.force { None } else { Some(slots.proof(&mut connection)?) };
-    if let Some(proof) = &proof {
-        for table in &mut tables {
-            table.attached = slots.attached(&mut connection, table.shape.oid, proof)?;
-        }
+    let evidence = slots.evidence(&mut connection)?;
+    let tables = tables(&mut connection, request, &slots, &evidence)?;
+    if !request.partitions {
+        // Before a row of any table is deleted.
+        tables.iter().try_for_each(|table| evidence.iter().try_for_each(|known| known.covers(table, None)))?;
     }
+    let skipped = Skipped::read(&mut connection, slots.places())?;
     connection.query(LOCK_PATIENCE)?;
-    let mut round = Round { connection, request, slots, proof, notes, stop };
+    let mut round = Round { connection, request, slots, evidence, skipped, patience: request.timeout, notes, stop };
     for table in &tables {
         let pruned =
             if request.partitions { partitions::prune(&mut round, table, out) } else { round.table(table, out) };
@@ -164,16 +164,14 @@ fn tables(
     connection: &mut Connection,
     request: &PruneRequest,
     slots: &OutboxSlots,
+    evidence: &[Evidence],
 ) -> Result<Vec<Table>, CommandError> {
     // Those of all shards have the same tables.
     let place = slots.first();
-    let id_column = request.id_column.as_deref();
-    if request.tables.is_empty() {
-        table::only_outboxes(connection, &place.publication, id_column)?;
-    }
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
     let published = table::published(connection, place)?;
-    let names = if request.tables.is_empty() { table::roots(&published) } else { request.tables.clone() };
+    let read = evidence.first().and_then(Evidence::tables).unwrap_or_else(|| table::roots(&published));
+    let names = if request.tables.is_empty() { read } else { request.tables.clone() };
     let look = |name: TableName| {
         let Some(shape) = shape(connection, &name.schema, &name.name)? else {
             return Err(CommandError::no_table(&name, &place.source.dbname));
@@ -182,38 +180,27 @@ fn tables(
             let published = table::roots(&published).iter().map(ToString::to_string).collect();
             return Err(RunError::table_not_published(name, &place.publication, published).into());
         }
-        let id = table::id_column(&shape, &name, id_column)?;
-        let refused = |why| Err(CommandError::not_proven(&name, why));
-        let shared = if request.force { None } else { slots.shared(connection, shape.oid)? };
-        if !request.force {
-            if shared.is_none() && table::has_filter(connection, &place.publication, shape.oid)? {
-                return refused("the publication has a row filter on it: rows that it leaves out are never delivered");
-            }
-            if request.only_local == Some(true) {
-                return refused(
-                    "with --origin local, the relay does not publish rows that a subscription applied, and nothing tells them from others",
-                );
-            }
-            if request.only_local.is_none()
-                && let Some(subscription) = table::subscription(connection, shape.oid)?
-            {
-                return refused(&format!(
-                    "subscription {subscription} writes it, and a relay with --origin local does not publish rows that it applied: --origin any says that the relay publishes them"
-                ));
-            }
-            if table::lacks_partitions(connection, &published, shape.oid)? {
-                return refused(
-                    "the publication does not have all of its partitions: rows of the others are never delivered by it",
-                );
-            }
+        let noted = evidence.first().and_then(|known| known.id(shape.oid));
+        let id = table::id_column(&shape, &name, noted.as_deref())?;
+        if let Some(key) = shape.referenced_by.iter().find(|key| key.contains("(ON DELETE ")) {
+            return Err(CommandError::cascades(&name, key));
         }
-        let age = Age::find(request.age_column.as_deref(), &name, &shape, tracks)?;
-        if age == Age::Commit && !request.force && catalog::has_updates(connection, shape.oid)? {
+        let refused = |why: &str| Err(CommandError::not_proven(&name, why, &place.publication));
+        if request.only_local == Some(true) {
             return refused(
-                "rows of it have been updated, and the commit's time is that of the update: --age-column tells how old they are",
+                "with --origin local, the relay does not publish rows that a subscription applied, and nothing tells them from others",
             );
         }
-        Ok(Table { name, shape, id, age, shared, attached: AttachedPartitions::default() })
+        if request.only_local.is_none()
+            && let Some(subscription) = table::subscription(connection, shape.oid)?
+        {
+            return refused(&format!(
+                "subscription {subscription} writes it, and a relay with --origin local does not publish rows that it applied: --origin any says that the relay publishes them"
+            ));
+        }
+        let shared = slots.shared(connection, shape.oid)?;
+        let age = Age::find(request.age_column.as_deref(), &name, &shape, tracks)?;
+        Ok(Table { name, shape, id, age, shared })
     };
     names.into_iter().map(look).collect()
 }
@@ -233,8 +220,11 @@ struct Round<'a> {
     request: &'a PruneRequest,
     /// The slot, or those of all shards.
     slots: OutboxSlots,
-    /// `None`: whatever has come through the slot.
-    proof: Option<Proof>,
+    /// What is known of the tables of each slot.
+    evidence: Vec<Evidence>,
+    skipped: Skipped,
+    /// How long to wait for the slot to confirm. `None`: indefinitely.
+    patience: Option<Duration>,
     notes: &'a mut dyn Write,
     stop: &'a dyn Fn() -> bool,
 }
@@ -247,17 +237,22 @@ impl Round<'_> {
             return self.count(table, &condition, out);
         }
         let archive = self.archive(table)?;
-        let name = table.rows();
-        let total = row_cursor::open(&mut self.connection, &name, &table.id, &condition)?;
-        let mut deleted = 0;
-        if total > 0 {
-            self.nothing_attached(table)?;
-            self.confirmed()?;
-            deleted = self.delete(table, archive.as_ref(), total)?;
-        }
-        row_cursor::close(&mut self.connection)?;
-        let left = total - deleted;
-        let why = match self.passed_over(table, "") {
+        let (name, mut deleted) = (table.rows(), 0);
+        let left = loop {
+            let listed = row_cursor::open(&mut self.connection, &name, &table.id, &condition)?;
+            let mut gone = 0;
+            if listed > 0 {
+                self.confirmed(table, None)?;
+                gone = self.delete(table, archive.as_ref(), listed)?;
+            }
+            row_cursor::close(&mut self.connection)?;
+            deleted += gone;
+            // Where no row of a list could be deleted, the next list would be the same.
+            if listed < row_cursor::MOST || gone == 0 || (self.stop)() {
+                break listed - gone;
+            }
+        };
+        let why = match self.skipped.condition(table, "") {
             _ if (self.stop)() => "were not reached",
             Some(_) => "were locked, had changed or were skipped by the relay",
             None => "were locked or had changed",
@@ -265,24 +260,15 @@ impl Round<'_> {
         let changed = if left > 0 { format!(", {} {why}", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
         writeln!(out, "{}: {} rows deleted{changed} ({took})", table.name, number(deleted))?;
-        self.unproven(table, out)
+        self.say_skipped(table, out)
     }
 
     /// The rows that may go.
     fn condition(&self, table: &Table) -> String {
         let older = table.age.older_than(self.request.older_than);
-        match self.keeps(table) {
-            Some(keeps) => format!("{older} AND NOT ({keeps})"),
-            None => older,
-        }
-    }
-
-    /// As SQL, which rows are to stay; `None`: none.
-    fn keeps(&self, table: &Table) -> Option<String> {
-        let keeps = self.proof.as_ref()?.keeps(table);
         let of_none = table.shared.as_ref().map(|shared| format!("({shared}) IS NOT TRUE"));
-        let more: Vec<String> = [keeps].into_iter().chain(of_none).chain(table.attached.before()).collect();
-        Some(more.join(" OR "))
+        let keeps: Vec<String> = self.skipped.condition(table, "").into_iter().chain(of_none).collect();
+        if keeps.is_empty() { older } else { format!("{older} AND NOT ({})", keeps.join(" OR ")) }
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {
@@ -290,64 +276,30 @@ impl Round<'_> {
         let count = row_cursor::counted(&mut self.connection, &sql)?;
         let age = duration(self.request.older_than);
         writeln!(out, "{}: {} rows are older than {age} by {}", table.name, number(count), table.age.name())?;
-        self.unproven(table, out)
+        self.say_skipped(table, out)
     }
 
-    /// Says what stays because it may be from before the slot.
-    fn unproven(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Some(proof) = &self.proof else { return Ok(()) };
+    /// Says what stays because the relay has skipped it.
+    fn say_skipped(&mut self, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
+        let Some(skipped) = self.skipped.condition(table, "") else { return Ok(()) };
         let older = table.age.older_than(self.request.older_than);
-        if let Some(passed_over) = proof.passed_over(table, "") {
-            let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {passed_over}", table.rows());
-            let count = row_cursor::counted(&mut self.connection, &sql)?;
-            if count > 0 {
-                writeln!(
-                    out,
-                    "{}: {} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
-                    table.name,
-                    number(count),
-                    proof.forget()
-                )?;
-            }
-        }
-        let clause = proof.lacks(&table.age);
-        let sql = format!("SELECT FROM {} WHERE {older} AND {clause} LIMIT 1", table.rows());
-        if !self.connection.query_within(&sql, row_cursor::PATIENCE)?.is_empty() {
+        let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {skipped}", table.rows());
+        let count = row_cursor::counted(&mut self.connection, &sql)?;
+        if count > 0 {
             writeln!(
                 out,
-                "{}: rows from before the slot stay, published or not. To publish those that never were: {}; to delete those that were: --force",
+                "{}: {} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
                 table.name,
-                table.publishing_again(&clause)
-            )?;
-        }
-        self.unproven_of_attached(table, &older, out)
-    }
-
-    /// Says what stays because it may be from before its partition was published.
-    fn unproven_of_attached(&mut self, table: &Table, older: &str, out: &mut dyn Write) -> Result<(), CommandError> {
-        let Some(before) = table.attached.before() else { return Ok(()) };
-        let sql = format!(
-            "SELECT tableoid, tableoid::regclass::text, count(*) FROM {} WHERE {older} AND {before} GROUP BY 1 ORDER BY 2",
-            table.rows()
-        );
-        for row in self.connection.query_within(&sql, row_cursor::PATIENCE)? {
-            let name = row.text(1).unwrap_or_default();
-            let rows: u64 = row.parse(2).unwrap_or_default();
-            let before = row.parse(0).and_then(|oid| table.attached.before_of(oid)).unwrap_or_default();
-            let clause = format!("tableoid = {}::regclass AND {before}", literal(name));
-            writeln!(
-                out,
-                "{}: {} rows stay that {name} had before it was attached, moved into a published schema, or rewritten (it may have been UNLOGGED). To publish those that never were: {}; to delete those that were: --force",
-                table.name,
-                number(rows),
-                table.publishing_again(&clause)
+                number(count),
+                self.skipped.forget()
             )?;
         }
         Ok(())
     }
 
-    /// Returns once everything that was committed before this call is confirmed, and the proof names whatever of it was skipped.
-    fn confirmed(&mut self) -> Result<(), CommandError> {
+    /// Returns once everything that was committed before this call is confirmed, and what is known of the table still holds. `only`: of these
+    /// partitions alone.
+    fn confirmed(&mut self, table: &Table, only: Option<&[u32]>) -> Result<(), CommandError> {
         // Visible means that the commit is in the WAL, if only in memory: this message comes behind it, and its own commit flushes both.
         let rows = self.connection.query(
             "BEGIN; SET LOCAL synchronous_commit = on;
@@ -361,7 +313,7 @@ impl Round<'_> {
             if (self.stop)() {
                 return Err(CommandError::interrupted());
             }
-            if self.request.timeout.is_some_and(|timeout| started.elapsed() >= timeout) {
+            if self.patience.is_some_and(|timeout| started.elapsed() >= timeout) {
                 let (waited, run) = (started.elapsed(), place.run_command());
                 return Err(CommandError::not_confirmed(&place.slot, behind, waited, run));
             }
@@ -379,32 +331,24 @@ impl Round<'_> {
             pause = (pause * 2).min(LOOK_EVERY.1);
         }
         self.slots.are_unchanged(&mut self.connection)?;
-        // A row is written down before it is skipped: what was meanwhile is there now.
-        match &mut self.proof {
-            Some(proof) => proof.look_again(&mut self.connection, self.slots.places()),
-            None => Ok(()),
+        let now = self.slots.evidence(&mut self.connection)?;
+        let is_same = now
+            .iter()
+            .zip(&self.evidence)
+            .all(|(now, before)| now.is_of_marker(before) && now.id(table.shape.oid) == before.id(table.shape.oid));
+        if !is_same {
+            return Err(CommandError::publication_changed(&self.slots.first().publication));
         }
-    }
-
-    /// Checks that no partition was added to the table after it was looked at: the list may have that partition's rows.
-    fn nothing_attached(&mut self, table: &Table) -> Result<(), CommandError> {
-        let Some(proof) = &self.proof else { return Ok(()) };
-        let now = self.slots.attached(&mut self.connection, table.shape.oid, proof)?;
-        if table.attached.has_all_of(&now) {
-            return Ok(());
-        }
-        Err(CommandError::publication_changed(&self.slots.first().publication))
-    }
-
-    /// As SQL, which rows of `row` the relay has skipped; `None`: it has skipped none.
-    fn passed_over(&self, table: &Table, row: &str) -> Option<String> {
-        self.proof.as_ref()?.passed_over(table, row)
+        now.iter().try_for_each(|known| known.covers(table, only))?;
+        // A row is noted before it is skipped: what was meanwhile is there now.
+        self.skipped = Skipped::read(&mut self.connection, self.slots.places())?;
+        Ok(())
     }
 
     fn delete(&mut self, table: &Table, archive: Option<&Archive>, total: u64) -> Result<u64, CommandError> {
         let mut progress = ProgressBar::new("deleting", total);
         let (name, mut seen, mut deleted) = (table.rows(), 0, 0);
-        let stays = self.passed_over(table, "t.");
+        let stays = self.skipped.condition(table, "t.");
         loop {
             let places = row_cursor::next(&mut self.connection, self.request.chunk)?;
             if places.is_empty() || (self.stop)() {
@@ -453,10 +397,16 @@ impl Round<'_> {
         if *into == table.name || published.iter().any(|table| into.covers(table)) {
             return Err(CommandError::archive_published(into, publication));
         }
-        let lacks = |name: &String| !there.columns.iter().any(|column| column.name == *name);
-        let names: Vec<String> = table.shape.columns.iter().map(|column| column.name.clone()).collect();
-        if let Some(column) = names.into_iter().find(lacks) {
-            return Err(CommandError::archive_lacks(&into.sql(), &column, &table.name));
+        let has = |column: &ShapeColumn| there.columns.iter().find(|have| have.name == column.name);
+        if let Some(column) = table.shape.columns.iter().find(|column| has(column).is_none()) {
+            return Err(CommandError::archive_lacks(&into.sql(), &column.name, &table.name));
+        }
+        let is_other = |column: &&ShapeColumn| has(column).is_some_and(|have| !have.takes(column));
+        if let Some(column) = table.shape.columns.iter().find(is_other) {
+            return Err(CommandError::archive_differs(&into.sql(), &column.name, &table.name));
+        }
+        if !there.logged {
+            return Err(CommandError::archive_unlogged(&into.sql()));
         }
         let kept = there.columns.iter().filter(|column| !column.generated);
         let kept = kept.filter(|column| table.shape.columns.iter().any(|have| have.name == column.name));

@@ -1,29 +1,54 @@
 //! `prune --partitions`: whole partitions are detached and dropped once they are old and delivered.
 //!
 //! In: a table that is partitioned by range of its age column. Out: the partitions that were dropped. It creates none: `check` warns where
-//! no partition takes tomorrow's rows. Old partitions are looked up, and the
-//! oldest transaction that runs then is noted; once the slot has confirmed what stands behind that, a partition is locked, and detached
-//! and dropped if no transaction from that one on has left a row in it: what is older had ended before, so it is delivered.
+//! no partition takes tomorrow's rows.
+//!
+//! ```text
+//!  wait until the slot has confirmed what is committed now
+//!    ─► lock the partition against writers; its readers go on
+//!    ─► commit a logical message: behind every row of the partition; wait until the slot has confirmed it
+//!    ─► lock the parent, detach, drop
+//! ```
+//!
+//! Invariant: while the partition is locked, no row comes into it, and all of its rows are from before the message. So no row has to be
+//! looked at. The locks are asked for with less patience than the server has before it looks for deadlocks: whoever meets them waits, and
+//! is not ended.
 
 use super::Round;
 use super::row_cursor;
 use super::table::Table;
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
-use crate::pg::{self, catalog, sqlstate};
+use crate::pg::{self, Connection, Purpose, sqlstate};
 use std::io::Write;
+use std::time::Duration;
 
 /// The end of a partition `c` as a time, as SQL; null where it has none.
 const UPTO: &str = "substring(pg_catalog.pg_get_expr(c.relpartbound, c.oid) FROM 'TO \\(''([^'']+)''\\)')::timestamptz";
+
+/// A transaction whose locks are given up before the server ends somebody because of a deadlock with them.
+const BEGIN: &str = "BEGIN; SELECT pg_catalog.set_config('lock_timeout', (setting::int / 2)::text, true)
+    FROM pg_catalog.pg_settings WHERE name = 'deadlock_timeout'";
+
+/// How long writers may be kept out of an old partition.
+const UNDER_LOCK: Duration = Duration::from_secs(5);
+
+/// A partition that is old as a whole.
+struct Old {
+    oid: u32,
+    /// As SQL names it.
+    name: String,
+}
 
 /// Detaches and drops.
 pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -> Result<(), CommandError> {
     let key = key(round, table)?;
     let age = duration(round.request.older_than);
     let old = old(round, table)?;
-    round.nothing_attached(table)?;
+    let oids: Vec<u32> = old.iter().map(|partition| partition.oid).collect();
+    round.evidence.iter().try_for_each(|known| known.covers(table, Some(&oids)))?;
     if round.request.dry_run {
-        for name in &old {
+        for Old { name, .. } in &old {
             writeln!(out, "{}: partition {name} is older than {age} by {key}", table.name)?;
         }
         return Ok(());
@@ -32,16 +57,13 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
         writeln!(out, "{}: no partition is older than {age} by {key}", table.name)?;
         return Ok(());
     }
-    let oldest = catalog::oldest_running(&mut round.connection)?.unwrap_or_default();
-    round.confirmed()?;
-    let passed_over = round.passed_over(table, "");
-    for name in old {
-        if has_rows(round, &name, passed_over.as_deref())? {
-            writeln!(out, "{}: rows that the relay skipped stay in partition {name}", table.name)?;
-            continue;
-        }
-        let outcome = drop_partition(round, table, &name, oldest)?;
-        writeln!(out, "{}: {outcome} partition {name}", table.name)?;
+    // The relay may be far behind: that is waited for without a lock.
+    round.confirmed(table, Some(&oids))?;
+    round.patience = Some(round.patience.map_or(UNDER_LOCK, |patience| patience.min(UNDER_LOCK)));
+    let mut locker = Connection::open(&round.request.place.source, Purpose::Control)?;
+    for partition in &old {
+        let outcome = drop_partition(round, table, partition, &mut locker)?;
+        writeln!(out, "{}: {outcome} partition {}", table.name, partition.name)?;
     }
     Ok(())
 }
@@ -64,11 +86,10 @@ fn key(round: &mut Round<'_>, table: &Table) -> Result<String, CommandError> {
     Err(refused(&format!("it is partitioned by {key}, and age is taken from {}", table.age.name())))
 }
 
-/// Partitions whose last moment is old enough, without those with rows that may be from before the slot. Rows that the role does not see
-/// could be such rows.
-fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError> {
+/// Partitions whose last moment is old enough.
+fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<Old>, CommandError> {
     let rows = round.connection.query(&format!(
-        "SELECT pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.row_security_active(c.oid)
+        "SELECT c.oid, pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.row_security_active(c.oid)
            FROM pg_catalog.pg_inherits AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
            JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE i.inhparent = {} AND c.relkind = 'r' AND NOT i.inhdetachpending
@@ -78,43 +99,56 @@ fn old(round: &mut Round<'_>, table: &Table) -> Result<Vec<String>, CommandError
         table.shape.oid,
         round.request.older_than.as_millis()
     ))?;
-    if let Some(hidden) = rows.iter().find(|row| row.is_true(1)).and_then(|row| row.text(0)) {
+    // Rows that the relay has skipped may be among those that the role does not see.
+    if let Some(hidden) = rows.iter().find(|row| row.is_true(2)).and_then(|row| row.text(1)) {
         let why = format!("row security hides rows of partition {hidden} from this role");
         return Err(CommandError::no_partitions(&table.name, &why));
     }
-    let (keeps, mut proven) = (round.keeps(table), Vec::new());
-    for name in rows.iter().filter_map(|row| row.text(0)) {
-        if !has_rows(round, name, keeps.as_deref())? {
-            proven.push(name.to_owned());
-        }
+    Ok(rows.iter().filter_map(|row| Some(Old { oid: row.parse(0)?, name: row.text(1)?.to_owned() })).collect())
+}
+
+/// Drops a partition, and says what it did.
+fn drop_partition(
+    round: &mut Round<'_>,
+    table: &Table,
+    partition: &Old,
+    locker: &mut Connection,
+) -> Result<&'static str, CommandError> {
+    let (parent, name) = (table.name.sql(), &partition.name);
+    if !is_locked(locker, &format!("{BEGIN}; LOCK TABLE {name} IN SHARE MODE"))? {
+        locker.query("ROLLBACK")?;
+        return Ok("somebody uses");
     }
-    Ok(proven)
-}
-
-/// Whether a partition has rows that are to stay, by this condition.
-fn has_rows(round: &mut Round<'_>, name: &str, stays: Option<&str>) -> Result<bool, pg::Error> {
-    let Some(stays) = stays else { return Ok(false) };
-    let one = format!("SELECT FROM {name} WHERE {stays} LIMIT 1");
-    Ok(!round.connection.query_within(&one, row_cursor::PATIENCE)?.is_empty())
-}
-
-/// Drops a partition that has no newer row, and says what it did. The lock lets nobody add a row between the look and the end.
-fn drop_partition(round: &mut Round<'_>, table: &Table, name: &str, oldest: u64) -> Result<&'static str, pg::Error> {
-    let parent = table.name.sql();
-    let newer = format!("SELECT FROM {name} WHERE NOT ({}) LIMIT 1", catalog::older_than(oldest));
-    let connection = &mut round.connection;
-    let dropped = connection
-        .query(&format!("BEGIN; LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE"))
-        .and_then(|_| connection.query_within(&newer, row_cursor::PATIENCE))
-        .and_then(|rows| {
+    let dropped = match round.confirmed(table, Some(&[partition.oid])) {
+        Err(error) => {
+            drop(locker.query("ROLLBACK"));
+            return Err(error);
+        }
+        Ok(()) if has_skipped(round, table, name)? => "rows that the relay skipped stay in",
+        Ok(()) => {
             let drop = format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT");
-            if rows.is_empty() { connection.query(&drop).map(|_| true) } else { Ok(false) }
-        });
-    let why = match dropped {
-        Ok(true) => return Ok("dropped"),
-        Ok(false) => "rows still come into",
-        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => "somebody uses",
-        Err(error) => return Err(error),
+            if is_locked(locker, &format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE; {drop}"))? {
+                return Ok("dropped");
+            }
+            "somebody uses"
+        }
     };
-    connection.query("ROLLBACK").map(|_| why)
+    locker.query("ROLLBACK")?;
+    Ok(dropped)
+}
+
+/// Runs statements that take locks. `false`: somebody else has one for longer than a deadlock is waited for.
+fn is_locked(locker: &mut Connection, sql: &str) -> Result<bool, pg::Error> {
+    match locker.query(sql) {
+        Ok(_) => Ok(true),
+        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a partition has rows that the relay has skipped.
+fn has_skipped(round: &mut Round<'_>, table: &Table, name: &str) -> Result<bool, pg::Error> {
+    let Some(skipped) = round.skipped.condition(table, "") else { return Ok(false) };
+    let one = format!("SELECT FROM {name} WHERE {skipped} LIMIT 1");
+    Ok(!round.connection.query_within(&one, row_cursor::PATIENCE)?.is_empty())
 }

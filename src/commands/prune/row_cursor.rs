@@ -21,12 +21,15 @@ pub(super) struct RowPlace {
     id: String,
 }
 
+/// The most rows of a list. The server keeps them in a file until the list is closed.
+pub(super) const MOST: u64 = 1_000_000;
+
 /// Opens the list, in a snapshot of its own, and returns the number of its rows. `table`: as SQL names it; `id`: its column.
 pub(super) fn open(connection: &mut Connection, table: &str, id: &str, condition: &str) -> Result<u64, pg::Error> {
     let declare = format!(
         "BEGIN; DECLARE walrelay_rows SCROLL CURSOR WITH HOLD FOR
-         SELECT tableoid, ctid, xmin, {}::text AS walrelay_id, count(*) OVER () AS walrelay_rows
-           FROM {table} WHERE {condition}; COMMIT",
+         SELECT *, count(*) OVER () FROM (
+             SELECT tableoid, ctid, xmin, {}::text FROM {table} WHERE {condition} LIMIT {MOST}) AS listed; COMMIT",
         identifier(id)
     );
     if let Err(error) = connection.query_within(&declare, PATIENCE) {

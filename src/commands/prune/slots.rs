@@ -7,13 +7,12 @@
 //! set of shards changes the publications in one transaction, and from then on their slots carry no new row ([`crate::commands::setup`]).
 //! So if the publications are unchanged, another slot carries none of the listed rows.
 
-use super::attached_partitions::AttachedPartitions;
-use super::proof::{self, Proof};
+use super::evidence::Evidence;
 use crate::commands::error::CommandError;
 use crate::commands::outbox_place::{self, OutboxPlace};
 use crate::lsn::Lsn;
 use crate::pg::slot_sighting::{self, Sighting, Witness};
-use crate::pg::{self, Connection, catalog, literal, marker};
+use crate::pg::{self, Connection, catalog, literal};
 use crate::supervise::RunError;
 
 /// A publication with its slot.
@@ -22,8 +21,6 @@ struct OutboxSlot {
     place: OutboxPlace,
     /// The slot at the last sighting.
     slot: Sighting,
-    /// The first transaction that the slot carries, from the setup marker. `None`: the marker does not say.
-    since: Option<u64>,
     /// The tables of its publication, as a hash ([`catalog::membership`]).
     members: Option<String>,
 }
@@ -60,28 +57,9 @@ impl OutboxSlots {
         self.of.iter().map(|carrier| &carrier.place)
     }
 
-    /// Returns the proof that holds for all of them.
-    pub(super) fn proof(&self, connection: &mut Connection) -> Result<Proof, CommandError> {
-        let mut all: Option<Proof> = None;
-        for carrier in &self.of {
-            let proof = Proof::find(connection, &carrier.place, &carrier.slot)?;
-            all = Some(match all {
-                Some(others) => others.and(proof),
-                None => proof,
-            });
-        }
-        all.ok_or_else(|| proof::missing(&self.whole, "there is no slot"))
-    }
-
-    /// Returns the partitions that came to a table later than `proof` tells.
-    pub(super) fn attached(
-        &self,
-        connection: &mut Connection,
-        table: u32,
-        proof: &Proof,
-    ) -> Result<AttachedPartitions, pg::Error> {
-        let publications: Vec<&str> = self.places().map(|place| place.publication.as_str()).collect();
-        AttachedPartitions::look(connection, &publications, table, proof.xid)
+    /// Returns what is known of the tables of each slot.
+    pub(super) fn evidence(&self, connection: &mut Connection) -> Result<Vec<Evidence>, CommandError> {
+        self.of.iter().map(|carrier| Evidence::find(connection, &carrier.place, &carrier.slot)).collect()
     }
 
     /// As SQL, whether a row is one of a shard's; `None`: there are no shards.
@@ -89,9 +67,8 @@ impl OutboxSlots {
         let mut filters = Vec::new();
         for OutboxSlot { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
             let filter = filter(connection, &place.publication, table)?;
-            filters.push(
-                filter.ok_or_else(|| proof::missing(place, "it has the table without a row filter, or not at all"))?,
-            );
+            let why = "it has the table without a row filter, or not at all";
+            filters.push(filter.ok_or_else(|| CommandError::no_proof(&place.slot, &place.publication, true, why))?);
         }
         Ok((!filters.is_empty()).then(|| filters.join(" OR ")))
     }
@@ -115,14 +92,7 @@ impl OutboxSlots {
 
     /// Checks that the slots still carry the rows that they carried at the first look.
     pub(super) fn are_unchanged(&self, connection: &mut Connection) -> Result<(), CommandError> {
-        for carrier in &self.of {
-            carrier.has_members(connection)?;
-            // `teardown` drops the slot, and removes its marker.
-            if since(connection, &carrier.place)? != carrier.since {
-                return Err(RunError::no_slot(&carrier.place.slot, true).into());
-            }
-        }
-        Ok(())
+        self.of.iter().try_for_each(|carrier| carrier.has_members(connection))
     }
 }
 
@@ -130,9 +100,8 @@ impl OutboxSlot {
     fn look(connection: &mut Connection, place: OutboxPlace) -> Result<Self, CommandError> {
         outbox_place::confirmed(connection, &place)?;
         let slot = sight(connection, &place)?;
-        let since = since(connection, &place)?;
         let members = catalog::membership(connection, &place.publication)?;
-        Ok(Self { place, slot, since, members })
+        Ok(Self { place, slot, members })
     }
 
     /// Checks that the publication has the same tables as before.
@@ -151,7 +120,8 @@ impl OutboxSlot {
         outbox_place::confirmed(connection, place)?;
         let now = sight(connection, place)?;
         if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
-            return Err(proof::missing(place, "a slot of that name may have been created while it was waited for"));
+            let why = "a slot of that name may have been created while it was waited for";
+            return Err(CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why));
         }
         self.slot = now;
         Ok(self.slot.confirmed.unwrap_or_default())
@@ -162,11 +132,6 @@ impl OutboxSlot {
 fn sight(connection: &mut Connection, place: &OutboxPlace) -> Result<Sighting, CommandError> {
     let lost = || RunError::no_slot(&place.slot, true);
     Ok(slot_sighting::sight(connection, &place.slot)?.ok_or_else(lost)?)
-}
-
-fn since(connection: &mut Connection, place: &OutboxPlace) -> Result<Option<u64>, pg::Error> {
-    let mark = catalog::publication_mark(connection, &place.publication)?;
-    Ok(marker::since(mark.comment.as_deref(), &place.slot))
 }
 
 /// The row filter that a publication has on a table. `None`: it has no filter, or does not have the table.

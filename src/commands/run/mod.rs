@@ -23,7 +23,7 @@ use crate::http::{self, HttpServer};
 use crate::lsn::Lsn;
 use crate::metrics::{Metrics, Moment, SlotFigures, State, WalEnd};
 use crate::outbox::{BadReason, Ignored, Outbox};
-use crate::pg::{self, Connection, Purpose, Recovery, server};
+use crate::pg::{self, Connection, Purpose, Recovery, catalog, leaf_notes, server, sqlstate};
 use crate::relay::{Relay, SystemClock};
 use crate::remedy::TypedFlags;
 use crate::sink::destination::{Delivery, Kind};
@@ -352,10 +352,10 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, CommandError> 
 /// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
 fn spawn_looks(target: StreamTarget, typed: TypedFlags, metrics: Arc<Metrics>) -> Result<(), CommandError> {
     let look = move || {
-        let (mut failing, mut publication) = (false, PublicationLook::default());
+        let (mut failing, mut publication, mut partitions) = (false, PublicationLook::default(), None);
         loop {
             pause_between_looks(publication.has_looked, &metrics);
-            match look((&target, &typed), &mut publication, &metrics) {
+            match look((&target, &typed), (&mut publication, &mut partitions), &metrics) {
                 Ok(()) => {
                     if std::mem::take(&mut failing) {
                         tracing::info!(slot = target.slot, "slot query succeeds again");
@@ -394,7 +394,7 @@ fn pause_between_looks(has_looked: bool, metrics: &Metrics) {
 /// One look. No other server is asked than the one that the stream comes from, if there is one now.
 fn look(
     (target, typed): (&StreamTarget, &TypedFlags),
-    publication: &mut PublicationLook,
+    (publication, partitions): (&mut PublicationLook, &mut Option<String>),
     metrics: &Metrics,
 ) -> Result<(), pg::Error> {
     let server = metrics.server();
@@ -406,11 +406,46 @@ fn look(
     let figures = figures(&mut connection, &target.slot)?;
     // Without a stream, whoever wants one finds out.
     let looked = match server {
-        Some(_) => publication.look(&mut connection, (target, typed), metrics),
+        Some(_) => publication
+            .look(&mut connection, (target, typed), metrics)
+            .and_then(|()| note_new_partitions(&mut connection, target, partitions)),
         None => Ok(()),
     };
     metrics.set_slot_figures(figures);
     looked
+}
+
+/// Notes new tables and partitions that have no row yet: `prune` then knows that all of their rows come through the slot. `seen`: the partition
+/// trees of the database at the last look.
+fn note_new_partitions(
+    connection: &mut Connection,
+    target: &StreamTarget,
+    seen: &mut Option<String>,
+) -> Result<(), pg::Error> {
+    if server::is_in_recovery(connection)? {
+        return Ok(());
+    }
+    let trees = format!(
+        "SELECT pg_catalog.concat(count(*), ' ', sum(inhrelid::bigint), ' ', sum(xmin::text::bigint), ' ',
+                (SELECT d.xmin FROM pg_catalog.pg_description AS d JOIN pg_catalog.pg_publication AS p ON p.oid = d.objoid
+                  WHERE d.classoid = 'pg_catalog.pg_publication'::regclass AND p.pubname = {}), ' ')
+           FROM pg_catalog.pg_inherits",
+        pg::literal(&target.publication)
+    );
+    let members = catalog::membership(connection, &target.publication)?.unwrap_or_default();
+    let now = connection.value::<String>(&trees)?.map(|trees| trees + &members);
+    if now == *seen {
+        return Ok(());
+    }
+    match leaf_notes::note_empty(connection, &target.publication, &target.slot) {
+        Err(error) if error.code() == Some(sqlstate::LOCK_NOT_AVAILABLE) => Ok(()),
+        // A role that may not write notes was told so at the start.
+        Ok(()) | Err(pg::Error::Server { .. }) => {
+            *seen = now;
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The result of the last look at the publication and the trees of its tables.

@@ -69,6 +69,9 @@ impl RunRequest {
             role: None,
             create_table: false,
             shards: None,
+            after_loss: false,
+            published: false,
+            yes: false,
             typed_source: None,
         }
     }

@@ -1,19 +1,33 @@
 //! `setup`: creates what a database still needs, or prints the SQL for it.
 //!
 //! ```text
-//!  table ──► publication ──► role │ slot │ mark on the publication
-//!  └──── one transaction ───────┘   its own: a transaction that has written cannot make one
+//!  table ──► publication ──► role ──► intent │ slot │ mark in place of the intent
+//!  └──────────── one transaction ─────────┘   its own: a transaction that has written cannot make one
 //! ```
 //!
 //! In: names. Out: SQL on `out`, or with `--apply` what was done. `setup` looks before it changes anything, so a second run finds nothing
 //! to do. The order matters: `pgoutput` looks the publication up as of each change, so the slot is created after it. Rows that are
 //! committed after the slot are published, whenever the relay first runs. The marker is written last, so a marker always means that there
 //! was a slot.
+//!
+//! | the publication's comment says | the slot | then |
+//! |---|---|---|
+//! | nothing | is not there | all of it is created |
+//! | nothing | is there | it is marked |
+//! | it is to be created | is not there | it is created, and marked |
+//! | it is to be created | is there | it is marked, once it is finished: nothing shows that nobody has read it |
+//! | it was created | is there, and fits | there is nothing to do |
+//! | it was created | is not there, or does not fit | exit 2: it was lost. With `--after-loss` it is created if it is not there, and marked anew |
+//!
+//! Invariants: no slot is created before the comment says so; no slot is dropped; `run` reads no slot that is not marked as created while
+//! the comment says that it is to be.
 
 mod plan;
+mod published;
 mod shards;
 mod slot;
 
+use super::dialogue::Finishing;
 use super::error::CommandError;
 use super::output::{COUNT_LIMIT, Told, as_role, bytes, counted_rows};
 use super::shards::{has_no_shards, unfinished};
@@ -27,11 +41,8 @@ use crate::supervise::RunError;
 use plan::{Plan, PublicationFacts, SetupFacts, Step, StepKind, TableFacts, plan};
 pub use shards::Shards;
 pub(super) use slot::make_temporary;
-use std::io::{self, Write};
+use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
-
-/// The advisory lock that setups of one database take, one after the other: "walrelay" in ASCII.
-const LOCK: (u32, u32) = (0x7761_6c72, 0x656c_6179);
 
 /// How often what is waited for is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -44,6 +55,7 @@ const WORD_EVERY: Duration = Duration::from_secs(5);
 
 /// The objects to set up.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct SetupRequest {
     /// The database.
     pub source: Source,
@@ -65,6 +77,12 @@ pub struct SetupRequest {
     pub create_table: bool,
     /// Shards, instead of one slot.
     pub shards: Option<Shards>,
+    /// The slot that was there was lost: go on with a new one, or with the one that is there.
+    pub after_loss: bool,
+    /// Only record that the rows of the tables are published.
+    pub published: bool,
+    /// Do not ask.
+    pub yes: bool,
     /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::setting_text::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
@@ -91,17 +109,27 @@ impl SetupRequest {
     }
 }
 
-/// Prints or does what the database still needs. `notes`: what is waited for. `stop`: whether to give up waiting. The snapshot that
-/// meets the slot, where that was made.
+/// Where the answers of `setup` go to and come from.
+pub struct Dialogue<'a> {
+    /// What was done.
+    pub out: &'a mut dyn Write,
+    /// What is waited for.
+    pub notes: &'a mut dyn Write,
+    /// Where an answer is read from. `None`: nobody is there.
+    pub terminal: Option<&'a mut dyn BufRead>,
+}
+
+/// Prints or does what the database still needs. `stop`: whether to give up waiting. The snapshot that meets the slot, where that was made.
 ///
 /// # Errors
-/// The server cannot be reached or refuses; the settings do not fit what is there. What was done before is said on `out`.
+/// The server cannot be reached or refuses; the settings do not fit what is there. What was done before is said on `out`. `out` is closed:
+/// the work is done all the same.
 pub fn setup(
     request: &SetupRequest,
-    out: &mut dyn Write,
-    notes: &mut dyn Write,
+    dialogue: Dialogue<'_>,
     stop: &dyn Fn() -> bool,
 ) -> Result<Option<Held>, CommandError> {
+    let Dialogue { out, notes, terminal } = dialogue;
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     if !request.apply {
         let script = if let Some(shards) = &request.shards {
@@ -116,6 +144,11 @@ pub fn setup(
         out.write_all(script.as_bytes())?;
         return Ok(None);
     }
+    if request.published {
+        published::record(connection, request, out, terminal)?;
+        return Ok(None);
+    }
+    let mut out = Finishing::new(out);
     let mut voice = Voice {
         say: &mut |line| writeln!(out, "{line}"),
         wait: &mut |line| {
@@ -127,11 +160,13 @@ pub fn setup(
     let mut connection = begin(connection, &mut voice)?;
     if let Some(shards) = &request.shards {
         shards::set_up(&mut connection, request, shards, &mut voice)?;
+        out.end()?;
         return Ok(None);
     }
     is_for_one_slot(&mut connection, request)?;
     let held = apply(connection, request, &mut voice)?;
     writeln!(out, "next: {}", request.next())?;
+    out.end()?;
     Ok(held)
 }
 
@@ -170,7 +205,6 @@ pub fn once(request: &SetupRequest, stop: &dyn Fn() -> bool) -> Result<Option<He
     if is_done(&mut connection, request)? {
         return Ok(None);
     }
-    must_be_markable(&mut connection, request)?;
     apply(connection, request, &mut voice)
 }
 
@@ -183,17 +217,6 @@ fn is_done(connection: &mut Connection, request: &SetupRequest) -> Result<bool, 
         None => Ok(false),
         Some(_) => Ok(marked),
     }
-}
-
-/// A slot that could not be marked would be made again in silence when it is lost.
-fn must_be_markable(connection: &mut Connection, request: &SetupRequest) -> Result<(), CommandError> {
-    let exists = server::publication(connection, &request.publication)?.is_some();
-    let mark = catalog::publication_mark(connection, &request.publication)?;
-    if !exists || mark.owned || server::slot(connection, &request.slot)?.is_some() {
-        return Ok(());
-    }
-    let sql = plan::mark_sql(&request.publication, mark.comment.as_deref(), &request.slot);
-    Err(CommandError::not_markable(&request.publication, &sql))
 }
 
 /// The snapshot that meets a new slot, as long as this lasts.
@@ -284,8 +307,7 @@ fn notices_our_end(connection: &mut Connection) -> Result<(), CommandError> {
 }
 
 fn try_lock(connection: &mut Connection) -> Result<bool, pg::Error> {
-    let key = (u64::from(LOCK.0) << 32) | u64::from(LOCK.1);
-    let rows = connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({key})"))?;
+    let rows = connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({})", marker::lock_key()))?;
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
 }
 
@@ -295,7 +317,8 @@ fn lock_holder(connection: &mut Connection) -> String {
         "SELECT l.pid FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
           WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()
             AND l.classid = {} AND l.objid = {} AND l.objsubid = 1",
-        LOCK.0, LOCK.1
+        marker::LOCK.0,
+        marker::LOCK.1
     ));
     let pid = rows.ok().and_then(|rows| rows.first()?.parse(0));
     let holder = catalog::session(connection, pid).ok().flatten();
@@ -306,7 +329,7 @@ fn lock_holder(connection: &mut Connection) -> String {
 /// Looks at the database. Reads only.
 fn look(connection: &mut Connection, request: &SetupRequest) -> Result<SetupFacts, CommandError> {
     let server = catalog::server(connection)?;
-    let publication = look_at_publication(connection, &request.publication)?;
+    let publication = look_at_publication(connection, request)?;
     let published = server::published_tables(connection, &request.publication)?;
     let mut tables = Vec::new();
     for filter in &request.tables {
@@ -324,12 +347,32 @@ fn look(connection: &mut Connection, request: &SetupRequest) -> Result<SetupFact
     Ok(SetupFacts { server, publication, tables, slot, sighting, role, grants_by_role })
 }
 
-fn look_at_publication(connection: &mut Connection, name: &str) -> Result<Option<PublicationFacts>, pg::Error> {
+fn look_at_publication(
+    connection: &mut Connection,
+    request: &SetupRequest,
+) -> Result<Option<PublicationFacts>, pg::Error> {
+    let name = &request.publication;
     let Some(row) = server::publication(connection, name)? else { return Ok(None) };
     let mark = catalog::publication_mark(connection, name)?;
-    let members = catalog::membership(connection, name)?;
+    let has_token = marker::token_of_here(connection, mark.comment.as_deref(), &request.slot)?.is_some();
     let left_out = catalog::left_out(connection, name)?;
-    Ok(Some(PublicationFacts { row, mark, members, left_out }))
+    Ok(Some(PublicationFacts { row, mark, has_token, left_out }))
+}
+
+/// Waits until the slot of a setup that was ended is finished, or gone with the session that created it.
+fn wait_until_finished(
+    connection: &mut Connection,
+    request: &SetupRequest,
+    voice: &mut Voice<'_>,
+) -> Result<(), CommandError> {
+    let mut wait = Wait::begin();
+    let comment = catalog::publication_mark(connection, &request.publication)?.comment;
+    while marker::is_creating(comment.as_deref(), &request.slot)
+        && server::slot(connection, &request.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn.is_none())
+    {
+        wait.turn(voice, || format!("waiting: slot \"{}\" is still being created", request.slot))?;
+    }
+    Ok(())
 }
 
 /// Does what is needed. The connection carries the lock and ends with it.
@@ -338,6 +381,7 @@ fn apply(
     request: &SetupRequest,
     voice: &mut Voice<'_>,
 ) -> Result<Option<Held>, CommandError> {
+    wait_until_finished(&mut connection, request, voice)?;
     let facts = look(&mut connection, request)?;
     if !facts.server.decodes() {
         return Err(RunError::wal_level(&facts.server.wal_level).into());
@@ -347,7 +391,7 @@ fn apply(
     let maker = plan.step(StepKind::Slot).map(|step| Ok::<_, CommandError>((step, replicating(&request.source)?)));
     let maker = maker.transpose()?;
     if !plan.steps.is_empty() {
-        let steps: Vec<String> = plan.steps.iter().map(Step::to_do).collect();
+        let steps: Vec<String> = plan.steps.iter().filter(|step| step.is_told()).map(Step::to_do).collect();
         (voice.say)(&format!(
             "in database \"{}\" ({}): {}",
             facts.server.database,
@@ -356,7 +400,7 @@ fn apply(
         ))?;
     }
     in_one_transaction(&mut connection, &plan)?;
-    for step in plan.steps.iter().filter(|step| step.kind.is_transactional()) {
+    for step in plan.steps.iter().filter(|step| step.kind.is_transactional() && step.is_told()) {
         (voice.say)(&step.done())?;
     }
     let rows = rows_before(&mut connection, request, &facts, &plan)?;
@@ -364,12 +408,15 @@ fn apply(
     if let Some((step, maker)) = maker {
         let (made, lsn) = slot::make(maker, request, step, voice)?;
         held = Some(made);
-        (voice.say)(&format!("{} at {lsn}: rows committed from now on will be published", step.done()))?;
+        (voice.say)(&format!("{} at {lsn}", step.done()))?;
     }
     let taken = held.as_ref().map(|held| taken(&mut connection, request, held)).transpose()?;
     if let Some(step) = plan.step(StepKind::Mark).and_then(|_| plan::mark(request, &facts, taken.as_ref())) {
         execute(&mut connection, &step)?;
         (voice.say)(&step.done())?;
+    }
+    if held.is_some() {
+        (voice.say)("rows committed from now on will be published")?;
     }
     if plan.steps.is_empty() {
         (voice.say)(&nothing_to_do(request, &facts))?;

@@ -34,6 +34,18 @@ pub(crate) struct SetupArgs {
     #[arg(long)]
     pub(crate) create_table: bool,
 
+    /// With --apply, go on although the slot was lost: create it again, or mark the one that is there. No table is known then
+    #[arg(long)]
+    pub(crate) after_loss: bool,
+
+    /// With --apply, only record that all rows of the tables that --table names are published, so that prune may delete them
+    #[arg(long, requires = "apply", conflicts_with_all = ["shards", "reshard", "backfill", "after_loss"])]
+    pub(crate) published: bool,
+
+    /// With --published, do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+
     /// After --apply, publish the rows that are there already, by the settings of `run` in the environment and the file; with flags
     /// of `run`, use walrelay backfill --setup
     #[arg(long, requires = "apply")]
@@ -238,14 +250,11 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) partitions: bool,
 
-    /// Also rows younger than a minute, and rows that the slot does not carry: from before it, or left out by a row filter
-    #[arg(long)]
-    pub(crate) force: bool,
-
     #[command(flatten)]
     source: SourceArgs,
 
-    /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table of the publication]
+    /// Only this table, SCHEMA.TABLE or a TABLE of schema public; repeatable [default: every table that the relay
+    /// reads]
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     table: Vec<String>,
 
@@ -253,10 +262,6 @@ pub(crate) struct PruneArgs {
     /// the relay publishes them [default: none]
     #[arg(long, value_name = "WHICH", help_heading = "Postgres")]
     origin: Option<String>,
-
-    /// Column of the event's id [default: id, event_id]
-    #[arg(long, value_name = "COLUMN", help_heading = "Rows")]
-    id_column: Option<String>,
 
     #[command(flatten)]
     common: CommonArgs,

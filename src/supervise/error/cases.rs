@@ -201,7 +201,7 @@ impl RunError {
         let make = setup().set("--slot", slot);
         let remedy = if was_there {
             Remedy::from("it was there before, so rows may be missing: compare the table with the topic, then ")
-                .and(make)
+                .and(make.flag("--after-loss"))
                 .and(format!(
                     "; the rows in between pass through no slot: the SQL statement in {REPUBLISH_PAGE} publishes them"
                 ))
@@ -213,6 +213,14 @@ impl RunError {
                 .and(format!(", and the SQL statement in {REPUBLISH_PAGE} for those rows"))
         };
         Self::ended(Operator, RunCause::NoSlot { slot: slot.to_owned(), was_there }, remedy)
+    }
+
+    /// The setup that creates the slot was ended before the slot was marked.
+    pub(crate) fn setup_unfinished(slot: &str, publication: &str) -> Self {
+        let text = format!("the setup of slot \"{slot}\" has begun and not ended: the slot is not marked yet");
+        let remedy = Remedy::from("run it once more, it goes on where it ended: ")
+            .and(setup().set("--publication", publication).set("--slot", slot));
+        Self::ended(Operator, text, remedy)
     }
 
     /// The rows are published by the relays of `to` shards now. `from`: `shard 1/3`, or the slot that all rows were in. `shard`: the one
@@ -292,6 +300,20 @@ impl RunError {
         Self::ended(Operator, text, remedy)
     }
 
+    /// What the relay reads could not be noted, and an earlier note says something else. `grant` gives the right that is missing.
+    pub(crate) fn not_noted(slot: &str, grant: Option<String>, error: pg::Error) -> Self {
+        let remedy = grant.map_or_else(
+            || Remedy::from("let the relay's role write: a note is the comment on an empty large object of its own."),
+            Remedy::sql,
+        );
+        let remedy = remedy.and(" Or run it with the tables and the id column that it had before");
+        let error = Self::from(error);
+        let text = format!(
+            "what the relay of slot \"{slot}\" reads has changed, and cannot be recorded: walrelay prune would delete rows that are in no topic: {error}"
+        );
+        Self::ended(Operator, text, remedy)
+    }
+
     /// The slot is not the one that the setup marker is for, which was `marked` at that position of the WAL.
     pub(crate) fn slot_not_marked(slot: &str, publication: &str, marked: Lsn, confirmed: Lsn) -> Self {
         let text = format!(
@@ -300,7 +322,7 @@ impl RunError {
         let remedy = Remedy::from(format!(
             "it was dropped and created again, or advanced by hand: rows committed before {confirmed} may be in no slot, so compare the table with the topic; then, as the publication's owner, "
         ))
-        .and(setup().set("--slot", slot))
+        .and(setup().set("--slot", slot).flag("--after-loss"))
         .and(format!(" (or --accept-slot-at {confirmed} with "))
         .and(run())
         .and(format!("), and the SQL statement in {REPUBLISH_PAGE} for rows that are missing"));

@@ -11,9 +11,10 @@ use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
 use crate::pg::marker::{self, SlotSnapshot};
 use crate::pg::server::{Publication, Slot};
 use crate::pg::slot_sighting::{self, Agreement, Sighting};
-use crate::pg::{self, catalog, identifier, literal};
+use crate::pg::{self, catalog, identifier, leaves, literal};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_slot};
+use std::collections::BTreeSet;
 
 /// The file with the outbox table, which users read as well.
 const TABLE: &str = include_str!("../../../../sql/outbox.sql");
@@ -50,8 +51,8 @@ pub(super) struct SetupFacts {
 pub(super) struct PublicationFacts {
     pub(super) row: Publication,
     pub(super) mark: PublicationMark,
-    /// The tables that it has now, as a hash ([`crate::pg::catalog::membership`]).
-    pub(super) members: Option<String>,
+    /// Whether its marker has a token, and was written in this database of this cluster.
+    pub(super) has_token: bool,
     /// The tables that it leaves out, although it is FOR ALL TABLES.
     pub(super) left_out: Vec<(String, String)>,
 }
@@ -75,6 +76,8 @@ pub(super) enum StepKind {
     /// Adds a table to the publication.
     Member,
     Role,
+    /// Records that the slot is to be created.
+    Intent,
     Slot,
     Mark,
 }
@@ -82,7 +85,7 @@ pub(super) enum StepKind {
 impl StepKind {
     /// Whether it runs in the one transaction of all such steps.
     pub(super) const fn is_transactional(self) -> bool {
-        matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role)
+        matches!(self, Self::Table | Self::Publication | Self::Member | Self::Role | Self::Intent)
     }
 
     /// The verb before the step is done, and after.
@@ -92,7 +95,7 @@ impl StepKind {
             Self::Table | Self::Publication | Self::Slot => ("create", "created"),
             Self::Member => ("add", "added"),
             Self::Role => ("prepare", "prepared"),
-            Self::Mark => ("mark", "marked"),
+            Self::Mark | Self::Intent => ("mark", "marked"),
         }
     }
 }
@@ -129,6 +132,11 @@ impl Step {
                     .and(" (managed services: GRANT rds_replication TO …;, or their own role)"),
             ),
         }
+    }
+
+    /// Whether it is told to people. The intent is, as soon as the slot is there, a part of the mark.
+    pub(super) fn is_told(&self) -> bool {
+        self.kind != StepKind::Intent
     }
 
     /// Says what is to be done: `create slot "walrelay"`.
@@ -172,6 +180,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, C
         .flatten()
         .chain(members(request, facts))
         .chain(role(request, facts))
+        .chain(intent(request, facts))
         .chain(facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user)))
         .chain(mark(request, facts, None))
         .collect();
@@ -186,6 +195,15 @@ fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError
     if let Some(slot) = &facts.slot {
         check_slot(&request.slot, &facts.server.database, slot)?;
     }
+    is_not_lost(request, facts)?;
+    if let Some(found) = facts.publication.as_ref().filter(|found| !found.mark.owned && facts.slot.is_none()) {
+        let (comment, user) = (found.mark.comment.as_deref(), &facts.server.user);
+        return Err(CommandError::not_markable(
+            &request.publication,
+            user,
+            &mark_sql(&request.publication, comment, &request.slot),
+        ));
+    }
     tables_are_named(request, facts)?;
     let missing = facts.tables.iter().skip(usize::from(request.create_table)).find(|table| table.row.is_none());
     if let Some(TableFacts { filter, .. }) = missing {
@@ -194,6 +212,25 @@ fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError
     match &facts.publication {
         Some(found) if !found.row.pubinsert => Err(RunError::no_inserts(&request.publication).into()),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// A slot that was lost is not created again in silence, and another slot is not taken for it.
+fn is_not_lost(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError> {
+    if request.after_loss || !marker::is_set(comment(facts), &request.slot) {
+        return Ok(());
+    }
+    let (Some(slot), Some(sighting)) = (&facts.slot, &facts.sighting) else {
+        return Err(RunError::no_slot(&request.slot, true).into());
+    };
+    let Some(anchor) = marker::anchor(comment(facts), &request.slot) else { return Ok(()) };
+    match anchor.agrees(sighting) {
+        // An upgraded cluster has another identifier, and its slots.
+        Agreement::Fits | Agreement::OtherCluster => Ok(()),
+        Agreement::Refuted | Agreement::OtherTimeline => {
+            let confirmed = slot.confirmed_flush_lsn.unwrap_or_default();
+            Err(RunError::slot_not_marked(&request.slot, &request.publication, anchor.written, confirmed).into())
+        }
     }
 }
 
@@ -342,66 +379,97 @@ fn role_statements(name: &str, facts: &SetupFacts) -> Vec<String> {
 
 /// SQL that marks the publication: its slot was created.
 pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> String {
-    format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&marker::set(comment, slot)))
+    marker::comment_sql(publication, Some(&marker::set(comment, slot)))
 }
 
-/// SQL that marks the publication as [`mark_sql`] does, and adds the server's time, position and next transaction at that moment. `since` is
-/// the format of these lines.
-pub(super) fn mark_now_sql(publication: &str, slot: &str, text: &str, since: &str) -> String {
+/// The values that [`mark_now_sql`] takes beside the texts.
+#[derive(Debug, Clone)]
+pub(super) struct Marked<'a> {
+    pub(super) publication: &'a str,
+    pub(super) slot: &'a str,
+    /// The server's version.
+    pub(super) version: u32,
+    /// Whether the slot was created by the same command.
+    pub(super) made: bool,
+    /// The tables whose rows are published by the slots before.
+    pub(super) carried: &'a BTreeSet<u32>,
+}
+
+/// SQL that writes `text` as the comment, and after it the lines of [`marker::since_format`] and `more`, with the server's time, position and
+/// next transaction at that moment, and the tables that are empty then.
+pub(super) fn mark_now_sql(of: &Marked<'_>, text: &str, more: &str) -> String {
+    let Marked { publication, slot, version, made, carried } = of;
     let body = format!(
         "BEGIN
     IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = {slot} AND database = current_database()
                       AND confirmed_flush_lsn IS NOT NULL)
     THEN RAISE EXCEPTION 'there is no slot % in this database: it is not marked', {slot}; END IF; EXECUTE (
-    SELECT pg_catalog.format('COMMENT ON PUBLICATION %I IS %L', {name}, {text} || pg_catalog.format({since}, xid, seconds, members, system, timeline, written))
+    SELECT pg_catalog.format('COMMENT ON PUBLICATION %I IS %L', {name}, {text}
+               || pg_catalog.format({since}, xid, seconds, system, timeline, written, token, {empty}) || {more})
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS xid, ceil(extract(epoch FROM clock_timestamp()))::bigint AS seconds,
-                   ({members}) AS members, (SELECT system_identifier FROM pg_control_system()) AS system,
-                   {timeline} AS timeline, pg_current_wal_insert_lsn() AS written) AS now); END",
+                   (SELECT system_identifier FROM pg_control_system()) AS system, {timeline} AS timeline,
+                   pg_current_wal_insert_lsn() AS written, pg_catalog.gen_random_uuid() || {HERE} AS token) AS now); END",
         name = literal(publication),
         slot = literal(slot),
         timeline = slot_sighting::TIMELINE,
         text = literal(text),
-        since = literal(since),
-        members = catalog::membership_sql(publication)
+        more = literal(more),
+        since = literal(&marker::since_format(slot)),
+        empty = leaves::empty_list(publication, *version, *made, carried),
+        HERE = marker::HERE
     );
     format!("DO {}", literal(&body))
+}
+
+/// The step that records, before the slot is created, that it is to be.
+fn intent(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
+    let SetupRequest { publication, slot, .. } = request;
+    if facts.slot.is_some() || marker::is_creating(comment(facts), slot) {
+        return None;
+    }
+    Some(Step {
+        kind: StepKind::Intent,
+        what: format!("publication \"{publication}\": slot \"{slot}\" is to be created"),
+        sql: marker::comment_sql(publication, Some(&marker::creating(comment(facts), slot))),
+        comment: "No relay reads the slot before it is marked below.".to_owned(),
+        fix: Some("run it as the owner of the publication".into()),
+    })
 }
 
 /// The step that marks the slot. `taken`: the snapshot that the slot begins at, if this command has created the slot.
 pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&SlotSnapshot>) -> Option<Step> {
     let comment = comment(facts);
+    let SetupRequest { publication, slot, .. } = request;
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
-    let made = facts.slot.is_none() || !is_marked(request, facts);
-    if !owned || (!made && is_whole(request, facts)) {
+    // A token of another place stays: it says that what was known is known there.
+    let is_marked = marker::is_set(comment, slot)
+        && (marker::token(comment, slot).is_some() || is_of_other_cluster(request, facts));
+    if !owned || (is_marked && facts.slot.is_some() && !request.after_loss) {
         return None;
     }
-    let SetupRequest { publication, slot, .. } = request;
     // The lines about an earlier slot of this name are not true of this one.
-    let kept = if made { marker::removed(comment, slot) } else { marker::without_complete_since(comment, slot) };
-    let since =
-        marker::since_format(slot, made) + &taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
-    let what = if made { format!("slot \"{slot}\" was created") } else { format!("slot \"{slot}\" carries all of it") };
+    let kept = marker::removed(comment, slot);
+    let more = taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
+    let marked = Marked {
+        publication,
+        slot,
+        version: facts.server.version,
+        made: facts.slot.is_none(),
+        carried: &BTreeSet::new(),
+    };
     Some(Step {
         kind: StepKind::Mark,
-        what: format!("publication \"{publication}\": {what}"),
-        sql: mark_now_sql(publication, slot, &marker::set(kept.as_deref(), slot), &since),
-        comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records since when the slot carries every row: walrelay prune deletes none from before.".to_owned(),
+        what: format!("publication \"{publication}\": slot \"{slot}\" was created"),
+        sql: mark_now_sql(&marked, &marker::set(kept.as_deref(), slot), &more),
+        comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records which tables were empty: walrelay prune deletes rows of no other.".to_owned(),
         fix: Some("run it as the owner of the publication".into()),
     })
 }
 
-/// Whether the slot that exists is proven to be the marked one.
-fn is_marked(request: &SetupRequest, facts: &SetupFacts) -> bool {
-    let anchor =
-        marker::anchor(comment(facts), &request.slot).filter(|_| marker::is_set(comment(facts), &request.slot));
-    anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, slot)| anchor.agrees(slot) == Agreement::Fits)
-}
-
-/// Whether the marker says since when the slot has carried all tables that the publication will have.
-fn is_whole(request: &SetupRequest, facts: &SetupFacts) -> bool {
-    let whole = marker::complete_since(comment(facts), &request.slot);
-    let members = facts.publication.as_ref().and_then(|found| found.members.as_ref());
-    whole.is_some_and(|whole| Some(&whole.members) == members) && lacking(facts).next().is_none()
+/// Whether the marker was written in another cluster: in a copy, or before an upgrade.
+fn is_of_other_cluster(request: &SetupRequest, facts: &SetupFacts) -> bool {
+    let anchor = marker::anchor(comment(facts), &request.slot);
+    anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, now)| anchor.agrees(now) == Agreement::OtherCluster)
 }
 
 fn comment(facts: &SetupFacts) -> Option<&str> {
@@ -415,7 +483,7 @@ fn warnings(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
         found.and_then(|slot| no_failover(request, slot)),
         no_password(request, facts),
         lost_before(request, facts),
-        created_again(request, facts),
+        of_other_place(request, facts),
         cannot_mark(request, facts),
     ]
     .into_iter()
@@ -458,23 +526,23 @@ fn no_password(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
 }
 
 fn lost_before(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
-    (facts.slot.is_none() && marker::is_set(comment(facts), &request.slot)).then(|| {
+    (request.after_loss && marker::is_set(comment(facts), &request.slot)).then(|| {
         format!(
-            "warning: a slot \"{}\" was there before and is gone: rows committed since are in no slot; compare the table with the topic",
+            "warning: an earlier slot \"{}\" was lost: rows that it had not sent, and rows committed until the new one, are in no slot; compare the table with the topic",
             request.slot
         )
     })
 }
 
-fn created_again(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
-    let anchor = marker::anchor(comment(facts), &request.slot)?;
-    let slot = facts.sighting.as_ref()?;
-    (anchor.agrees(slot) == Agreement::Refuted).then(|| {
+/// Says that the marker was copied, or that the cluster was upgraded.
+fn of_other_place(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
+    let found = facts.publication.as_ref()?;
+    let has_other = marker::token(comment(facts), &request.slot).is_some() && !found.has_token;
+    ((has_other || is_of_other_cluster(request, facts)) && facts.slot.is_some() && !request.after_loss).then(|| {
         format!(
-            "warning: slot \"{}\" (at {}) is not the one that was marked at {}: rows committed before it was created may be in no slot; compare the table with the topic. walrelay prune keeps rows from before the new marker, which the publication's owner writes",
+            "warning: the setup marker of slot \"{}\" was written in another cluster or database: nothing is known of its tables here, and walrelay prune deletes no row. After pg_upgrade, or once you have compared the table with the topic: {}",
             request.slot,
-            slot.confirmed.unwrap_or_default(),
-            anchor.written
+            request.told().add_to(Command::new("setup").flag("--apply").flag("--after-loss"))
         )
     })
 }
@@ -516,7 +584,11 @@ pub(super) fn script(request: &SetupRequest, facts: &SetupFacts, plan: &Plan, ro
 
 /// The command with the flags that only `setup` has.
 fn with_own_flags(command: Command, request: &SetupRequest) -> Command {
-    let given = [("--create-table", request.create_table), ("--failover", request.failover)];
+    let given = [
+        ("--create-table", request.create_table),
+        ("--failover", request.failover),
+        ("--after-loss", request.after_loss),
+    ];
     let given = given.into_iter().filter(|(_, is_given)| *is_given);
     let command = given.fold(command, |command, (flag, _)| command.flag(flag));
     request.role.iter().fold(command, |command, role| command.set("--role", role))

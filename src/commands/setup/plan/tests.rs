@@ -6,7 +6,7 @@ use crate::supervise::ExitKind;
 use serde_json::{Value, json};
 
 /// The comment where everything was done.
-const WHOLE: &str = "walrelay slot: walrelay\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000\nwalrelay whole since: walrelay 790 1700000000 a1b2";
+const MARKED: &str = "walrelay slot: walrelay\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000\nwalrelay empty: walrelay t.1.5 0/3E8 16385:a1b2";
 
 const EXISTING: TableRow = TableRow { partitioned: false, member: false };
 
@@ -23,6 +23,9 @@ fn request(tables: &[&str]) -> SetupRequest {
         role: None,
         create_table: false,
         shards: None,
+        after_loss: false,
+        published: false,
+        yes: false,
         typed_source: None,
     }
 }
@@ -51,7 +54,7 @@ fn publication(comment: Option<&str>, owned: bool) -> PublicationFacts {
     let row =
         Publication { puballtables: false, pubinsert: true, pubupdate: false, pubdelete: false, pubviaroot: false };
     let mark = PublicationMark { comment: comment.map(str::to_owned), owned };
-    PublicationFacts { row, mark, members: Some("a1b2".to_owned()), left_out: Vec::new() }
+    PublicationFacts { row, mark, has_token: true, left_out: Vec::new() }
 }
 
 fn slot_of(row: Value) -> Slot {
@@ -71,7 +74,7 @@ fn good_slot() -> Slot {
 /// A server on which everything was done for `request`.
 fn complete(request: &SetupRequest) -> SetupFacts {
     let mut facts = facts(request);
-    facts.publication = Some(publication(Some(WHOLE), true));
+    facts.publication = Some(publication(Some(MARKED), true));
     facts.slot = Some(good_slot());
     facts.sighting = Some(slot(500, 2000));
     facts.tables.iter_mut().for_each(|table| table.covered = true);
@@ -83,58 +86,87 @@ fn statements(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
 }
 
 #[test]
-fn a_bare_database_gets_publication_then_slot_then_mark() {
+fn a_bare_database_gets_publication_and_intent_then_slot_then_mark() {
     let request = request(&["outbox", r#""Shop"."Out""box""#]);
     let statements = statements(&request, &facts(&request));
     assert_eq!(
-        statements[..2],
+        statements[..3],
         [
             r#"CREATE PUBLICATION "walrelay" FOR TABLE "public"."outbox", "Shop"."Out""box" WITH (publish = 'insert')"#,
+            r#"COMMENT ON PUBLICATION "walrelay" IS 'walrelay creating: walrelay'"#,
             "SELECT lsn FROM pg_catalog.pg_create_logical_replication_slot('walrelay', 'pgoutput')",
         ]
     );
-    let mark = &statements[2];
+    let mark = &statements[3];
     assert!(mark.contains("COMMENT ON PUBLICATION") && mark.contains("walrelay slot: walrelay"), "{mark}");
     assert!(
-        mark.contains("walrelay since: walrelay %1$s") && mark.contains("walrelay whole since: walrelay %1$s"),
+        mark.contains("walrelay since: walrelay %1$s") && mark.contains("walrelay empty: walrelay %6$s %5$s %7$s"),
         "{mark}"
     );
 }
 
-#[test]
-fn since_when_a_slot_carries_everything_is_written_again_where_that_has_changed() {
-    let request = request(&["outbox", "other"]);
-    let kinds =
-        |facts: &SetupFacts| plan(&request, facts).unwrap().steps.iter().map(|step| step.kind).collect::<Vec<_>>();
-    let mut facts = complete(&request);
-    facts.tables[1].covered = false;
-    assert_eq!(kinds(&facts), [StepKind::Member, StepKind::Mark], "a table is added");
-    let mut facts = complete(&request);
-    facts.publication.as_mut().unwrap().members = Some("c3d4".to_owned());
-    assert_eq!(kinds(&facts), [StepKind::Mark], "somebody changed the publication");
-    let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000";
-    facts.publication = Some(publication(Some(old), true));
-    let mark = plan(&request, &facts).unwrap().steps.remove(0).sql;
-    assert!(mark.contains("since: walrelay 781") && !mark.contains("walrelay since: walrelay %1$s"), "{mark}");
-    facts.publication = Some(publication(Some(old), false));
-    assert_eq!(kinds(&facts), [], "it is another role's");
+#[track_caller]
+fn kinds(request: &SetupRequest, facts: &SetupFacts) -> Vec<StepKind> {
+    plan(request, facts).unwrap().steps.iter().map(|step| step.kind).collect()
 }
 
 #[test]
-fn a_slot_that_is_not_the_marked_one_is_marked_again_with_nothing_of_the_old_mark() {
+fn a_marker_stays_as_it_is_while_its_slot_is_there_and_one_without_a_token_is_written_anew() {
+    let request = request(&["outbox", "other"]);
+    let mut facts = complete(&request);
+    facts.tables[1].covered = false;
+    assert_eq!(kinds(&request, &facts), [StepKind::Member], "a table is added");
+    let mut facts = complete(&request);
+    let old = "walrelay slot: walrelay\nwalrelay since: walrelay 781\nwalrelay slot at: walrelay 1 1 0/3E8 1700000000\nwalrelay whole since: walrelay 790 1700000000 a1b2";
+    facts.publication = Some(publication(Some(old), true));
+    let mark = plan(&request, &facts).unwrap().steps.remove(0).sql;
+    assert!(!mark.contains("781") && !mark.contains("0/3E8") && !mark.contains("whole since"), "{mark}");
+    facts.publication = Some(publication(Some(old), false));
+    assert_eq!(kinds(&request, &facts), [], "it is another role's");
+}
+
+#[test]
+fn a_slot_that_is_not_the_marked_one_is_an_error_until_its_loss_is_accepted() {
+    let mut request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    assert_eq!(kinds(&request, &facts), []);
+    for other in
+        [Sighting { transactions: Some(0), ..slot(1040, 1080) }, Sighting { timeline: Some(2), ..slot(500, 2000) }]
+    {
+        facts.sighting = Some(other);
+        let error = plan(&request, &facts).unwrap_err();
+        assert!(error.to_string().contains("is not the one that"), "{error}");
+        assert!(error.remedy.unwrap().to_string().contains("setup --apply --slot walrelay --after-loss"));
+    }
+    request.after_loss = true;
+    let found = plan(&request, &facts).unwrap();
+    assert_eq!(found.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Mark]);
+    let sql = &found.steps[0].sql;
+    assert!(sql.contains("slot at: walrelay %3$s") && sql.contains("since: walrelay %1$s"), "{sql}");
+    assert!(!sql.contains("0/3E8") && !sql.contains("t.1.5"), "{sql}");
+    assert!(found.warnings[0].contains("was lost"), "{:?}", found.warnings);
+}
+
+#[test]
+fn a_marker_of_another_cluster_is_left_as_it_is_and_said() {
+    let mut request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.publication.as_mut().unwrap().has_token = false;
+    facts.sighting = Some(Sighting { system_identifier: "2".to_owned(), ..slot(500, 2000) });
+    let found = plan(&request, &facts).unwrap();
+    assert!(found.steps.is_empty() && found.warnings[0].contains("walrelay setup --apply --after-loss"), "{found:?}");
+    request.after_loss = true;
+    assert_eq!(kinds(&request, &facts), [StepKind::Mark]);
+}
+
+#[test]
+fn a_setup_that_was_ended_goes_on_where_it_was_and_drops_nothing() {
     let request = request(&["outbox"]);
     let mut facts = complete(&request);
-    facts.publication = Some(publication(Some(&format!("{WHOLE}\nwalrelay since: walrelay 781")), true));
-    assert!(plan(&request, &facts).unwrap().steps.is_empty());
-    facts.sighting = Some(Sighting { transactions: Some(0), ..slot(1040, 1080) });
-    let plan = plan(&request, &facts).unwrap();
-    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Mark]);
-    let sql = &plan.steps[0].sql;
-    assert!(sql.contains("slot at: walrelay %4$s") && sql.contains("since: walrelay %1$s"), "{sql}");
-    assert!(!sql.contains("781") && !sql.contains("0/3E8") && !sql.contains(" 790 "), "{sql}");
-    assert!(plan.warnings[0].contains("is not the one that was marked at 0/3E8"), "{:?}", plan.warnings);
-    facts.publication = Some(publication(Some("walrelay slot: walrelay"), true));
-    assert_eq!(super::plan(&request, &facts).unwrap().steps[0].kind, StepKind::Mark, "which slot was not written down");
+    facts.publication = Some(publication(Some("walrelay creating: walrelay"), true));
+    assert_eq!(kinds(&request, &facts), [StepKind::Mark]);
+    facts.slot = None;
+    assert_eq!(kinds(&request, &facts), [StepKind::Slot, StepKind::Mark]);
 }
 
 #[test]
@@ -210,7 +242,7 @@ fn a_new_role_gets_what_a_run_needs_and_an_old_one_what_it_lacks() {
 fn failover_is_asked_of_the_slot_from_17_on_and_refused_before() {
     let request = SetupRequest { failover: true, ..request(&["outbox"]) };
     let mut facts = facts(&request);
-    assert!(statements(&request, &facts)[1].ends_with("('walrelay', 'pgoutput', failover => true)"));
+    assert!(statements(&request, &facts)[2].ends_with("('walrelay', 'pgoutput', failover => true)"));
     (facts.server.version, facts.server.version_text) = (160_004, "16.4".to_owned());
     let error = plan(&request, &facts).unwrap_err();
     assert_eq!((error.kind, error.to_string().contains("this is 16.4")), (ExitKind::Settings, true));
@@ -251,13 +283,26 @@ fn a_slot_from_before_the_publication_is_a_warning_with_its_fix() {
 }
 
 #[test]
-fn a_mark_without_its_slot_is_a_loss_that_is_said() {
+fn a_slot_that_was_lost_is_created_again_only_where_that_is_accepted() {
+    let mut request = request(&["outbox"]);
+    let mut facts = complete(&request);
+    facts.slot = None;
+    let error = plan(&request, &facts).unwrap_err();
+    assert!(error.kind == ExitKind::Operator && error.remedy.unwrap().to_string().contains("--after-loss"));
+    request.after_loss = true;
+    assert_eq!(kinds(&request, &facts), [StepKind::Intent, StepKind::Slot, StepKind::Mark]);
+    assert!(plan(&request, &facts).unwrap().warnings[0].contains("was lost"));
+}
+
+#[test]
+fn no_slot_is_created_that_the_role_could_not_mark() {
     let request = request(&["outbox"]);
     let mut facts = complete(&request);
     facts.slot = None;
-    let plan = plan(&request, &facts).unwrap();
-    assert_eq!(plan.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Slot, StepKind::Mark]);
-    assert!(plan.warnings[0].contains("is gone"));
+    facts.publication = Some(publication(None, false));
+    let error = plan(&request, &facts).unwrap_err();
+    assert!(error.kind == ExitKind::Operator && error.to_string().contains("nothing was changed"), "{error}");
+    assert!(error.remedy.unwrap().to_string().contains("ALTER PUBLICATION \"walrelay\" OWNER TO \"app\";"));
 }
 
 #[test]

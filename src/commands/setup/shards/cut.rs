@@ -11,7 +11,8 @@ use crate::commands::error::CommandError;
 use crate::commands::output::session;
 use crate::commands::setup::Wait;
 use crate::commands::shards::Member;
-use crate::pg::{self, catalog, literal, server, sqlstate};
+use crate::pg::{self, catalog, leaf_notes, literal, server, sqlstate};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The limit of the first try.
@@ -59,11 +60,22 @@ impl Move<'_, '_> {
         for Member { slot: name, .. } in &self.plan.target.members {
             readable(name, &self.plan.database, server::slot(self.connection, name)?, false)?;
         }
-        for statement in sql::cut(self.plan) {
+        let carried = self.published_by_the_old_set()?;
+        for statement in sql::cut(self.plan, &carried) {
             self.connection.query(&statement).map_err(refused)?;
         }
         self.connection.query("COMMIT")?;
         Ok(true)
+    }
+
+    /// The tables of which every row is published by the old set, once it is drained. `prune` knows them of the new set, too.
+    fn published_by_the_old_set(&mut self) -> Result<BTreeSet<u32>, pg::Error> {
+        let mut all: Option<BTreeSet<u32>> = None;
+        for member in self.plan.old() {
+            let of_one = leaf_notes::published(self.connection, &member.publication, &member.slot)?;
+            all = Some(all.map_or_else(|| of_one.clone(), |all| &all & &of_one));
+        }
+        Ok(all.unwrap_or_default())
     }
 
     /// Describes the sessions that hold a lock as writers do.

@@ -46,7 +46,7 @@ use crate::commands::shards::Member;
 use crate::lsn::Lsn;
 use crate::pg::marker::MoveState;
 use crate::pg::server::{self, Slot};
-use crate::pg::{Connection, identifier, sqlstate};
+use crate::pg::{Connection, identifier, skipped_rows, sqlstate};
 use crate::remedy::Remedy;
 use crate::supervise::{RunCause, RunError, check_owner, check_slot};
 use plan::Plan;
@@ -264,6 +264,12 @@ impl Move<'_, '_> {
             self.slot_with_rows(&member.slot)?;
         }
         self.connection.query("BEGIN")?;
+        // The old notes stay, since they may be another role's.
+        for old in self.plan.old() {
+            for new in &self.plan.target.members {
+                skipped_rows::copy(self.connection, &old.slot, &new.slot)?;
+            }
+        }
         for statement in sql::open(self.plan) {
             self.connection.query(&statement)?;
         }

@@ -22,6 +22,8 @@ use crate::supervise::{RunError, check_owner};
 pub(super) struct Plan {
     pub(super) database: String,
     pub(super) user: String,
+    /// The server's version.
+    pub(super) version: u32,
     /// The set that has the rows now. `None`: there is none.
     pub(super) source: Option<Set>,
     /// The new set. Not all of it needs to exist.
@@ -89,8 +91,8 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
     }
     let at = others.iter().position(|set| set.count == count);
     let target = at.map_or_else(|| Set::of(count, &[], whole), |at| others.remove(at));
-    let (database, user, failover) = (server.database, server.user, request.failover);
-    let mut plan = Plan { database, user, failover, source: None, target, tables: Vec::new(), is_cut: false };
+    let (database, user, version, failover) = (server.database, server.user, server.version, request.failover);
+    let mut plan = Plan { database, user, version, failover, source: None, target, tables: Vec::new(), is_cut: false };
     if plan.target.is_done() {
         plan.target.is_whole()?;
         has_tables(connection, request, &plan.target)?;

@@ -6,12 +6,13 @@ use super::Shards;
 use super::plan::Plan;
 use crate::commands::output::{Told, setup_shards};
 use crate::commands::setup::SetupRequest;
-use crate::commands::setup::plan::{STOP_ON_ERROR, comment_lines, mark_now_sql};
+use crate::commands::setup::plan::{Marked, STOP_ON_ERROR, comment_lines, mark_now_sql};
 use crate::commands::shards::Member;
 use crate::pg::marker::{self, MoveState};
 use crate::pg::shard::Shard;
 use crate::pg::{identifier, literal};
 use crate::remedy::Command;
+use std::collections::BTreeSet;
 
 /// Creates a shard's publication without tables, and marks it: its relay must wait. Postgres uses the row filter of a partitioned table only
 /// if the publication has `publish_via_partition_root`.
@@ -36,8 +37,9 @@ pub(super) fn lock(plan: &Plan) -> String {
     format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", tables.join(", "))
 }
 
-/// Makes the cut: from then on rows pass the filters of the new set, and no old one.
-pub(super) fn cut(plan: &Plan) -> Vec<String> {
+/// Makes the cut: from then on rows pass the filters of the new set, and no old one. The new slots are marked, with the tables that have no row
+/// now, while nobody can write, and the tables of `carried`, whose rows are published by the old set. Their relays still wait.
+pub(super) fn cut(plan: &Plan, carried: &BTreeSet<u32>) -> Vec<String> {
     let with = |filter: &dyn Fn(&super::plan::Table) -> String| -> String {
         let tables = plan.tables.iter().map(|of| format!("{} WHERE ({})", of.name.sql(), filter(of)));
         tables.collect::<Vec<_>>().join(", ")
@@ -47,9 +49,11 @@ pub(super) fn cut(plan: &Plan) -> Vec<String> {
         let set = format!("ALTER PUBLICATION {} SET TABLE {none}", identifier(&member.publication));
         [set, comment(member, MoveState::Drains)]
     });
-    let new = plan.target.shards().map(|(shard, member)| {
-        let name = identifier(&member.publication);
-        format!("ALTER PUBLICATION {name} ADD TABLE {}", with(&|of| shard.filter(&of.hashed)))
+    let new = plan.target.shards().flat_map(|(shard, Member { publication, slot, .. })| {
+        let name = identifier(publication);
+        let add = format!("ALTER PUBLICATION {name} ADD TABLE {}", with(&|of| shard.filter(&of.hashed)));
+        let marked = Marked { publication, slot, version: plan.version, made: true, carried };
+        [add, mark_now_sql(&marked, &marker::new_shard(shard, slot), "")]
     });
     old.chain(new).collect()
 }
@@ -59,12 +63,20 @@ pub(super) fn drop_slot(name: &str) -> String {
     format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name))
 }
 
-/// Drops the old publications, and marks the new slots: their relays need no longer wait.
+/// Drops the old publications, and says that the new slots were created: their relays need no longer wait. The comment is read when the
+/// statement runs, since the cut has written it.
 pub(super) fn open(plan: &Plan) -> Vec<String> {
     let gone = plan.old().iter().map(|member| format!("DROP PUBLICATION {}", identifier(&member.publication)));
-    let opened = plan.target.shards().map(|(shard, Member { publication, slot, .. })| {
-        let line = marker::moving_to(Some(&marker::new_shard(shard, slot)), None);
-        mark_now_sql(publication, slot, &marker::set(line.as_deref(), slot), &marker::since_format(slot, true))
+    let opened = plan.target.shards().map(|(_, Member { publication, slot, .. })| {
+        let body = format!(
+            "BEGIN EXECUTE (SELECT pg_catalog.format('COMMENT ON PUBLICATION %I IS %L', pubname,
+                pg_catalog.regexp_replace(pg_catalog.obj_description(oid, 'pg_publication'), {}, '') || {})
+              FROM pg_catalog.pg_publication WHERE pubname = {}); END",
+            literal(&format!("\n?{}[a-z]+", marker::MOVE)),
+            literal(&format!("\n{}", marker::set(None, slot))),
+            literal(publication)
+        );
+        format!("DO {}", literal(&body))
     });
     gone.chain(opened).collect()
 }
@@ -98,7 +110,7 @@ pub(super) fn script(request: &SetupRequest, shards: &Shards, plan: &Plan) -> St
     if !plan.is_cut {
         let slots = plan.target.members.iter().map(|member| plan.slot_step(request, &member.slot).1.sql).collect();
         parts.push(("Slots, unless they are there. They have no rows yet.", slots));
-        let cut = in_transaction([vec![lock(plan)], cut(plan)].concat());
+        let cut = in_transaction([vec![lock(plan)], cut(plan, &BTreeSet::new())].concat());
         parts.push(("The cut. Transactions that write to the tables end before it, or begin to write after it.", cut));
     }
     parts.push((

@@ -1,0 +1,149 @@
+//! Decides of which tables every row, past and future, is known to be published.
+//!
+//! In: for each slot of the outbox the setup marker, the notes and the publication's tables. Out: nothing, or which table is not known, why,
+//! and what helps. Reads only.
+//!
+//! Invariant: a table passes only by positive records ([`leaf_notes`]): one that says that the rows that were there at a position were
+//! published, or that there were none; and the relay's own note that it has read the table since that position or earlier. Nothing is
+//! inferred from a row's transaction, from an age, or from statistics.
+
+use super::table::Table;
+use crate::commands::error::CommandError;
+use crate::commands::outbox_place::{OutboxPlace, objection};
+use crate::outbox::TableName;
+use crate::pg::leaf_notes::Known;
+use crate::pg::leaves::{self, Leaf};
+use crate::pg::relay_note::{self, RelayNote};
+use crate::pg::slot_sighting::Sighting;
+use crate::pg::{Connection, catalog, server};
+use crate::supervise::RunError;
+use std::collections::BTreeMap;
+
+/// What is known of the tables of one slot.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    place: OutboxPlace,
+    known: Known,
+    relay: RelayNote,
+    /// The tables of the publication, and their partitions.
+    all: BTreeMap<u32, Leaf>,
+}
+
+/// Why the rows of a table may not be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    NotSent,
+    Filtered,
+    Unknown,
+    NotRead,
+    /// A record is from before the relay has read the table.
+    ReadLater,
+}
+
+impl Why {
+    /// For people, after the table's name.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::NotSent => {
+                "the publication does not send all of its rows (it is not in the publication, or is unlogged or foreign; or Postgres 19 may have left it out of a publication of all tables, by EXCEPT)"
+            }
+            Self::Filtered => "the publication has a row filter on it: rows that it leaves out are never published",
+            Self::Unknown => {
+                "nothing says that all of its rows are published: it had rows when the slot was set up, or when it was added, attached, moved or rewritten later"
+            }
+            Self::NotRead => "its relay does not read it, as far as the relay has noted",
+            Self::ReadLater => {
+                "its relay has not read it all the time, or with another id column: rows from before may be in no topic"
+            }
+        }
+    }
+}
+
+impl Evidence {
+    /// Reads what is known. `slot`: the one that is there now.
+    pub(super) fn find(
+        connection: &mut Connection,
+        place: &OutboxPlace,
+        slot: &Sighting,
+    ) -> Result<Self, CommandError> {
+        let mark = catalog::publication_mark(connection, &place.publication)?;
+        let comment = mark.comment.as_deref();
+        let missing = |why: &str| CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why);
+        let Some(known) = Known::read(connection, &place.publication, &place.slot, comment)? else {
+            if server::publication(connection, &place.publication)?.is_none() {
+                return Err(RunError::no_publication(&place.publication, &place.source.dbname).into());
+            }
+            return Err(missing("its setup marker does not say which tables were empty, or is of another database"));
+        };
+        if let Some(why) = objection(comment, &place.slot, Some(slot)) {
+            return Err(missing(why));
+        }
+        let names = (place.publication.as_str(), place.slot.as_str());
+        let relay = relay_note::read(connection, names, &known.token)?
+            .ok_or_else(|| CommandError::relay_not_noted(&place.slot, place.run_command()))?;
+        let all = leaves::look(connection, &place.publication)?;
+        Ok(Self { place: place.clone(), known, relay, all })
+    }
+
+    /// The tables that the relay reads, if it names them.
+    pub(super) fn tables(&self) -> Option<Vec<TableName>> {
+        let name = |leaf: &Leaf| TableName { schema: leaf.name.0.clone(), name: leaf.name.1.clone() };
+        let named = self.relay.reads.keys().map(|oid| Some(name(self.all.get(&oid.parse().ok()?)?)));
+        if self.relay.reads.contains_key(relay_note::ALL) { None } else { Some(named.flatten().collect()) }
+    }
+
+    /// The id's column of a table, as the relay reads it. `None`: its note does not say.
+    pub(super) fn id(&self, table: u32) -> Option<String> {
+        let root = self.all.get(&table)?.chain.last()?;
+        let (column, _) = self.relay.ids.get(&self.all.get(root)?.shown())?;
+        Some(column.clone())
+    }
+
+    /// Whether it is of the same marker as another one.
+    pub(super) fn is_of_marker(&self, other: &Self) -> bool {
+        self.known.token == other.known.token
+    }
+
+    /// Checks that every row of a table is known to be published, or to come through the slot. `only`: of these partitions alone.
+    pub(super) fn covers(&self, table: &Table, only: Option<&[u32]>) -> Result<(), CommandError> {
+        if !self.all.contains_key(&table.shape.oid) {
+            return Err(CommandError::not_proven(&table.name, Why::NotSent.text(), &self.place.publication));
+        }
+        let of_table = |leaf: &&Leaf| !leaf.is_partitioned && leaf.chain.contains(&table.shape.oid);
+        let wanted = |leaf: &&Leaf| only.is_none_or(|only| only.contains(&leaf.oid));
+        let first =
+            self.all.values().filter(of_table).filter(wanted).find_map(|leaf| Some((leaf, self.why(leaf, table)?)));
+        match first {
+            Some((leaf, why)) => Err(self.refusal(table, leaf, why)),
+            None => Ok(()),
+        }
+    }
+
+    fn why(&self, leaf: &Leaf, table: &Table) -> Option<Why> {
+        if leaf.fingerprint.is_none() {
+            return Some(Why::NotSent);
+        }
+        // The filters of shards are looked at together.
+        if leaf.is_filtered && table.shared.is_none() {
+            return Some(Why::Filtered);
+        }
+        let Some(known) = self.known.since(leaf, &self.all) else { return Some(Why::Unknown) };
+        let Some(read) = self.relay.since(&leaf.chain) else { return Some(Why::NotRead) };
+        let root = leaf.chain.last().and_then(|root| self.all.get(root)).map(Leaf::shown);
+        let by_id = root.and_then(|root| self.relay.ids.get(&root)).map(|(_, since)| *since).unwrap_or_default();
+        (read.max(by_id) > known).then_some(Why::ReadLater)
+    }
+
+    fn refusal(&self, table: &Table, leaf: &Leaf, why: Why) -> CommandError {
+        let whole = leaf.oid == table.shape.oid;
+        let text = if whole { why.text().to_owned() } else { format!("partition {}: {}", leaf.shown(), why.text()) };
+        match why {
+            Why::NotSent | Why::Filtered => CommandError::not_proven(&table.name, &text, &self.place.publication),
+            Why::NotRead => CommandError::not_read(&table.name, &text, self.place.run_command()),
+            Why::Unknown | Why::ReadLater => {
+                let condition = if whole { "true".to_owned() } else { format!("tableoid = {}", leaf.oid) };
+                CommandError::not_known(&table.name, &text, &table.publishing_again(&condition))
+            }
+        }
+    }
+}

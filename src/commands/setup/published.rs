@@ -1,0 +1,150 @@
+//! `setup --published`: records that a person says of tables that all of their rows are published.
+//!
+//! In: tables. Out: a line in the setup marker, after a question. `prune` then deletes their rows. The record counts for the marker and for the
+//! tables as they are now: once a partition is attached again, or the slot is another one, it says nothing of it.
+//!
+//! Invariant: nothing is recorded before the relay has noted that it reads the tables, since rows that come later have to be published as
+//! well.
+
+use super::{SetupRequest, Voice, begin};
+use crate::commands::dialogue::{Finishing, agreed};
+use crate::commands::error::CommandError;
+use crate::commands::outbox_place::OutboxPlace;
+use crate::commands::output::counted;
+use crate::outbox::TableName;
+use crate::pg::leaves::{self, Leaf};
+use crate::pg::marker::{self, TableStatement};
+use crate::pg::shape::shape;
+use crate::pg::{Connection, catalog, leaf_notes, relay_note};
+use crate::remedy::Command;
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+/// How long counting may take.
+const COUNTING: Duration = Duration::from_hours(1);
+
+/// Records it.
+pub(super) fn record(
+    mut connection: Connection,
+    request: &SetupRequest,
+    out: &mut dyn Write,
+    terminal: Option<&mut dyn BufRead>,
+) -> Result<(), CommandError> {
+    if request.tables.is_empty() {
+        let example = Command::new("setup").flag("--apply").set("--table", "public.outbox").flag("--published");
+        return Err(CommandError::flag_needed("--table", "--published is said of tables", example));
+    }
+    let whole = OutboxPlace {
+        source: request.source.clone(),
+        publication: request.publication.clone(),
+        slot: request.slot.clone(),
+        shard: None,
+    };
+    let places = whole.slot_places(&mut connection)?;
+    let mut tables = Vec::new();
+    for name in &request.tables {
+        let found = shape(&mut connection, &name.schema, &name.name)?;
+        let found = found.ok_or_else(|| CommandError::no_table(name, &request.source.dbname))?;
+        tables.push((name.clone(), found.oid));
+    }
+    for place in &places {
+        statement(&mut connection, place, &tables)?;
+    }
+    for (name, oid) in &tables {
+        let rows = count(&mut connection, &places, name, *oid)?;
+        writeln!(
+            out,
+            "{name}: {} of which it is not known that they are published; walrelay prune will delete them by their age",
+            counted(rows, "row")
+        )?;
+    }
+    if !request.yes && !agreed(out, terminal, "setup --published")? {
+        writeln!(out, "nothing was recorded")?;
+        return Ok(());
+    }
+    let mut out = Finishing::new(out);
+    let mut voice = Voice { say: &mut |_| Ok(()), wait: &mut |_| {}, stop: &|| false };
+    let mut connection = begin(connection, &mut voice)?;
+    connection.query("BEGIN")?;
+    for place in &places {
+        let (stated, comment) = statement(&mut connection, place, &tables)?;
+        let text = marker::with_published(comment.as_deref(), &place.slot, &stated);
+        connection.query(&marker::comment_sql(&place.publication, text.as_deref())).map_err(|error| {
+            CommandError::from(error).with_fix(
+                format!("mark publication \"{}\"", place.publication),
+                "run it as the owner of the publication",
+            )
+        })?;
+    }
+    connection.query("COMMIT")?;
+    let names: Vec<String> = tables.iter().map(|(name, _)| name.to_string()).collect();
+    writeln!(out, "recorded: all rows of {} are published", names.join(", "))?;
+    out.end()
+}
+
+/// What is to be recorded of one slot, and the comment of its publication.
+fn statement(
+    connection: &mut Connection,
+    place: &OutboxPlace,
+    tables: &[(TableName, u32)],
+) -> Result<(TableStatement, Option<String>), CommandError> {
+    let OutboxPlace { publication, slot, .. } = place;
+    let comment = catalog::publication_mark(connection, publication)?.comment;
+    let token = marker::token_of_here(connection, comment.as_deref(), slot)?.ok_or_else(|| {
+        CommandError::no_proof(slot, publication, place.shard.is_some(), "there is no setup marker of this database")
+    })?;
+    let relay = relay_note::read(connection, (publication, slot), &token)?
+        .ok_or_else(|| CommandError::relay_not_noted(slot, place.run_command()))?;
+    // Rows that are committed later come through the slot.
+    let at = connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default();
+    let all = leaves::look(connection, publication)?;
+    let mut stated = TableStatement { at, ..TableStatement::default() };
+    for (name, oid) in tables {
+        for leaf in of_table(&all, *oid) {
+            if relay.since(&leaf.chain).is_none() {
+                return Err(CommandError::not_read(
+                    name,
+                    "its relay does not read it, as far as the relay has noted",
+                    place.run_command(),
+                ));
+            }
+            if let Some(fingerprint) = &leaf.fingerprint {
+                stated.known.insert(leaf.oid, fingerprint.clone());
+            }
+        }
+    }
+    Ok((stated, comment))
+}
+
+fn of_table(all: &BTreeMap<u32, Leaf>, table: u32) -> impl Iterator<Item = &Leaf> {
+    all.values().filter(move |leaf| !leaf.is_partitioned && leaf.chain.contains(&table))
+}
+
+/// Counts the rows of which it is not known now that they are published.
+fn count(
+    connection: &mut Connection,
+    places: &[OutboxPlace],
+    name: &TableName,
+    table: u32,
+) -> Result<u64, CommandError> {
+    let mut unknown = BTreeMap::new();
+    for place in places {
+        let known = leaf_notes::published(connection, &place.publication, &place.slot)?;
+        let all = leaves::look(connection, &place.publication)?;
+        unknown.extend(
+            of_table(&all, table).filter(|leaf| !known.contains(&leaf.oid)).map(|leaf| (leaf.oid, leaf.clone())),
+        );
+    }
+    let mut total = 0;
+    for leaf in unknown.values() {
+        let of_leaf = TableName { schema: leaf.name.0.clone(), name: leaf.name.1.clone() };
+        let rows = connection.query_within(&format!("SELECT count(*) FROM ONLY {}", of_leaf.sql()), COUNTING);
+        let rows = rows.map_err(|error| {
+            let fix = format!("as its owner: GRANT SELECT ON {} TO the role that does it;", name.sql());
+            CommandError::from(error).with_fix(format!("count rows of {name}"), fix)
+        })?;
+        total += rows.first().and_then(|row| row.parse::<u64>(0)).unwrap_or_default();
+    }
+    Ok(total)
+}

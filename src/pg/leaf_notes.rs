@@ -1,0 +1,240 @@
+//! Decides of which tables it is known that each of their rows is published, or will come through the slot.
+//!
+//! In: the setup marker, the notes of the slot, and the tables of the publication as they are now ([`super::leaves`]). Out: for each table,
+//! since which position in the WAL that is known. Positive records alone count:
+//!
+//! | record | written by | says |
+//! |---|---|---|
+//! | the marker's list | `setup`, once the slot is there | the table had no row |
+//! | the marker's list, and the table was created as a partition of a table in it | `setup` | the table is younger than the list |
+//! | a statement in the marker | a person, by `setup --published` | its rows are published |
+//! | a note | the relay, which looks from time to time | the table had no row while it was published |
+//! | a note | `backfill`, at the end of a table | its rows are published |
+//!
+//! Invariant: each record has the fingerprint of the table, and counts while the table has that fingerprint. A note counts with the
+//! marker's token, and if its owner is trusted.
+
+use super::connection::Connection;
+use super::error::Error;
+use super::large_object_state as state;
+use super::leaves::{self, Leaf};
+use super::marker::{self, TableStatement};
+use super::relay_note;
+use crate::lsn::Lsn;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The note's prefix. The slot's name, a blank and the JSON follow.
+const PREFIX: &str = "walrelay tables: ";
+
+/// A note of tables.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+struct LeafNote {
+    /// The marker's token.
+    token: String,
+    /// For each table (`pg_class.oid`) its fingerprint, and the position.
+    tables: BTreeMap<u32, (String, Lsn)>,
+}
+
+/// The records of one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The marker's token.
+    pub(crate) token: String,
+    /// What `setup` listed.
+    listed: TableStatement,
+    /// All other records: for each table its fingerprints, with the positions.
+    stated: Vec<(u32, String, Lsn)>,
+}
+
+impl Known {
+    /// Reads the records. `comment`: that of the publication. `None`: its marker has no token, or is that of another place.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub(crate) fn read(
+        connection: &mut Connection,
+        publication: &str,
+        slot: &str,
+        comment: Option<&str>,
+    ) -> Result<Option<Self>, Error> {
+        let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(None) };
+        let mut statements = marker::statements(comment, slot).into_iter();
+        let listed = statements.next().unwrap_or_default();
+        let mut stated: Vec<(u32, String, Lsn)> = statements
+            .flat_map(|statement| {
+                let at = statement.at;
+                statement.known.into_iter().map(move |(oid, fingerprint)| (oid, fingerprint, at))
+            })
+            .collect();
+        for note in state::read_trusted(connection, &prefix(slot), publication)? {
+            // A note that cannot be parsed says nothing.
+            let note: LeafNote = serde_json::from_str(&note.text).unwrap_or_default();
+            if note.token == token {
+                stated.extend(note.tables.into_iter().map(|(oid, (fingerprint, at))| (oid, fingerprint, at)));
+            }
+        }
+        Ok(Some(Self { token, listed, stated }))
+    }
+
+    /// The latest position for which a record says of the table that its rows until then are published. `None`: no record does. `all`: the
+    /// tables as they are now.
+    pub(crate) fn since(&self, leaf: &Leaf, all: &BTreeMap<u32, Leaf>) -> Option<Lsn> {
+        let fingerprint = leaf.fingerprint.as_ref()?;
+        let stated = self.stated.iter().filter(|(oid, known, _)| *oid == leaf.oid && known == fingerprint);
+        let stated = stated.map(|(_, _, at)| *at);
+        stated.chain(self.is_listed(leaf, all).then_some(self.listed.at)).max()
+    }
+
+    /// Whether the marker lists the table as empty, or the table was created later, in a partitioned table that it lists.
+    fn is_listed(&self, leaf: &Leaf, all: &BTreeMap<u32, Leaf>) -> bool {
+        let Some(fingerprint) = &leaf.fingerprint else { return false };
+        if self.listed.has(leaf.oid) {
+            return self.listed.known.get(&leaf.oid) == Some(fingerprint);
+        }
+        let parent = leaf.parent().and_then(|parent| all.get(&parent));
+        leaf.is_born && parent.is_some_and(|parent| self.is_listed(parent, all))
+    }
+}
+
+/// Notes tables that are known from the position on, with their fingerprints. Tables that are gone are forgotten.
+///
+/// # Errors
+/// The server is read-only, the role has no right to write notes, or the connection broke.
+pub(crate) fn note(
+    connection: &mut Connection,
+    (slot, token): (&str, &str),
+    tables: &[(u32, String)],
+    at: Lsn,
+    all: &BTreeMap<u32, Leaf>,
+) -> Result<(), Error> {
+    state::update(connection, &prefix(slot), |text| {
+        let found: LeafNote = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let mut note = Some(found).filter(|note| note.token == token).unwrap_or_default();
+        token.clone_into(&mut note.token);
+        note.tables.retain(|oid, (fingerprint, _)| {
+            all.get(oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(fingerprint))
+        });
+        note.tables.extend(tables.iter().map(|(oid, fingerprint)| (*oid, (fingerprint.clone(), at))));
+        serde_json::to_string(&note).ok()
+    })
+}
+
+/// Notes those tables of the publication that have no row now, and of which nothing is known since the relay reads them.
+///
+/// # Errors
+/// As [`note`], or a table is locked.
+pub(crate) fn note_empty(connection: &mut Connection, publication: &str, slot: &str) -> Result<(), Error> {
+    let mark = super::catalog::publication_mark(connection, publication)?;
+    let Some(known) = Known::read(connection, publication, slot, mark.comment.as_deref())? else { return Ok(()) };
+    let at: Lsn = connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default();
+    let all = leaves::look(connection, publication)?;
+    let is_fifteen = connection.value::<u32>("SELECT current_setting('server_version_num')")? >= Some(150_000);
+    // Before version 15 a walsender may not notice that a table was attached: see `leaves::empty_list`.
+    let may_be = |leaf: &&Leaf| is_fifteen || leaf.is_born || leaf.parent().is_none();
+    let relay = relay_note::read(connection, (publication, slot), &known.token)?.unwrap_or_default();
+    let is_known = |leaf: &Leaf| {
+        known.since(leaf, &all).is_some_and(|at| relay.since(&leaf.chain).is_none_or(|since| since <= at))
+    };
+    let unknown: Vec<&Leaf> = all
+        .values()
+        .filter(|leaf| !leaf.is_partitioned && leaf.fingerprint.is_some() && !is_known(leaf))
+        .filter(may_be)
+        .collect();
+    let empty = leaves::empty(connection, unknown.iter().map(|leaf| leaf.oid))?;
+    let found: Vec<(u32, String)> = unknown
+        .into_iter()
+        .filter(|leaf| empty.contains(&leaf.oid))
+        .filter_map(|leaf| Some((leaf.oid, leaf.fingerprint.clone()?)))
+        .collect();
+    if found.is_empty() {
+        return Ok(());
+    }
+    note(connection, (slot, &known.token), &found, at, &all)
+}
+
+/// The tables (`pg_class.oid`) of which every row is known to be published by the relay of the slot, or to come through the slot.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn published(connection: &mut Connection, publication: &str, slot: &str) -> Result<BTreeSet<u32>, Error> {
+    let mark = super::catalog::publication_mark(connection, publication)?;
+    let Some(known) = Known::read(connection, publication, slot, mark.comment.as_deref())? else {
+        return Ok(BTreeSet::new());
+    };
+    let Some(relay) = relay_note::read(connection, (publication, slot), &known.token)? else {
+        return Ok(BTreeSet::new());
+    };
+    let all = leaves::look(connection, publication)?;
+    let is_published = |leaf: &&Leaf| {
+        let since = relay.since(&leaf.chain);
+        known.since(leaf, &all).zip(since).is_some_and(|(known, read)| read <= known)
+    };
+    Ok(all.values().filter(is_published).map(|leaf| leaf.oid).collect())
+}
+
+fn prefix(slot: &str) -> String {
+    format!("{PREFIX}{slot} ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(oid: u32, parent: Option<u32>, is_born: bool, fingerprint: &str) -> Leaf {
+        Leaf {
+            oid,
+            name: ("public".to_owned(), format!("t{oid}")),
+            is_partitioned: parent.is_none(),
+            fingerprint: Some(fingerprint.to_owned()),
+            chain: [Some(oid), parent].into_iter().flatten().collect(),
+            is_filtered: false,
+            is_born,
+        }
+    }
+
+    /// A partitioned table 1 with a partition 2 that was empty, and one, 3, that was not.
+    fn known() -> Known {
+        let listed = TableStatement {
+            at: Lsn::new(100),
+            known: [(1, "a".to_owned()), (2, "b".to_owned())].into(),
+            others: [3].into(),
+        };
+        Known { token: "t".to_owned(), listed, stated: Vec::new() }
+    }
+
+    #[track_caller]
+    fn check(known: &Known, leaf: &Leaf, parent: &str, expected: Option<u64>) {
+        let all = [(1, self::leaf(1, None, false, parent))].into();
+        assert_eq!(known.since(leaf, &all), expected.map(Lsn::new), "{leaf:?}");
+    }
+
+    #[test]
+    fn a_table_is_known_by_an_equal_fingerprint_and_by_nothing_else() {
+        check(&known(), &leaf(2, Some(1), true, "b"), "a", Some(100));
+        check(&known(), &leaf(2, Some(1), true, "changed"), "a", None);
+        check(&known(), &leaf(3, Some(1), true, "c"), "a", None);
+        let not_published = Leaf { fingerprint: None, ..leaf(2, Some(1), true, "b") };
+        check(&known(), &not_published, "a", None);
+    }
+
+    #[test]
+    fn a_later_partition_is_known_if_it_was_created_as_one_of_a_table_that_is_known() {
+        check(&known(), &leaf(4, Some(1), true, "d"), "a", Some(100));
+        check(&known(), &leaf(4, Some(1), false, "d"), "a", None);
+        check(&known(), &leaf(4, Some(1), true, "d"), "changed", None);
+        check(&known(), &leaf(4, Some(9), true, "d"), "a", None);
+    }
+
+    #[test]
+    fn the_latest_of_several_records_counts() {
+        let stated = vec![
+            (3, "c".to_owned(), Lsn::new(300)),
+            (3, "old".to_owned(), Lsn::new(400)),
+            (2, "b".to_owned(), Lsn::new(200)),
+        ];
+        let known = Known { stated, ..known() };
+        check(&known, &leaf(3, Some(1), true, "c"), "a", Some(300));
+        check(&known, &leaf(2, Some(1), true, "b"), "a", Some(200));
+    }
+}

@@ -1,0 +1,214 @@
+//! Stores what the relay of a slot reads: which tables, and which column has the ids of their rows.
+//!
+//! In: the relay's settings, and the position from which it reads. Out: the same, for `prune`. The note is JSON in a note of the slot (see
+//! `pg::large_object_state`).
+//!
+//! Invariant: the note only loses trust by itself. A table that the relay did not read for a while, or read with another id column, is read
+//! since the position at which it is read again: what was committed before is in no topic, or cannot be found by its id.
+
+use super::connection::Connection;
+use super::error::Error;
+use super::large_object_state as state;
+use super::marker;
+use crate::lsn::Lsn;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The note's prefix. The slot's name, a blank and the JSON follow.
+const PREFIX: &str = "walrelay relay: ";
+
+/// In the place of a table, that the relay reads all tables of the publication.
+pub(crate) const ALL: &str = "*";
+
+/// A relay's note.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct RelayNote {
+    /// The marker's token.
+    pub(crate) token: String,
+    /// The end of the WAL when the note was written. The latest note counts.
+    pub(crate) at: Lsn,
+    /// The tables that it reads (`pg_class.oid`), or [`ALL`], each with the position since which it does.
+    pub(crate) reads: BTreeMap<String, Lsn>,
+    /// The id's column of each table (`schema.table`), with the position since which it is that one.
+    pub(crate) ids: BTreeMap<String, (String, Lsn)>,
+}
+
+/// What a relay reads now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Reading {
+    /// The names of the tables: schema and name. Empty: all tables of the publication.
+    pub(crate) tables: Vec<(String, String)>,
+    /// The id's column of each table (`schema.table`).
+    pub(crate) ids: BTreeMap<String, String>,
+}
+
+impl RelayNote {
+    /// Since when the relay has read a table: the table itself or one above it in `chain`, by [`super::leaves::Leaf::chain`]. `None`: it does
+    /// not read it.
+    pub(crate) fn since(&self, chain: &[u32]) -> Option<Lsn> {
+        let named = chain.iter().filter_map(|oid| self.reads.get(&oid.to_string()));
+        named.chain(self.reads.get(ALL)).min().copied()
+    }
+
+    /// The note that follows `former`, for a relay that reads the slot from `position` on. `unread`: nobody has read the slot before.
+    fn next(former: Option<&Self>, token: &str, now: &Self, position: Lsn, unread: bool) -> Self {
+        let new = if former.is_none() && unread { Lsn::ZERO } else { position };
+        let all = former.and_then(|former| former.reads.get(ALL)).copied();
+        let since = |table: &String| former.and_then(|former| former.reads.get(table).copied()).or(all).unwrap_or(new);
+        let since_id = |table: &String, column: &String| {
+            let found = former.and_then(|former| former.ids.get(table));
+            match found {
+                Some((before, since)) if before == column => *since,
+                Some(_) => position,
+                None => Lsn::ZERO,
+            }
+        };
+        Self {
+            token: token.to_owned(),
+            at: now.at,
+            reads: now.reads.keys().map(|table| (table.clone(), since(table))).collect(),
+            ids: now.ids.iter().map(|(table, (id, _))| (table.clone(), (id.clone(), since_id(table, id)))).collect(),
+        }
+    }
+
+    /// Whether it says the same as another one.
+    fn says_same(&self, other: &Self) -> bool {
+        self.token == other.token && self.reads == other.reads && self.ids == other.ids
+    }
+}
+
+/// The latest trusted note of the slot with this token, and whether the connection's role owns it.
+///
+/// # Errors
+/// The connection broke.
+fn latest(
+    connection: &mut Connection,
+    (publication, slot): (&str, &str),
+    token: &str,
+) -> Result<Option<(RelayNote, bool)>, Error> {
+    let notes = state::read_trusted(connection, &prefix(slot), publication)?;
+    let parsed = notes.iter().filter_map(|note| Some((serde_json::from_str::<RelayNote>(&note.text).ok()?, note.own)));
+    Ok(parsed.filter(|(note, _)| note.token == token).max_by_key(|(note, own)| (note.at, *own)))
+}
+
+/// Reads the latest trusted note of the slot with this token. `None`: there is none.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn read(connection: &mut Connection, names: (&str, &str), token: &str) -> Result<Option<RelayNote>, Error> {
+    Ok(latest(connection, names, token)?.map(|(note, _)| note))
+}
+
+/// What became of a note.
+#[derive(Debug)]
+pub(crate) enum Noted {
+    /// It is written, or was there, or the publication has no marker that a note could go with.
+    Yes,
+    /// It could not be written. `contradicts`: an earlier note says something else, and would be believed.
+    No { error: Error, contradicts: bool },
+}
+
+/// Notes what a relay reads from `position` on, before it reads the first row. A server in recovery takes no note: nobody can delete rows by
+/// a slot of a standby.
+///
+/// # Errors
+/// The connection broke, or a question was refused.
+pub(crate) fn keep(
+    connection: &mut Connection,
+    (publication, slot): (&str, &str),
+    comment: Option<&str>,
+    reading: &Reading,
+    position: Lsn,
+) -> Result<Noted, Error> {
+    let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(Noted::Yes) };
+    let listed = marker::statements(comment, slot).first().map(|listed| listed.at).unwrap_or_default();
+    let former = latest(connection, (publication, slot), &token)?;
+    let reads = if reading.tables.is_empty() { vec![ALL.to_owned()] } else { oids(connection, &reading.tables)? };
+    let now = RelayNote {
+        at: Lsn::ZERO,
+        token: String::new(),
+        reads: reads.into_iter().map(|table| (table, Lsn::ZERO)).collect(),
+        ids: reading.ids.iter().map(|(table, id)| (table.clone(), (id.clone(), Lsn::ZERO))).collect(),
+    };
+    let mut note = RelayNote::next(former.as_ref().map(|(note, _)| note), &token, &now, position, position <= listed);
+    let is_said = former.as_ref().is_some_and(|(former, _)| former.says_same(&note));
+    if is_said && former.as_ref().is_some_and(|(_, own)| *own) {
+        return Ok(Noted::Yes);
+    }
+    let written = at(connection).and_then(|at| {
+        note.at = at;
+        let text = serde_json::to_string(&note).unwrap_or_default();
+        state::update(connection, &prefix(slot), |_| Some(text))
+    });
+    match written {
+        // The note of another role says it, too.
+        Err(Error::Server { .. }) if is_said => Ok(Noted::Yes),
+        Err(error @ Error::Server { .. }) => Ok(Noted::No { error, contradicts: former.is_some() }),
+        written => written.map(|()| Noted::Yes),
+    }
+}
+
+fn at(connection: &mut Connection) -> Result<Lsn, Error> {
+    Ok(connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default())
+}
+
+/// The oids of tables, as texts. A table that is not there is left out.
+fn oids(connection: &mut Connection, tables: &[(String, String)]) -> Result<Vec<String>, Error> {
+    let names: Vec<String> =
+        tables.iter().map(|(schema, name)| format!("({}, {})", super::literal(schema), super::literal(name))).collect();
+    let rows = connection.query(&format!(
+        "SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+          WHERE (n.nspname::text, c.relname::text) IN ({})",
+        names.join(", ")
+    ))?;
+    Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+}
+
+fn prefix(slot: &str) -> String {
+    format!("{PREFIX}{slot} ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads(tables: &[(&str, u64)]) -> RelayNote {
+        let reads = tables.iter().map(|(table, since)| ((*table).to_owned(), Lsn::new(*since))).collect();
+        RelayNote { token: "t".to_owned(), reads, ..RelayNote::default() }
+    }
+
+    fn with_id(column: &str, since: u64, note: RelayNote) -> RelayNote {
+        RelayNote { ids: [("public.a".to_owned(), (column.to_owned(), Lsn::new(since)))].into(), ..note }
+    }
+
+    #[track_caller]
+    fn check(former: Option<&RelayNote>, now: &RelayNote, unread: bool, expected: &RelayNote) {
+        assert_eq!(&RelayNote::next(former, "t", now, Lsn::new(500), unread), expected);
+    }
+
+    #[test]
+    fn a_table_that_was_not_read_for_a_while_is_read_since_it_is_read_again() {
+        check(None, &reads(&[("1", 0)]), true, &reads(&[("1", 0)]));
+        check(None, &reads(&[("1", 0)]), false, &reads(&[("1", 500)]));
+        check(Some(&reads(&[("1", 7), ("2", 7)])), &reads(&[("1", 0)]), false, &reads(&[("1", 7)]));
+        check(Some(&reads(&[("1", 7)])), &reads(&[("1", 0), ("2", 0)]), false, &reads(&[("1", 7), ("2", 500)]));
+        check(Some(&reads(&[("*", 7)])), &reads(&[("1", 0)]), false, &reads(&[("1", 7)]));
+        check(Some(&reads(&[("1", 7)])), &reads(&[("*", 0)]), false, &reads(&[("*", 500)]));
+    }
+
+    #[test]
+    fn another_id_column_counts_since_the_relay_has_it() {
+        let table = || reads(&[("1", 0)]);
+        let before = with_id("id", 0, table());
+        check(Some(&before), &with_id("id", 0, table()), false, &before);
+        check(Some(&before), &with_id("event_id", 0, table()), false, &with_id("event_id", 500, table()));
+    }
+
+    #[test]
+    fn a_partition_is_read_with_the_table_that_it_is_a_part_of() {
+        let note = reads(&[("1", 7), ("3", 9)]);
+        assert_eq!(note.since(&[2, 1]), Some(Lsn::new(7)));
+        assert_eq!(note.since(&[2, 4]), None);
+        assert_eq!(reads(&[("*", 3)]).since(&[2, 4]), Some(Lsn::new(3)));
+    }
+}
