@@ -6,7 +6,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::atomic::Ordering;
 use tracing_subscriber::EnvFilter;
-use walrelay::commands::{self, CommandCause, CommandError};
+use walrelay::commands::{self, CommandCause, CommandError, Dialogue};
 use walrelay::commands::{backfill, bench, check, dead_letters, prune, setup, status, teardown, verify};
 use walrelay::pg::source::Environment;
 use walrelay::remedy::TypedFlags;
@@ -67,13 +67,13 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
         Task::Prune(request) => prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop),
         // A signal ends the process, and with its connection whatever was being waited for.
         Task::Setup(request, backfill) => {
-            let mut stdin = io::stdin().lock();
-            let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
-            let dialogue = setup::Dialogue { out: &mut io::stdout(), notes: &mut io::stderr(), terminal };
-            let held = setup::setup(&request, dialogue, &|| false)?;
-            backfill.map_or(Ok(()), |request| backfill::backfill(*request, held, &mut io::stdout(), typed))
+            let held = in_dialogue(|dialogue| setup::setup(&request, dialogue, &|| false))?;
+            let fill = |request: Box<backfill::BackfillRequest>| {
+                in_dialogue(|dialogue| backfill::backfill(*request, held, dialogue, typed))
+            };
+            backfill.map_or(Ok(()), fill)
         }
-        Task::Backfill(request) => backfill::backfill(*request, None, &mut io::stdout(), typed),
+        Task::Backfill(request) => in_dialogue(|dialogue| backfill::backfill(*request, None, dialogue, typed)),
         Task::Status(request) => status::status(&request, &mut io::stdout(), io::stdout().is_terminal(), &|| false),
         Task::Ready(address) => status::ready(&address, &mut io::stdout()),
         Task::Teardown(request) => tear_down(&request),
@@ -110,6 +110,13 @@ fn in_chunks(task: &Task) -> bool {
         | Task::Man(_)
         | Task::Completions(_) => false,
     }
+}
+
+/// Carries out what may have to ask.
+fn in_dialogue<T>(work: impl FnOnce(Dialogue<'_>) -> Result<T, CommandError>) -> Result<T, CommandError> {
+    let mut stdin = io::stdin().lock();
+    let terminal = io::stdin().is_terminal().then_some(&mut stdin as &mut dyn BufRead);
+    work(Dialogue { out: &mut io::stdout(), notes: &mut io::stderr(), terminal })
 }
 
 fn tear_down(request: &teardown::TeardownRequest) -> Result<(), CommandError> {

@@ -6,6 +6,16 @@
 use super::error::CommandError;
 use std::io::{self, BufRead, Write};
 
+/// Where a command's words go to, and where answers come from.
+pub struct Dialogue<'a> {
+    /// What was done, or found.
+    pub out: &'a mut dyn Write,
+    /// What is waited for, and questions where `out` may be the records' place.
+    pub notes: &'a mut dyn Write,
+    /// Where an answer is read from. `None`: nobody is there.
+    pub terminal: Option<&'a mut dyn BufRead>,
+}
+
 /// Asks whether to go on. `terminal`: where the answer is read from; `None` when nobody is there.
 ///
 /// # Errors

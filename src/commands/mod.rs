@@ -12,6 +12,7 @@ mod dialogue;
 mod error;
 mod exit;
 mod notify;
+mod other_readers;
 mod outbox_place;
 mod output;
 mod progress_bar;
@@ -25,6 +26,7 @@ pub mod status;
 pub mod teardown;
 pub mod verify;
 
+pub use dialogue::Dialogue;
 pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
 pub use outbox_place::OutboxPlace;

@@ -2,10 +2,15 @@
 //!
 //! In: names, and somebody to ask. Out: what is lost, said before; what was done, after. A slot that is read is not touched, and of shards
 //! keeps all of them.
-//! Repeatable: what is gone already is nothing to do. Tables and their rows stay as they are.
+//! Repeatable: what is gone already is nothing to do, and a teardown that was ended is finished by another one. Tables and their rows stay as
+//! they are.
+//!
+//! Invariant: what is dropped is what was agreed to. No lock is held while a person thinks. So once it is agreed, the lock of those who write
+//! markers is taken, and everything is looked at again.
 
-use super::dialogue::agreed;
+use super::dialogue::{Finishing, agreed};
 use super::error::CommandError;
+use super::other_readers;
 use super::output::{Told, bytes, setup_shards};
 use crate::outbox::TableName;
 use crate::pg::catalog::PublicationMark;
@@ -13,7 +18,7 @@ use crate::pg::marker;
 use crate::pg::server::Slot;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, catalog, identifier, literal, server, sqlstate};
+use crate::pg::{self, Connection, Purpose, catalog, identifier, leaf_notes, literal, server, sqlstate};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::check_owner;
 use std::io::{BufRead, Write};
@@ -33,6 +38,10 @@ pub struct TeardownRequest {
     pub shards: Option<u8>,
     /// Without asking.
     pub yes: bool,
+    /// Also a slot that no setup marker of the database names.
+    pub unmarked: bool,
+    /// Slots that may be read with the publication, too.
+    pub also_read_by: Vec<String>,
     /// As in [`setup::SetupRequest`](super::setup::SetupRequest).
     pub typed_source: Option<String>,
 }
@@ -69,32 +78,50 @@ pub fn teardown(
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
-    let mut work: Vec<(TeardownRequest, TeardownFacts, Vec<Step>)> = Vec::new();
-    for each in request.each() {
-        let facts = look(&mut connection, &each)?;
-        refuse(&mut connection, &each, &facts)?;
-        let steps = plan(&each, &facts);
-        work.push((each, facts, steps));
-    }
-    let steps = || work.iter().flat_map(|(each, _, steps)| steps.iter().map(move |step| (each, step)));
+    let work = work(&mut connection, request)?;
     let Some((_, facts, _)) = work.iter().find(|(_, _, steps)| !steps.is_empty()) else {
         writeln!(out, "nothing to do: {}", gone(request))?;
         return Ok(());
     };
     writeln!(out, "In database \"{}\" ({}), this drops:", facts.database, connection.host())?;
-    for (_, step) in steps() {
+    for step in work.iter().flat_map(|(_, _, steps)| steps) {
         writeln!(out, "  {}", step.what)?;
     }
     if !request.yes && !agreed(out, terminal, "teardown")? {
         writeln!(out, "nothing was dropped")?;
         return Ok(());
     }
-    for (each, step) in steps() {
-        step.execute(&mut connection, each)?;
-        writeln!(out, "{}", step.done)?;
+    let mut out = Finishing::new(out);
+    connection.query(&format!("SELECT pg_catalog.pg_advisory_lock({})", marker::lock_key()))?;
+    let now = self::work(&mut connection, request)?;
+    let done =
+        |work: &[Work]| work.iter().flat_map(|(_, _, steps)| steps).map(|step| step.done.clone()).collect::<Vec<_>>();
+    if done(&now) != done(&work) {
+        return Err(CommandError::changed_meanwhile());
+    }
+    for (each, _, steps) in &now {
+        for step in steps {
+            step.execute(&mut connection, each)?;
+            writeln!(out, "{}", step.done)?;
+        }
+        leaf_notes::remove_of_slot(&mut connection, &each.slot)?;
     }
     write!(out, "{}", ending(request, facts))?;
-    Ok(())
+    out.end()
+}
+
+/// One slot and its publication, with what is to be dropped of them.
+type Work = (TeardownRequest, TeardownFacts, Vec<Step>);
+
+fn work(connection: &mut Connection, request: &TeardownRequest) -> Result<Vec<Work>, CommandError> {
+    let mut work = Vec::new();
+    for each in request.each() {
+        let facts = look(connection, &each)?;
+        refuse(connection, &each, &facts)?;
+        let steps = plan(&each, &facts);
+        work.push((each, facts, steps));
+    }
+    Ok(work)
 }
 
 fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<TeardownFacts, CommandError> {
@@ -112,13 +139,22 @@ fn look(connection: &mut Connection, request: &TeardownRequest) -> Result<Teardo
 }
 
 fn refuse(connection: &mut Connection, request: &TeardownRequest, facts: &TeardownFacts) -> Result<(), CommandError> {
+    if let Some(mark) = facts.publication.as_ref().filter(|_| request.publication_too) {
+        let marked = marker::slots(mark.comment.as_deref()).map(str::to_owned);
+        let known: Vec<String> = marked.chain(request.also_read_by.iter().cloned()).collect();
+        other_readers::refuse(connection, &request.publication, &request.slot, &known)?;
+    }
     let Some(slot) = &facts.slot else { return Ok(()) };
     // Whatever else is wrong with it is a reason to drop it.
     check_owner(&request.slot, &facts.database, slot)?;
     if slot.row.active {
         return Err(in_use(connection, &request.slot, slot.row.active_pid)?);
     }
-    Ok(())
+    let is_shards = facts.publication.as_ref().is_some_and(|mark| marker::shard(mark.comment.as_deref()).is_some());
+    if request.unmarked || is_shards || !other_readers::marked_by(connection, &request.slot)?.is_empty() {
+        return Ok(());
+    }
+    Err(CommandError::unmarked_slot(&request.slot))
 }
 
 fn in_use(connection: &mut Connection, slot: &str, pid: Option<u32>) -> Result<CommandError, pg::Error> {
@@ -192,7 +228,7 @@ fn drop_publication(request: &TeardownRequest, facts: &TeardownFacts, mark: &Pub
 
 fn remove_mark(request: &TeardownRequest, mark: &PublicationMark) -> Option<Step> {
     let comment = mark.comment.as_deref();
-    if !marker::is_set(comment, &request.slot) {
+    if !marker::is_set(comment, &request.slot) && !marker::is_creating(comment, &request.slot) {
         return None;
     }
     let left = marker::removed(comment, &request.slot).map_or_else(|| "NULL".to_owned(), |text| literal(&text));
@@ -248,6 +284,8 @@ mod tests {
             publication_too,
             shards: None,
             yes: false,
+            unmarked: false,
+            also_read_by: Vec::new(),
             typed_source: None,
         }
     }

@@ -224,42 +224,6 @@ pub(crate) fn membership_sql(publication: &str) -> String {
     )
 }
 
-/// The oids of a publication's tables and of their partitions, as a subquery.
-fn published_oids(publication: &str) -> String {
-    format!(
-        "SELECT pg_catalog.unnest(ARRAY[c.oid] || ARRAY(SELECT t.relid::oid FROM pg_catalog.pg_partition_tree(c.oid) AS t))
-           FROM pg_catalog.pg_publication_tables AS p
-           JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname
-           JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
-          WHERE p.pubname = {}",
-        literal(publication)
-    )
-}
-
-/// The number of updated rows in a publication's tables, as far as the server has counted them.
-///
-/// # Errors
-/// The connection broke.
-pub fn updates(connection: &mut Connection, publication: &str) -> Result<u64, Error> {
-    let updates = connection.value(&format!(
-        "SELECT COALESCE(sum(n_tup_upd), 0)::bigint FROM pg_catalog.pg_stat_all_tables WHERE relid IN ({})",
-        published_oids(publication)
-    ))?;
-    Ok(updates.unwrap_or_default())
-}
-
-/// Whether the server has counted an update of a row in the table or its partitions.
-///
-/// # Errors
-/// The connection broke.
-pub fn has_updates(connection: &mut Connection, oid: u32) -> Result<bool, Error> {
-    let rows = connection.query(&format!(
-        "SELECT FROM pg_catalog.pg_stat_all_tables WHERE n_tup_upd > 0
-            AND relid IN (SELECT {oid} UNION SELECT relid FROM pg_catalog.pg_partition_tree({oid})) LIMIT 1"
-    ))?;
-    Ok(!rows.is_empty())
-}
-
 /// The comment on a publication, and whether the connection's role may change it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PublicationMark {
@@ -484,19 +448,6 @@ fn parse_prepared(row: &Row) -> PreparedTransaction {
         age: Duration::from_secs(row.parse::<i64>(3).and_then(|seconds| seconds.try_into().ok()).unwrap_or(0)),
     }
 }
-
-/// As SQL, a relation `r`: the transaction (`xmin`) that wrote the table `c` of `pg_class` anew last, so that each of its rows looks as if
-/// that one had inserted it. No row: none has since the table was created.
-///
-/// These forms of `ALTER TABLE` create the table's TOAST table again, with its rows in `pg_attribute`, which nothing changes later.
-/// `TRUNCATE`, `VACUUM FULL` and `CLUSTER` keep them (the last two keep the rows' transactions as well), and so do changes that write no
-/// row anew. A table without a TOAST table has another file than its first one; the transaction is then that of the last change to the
-/// table. Specification: PostgreSQL manual, 65.2 "TOAST", 53.7 "pg_attribute".
-pub(crate) const REWRITTEN: &str = "LATERAL (
-    SELECT last.xmin FROM (SELECT a.xmin FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.reltoastrelid AND a.attnum = 1
-                           UNION ALL
-                           SELECT c.xmin WHERE c.reltoastrelid = 0 AND pg_catalog.pg_relation_filenode(c.oid) <> c.oid) AS last (xmin)
-     WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS s WHERE s.attrelid = c.oid AND s.attnum = -1 AND s.xmin = last.xmin)) AS r";
 
 #[cfg(test)]
 mod tests {

@@ -125,6 +125,20 @@ pub(super) fn update(
     }
 }
 
+/// Removes the notes that begin with `prefix`, as far as the role may: those of others stay, and say nothing without their marker.
+///
+/// # Errors
+/// The connection broke.
+pub(super) fn remove(connection: &mut Connection, prefix: &str) -> Result<(), Error> {
+    for note in read(connection, prefix, NoteOwner::Any)? {
+        match connection.query(&format!("SELECT pg_catalog.lo_unlink({})", note.large_object)) {
+            Ok(_) | Err(Error::Server { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Writes a note into the large object `large_object` of the connection's role, or into a new one. Returns its oid.
 pub(super) fn write(connection: &mut Connection, large_object: Option<u32>, text: &str) -> Result<u32, Error> {
     let large_object = if let Some(large_object) = large_object {

@@ -14,6 +14,7 @@
 //! Invariant: each record has the fingerprint of the table, and counts while the table has that fingerprint. A note counts with the
 //! marker's token, and if its owner is trusted.
 
+use super::backfill_progress;
 use super::connection::Connection;
 use super::error::Error;
 use super::large_object_state as state;
@@ -171,6 +172,16 @@ pub(crate) fn published(connection: &mut Connection, publication: &str, slot: &s
         known.since(leaf, &all).zip(since).is_some_and(|(known, read)| read <= known)
     };
     Ok(all.values().filter(is_published).map(|leaf| leaf.oid).collect())
+}
+
+/// Removes the notes of a slot that goes, but for those of rows that its relay has skipped: they are still in no topic.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn remove_of_slot(connection: &mut Connection, slot: &str) -> Result<(), Error> {
+    [prefix(slot), relay_note::prefix(slot), backfill_progress::prefix(slot)]
+        .iter()
+        .try_for_each(|prefix| state::remove(connection, prefix))
 }
 
 fn prefix(slot: &str) -> String {

@@ -104,6 +104,21 @@ pub(crate) fn empty(connection: &mut Connection, tables: impl Iterator<Item = u3
     Ok(rows.iter().filter_map(|row| row.parse(0)).collect())
 }
 
+/// The files of tables: `pg_class.oid` and `pg_relation_filenode`. Partitioned tables have none.
+///
+/// # Errors
+/// The connection broke.
+pub(crate) fn files(connection: &mut Connection, tables: &[u32]) -> Result<BTreeMap<u32, u32>, Error> {
+    let oids: Vec<String> = tables.iter().map(u32::to_string).collect();
+    let rows = connection.query(&format!(
+        "SELECT c.oid, pg_catalog.pg_relation_filenode(c.oid) FROM pg_catalog.pg_class AS c
+          WHERE c.relkind = 'r' AND (c.oid = ANY ('{{{0}}}'::oid[]) OR c.oid IN (
+                SELECT t.relid FROM pg_catalog.unnest('{{{0}}}'::oid[]) AS o (oid), pg_catalog.pg_partition_tree(o.oid) AS t))",
+        oids.join(",")
+    ))?;
+    Ok(rows.iter().filter_map(|row| Some((row.parse(0)?, row.parse(1)?))).collect())
+}
+
 /// As SQL, the list of a [`super::marker::TableStatement`]: which tables of the publication are empty now, and those of `carried`, of which all
 /// rows are known to be published by the slots before. `made`: the slot is new, and all
 /// transactions that were open before it have ended. Partitioned tables are then listed as empty, so that a partition that is created

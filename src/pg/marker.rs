@@ -11,7 +11,6 @@
 //! | `AT` | the cluster's identity and position when the slot was marked, so that a later slot of the same name is detected ([`Anchor`]) |
 //! | `EMPTY` | the marker's token, and the tables that were empty when the slot was marked ([`TableStatement`]) |
 //! | `PUBLISHED` | the same token, and tables of which a person has said that their rows are published |
-//! | `SNAPSHOT` | the snapshot that the slot begins at ([`SlotSnapshot`]): rows that it sees are in no slot, and rows that it does not see are in this one. Only `setup --apply` can write it, since the server returns it only when it creates the slot |
 //! | `SHARD` | which shard the publication is |
 //! | `MOVE` | the shard's progress while rows move between sets of shards ([`MoveState`]) |
 //!
@@ -53,7 +52,7 @@ const WHOLE: &str = "walrelay whole since: ";
 /// The prefix of the line with the cluster's identity and position when a slot was marked.
 const AT: &str = "walrelay slot at: ";
 
-/// The prefix of the line with the snapshot that a slot begins at.
+/// The prefix of a line that earlier versions wrote, and that says nothing any more.
 const SNAPSHOT: &str = "walrelay snapshot: ";
 
 /// The prefix of the line with a publication's shard and its slot.
@@ -120,15 +119,6 @@ pub(crate) fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Opt
     let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));
     let lines: Vec<String> = kept.into_iter().chain(line).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
-}
-
-/// The snapshot that a slot begins at.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SlotSnapshot {
-    /// The server's count of updated rows in the publication's tables at that time.
-    pub(crate) updates: u64,
-    /// The text of `pg_current_snapshot()`, which has no blanks.
-    pub(crate) snapshot: String,
 }
 
 /// What is stated of tables at one moment.
@@ -257,19 +247,6 @@ pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
         };
         words.next().is_none().then_some(anchor)
     })
-}
-
-/// The snapshot that `slot` begins at. `None`: the comment does not have it.
-pub(crate) fn snapshot(comment: Option<&str>, slot: &str) -> Option<SlotSnapshot> {
-    lines_of(comment, SNAPSHOT, slot).find_map(|words| {
-        let (updates, snapshot) = words.split_once(' ')?;
-        Some(SlotSnapshot { updates: updates.parse().ok()?, snapshot: snapshot.to_owned() })
-    })
-}
-
-/// The line with the snapshot, to be added to a comment.
-pub(crate) fn snapshot_line(slot: &str, taken: &SlotSnapshot) -> String {
-    format!("\n{SNAPSHOT}{slot} {} {}", taken.updates, taken.snapshot)
 }
 
 /// The lines `SINCE`, `AT` and `EMPTY`, as a format for SQL's `format`. Its arguments are the next transaction, the time, the system
@@ -433,11 +410,9 @@ mod tests {
     }
 
     #[test]
-    fn the_snapshot_is_read_back_and_goes_with_the_mark() {
-        let taken = SlotSnapshot { updates: 5, snapshot: "10:20:10,14".to_owned() };
-        let comment = marked(Some("events"), "orders", "781") + &snapshot_line("orders", &taken);
-        assert_eq!(super::snapshot(Some(&comment), "orders"), Some(taken));
-        assert_eq!(super::snapshot(Some(&comment), "order"), None);
+    fn lines_of_earlier_versions_go_with_the_mark() {
+        let old = "walrelay whole since: orders 5 6 a1b2\nwalrelay snapshot: orders 5 10:20:10,14";
+        let comment = format!("{}\n{old}", marked(Some("events"), "orders", "781"));
         assert_eq!(removed(Some(&comment), "orders").as_deref(), Some("events"));
     }
 

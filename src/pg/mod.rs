@@ -29,7 +29,6 @@ pub mod shape;
 pub mod shard;
 pub mod skipped_rows;
 pub mod slot_sighting;
-pub mod snapshot;
 mod socket;
 pub mod source;
 mod stream;

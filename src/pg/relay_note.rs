@@ -109,7 +109,7 @@ pub(crate) enum Noted {
 }
 
 /// Notes what a relay reads from `position` on, before it reads the first row. A server in recovery takes no note: nobody can delete rows by
-/// a slot of a standby.
+/// a slot of a standby. `accepted`: rows from before the position may be in no topic, whatever an earlier note says.
 ///
 /// # Errors
 /// The connection broke, or a question was refused.
@@ -118,7 +118,7 @@ pub(crate) fn keep(
     (publication, slot): (&str, &str),
     comment: Option<&str>,
     reading: &Reading,
-    position: Lsn,
+    (position, accepted): (Lsn, bool),
 ) -> Result<Noted, Error> {
     let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(Noted::Yes) };
     let listed = marker::statements(comment, slot).first().map(|listed| listed.at).unwrap_or_default();
@@ -130,7 +130,8 @@ pub(crate) fn keep(
         reads: reads.into_iter().map(|table| (table, Lsn::ZERO)).collect(),
         ids: reading.ids.iter().map(|(table, id)| (table.clone(), (id.clone(), Lsn::ZERO))).collect(),
     };
-    let mut note = RelayNote::next(former.as_ref().map(|(note, _)| note), &token, &now, position, position <= listed);
+    let before = former.as_ref().map(|(note, _)| note).filter(|_| !accepted);
+    let mut note = RelayNote::next(before, &token, &now, position, position <= listed && !accepted);
     let is_said = former.as_ref().is_some_and(|(former, _)| former.says_same(&note));
     if is_said && former.as_ref().is_some_and(|(_, own)| *own) {
         return Ok(Noted::Yes);
@@ -164,7 +165,8 @@ fn oids(connection: &mut Connection, tables: &[(String, String)]) -> Result<Vec<
     Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
 }
 
-fn prefix(slot: &str) -> String {
+/// The beginning of the notes of a slot.
+pub(super) fn prefix(slot: &str) -> String {
     format!("{PREFIX}{slot} ")
 }
 

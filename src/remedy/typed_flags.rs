@@ -6,7 +6,17 @@ use super::{Argument, Command};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Flags with which the user says that something is meant, each time anew.
-const CONSENT: [&str; 6] = ["--apply", "--yes", "--force", "--replay", "--again", "--publication-too"];
+const CONSENT: [&str; 9] = [
+    "--apply",
+    "--yes",
+    "--replay",
+    "--again",
+    "--publication-too",
+    "--unmarked",
+    "--also-read-by",
+    "--after-loss",
+    "--published",
+];
 
 /// Settings of `run` that are about that one run.
 const OF_ONE_RUN: [&str; 2] = ["--setup", "--dry-run"];

@@ -148,7 +148,7 @@ impl SettingsReader<'_> {
         let place = self.place()?;
         let shards = self.shards(&place)?;
         let SlotSettings { source, publication, slot } = place;
-        let backfill = args.backfill.then(|| self.backfill_after_setup()).transpose()?;
+        let backfill = args.backfill.then(|| self.backfill_after_setup(args.yes)).transpose()?;
         let NamedTables { tables, without_children } = self.tables()?;
         let request = setup::SetupRequest {
             source,
@@ -170,11 +170,11 @@ impl SettingsReader<'_> {
     }
 
     /// The backfill of `setup --backfill`. It reads the settings of `run`, except for the columns of shards.
-    fn backfill_after_setup(&mut self) -> Result<backfill::BackfillRequest, SettingError> {
+    fn backfill_after_setup(&mut self, yes: bool) -> Result<backfill::BackfillRequest, SettingError> {
         for flag in ["key-column", "id-column"] {
             self.layers.flags.forget(flag);
         }
-        let request = self.backfill(&BackfillArgs::default())?;
+        let request = self.backfill(&BackfillArgs::after_setup(yes))?;
         // Each setting is read twice, and so is each warning.
         self.warnings.dedup();
         Ok(request)
@@ -189,7 +189,7 @@ impl SettingsReader<'_> {
             rate: self.layers.one("rate")?.map(|given| rate(&given)).transpose()?,
             chunk: self.chunk()?,
             again: args.again,
-            leaves_updated: args.leave_updated,
+            yes: args.yes,
             then_run: args.then_run,
         })
     }
@@ -218,9 +218,18 @@ impl SettingsReader<'_> {
 
     pub(super) fn teardown(&mut self, args: &TeardownArgs) -> Result<teardown::TeardownRequest, SettingError> {
         let SlotSettings { source, publication, slot } = self.place()?;
-        let TeardownArgs { publication_too, yes, .. } = *args;
-        let (shards, typed_source) = (self.count("shards")?, self.typed_source());
-        Ok(teardown::TeardownRequest { source, publication, slot, publication_too, shards, yes, typed_source })
+        let TeardownArgs { publication_too, yes, unmarked, .. } = *args;
+        Ok(teardown::TeardownRequest {
+            source,
+            publication,
+            slot,
+            publication_too,
+            shards: self.count("shards")?,
+            yes,
+            unmarked,
+            also_read_by: self.layers.flags.all("also-read-by").to_vec(),
+            typed_source: self.typed_source(),
+        })
     }
 
     pub(super) fn prune(&mut self, args: &PruneArgs) -> Result<prune::PruneRequest, SettingError> {

@@ -435,7 +435,8 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         let mark = catalog::publication_mark(&mut control, &target.publication)?;
         let reading = reading(target, known.listed.as_deref().unwrap_or_default(), self.relay.outbox_mut());
         let names = (target.publication.as_str(), target.slot.as_str());
-        match relay_note::keep(&mut control, names, mark.comment.as_deref(), &reading, position)? {
+        let accepted = known.slot_identity.take_accepted();
+        match relay_note::keep(&mut control, names, mark.comment.as_deref(), &reading, (position, accepted))? {
             Noted::Yes => Ok(()),
             // Time cures it.
             Noted::No { error, .. } if error.recovery() == Recovery::Reconnect => Err(error.into()),

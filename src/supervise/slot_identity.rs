@@ -13,12 +13,14 @@ use super::StreamTarget;
 use super::error::RunError;
 use crate::lsn::Lsn;
 use crate::pg::slot_sighting::{self, Agreement, Sighting, Witness};
-use crate::pg::{Connection, Error, catalog, identifier, literal, marker};
+use crate::pg::{Connection, Error, catalog, marker};
 
 /// The slot when it was last seen.
 #[derive(Debug, Default)]
 pub(super) struct SlotIdentity {
     last: Option<Sighting>,
+    /// Whether the operator has accepted the slot since this was asked last.
+    accepted: bool,
 }
 
 impl SlotIdentity {
@@ -38,12 +40,18 @@ impl SlotIdentity {
         };
         let reader = now.reader;
         let now = now.without_reader(own);
-        match &self.last {
+        let accepted = match &self.last {
             None => check_marker(connection, target, (&now, confirmed))?,
             Some(last) => compare(target, last, (&now, confirmed), witness)?,
-        }
+        };
+        self.accepted |= accepted;
         self.last = Some(now);
         Ok((confirmed, reader))
+    }
+
+    /// Whether the operator has accepted the slot since this was asked last: rows from before its position may be in no topic.
+    pub(super) fn take_accepted(&mut self) -> bool {
+        std::mem::take(&mut self.accepted)
     }
 
     /// Whether a relay has read the slot. `comment`: that of the publication.
@@ -58,16 +66,16 @@ impl SlotIdentity {
     }
 }
 
-/// Checks that the slot is the one that was seen last. `confirmed`: its position now.
+/// Checks that the slot is the one that was seen last. `confirmed`: its position now. Returns whether only the operator says so.
 fn compare(
     target: &StreamTarget,
     last: &Sighting,
     (now, confirmed): (&Sighting, Lsn),
     witness: Witness,
-) -> Result<(), RunError> {
+) -> Result<bool, RunError> {
     if let Some(proof) = last.proves(now, witness) {
         tracing::debug!(slot = target.slot, ?proof, "the slot is the one that was seen before");
-        return Ok(());
+        return Ok(false);
     }
     let read = witness.read.max(last.confirmed.unwrap_or_default());
     if target.accept_slot_at == Some(confirmed) {
@@ -76,32 +84,40 @@ fn compare(
             %read, %confirmed,
             "--accept-slot-at: resuming there; rows committed in between may never have been published"
         );
-        return Ok(());
+        return Ok(true);
     }
     Err(RunError::slot_unproven(&target.slot, read, confirmed))
 }
 
-/// Checks that the slot, which is at `confirmed`, fits the setup marker. If another relay reads the slot, that relay has checked it.
+/// Checks that the slot, which is at `confirmed`, fits the setup marker. If another relay reads the slot, that relay has checked it. Returns
+/// whether only the operator says so.
 fn check_marker(
     connection: &mut Connection,
     target: &StreamTarget,
     (now, confirmed): (&Sighting, Lsn),
-) -> Result<(), RunError> {
+) -> Result<bool, RunError> {
     let (publication, slot) = (&target.publication, &target.slot);
     let mark = catalog::publication_mark(connection, publication)?;
-    let Err(error) = agrees(publication, slot, mark.comment.as_deref(), now) else { return Ok(()) };
+    let Err(error) = agrees(publication, slot, mark.comment.as_deref(), now) else { return Ok(false) };
     if target.accept_slot_at != Some(confirmed) || !mark.owned {
         return Err(error);
     }
     tracing::warn!(
         slot,
         %confirmed,
-        "--accept-slot-at: resuming there; the setup marker no longer says since when the slot carries every row"
+        "--accept-slot-at: resuming there; the setup marker no longer says which tables were empty"
     );
-    // Once the slot was read, nobody could tell that this marker was another slot's, and prune would trust it.
-    let text = marker::set(marker::removed(mark.comment.as_deref(), slot).as_deref(), slot);
-    connection.query(&format!("COMMENT ON PUBLICATION {} IS {}", identifier(publication), literal(&text)))?;
-    Ok(())
+    // Once the slot was read, nobody could tell that this marker was another slot's, and prune would trust it. Another slot may be marked
+    // meanwhile.
+    connection.query(&format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT pg_catalog.pg_advisory_xact_lock({})",
+        marker::lock_key()
+    ))?;
+    let comment = catalog::publication_mark(connection, publication)?.comment;
+    let text = marker::set(marker::removed(comment.as_deref(), slot).as_deref(), slot);
+    connection.query(&marker::comment_sql(publication, Some(&text)))?;
+    connection.query("COMMIT")?;
+    Ok(true)
 }
 
 /// Whether the slot may be the one of the marker in `comment`.

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
-use walrelay::commands::{CommandCause, CommandError, setup, status, teardown};
+use walrelay::commands::{CommandCause, CommandError, Dialogue, setup, status, teardown};
 use walrelay::outbox::TableName;
 use walrelay::pg::source::{Environment, Source};
 use walrelay::pg::{Connection, Purpose, catalog};
@@ -95,6 +95,8 @@ impl Place {
             publication_too,
             shards: None,
             yes: true,
+            unmarked: false,
+            also_read_by: Vec::new(),
             typed_source: None,
         };
         let mut out = Vec::new();
@@ -119,7 +121,7 @@ fn outbox() -> TableName {
 
 fn set_up(request: &setup::SetupRequest) -> (String, Result<(), CommandError>) {
     let mut out = Vec::new();
-    let dialogue = setup::Dialogue { out: &mut out, notes: &mut Vec::new(), terminal: None };
+    let dialogue = Dialogue { out: &mut out, notes: &mut Vec::new(), terminal: None };
     let outcome = setup::setup(request, dialogue, &|| false);
     (String::from_utf8(out).unwrap(), outcome.map(drop))
 }
@@ -235,7 +237,7 @@ fn while_held_up(
         let running = scope.spawn(|| {
             let mut out = Vec::new();
             let mut notes = Notes(&notes);
-            let dialogue = setup::Dialogue { out: &mut out, notes: &mut notes, terminal: None };
+            let dialogue = Dialogue { out: &mut out, notes: &mut notes, terminal: None };
             let outcome = setup::setup(&place.setup(), dialogue, &|| stop.load(Ordering::Relaxed));
             (String::from_utf8(out).unwrap(), outcome.map(drop))
         });
@@ -335,9 +337,9 @@ impl std::io::Write for Closed {
 }
 
 #[test]
-fn setup_finishes_its_work_though_nobody_reads_what_it_says() {
+fn setup_and_teardown_finish_their_work_though_nobody_reads_what_they_say() {
     let place = Place::new();
-    let dialogue = setup::Dialogue { out: &mut Closed, notes: &mut Vec::new(), terminal: None };
+    let dialogue = Dialogue { out: &mut Closed, notes: &mut Vec::new(), terminal: None };
     let error = setup::setup(&place.setup(), dialogue, &|| false).unwrap_err();
     assert_eq!((error.kind.exit_code(), place.slots().as_str()), (1, "1"));
     let again = done(&place.setup());
@@ -352,17 +354,57 @@ fn a_setup_that_was_ended_goes_on_and_nobody_reads_the_slot_before() {
         "CREATE PUBLICATION walrelay FOR TABLE public.outbox; COMMENT ON PUBLICATION walrelay IS 'walrelay creating: {}'",
         place.slot
     ));
+    let error = |place: &Place| {
+        let mut check = std::process::Command::new(crate::lane::binary());
+        let name = ["--publication", "walrelay", "--slot", &place.slot, "--to", "stdout://", "--http", "off"];
+        let output = check.args(["run", "--source", &place.url]).args(name).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
     place.run(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", place.slot));
-    let names = ["--publication", "walrelay", "--slot", &place.slot, "--to", "stdout://", "--http", "off"];
-    let run =
-        std::process::Command::new(crate::lane::binary()).args(["run", "--source", &place.url]).args(names).output();
-    let run = run.unwrap();
-    let text = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(2) && text.contains("has begun and not ended"), "{text}");
+    let (code, text) = error(&place);
+    assert!(code == Some(2) && text.contains("has begun and not ended"), "{text}");
     let out = done(&place.setup());
     assert!(out.contains("marked publication") && !out.contains("created slot"), "{out}");
     assert_eq!(place.slots(), "1");
     assert!(done(&place.setup()).starts_with("nothing to do"));
+}
+
+#[test]
+fn teardown_wants_to_be_told_of_a_slot_that_is_not_walrelays_and_of_other_readers() {
+    let place = Place::new();
+    let other = unique_name("debezium");
+    done(&place.setup());
+    place.run(&format!("SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')"));
+    let error = place.teardown(true).1.unwrap_err();
+    assert!(error.to_string().contains(&format!("slot \"{other}\" may be read with publication")), "{error}");
+    let mut request = teardown::TeardownRequest {
+        source: place.source(),
+        publication: place.publication.clone(),
+        slot: other.clone(),
+        publication_too: false,
+        shards: None,
+        yes: true,
+        unmarked: false,
+        also_read_by: Vec::new(),
+        typed_source: None,
+    };
+    let error = teardown::teardown(&request, &mut Vec::new(), None).unwrap_err();
+    assert!(error.to_string().contains("is not one that walrelay has set up"), "{error}");
+    let options =
+        walrelay::pg::PluginOptions { publication: "walrelay", binary: false, messages: false, only_local: false };
+    let reader = Connection::open(&place.source(), Purpose::Replication).unwrap();
+    let stream = reader.start_replication(&other, walrelay::lsn::Lsn::ZERO, &options, 1 << 20).unwrap();
+    let error = place.teardown(true).1.unwrap_err();
+    assert!(error.to_string().contains(&format!("slot \"{other}\" is read with publication")), "{error}");
+    drop(stream);
+    request.unmarked = true;
+    wait_until(PATIENCE, "the reader to end", || match teardown::teardown(&request, &mut Vec::new(), None) {
+        Err(error) if error.to_string().contains("is in use by") => Ok(false),
+        outcome => Ok(outcome.map(|()| true)?),
+    })
+    .unwrap();
+    place.teardown(true).1.unwrap();
+    assert_eq!(place.slots(), "0");
 }
 
 #[test]
@@ -468,6 +510,8 @@ fn nobody_to_ask_is_no_yes() {
         publication_too: false,
         shards: None,
         yes: false,
+        unmarked: false,
+        also_read_by: Vec::new(),
         typed_source: None,
     };
     let error = teardown::teardown(&request, &mut Vec::new(), None).unwrap_err();

@@ -395,14 +395,10 @@ fn existing_rows_reach_the_stream_though_the_server_and_the_backfill_are_killed(
     let (lane, mut broker) = (lane(), Broker::start(Kind::Valkey, &[]).unwrap());
     insert(&mut lane.connect(), 1, 3000);
     lane.drop_slot(&lane.name);
-    lane.sql(&format!(
-        "DROP PUBLICATION {}; ALTER TABLE outbox ADD COLUMN number int; UPDATE outbox SET number = id::int",
-        lane.name
-    ));
+    lane.sql(&format!("DROP PUBLICATION {}; ALTER TABLE outbox ALTER COLUMN id TYPE int USING id::int", lane.name));
     let (url, topic) = (broker.url(), lane.topic("{route}"));
     let place = ["backfill", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
-    let more =
-        ["--setup", "--table", "outbox", "--order-by", "number", "--rate", "1000", "--to", &url, "--topic", &topic];
+    let more = ["--setup", "--table", "outbox", "--yes", "--rate", "1000", "--to", &url, "--topic", &topic];
     let mut filling = Relay::start(&binary(), &[&place[..], &more].concat(), &[] as &[(&str, &str)]).unwrap();
     for round in 0..4 {
         let length = || call(&broker, &["XLEN", &lane.topic("order")]).integer();

@@ -97,7 +97,7 @@ fn every_command_works_under_hostile_settings_of_server_database_and_role() {
     );
     well(&lane, &source, &["setup", "--apply", "--table", "public.outbox"]);
     let topic = lane.topic("{route}");
-    well(&lane, &source, &["backfill", "--table", "public.outbox", "--topic", &topic]);
+    well(&lane, &source, &["backfill", "--table", "public.outbox", "--yes", "--topic", &topic]);
 
     let relay = |more: &[&str]| lane.streaming(&[&["--source", &source, "--on-bad-row=skip"], more].concat());
     let mut streaming = relay(&[]);

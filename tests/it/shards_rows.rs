@@ -207,7 +207,7 @@ fn rows_are_shared_out_only_once_their_backfill_is_done() {
     );
     shards.done(&["setup", "--apply", "--table", "outbox"]);
     let _one = shards.lane.streaming(&[]);
-    let mut arguments = shards.lane.arguments(&["--rate", "100"]);
+    let mut arguments = shards.lane.arguments(&["--rate", "100", "--yes"]);
     "backfill".clone_into(&mut arguments[0]);
     let mut filling = Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
     wait_until(LONG, "some rows", || Ok(!shards.lane.records_now("order").is_empty())).unwrap();

@@ -90,10 +90,6 @@ pub(super) struct Feed {
     /// The position up to which everything is acknowledged.
     confirmed: PartPosition,
     keeper: Keeper,
-    /// The parts whose tables were looked at again: those before this one.
-    looked_at: usize,
-    /// When the last page of the table that is to be looked at next had come.
-    ended: Option<Instant>,
     pace: Option<Pace>,
     /// No connection is tried before.
     retry_at: Option<Instant>,
@@ -150,8 +146,6 @@ impl Feed {
             sent: VecDeque::new(),
             confirmed: first,
             keeper,
-            looked_at: 0,
-            ended: None,
             pace,
             retry_at: None,
             failing: false,
@@ -208,23 +202,19 @@ impl Feed {
         self.keeper
     }
 
-    /// Asks for the next page, if there is one. `false`: it is not time yet.
-    fn begin_page(&mut self, place: PartPosition) -> Result<bool, CommandError> {
+    /// Asks for the next page, if there is one.
+    fn begin_page(&mut self, place: PartPosition) -> Result<(), CommandError> {
         let PartPosition { mut part, mut start } = place;
         loop {
-            if !self.may_go_on(part)? {
-                self.state = State::Between(PartPosition { part, start });
-                return Ok(false);
-            }
             let Some(of) = self.parts.get(part) else {
                 self.state = State::Ended;
                 self.end_if_all();
-                return Ok(true);
+                return Ok(());
             };
             if let Some(page) = of.page(&self.asked, &start) {
                 self.reader.rows()?.begin(&page.sql)?;
                 self.state = State::Page { part, start, next: page.next, rows: 0, last: None };
-                return Ok(true);
+                return Ok(());
             }
             self.reader.check_file(of)?;
             part += 1;
@@ -232,35 +222,13 @@ impl Feed {
         }
     }
 
-    /// Whether the table that ended before `part`, if one did, was complete: looked at once all of its rows are acknowledged, so that the next
-    /// run repeats none, and before it counts as done.
-    fn may_go_on(&mut self, part: usize) -> Result<bool, CommandError> {
-        let Some(last) = part.checked_sub(1).and_then(|before| self.parts.get(before)) else { return Ok(true) };
-        let goes_on = self.parts.get(part).is_some_and(|part| part.table == last.table);
-        let Some(after) = self.reader.look_again_after().filter(|_| !goes_on && self.looked_at < part) else {
-            return Ok(true);
-        };
-        let ended = *self.ended.get_or_insert_with(Instant::now);
-        if !self.sent.is_empty() || ended.elapsed() < after {
-            return Ok(false);
-        }
-        let mut tables = self.parts.chunk_by(|one, next| one.table == next.table);
-        let of_table = tables.find(|parts| parts.first().is_some_and(|first| first.table == last.table));
-        self.reader.look_again(of_table.unwrap_or_default())?;
-        (self.looked_at, self.ended) = (part, None);
-        Ok(true)
-    }
-
     /// Takes the next row, or gets nearer to it; `false`: there is nothing now.
     fn pull(&mut self, patience: Duration) -> Result<bool, CommandError> {
         let State::Page { part, rows, last, .. } = &mut self.state else {
             let State::Between(place) = &self.state else { return Ok(false) };
             let place = place.clone();
-            let begun = self.begin_page(place)?;
-            if !begun && self.out.is_empty() {
-                std::thread::sleep(patience.min(NAP));
-            }
-            return Ok(begun);
+            self.begin_page(place)?;
+            return Ok(true);
         };
         let Some(of) = self.parts.get(*part) else { return Ok(false) };
         let (out, row, number) = (&mut self.out, &mut self.row, self.next);

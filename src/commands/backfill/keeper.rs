@@ -3,15 +3,14 @@
 //! In: rows that are acknowledged. Out: the note that a restart resumes from, a bar on a terminal, lines in the log elsewhere. Invariant: one
 //! backfill of a slot at a time, by a lock that lasts as long as the connection that notes are written over.
 
-use super::parts::{Paging, Part, PartPosition, Start};
+use super::parts::{Part, PartPosition, Start};
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::commands::progress_bar::ProgressBar;
 use crate::outbox::TableName;
 use crate::pg::backfill_progress::{self, BackfillProgress};
-use crate::pg::shape::shape;
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, Recovery, catalog, leaf_notes, leaves, marker};
+use crate::pg::{self, Connection, Purpose, Recovery, leaf_notes, leaves};
 use crate::supervise::chain;
 use std::time::{Duration, Instant};
 
@@ -96,7 +95,6 @@ impl Keeper {
             && let Some(table) = self.progress.tables.get_mut(&name.to_string())
         {
             table.part = Some((part.name.schema.clone(), part.name.name.clone()));
-            table.file = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
             table.key = key.to_vec();
         }
         self.show();
@@ -152,25 +150,24 @@ impl Keeper {
         Ok(())
     }
 
-    /// Notes, for `prune`, that all rows of the tables that were there when the slot was marked are published. A role whose notes do not count
-    /// is told so.
+    /// Notes, for `prune`, that all rows of the tables that are done are published. A role whose notes do not count is told so.
     pub(super) fn note_published(&mut self, publication: &str) -> Result<(), CommandError> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
-        let comment = catalog::publication_mark(connection, publication)?.comment;
-        let Some(token) = marker::token_of_here(connection, comment.as_deref(), &self.slot)? else { return Ok(()) };
-        let at = marker::statements(comment.as_deref(), &self.slot).first().map(|listed| listed.at).unwrap_or_default();
+        let Some(connection) = self.connection.as_mut().filter(|_| !self.progress.token.is_empty()) else {
+            return Ok(());
+        };
         let all = leaves::look(connection, publication)?;
-        let mut published = Vec::new();
-        for name in &self.tables {
-            let shape = shape(connection, &name.schema, &name.name)?.unwrap_or_default();
-            let of_table = all.values().filter(|leaf| !leaf.is_partitioned && leaf.chain.contains(&shape.oid));
-            published.extend(of_table.filter_map(|leaf| Some((leaf.oid, leaf.fingerprint.clone()?))));
+        let token = self.progress.token.clone();
+        let done = self.tables.iter().filter_map(|name| self.progress.tables.get(&name.to_string()));
+        let mut published: Vec<u32> = Vec::new();
+        for table in done.filter(|table| table.done && table.condition.is_none()) {
+            let leaves: Vec<(u32, String)> = table.leaves.iter().map(|(oid, print)| (*oid, print.clone())).collect();
+            leaf_notes::note(connection, (&self.slot, &token), &leaves, table.at, &all)?;
+            published.extend(table.leaves.keys());
         }
-        leaf_notes::note(connection, (&self.slot, &token), &published, at, &all)?;
         let known = leaf_notes::published(connection, publication, &self.slot)?;
-        if !published.iter().all(|(oid, _)| known.contains(oid)) {
+        if !published.iter().all(|oid| known.contains(oid)) {
             tracing::warn!(
-                "walrelay prune keeps these rows: the note that they are published does not count, since this role may neither replicate nor act as the owner of the publication; or the relay has not read these tables since then"
+                "walrelay prune keeps these rows: the note that they are published does not count, since this role may neither replicate nor act as the owner of the publication; or the relay has not recorded that it has read these tables since then"
             );
         }
         Ok(())

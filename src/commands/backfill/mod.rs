@@ -1,23 +1,31 @@
-//! `backfill`: publishes rows that are in the table and were never in the slot, once each.
+//! `backfill`: publishes rows that are in the table and were never in the slot, rather twice than never.
 //!
 //! ```text
-//!  mark ─► which rows no slot carries ─► parts, pages ─► the relay's loop ─► sink
-//!                                          ▲                   │
-//!                                          └── how far ◄───────┘ acknowledged
+//!  tables ─► parts, pages ─► the relay's loop ─► sink
+//!              ▲                   │
+//!              └── how far ◄───────┘ acknowledged
 //! ```
 //!
-//! In: what a run is asked for, and which rows. Out: the records that the slot's relay would have made of them. It may run while the relay does:
-//! a row is published by exactly one of both (see `proof`). It writes to no table. After a kill it resumes behind what was acknowledged and
-//! written down; rows since then repeat.
+//! In: what a run is asked for, and which rows. Out: the records that the slot's relay would have made of them. The relay may run meanwhile. It
+//! writes to no table.
+//!
+//! | the slot | rows | how |
+//! |---|---|---|
+//! | was created by the same command | those that its snapshot sees: they are in no slot, and all others are in this one | under the snapshot, once each |
+//! | was there | all that are there at the beginning; those since the slot was created come a second time | by key, up to the greatest one of the beginning, once the transactions that were open have ended |
+//!
+//! A row whose key is changed meanwhile may be missed in the second way. After a kill a backfill goes on, in the second way, behind what was
+//! acknowledged and noted; rows since then repeat.
 
 mod feed;
 mod keeper;
+mod open_transactions;
 mod parts;
-mod proof;
 mod reader;
 mod resume;
 mod times;
 
+use super::dialogue::{Dialogue, agreed};
 use super::error::CommandError;
 use super::outbox_place::{OutboxPlace, confirmed};
 use super::output::counted;
@@ -29,7 +37,9 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
 use crate::pg::backfill_progress::{self, BackfillProgress};
-use crate::pg::{self, Connection, Purpose, server};
+use crate::pg::leaf_notes::Known;
+use crate::pg::leaves::{self, Leaf};
+use crate::pg::{self, Connection, Purpose, catalog, marker, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
 use crate::remedy::TypedFlags;
@@ -39,9 +49,9 @@ use crate::sink::{Failure, Sink};
 use crate::supervise::{self, RunError};
 use feed::Feed;
 use keeper::Keeper;
-use parts::{PageSettings, Part, PartFacts, Start};
-use proof::Proof;
+use parts::{PageSettings, Paging, Part, PartFacts, Start};
 use reader::RowReader;
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -69,8 +79,8 @@ pub struct BackfillRequest {
     pub chunk: u32,
     /// Begin with the first row, whatever was published before.
     pub again: bool,
-    /// Leave out rows that were updated after the slot was created.
-    pub leaves_updated: bool,
+    /// Do not ask.
+    pub yes: bool,
     /// Run the relay once it is done.
     pub then_run: bool,
 }
@@ -81,15 +91,14 @@ impl BackfillRequest {
     }
 }
 
-/// Publishes the rows, or counts them on `out`; `held`: the snapshot that a new slot came with. `typed`: what hints
-/// repeat.
+/// Publishes the rows, or counts them; `held`: the snapshot that a new slot came with. `typed`: what hints repeat.
 ///
 /// # Errors
-/// Nothing proves which rows no slot carries; what a run would end with; stopped before all is done.
+/// There is no slot; a table has no key; what a run would end with; stopped before all is done.
 pub fn backfill(
     request: BackfillRequest,
     held: Option<Held>,
-    out: &mut dyn Write,
+    dialogue: Dialogue<'_>,
     typed: &TypedFlags,
 ) -> Result<(), CommandError> {
     let stop = super::stop_on_signal()?;
@@ -99,7 +108,8 @@ pub fn backfill(
     } else {
         held
     };
-    if let Some(job) = Job::plan(&request, out)? {
+    let asks_twice = held.is_none();
+    if let Some(job) = Job::plan(&request, asks_twice, dialogue, &stopped)? {
         job.publish(&request, held, &stop)?;
     }
     if !request.then_run || request.run.dry_run {
@@ -110,7 +120,6 @@ pub fn backfill(
 
 /// Everything that is known before the first row is read.
 struct Job {
-    proof: Proof,
     /// Over which it was found out; it has the lock.
     connection: Connection,
     outbox: Outbox,
@@ -123,8 +132,13 @@ struct Job {
 }
 
 impl Job {
-    /// Looks at everything, and decides. `None`: there is nothing to publish.
-    fn plan(request: &BackfillRequest, out: &mut dyn Write) -> Result<Option<Self>, CommandError> {
+    /// Looks at everything, and decides. `is_late`: the slot was there before, so that no snapshot meets it. `None`: there is nothing to publish.
+    fn plan(
+        request: &BackfillRequest,
+        is_late: bool,
+        dialogue: Dialogue<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Self>, CommandError> {
         let run = &request.run;
         let place = OutboxPlace {
             source: run.source.clone(),
@@ -139,30 +153,112 @@ impl Job {
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);
         supervise::read_tables(&mut connection, &target, &mut outbox)?;
-        let proof = Proof::find(&mut connection, place)?;
         let (tables, parts) = select(&mut connection, request)?;
-        let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
-        proof.covers(&mut connection, &oids)?;
-        proof.not_rewritten(&mut connection, &oids)?;
-        let asked = asked(&mut connection, request, &proof)?;
-        let before = backfill_progress::read(&mut connection, &run.slot)?;
-        let (progress, parts) = resume::resume(&request.rows(), before, &proof.snapshot, &tables, parts)?;
+        if is_late {
+            if let Some(order) = &request.order {
+                return Err(CommandError::order_needs_snapshot(order));
+            }
+            if let Some(part) = parts.iter().find(|part| matches!(part.paging, Paging::Places { .. })) {
+                return Err(CommandError::no_key(&part.name.to_string()));
+            }
+        }
+        let comment = catalog::publication_mark(&mut connection, &run.publication)?.comment;
+        let comment = comment.as_deref();
+        let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
+        let asked = asked(&mut connection, request)?;
+        let mut before = backfill_progress::read(&mut connection, &run.slot)?;
+        if let Some(before) = &mut before {
+            forget_changed(&mut connection, run, comment, (&tables, &parts), before)?;
+        }
+        let (progress, parts) = resume::resume(&request.rows(), before, &token, &tables, parts)?;
         if run.dry_run {
-            count(&mut connection, &asked, &tables, &parts, out)?;
+            count(&mut connection, &asked, &tables, &parts, dialogue.out)?;
             return Ok(None);
         }
         if parts.is_empty() {
             for table in &tables {
                 let rows = progress.tables.get(&table.to_string()).map_or(0, |table| table.rows);
-                tracing::info!(%table, rows, "nothing to do: its rows from before the slot were published already");
+                tracing::info!(%table, rows, "nothing to do: its rows were published already");
             }
             return Ok(None);
         }
-        if !backfill_progress::lock(&mut connection, &run.slot)? {
+        let total = expected(&mut connection, &asked, &parts)?;
+        let mut job = Self { connection, outbox, asked, tables, parts, progress, total };
+        let asked = job.tables.iter().filter_map(|name| job.progress.tables.get(&name.to_string()));
+        let is_resumed = asked.filter(|table| !table.done).all(|table| table.at > Lsn::ZERO);
+        if is_late && !job.agreed(request, is_resumed, dialogue)? {
+            return Ok(None);
+        }
+        if !backfill_progress::lock(&mut job.connection, &run.slot)? {
             return Err(CommandError::backfill_runs(&run.slot));
         }
-        let total = expected(&mut connection, &asked, &parts)?;
-        Ok(Some(Self { proof, connection, outbox, asked, tables, parts, progress, total }))
+        if is_late {
+            open_transactions::wait(&mut job.connection, stop)?;
+        }
+        let listed = marker::statements(comment, &run.slot).first().map(|listed| listed.at);
+        job.begin(run, is_late, listed)?;
+        Ok(Some(job))
+    }
+
+    /// Says what comes twice, and asks. A backfill that goes on was agreed to before.
+    fn agreed(
+        &mut self,
+        request: &BackfillRequest,
+        is_resumed: bool,
+        dialogue: Dialogue<'_>,
+    ) -> Result<bool, CommandError> {
+        let names: Vec<String> = self.tables.iter().map(ToString::to_string).collect();
+        let left_out = if request.condition.is_some() {
+            "; --where leaves rows out, so walrelay prune will not know the table"
+        } else {
+            ""
+        };
+        let text = format!(
+            "about {} of {} are published{}: those that were committed since slot \"{}\" was created, and at most all of them, come a second time{left_out}",
+            counted(self.total, "row"),
+            names.join(", "),
+            if is_resumed { " from the last noted one on" } else { "" },
+            request.run.slot
+        );
+        if is_resumed || request.yes {
+            tracing::info!("{text}");
+            return Ok(true);
+        }
+        // The rows themselves may go to stdout.
+        writeln!(dialogue.notes, "{text}")?;
+        agreed(dialogue.notes, dialogue.terminal, "backfill")
+    }
+
+    /// Notes for each table that begins now from where on its rows are the slot's, and its greatest keys.
+    fn begin(&mut self, run: &run::RunRequest, is_late: bool, listed: Option<Lsn>) -> Result<(), CommandError> {
+        let connection = &mut self.connection;
+        let now: Lsn = connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default();
+        let all = leaves::look(connection, &run.publication)?;
+        let mut without_rows = Vec::new();
+        for (at, name) in self.tables.iter().enumerate() {
+            let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
+            if table.leaves.is_empty() {
+                table.leaves = of_table(&all, &self.parts, at)
+                    .filter_map(|leaf| Some((leaf.oid, leaf.fingerprint.clone()?)))
+                    .collect();
+                table.at = if is_late { now } else { listed.unwrap_or(now) };
+            }
+            for part in self.parts.iter_mut().filter(|part| part.table == at && part.until.is_none() && is_late) {
+                let Some(sql) = part.greatest() else { continue };
+                let rows = ask(connection, part, &sql)?;
+                let Some(row) = rows.first() else {
+                    without_rows.push(part.oid);
+                    continue;
+                };
+                let Paging::Keys(keys) = &part.paging else { continue };
+                let key: Vec<Option<String>> = (0..keys.len()).map(|at| row.text(at).map(str::to_owned)).collect();
+                table.until.insert(part.name.to_string(), key.clone());
+                part.until = Some(key.into());
+            }
+        }
+        // Their rows will all come through the slot.
+        self.parts.retain(|part| !without_rows.contains(&part.oid));
+        Ok(())
     }
 
     /// Reads and publishes until all is acknowledged.
@@ -197,7 +293,7 @@ impl Job {
         // Its positions only count rows: each run of it has its own.
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         relay.set_dead_letter_source(format!("{}/backfill/{began}", run.slot));
-        let reader = RowReader::new(self.proof, run.limits.max_row, request.leaves_updated, held);
+        let reader = RowReader::new(&run.source, run.limits.max_row, held);
         let Self { connection, tables, progress, total, .. } = self;
         tracing::info!(
             tables = tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -211,13 +307,48 @@ impl Job {
         let feed = Feed::new(self.parts, self.asked, reader, keeper, first, request.rate);
         let (ended, mut keeper) = read(relay, feed);
         let kept = keeper.finish(&|| stop.load(Ordering::Relaxed));
-        if ended.is_ok() && request.condition.is_none() {
+        if ended.is_ok() && kept.is_ok() {
             keeper.note_published(&run.publication)?;
         }
         tracing::info!(rows = keeper.rows(), done = ended.is_ok(), "backfill ends");
         ended?;
         kept
     }
+}
+
+/// Takes tables out of the progress that are done, and that have a partition, or rows, from elsewhere since: they were attached, moved or
+/// published later, and nothing says that these are published.
+fn forget_changed(
+    connection: &mut Connection,
+    run: &run::RunRequest,
+    comment: Option<&str>,
+    (tables, parts): (&[TableName], &[Part]),
+    before: &mut BackfillProgress,
+) -> Result<(), CommandError> {
+    let known = Known::read(connection, &run.publication, &run.slot, comment)?;
+    let all = leaves::look(connection, &run.publication)?;
+    for (at, name) in tables.iter().enumerate() {
+        let Some(table) = before.tables.get(&name.to_string()).filter(|table| table.done) else { continue };
+        let is_known = |leaf: &Leaf| {
+            leaf.fingerprint.is_none()
+                || table.leaves.get(&leaf.oid) == leaf.fingerprint.as_ref()
+                || known.as_ref().is_some_and(|known| known.since(leaf, &all).is_some())
+        };
+        if !of_table(&all, parts, at).all(is_known) {
+            before.tables.remove(&name.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// The leaves of one of the tables that are asked for.
+fn of_table<'a>(
+    all: &'a BTreeMap<u32, Leaf>,
+    parts: &[Part],
+    table: usize,
+) -> impl Iterator<Item = &'a Leaf> + use<'a> {
+    let oids: Vec<u32> = parts.iter().filter(|part| part.table == table).map(|part| part.oid).collect();
+    all.values().filter(move |leaf| !leaf.is_partitioned && leaf.chain.iter().any(|oid| oids.contains(oid)))
 }
 
 /// The tables that are asked for, and the parts that their rows are read from, in order.
@@ -284,19 +415,15 @@ fn part(
         filter,
         paging,
         begin: Start::First,
+        until: None,
     })
 }
 
-fn asked(connection: &mut Connection, request: &BackfillRequest, proof: &Proof) -> Result<PageSettings, CommandError> {
+fn asked(connection: &mut Connection, request: &BackfillRequest) -> Result<PageSettings, CommandError> {
     let commit_times = server::setting(connection, "track_commit_timestamp")?.as_deref() == Some("on");
     // A slow pace should hold no statement open for long.
     let chunk = request.rate.map_or(request.chunk, |rate| request.chunk.min(rate.get()));
-    Ok(PageSettings {
-        not_carried: proof.not_carried.clone(),
-        condition: request.condition.clone(),
-        chunk,
-        commit_times,
-    })
+    Ok(PageSettings { condition: request.condition.clone(), chunk, commit_times })
 }
 
 /// Runs a question about a part's rows, which takes the right to read them.

@@ -1,96 +1,69 @@
 //! The connection that rows are read over: opened when it is needed, once more after a failure.
 //!
 //! In: queries. Out: rows. While the snapshot that a new slot came with is held, all queries see exactly that, in one transaction; without
-//! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; what makes rows of
-//! before the slot look like new ones is looked for before the first page, and behind the last one of each table.
+//! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; a table that was
+//! rewritten since before the slot was created is not read under the snapshot, to which it looks empty.
 
 use super::COUNTING;
 use super::parts::{Paging, Part};
-use super::proof::Proof;
 use crate::commands::error::CommandError;
 use crate::commands::setup::Held;
 use crate::pg::rows::{NextRow, Rows};
-use crate::pg::{self, Connection, Purpose};
+use crate::pg::source::Source;
+use crate::pg::{self, Connection, Purpose, leaves};
 use std::time::Duration;
 
 /// The settings of a session: rows in the order of the file, an error where rows would be hidden, and nothing is written.
 const SESSION: &str = "SET max_parallel_workers_per_gather = 0; SET synchronize_seqscans = off; SET row_security = off;
     SET default_transaction_read_only = on";
 
-/// How late the server may count an update: a session tells of its own at the ends of transactions, at most once a second.
-const COUNTED_WITHIN: Duration = Duration::from_millis(1500);
-
 /// Reads rows.
 pub(super) struct RowReader {
-    proof: Proof,
+    source: Source,
     /// Bytes of the largest row.
     largest: usize,
-    /// Rows that were updated after the slot was created may be left out.
-    leaves_updated: bool,
     /// The snapshot that came with the slot, until it is in use.
     held: Option<Held>,
-    /// It is in use.
+    /// It is in use, or was.
     is_held: bool,
     rows: Option<Rows>,
 }
 
 impl RowReader {
-    pub(super) fn new(proof: Proof, largest: usize, leaves_updated: bool, held: Option<Held>) -> Self {
-        Self { proof, largest, leaves_updated, held, is_held: false, rows: None }
+    pub(super) fn new(source: &Source, largest: usize, held: Option<Held>) -> Self {
+        Self { source: source.clone(), largest, held, is_held: false, rows: None }
     }
 
     fn connect(&self) -> Result<Connection, pg::Error> {
-        Connection::open(&self.proof.place.source, Purpose::Control)
+        Connection::open(&self.source, Purpose::Control)
     }
 
     /// Opens the connection, if there is none.
+    ///
+    /// # Errors
+    /// The snapshot was lost with the connection; a table was rewritten; the server cannot be reached.
     pub(super) fn open(&mut self, parts: &[Part]) -> Result<(), CommandError> {
         if self.rows.is_some() {
             return Ok(());
         }
+        if self.is_held {
+            return Err(CommandError::snapshot_lost());
+        }
         let mut connection = self.connect()?;
-        let held = self.held.take();
-        self.is_held = held.is_some();
-        if let Some(held) = held {
-            connection.query(SESSION)?;
+        connection.query(SESSION)?;
+        if let Some(held) = self.held.take() {
+            self.is_held = true;
             connection.query(&held.begin())?;
-            // The new file of a table that ALTER TABLE has written anew looks empty to a snapshot from before.
             let names: Vec<String> = parts.iter().map(Part::from).collect();
             connection.query_within(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", ")), COUNTING)?;
-            // The snapshot shows the catalogue as it was.
-            self.refuse_rewritten(&mut self.connect()?, parts)?;
-        } else {
-            self.refuse_changed(&mut connection, parts)?;
-            connection.query(SESSION)?;
+            // From here on no table can be rewritten. The snapshot shows the catalogue as it was.
+            let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
+            if !held.are_as_before(&leaves::files(&mut self.connect()?, &oids)?) {
+                return Err(CommandError::snapshot_lost());
+            }
         }
         self.rows = Some(Rows::new(connection, self.largest));
         Ok(())
-    }
-
-    /// How long after its last page a table is to be looked at again; `None`: that is not needed.
-    pub(super) fn look_again_after(&self) -> Option<Duration> {
-        let wait = if self.leaves_updated { Duration::ZERO } else { COUNTED_WITHIN };
-        (!self.is_held).then_some(wait)
-    }
-
-    /// Checks that all rows of these parts from before the slot were read.
-    pub(super) fn look_again(&self, parts: &[Part]) -> Result<(), CommandError> {
-        self.refuse_changed(&mut self.connect()?, parts)
-    }
-
-    /// A row that was updated, or written anew, looks like one that the slot carries, once it is not read under the snapshot itself.
-    fn refuse_changed(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
-        for part in parts.iter().filter(|_| !self.leaves_updated) {
-            if self.proof.may_be_updated(connection, part.oid)? {
-                return Err(CommandError::updated(&part.name, &self.proof.place.slot));
-            }
-        }
-        self.refuse_rewritten(connection, parts)
-    }
-
-    fn refuse_rewritten(&self, connection: &mut Connection, parts: &[Part]) -> Result<(), CommandError> {
-        let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
-        self.proof.not_rewritten(connection, &oids)
     }
 
     /// The rows of the open connection.
@@ -114,7 +87,7 @@ impl RowReader {
                 found = value;
             }
         }
-        if found == Some(*file) { Ok(()) } else { Err(CommandError::rewritten(&part.name.to_string())) }
+        if found == Some(*file) { Ok(()) } else { Err(CommandError::snapshot_lost()) }
     }
 
     /// Skips what is still to come of a page.

@@ -104,6 +104,33 @@ impl CommandError {
         ))
     }
 
+    /// No setup marker of the database names the slot.
+    pub(in crate::commands) fn unmarked_slot(slot: &str) -> Self {
+        let text = format!(
+            "replication slot \"{slot}\" is not one that walrelay has set up in this database: another program may need it"
+        );
+        Self::said(Operator, text)
+            .with_remedy("check the name (--slot, WALRELAY_SLOT); if it is the one to drop, add --unmarked")
+    }
+
+    /// A reader of another slot is seen to read the publication.
+    pub(in crate::commands) fn read_by_another(publication: &str, slot: &str) -> Self {
+        Self::said(Operator, format!("slot \"{slot}\" is read with publication \"{publication}\", too: without it, its reader stops or loses rows"))
+            .with_remedy("let that reader use a publication of its own, or stop it and drop its slot first")
+    }
+
+    /// Nobody sees what another slot is read with.
+    pub(in crate::commands) fn may_be_read(publication: &str, slot: &str) -> Self {
+        Self::said(Operator, format!("slot \"{slot}\" may be read with publication \"{publication}\", too: nobody reads it now, or this role may not see with what"))
+            .with_remedy(format!("find out which publication its reader uses; if it is another one, or the slot is not needed: --also-read-by {slot}"))
+    }
+
+    /// What was agreed to is not what there is now.
+    pub(in crate::commands) fn changed_meanwhile() -> Self {
+        Self::said(Restart, "slot or publication were changed since they were looked at: nothing was dropped")
+            .with_remedy("run the same command again: it looks at what there is now")
+    }
+
     /// The relay is not ready, in its own words.
     pub(in crate::commands) fn not_ready(reason: &str) -> Self {
         Self::said(Restart, format!("not ready: {reason}"))
@@ -331,41 +358,30 @@ impl CommandError {
 
 /// `backfill`.
 impl CommandError {
-    /// Nothing says which rows no slot carries.
-    pub(in crate::commands) fn no_snapshot(slot: &str, publication: &str, why: &str) -> Self {
-        let text = format!(
-            "no row is published: which rows of publication \"{publication}\" came before slot \"{slot}\" is not known: {why}"
-        );
-        let remedy = Remedy::from(format!(
-            "for single rows, through the slot that is there: the SQL statement in {REPUBLISH_PAGE}; for all of them, with a new slot: stop the relay once it has caught up, then "
-        ));
-        let backfill = Command::new("backfill").set("--slot", slot);
-        Self::said(Operator, text).with_remedy(
-            remedy
-                .and(Remedy::new_slot(slot))
-                .and(", and ")
-                .and(backfill)
-                .and(", which publishes every row that is in the table then"),
+    /// The snapshot of the new slot is gone with its connection, or a table was rewritten, so that it looks empty to it.
+    pub(in crate::commands) fn snapshot_lost() -> Self {
+        Self::said(
+            Restart,
+            "the snapshot that the slot was created with is gone (its connection ended, or a table was rewritten): the rows that are left were not published",
         )
-    }
-
-    /// Rows from before the slot may look like rows from after it.
-    pub(in crate::commands) fn updated(table: &TableName, slot: &str) -> Self {
-        let text = format!(
-            "rows of {table} may have been updated after slot \"{slot}\" was created: such a row cannot be distinguished from a new one, which the slot carries"
-        );
-        Self::said(Operator, text).with_remedy(format!(
-            "find out which rows of {table}; publish the others with --leave-updated, and then those through the slot by the SQL statement in {REPUBLISH_PAGE}"
+        .with_remedy(Remedy::from("go on with ").and(Command::new("backfill")).and(
+            ": it reads what is there, up to the greatest key, and rows since the slot was created come a second time",
         ))
     }
 
-    /// The rows of a table without a key have moved.
-    pub(in crate::commands) fn rewritten(table: &str) -> Self {
+    /// The rows of a table without a key are read under the snapshot of a new slot alone.
+    pub(in crate::commands) fn no_key(table: &str) -> Self {
+        Self::said(Operator, format!("{table} has no primary key: once the slot is there, its rows are read by it")).with_remedy(format!(
+            "add a primary key, or a unique index on NOT NULL columns; or publish its rows through the slot, by the SQL statement in {REPUBLISH_PAGE}"
+        ))
+    }
+
+    /// Another order than that of the key is for the snapshot of a new slot alone.
+    pub(in crate::commands) fn order_needs_snapshot(column: &str) -> Self {
         let text = format!(
-            "{table} has no key and was rewritten (VACUUM FULL, CLUSTER, ALTER TABLE): its rows are in other places now"
+            "--order-by {column} needs the snapshot of a new slot: a row whose {column} changes meanwhile would be missed"
         );
-        Self::said(Operator, text)
-            .with_remedy("to publish all of its rows once more: --again; a primary key avoids this")
+        Self::said(Settings, text).with_remedy("leave out --order-by: rows come in the order of the table's key")
     }
 
     pub(in crate::commands) fn rows_hidden(table: &str) -> Self {

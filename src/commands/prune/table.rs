@@ -8,7 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::outbox_place::{OutboxPlace, publishing_again};
 use crate::outbox::{Role, TableName};
 use crate::pg::shape::Shape;
-use crate::pg::{Connection, server};
+use crate::pg::{self, Connection, server};
 use crate::pgoutput::PublishedTable;
 use crate::supervise::RunError;
 

@@ -27,21 +27,22 @@ mod published;
 mod shards;
 mod slot;
 
-use super::dialogue::Finishing;
+use super::dialogue::{Dialogue, Finishing};
 use super::error::CommandError;
 use super::output::{COUNT_LIMIT, Told, as_role, bytes, counted_rows};
 use super::shards::{has_no_shards, unfinished};
 use crate::outbox::TableName;
-use crate::pg::marker::{self, SlotSnapshot};
+use crate::pg::marker;
 use crate::pg::slot_sighting;
 use crate::pg::source::Source;
-use crate::pg::{self, Connection, Purpose, catalog, literal, server};
+use crate::pg::{self, Connection, Purpose, catalog, leaves, literal, server};
 use crate::remedy::Command;
 use crate::supervise::RunError;
 use plan::{Plan, PublicationFacts, SetupFacts, Step, StepKind, TableFacts, plan};
 pub use shards::Shards;
 pub(super) use slot::make_temporary;
-use std::io::{self, BufRead, Write};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 /// How often what is waited for is looked at.
@@ -107,16 +108,6 @@ impl SetupRequest {
             None => format!("{}, where the connection string, or PGUSER, names the role {role}", run(None)),
         }
     }
-}
-
-/// Where the answers of `setup` go to and come from.
-pub struct Dialogue<'a> {
-    /// What was done.
-    pub out: &'a mut dyn Write,
-    /// What is waited for.
-    pub notes: &'a mut dyn Write,
-    /// Where an answer is read from. `None`: nobody is there.
-    pub terminal: Option<&'a mut dyn BufRead>,
 }
 
 /// Prints or does what the database still needs. `stop`: whether to give up waiting. The snapshot that meets the slot, where that was made.
@@ -227,9 +218,16 @@ pub struct Held {
     connection: Connection,
     /// Its name, for `SET TRANSACTION SNAPSHOT`.
     snapshot: String,
+    /// The files of the tables before the slot was created.
+    files: BTreeMap<u32, u32>,
 }
 
 impl Held {
+    /// Whether none of these tables was rewritten since before the slot was created. A table that is younger has no row that the snapshot sees.
+    pub(super) fn are_as_before(&self, now: &BTreeMap<u32, u32>) -> bool {
+        now.iter().all(|(oid, file)| self.files.get(oid).is_none_or(|before| before == file))
+    }
+
     /// As SQL, what begins a transaction that sees what it sees.
     pub(super) fn begin(&self) -> String {
         format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT {}", literal(&self.snapshot))
@@ -406,13 +404,13 @@ fn apply(
     let rows = rows_before(&mut connection, request, &facts, &plan)?;
     let mut held = None;
     if let Some((step, maker)) = maker {
+        let files = files(&mut connection, &request.publication)?;
         let (made, lsn) = slot::make(maker, request, step, voice)?;
-        held = Some(made);
+        held = Some(Held { files, ..made });
         (voice.say)(&format!("{} at {lsn}", step.done()))?;
     }
-    let taken = held.as_ref().map(|held| taken(&mut connection, request, held)).transpose()?;
-    if let Some(step) = plan.step(StepKind::Mark).and_then(|_| plan::mark(request, &facts, taken.as_ref())) {
-        execute(&mut connection, &step)?;
+    if let Some(step) = plan.step(StepKind::Mark) {
+        execute(&mut connection, step)?;
         (voice.say)(&step.done())?;
     }
     if held.is_some() {
@@ -425,14 +423,11 @@ fn apply(
     Ok(held)
 }
 
-/// Returns the snapshot's text for the mark, since the snapshot is gone with its connection.
-fn taken(connection: &mut Connection, request: &SetupRequest, held: &Held) -> Result<SlotSnapshot, CommandError> {
-    connection.query(&held.begin())?;
-    let rows = connection.query("SELECT pg_catalog.pg_current_snapshot()")?;
-    let snapshot = rows.first().and_then(|row| row.text(0)).unwrap_or_default().to_owned();
-    let updates = catalog::updates(connection, &request.publication)?;
-    connection.query("COMMIT")?;
-    Ok(SlotSnapshot { updates, snapshot })
+/// The files of the publication's tables and partitions (`pg_class.oid`, `pg_relation_filenode`). A table that is rewritten has another one, which
+/// looks empty to a snapshot from before.
+fn files(connection: &mut Connection, publication: &str) -> Result<BTreeMap<u32, u32>, pg::Error> {
+    let oids: Vec<u32> = leaves::look(connection, publication)?.into_keys().collect();
+    leaves::files(connection, &oids)
 }
 
 fn nothing_to_do(request: &SetupRequest, facts: &SetupFacts) -> String {

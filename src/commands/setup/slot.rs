@@ -14,6 +14,7 @@ use crate::lsn::Lsn;
 use crate::pg::catalog::{self, PreparedTransaction, ServerSession};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, Row, identifier, literal};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ pub(super) fn make(
     let rows = outcome.map_err(|error| step.refused(error))?;
     let lsn = rows.first().and_then(|row| row.parse(1)).unwrap_or_default();
     let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
-    Ok((Held { connection, snapshot }, lsn))
+    Ok((Held { connection, snapshot, files: BTreeMap::new() }, lsn))
 }
 
 /// Makes a temporary slot over `connection`, a replication connection, with which it ends. Returns the LSN from which the slot reads.

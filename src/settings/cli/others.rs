@@ -42,7 +42,7 @@ pub(crate) struct SetupArgs {
     #[arg(long, requires = "apply", conflicts_with_all = ["shards", "reshard", "backfill", "after_loss"])]
     pub(crate) published: bool,
 
-    /// With --published, do not ask
+    /// With --published or --backfill, do not ask
     #[arg(long)]
     pub(crate) yes: bool,
 
@@ -106,6 +106,14 @@ pub(crate) struct TeardownArgs {
     /// Drop the slots and publications of the N shards
     #[arg(long, value_name = "N")]
     shards: Option<String>,
+
+    /// Also drop a slot that no setup marker of the database names: another program may read it
+    #[arg(long)]
+    pub(crate) unmarked: bool,
+
+    /// With --publication-too, a slot that may be read with the publication as well; repeatable
+    #[arg(long, value_name = "SLOT")]
+    also_read_by: Vec<String>,
 
     /// Do not ask
     #[arg(long)]
@@ -202,9 +210,9 @@ pub(crate) struct BackfillArgs {
     #[arg(long)]
     pub(crate) again: bool,
 
-    /// Leave out rows that were updated after the slot was created, instead of refusing where there may be some
+    /// Do not ask whether rows may come a second time
     #[arg(long)]
-    pub(crate) leave_updated: bool,
+    pub(crate) yes: bool,
 
     /// Run the relay once all rows are published, so that existing rows of a key come before new ones
     #[arg(long)]
@@ -212,6 +220,13 @@ pub(crate) struct BackfillArgs {
 
     #[command(flatten)]
     run: Box<RunArgs>,
+}
+
+impl BackfillArgs {
+    /// Those of `setup --backfill`.
+    pub(crate) fn after_setup(yes: bool) -> Self {
+        Self { yes, ..Self::default() }
+    }
 }
 
 /// The flags of `prune`.

@@ -3,8 +3,8 @@
 //! In: how many rows, how many kills, how fast others write. Out: each row with the side that published it, compared with what was
 //! committed; rates, beside `COPY … TO STDOUT` of the same rows; the peak memory of both programs.
 //!
-//! Each side puts a header of its own on its records. The writers begin before the slot is made, so that the snapshot which divides the
-//! rows falls into their transactions.
+//! Each side puts a header of its own on its records. The writers begin before the slot is made, so that it is made in the middle of their
+//! transactions. The slot is there when the backfill begins, so rows that were committed since may come from both sides.
 
 mod sides;
 mod writers;
@@ -87,7 +87,7 @@ struct Taken {
     cpu: Duration,
 }
 
-/// Whether each row came from its side, and none was lost.
+/// Whether no row was lost, and each row from before the slot came from the table.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let binary = arguments.binary.path()?;
     line(&format!(
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let writers = Writers::start(&ground.stage.source, arguments.writes);
     std::thread::sleep(AHEAD);
     ground.stage.setup()?;
-    let mut relay = ground.start("run", "slot")?;
+    let mut relay = ground.start("run", "slot", &[])?;
     relay.wait_streaming(PATIENCE)?;
     let mut taken = ground.fill(arguments, &mut relay)?;
     let written = writers.stop()?;
@@ -161,8 +161,9 @@ impl Ground {
         Ok(started.elapsed())
     }
 
-    fn start(&self, command: &str, side: &str) -> Result<Relay> {
-        self.stage.publisher(command, &["--header", &format!("side=={side}"), "--shutdown-timeout", "30s"])
+    fn start(&self, command: &str, side: &str, more: &[&str]) -> Result<Relay> {
+        let header = format!("side=={side}");
+        self.stage.publisher(command, &[&["--header", &header, "--shutdown-timeout", "30s"], more].concat())
     }
 
     /// Runs the backfill beside the relay until it is done.
@@ -173,7 +174,7 @@ impl Ground {
         let mut moments: Vec<u64> = (0..arguments.kills).map(|_| rng.random_range(first..=arguments.rows)).collect();
         moments.sort_unstable_by(|one, other| other.cmp(one));
         let (started, mut taken) = (Instant::now(), Taken::default());
-        let mut filling = self.start("backfill", "table")?;
+        let mut filling = self.start("backfill", "table", &["--yes"])?;
         let code = loop {
             if let Some(code) = filling.exited()? {
                 break code;

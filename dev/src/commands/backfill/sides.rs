@@ -1,7 +1,7 @@
 //! Which side has published a row: the table's, by `backfill`, or the slot's, by the relay.
 //!
-//! In: records with the header `side`, and which rows were committed. Out: what is lost, published by both, by the wrong one, or changed.
-//! A byte for each row: its side, and how often it came.
+//! In: records with the header `side`, and which rows were committed. Out: what is lost, published by the wrong side, or changed. A row that was
+//! committed after the slot was created may come from both. A byte for each row: its side, and how often it came.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,12 +45,13 @@ pub(super) struct Verdict {
 impl Verdict {
     /// Nothing but repeats.
     pub(super) const fn is_clean(&self) -> bool {
-        self.lost == 0 && self.both == 0 && self.wrong_side == 0 && self.strange == 0 && self.swapped == 0
+        self.lost == 0 && self.wrong_side == 0 && self.strange == 0 && self.swapped == 0
     }
 
+    /// How often a side has published a row again.
     pub(super) const fn repeated(&self) -> u64 {
         let [table, slot] = self.repeated;
-        table + slot
+        table + slot - self.both
     }
 }
 
@@ -158,10 +159,12 @@ mod tests {
     const NEW: (u64, &str, &str) = (APART + 1, "slot", "new");
 
     #[test]
-    fn each_row_by_one_side_is_clean_also_where_a_side_repeats() {
+    fn existing_rows_by_the_table_and_new_ones_by_any_side_are_clean_also_where_a_side_repeats() {
         let verdict = judged(&[(1, "table", "pay1"), (2, "table", "pay2"), (1, "table", "pay1"), NEW]);
         assert!(verdict.is_clean(), "{verdict}");
         assert_eq!((verdict.rows, verdict.repeated), ([2, 1], [1, 0]));
+        let verdict = judged(&[(1, "table", "pay1"), (2, "table", "pay2"), (APART + 1, "table", "new"), NEW]);
+        assert!(verdict.is_clean() && verdict.repeated() == 0, "{verdict}");
     }
 
     #[test]

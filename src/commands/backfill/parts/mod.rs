@@ -5,9 +5,9 @@
 //!  none                                                 WHERE ctid > the last one's AND ctid < a block further on ORDER BY ctid
 //! ```
 //!
-//! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is held open. The second
-//! way finds rows by their place in the table's file: rows do not move but by updates, and by rewrites, which give the table another
-//! file. The order of the key is the one that its type and collation have.
+//! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is held open, unless all are
+//! read under the snapshot of a new slot. The second way is for that snapshot alone: it finds rows by their place in the table's file. The
+//! order of the key is the one that its type and collation have.
 
 use crate::outbox::TableName;
 use crate::pg::{self, Connection, Row, identifier, literal};
@@ -40,6 +40,8 @@ pub(super) struct Part {
     pub(super) paging: Paging,
     /// Where reading begins.
     pub(super) begin: Start,
+    /// The greatest key that is read. `None`: there is no limit.
+    pub(super) until: Option<Key>,
 }
 
 /// How pages are made.
@@ -99,8 +101,6 @@ pub(super) struct Page {
 /// The settings that all pages have in common.
 #[derive(Debug, Clone)]
 pub(super) struct PageSettings {
-    /// As SQL, whether no slot carries a row.
-    pub(super) not_carried: String,
     /// `--where`.
     pub(super) condition: Option<String>,
     /// Rows of a page.
@@ -116,8 +116,12 @@ impl Part {
         if self.partitioned { name } else { format!("ONLY {name}") }
     }
 
-    /// As SQL, which rows are wanted: those that `rows` names, as far as `--where` and the publication's filter let them pass.
-    fn wanted(&self, asked: &PageSettings, mut rows: String) -> String {
+    /// As SQL, which rows are wanted: those that `--where` and the publication's filter let pass, up to the greatest key.
+    fn wanted(&self, asked: &PageSettings) -> String {
+        let mut rows = match (&self.paging, &self.until) {
+            (Paging::Keys(keys), Some(until)) => compared(keys, "<=", until),
+            (Paging::Keys(_) | Paging::Places { .. }, _) => "true".to_owned(),
+        };
         for condition in asked.condition.iter().chain(&self.filter) {
             // On lines of its own: it may end with a comment.
             rows.extend([" AND (\n", condition, "\n)"]);
@@ -132,21 +136,30 @@ impl Part {
             let rest = self.behind(&rest, None);
             behind = format!(" AND (true{behind} OR true{rest})");
         }
-        let wanted = self.wanted(asked, asked.not_carried.clone());
+        let wanted = self.wanted(asked);
         format!("SELECT count(*) FROM {} WHERE {wanted}{behind}", self.from())
     }
 
-    /// The query for the age of the oldest row in seconds. It may read rows that a slot carries. `time`: a row's, as SQL.
+    /// The query for the age of the oldest row in seconds. `time`: a row's, as SQL.
     pub(super) fn oldest(&self, asked: &PageSettings, time: &str) -> String {
-        let wanted = self.wanted(asked, "true".to_owned());
+        let wanted = self.wanted(asked);
         let age = format!("extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.min({time}))");
         format!("SELECT floor({age})::bigint FROM {} WHERE {wanted}", self.from())
     }
 
-    /// The query for the planner's estimate. It leaves out the condition about slots, of which the planner knows nothing.
+    /// The query for the planner's estimate.
     pub(super) fn explain(&self, asked: &PageSettings) -> String {
-        let wanted = self.wanted(asked, "true".to_owned());
+        let wanted = self.wanted(asked);
         format!("EXPLAIN (FORMAT JSON) SELECT FROM {} WHERE {wanted}", self.from())
+    }
+
+    /// The query for the greatest key now. `None`: there is no key.
+    pub(super) fn greatest(&self) -> Option<String> {
+        let Paging::Keys(keys) = &self.paging else { return None };
+        let texts: Vec<String> = keys.iter().map(|key| format!("{}::text", identifier(&key.name))).collect();
+        let table = self.name.sql();
+        let order: Vec<String> = keys.iter().map(|key| format!("{table}.{} DESC", identifier(&key.name))).collect();
+        Some(format!("SELECT {} FROM {} ORDER BY {} LIMIT 1", texts.join(", "), self.from(), order.join(", ")))
     }
 
     /// The page that begins at `start`: the published columns, the time of commit, the key. `None`: there is none.
@@ -181,7 +194,7 @@ impl Part {
             "SELECT {} FROM {} WHERE {}{}{order}",
             columns.join(", "),
             self.from(),
-            self.wanted(asked, asked.not_carried.clone()),
+            self.wanted(asked),
             self.behind(start, end)
         );
         Some(Page { sql, next })
@@ -222,14 +235,7 @@ impl Part {
 /// Behind a value, without rows that have none: these come last, as in an index. Only the first column may lack some, since the others are a
 /// key's.
 fn behind_key(keys: &[KeyColumn], last: &[Option<String>]) -> String {
-    let list = |keys: &[KeyColumn], last: &[Option<String>]| {
-        let names: Vec<String> = keys.iter().map(|key| identifier(&key.name)).collect();
-        let value = |(key, text): (&KeyColumn, &Option<String>)| {
-            format!("{}::{}", literal(text.as_deref().unwrap_or_default()), key.type_name)
-        };
-        let values: Vec<String> = keys.iter().zip(last).map(value).collect();
-        format!("({}) > ({})", names.join(", "), values.join(", "))
-    };
+    let list = |keys: &[KeyColumn], last: &[Option<String>]| compared(keys, ">", last);
     let (Some((first, others)), Some((text, rest))) = (keys.split_first(), last.split_first()) else {
         return "false".to_owned();
     };
@@ -238,6 +244,16 @@ fn behind_key(keys: &[KeyColumn], last: &[Option<String>]) -> String {
         None => format!("({name} IS NULL AND {})", list(others, rest)),
         Some(_) => list(keys, last),
     }
+}
+
+/// As SQL, that a key is greater than a value, or not.
+fn compared(keys: &[KeyColumn], how: &str, with: &[Option<String>]) -> String {
+    let names: Vec<String> = keys.iter().map(|key| identifier(&key.name)).collect();
+    let value = |(key, text): (&KeyColumn, &Option<String>)| {
+        format!("{}::{}", literal(text.as_deref().unwrap_or_default()), key.type_name)
+    };
+    let values: Vec<String> = keys.iter().zip(with).map(value).collect();
+    format!("({}) {how} ({})", names.join(", "), values.join(", "))
 }
 
 /// The block that a page begins in.

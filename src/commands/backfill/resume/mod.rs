@@ -1,9 +1,9 @@
 //! Where a backfill begins: with the first row, or behind the last one of a run before.
 //!
-//! In: what was written down, and what is asked for now. Out: what is left of the parts. Pure. Invariant: a row that was acknowledged and
-//! written down is not read again, unless that is asked for; a backfill of other rows of the same table is never taken for the same one.
+//! In: what was noted, and what is asked for now. Out: what is left of the parts. Pure. Invariant: a row that was acknowledged and
+//! noted is not read again, unless that is asked for; a backfill of other rows of the same table is never taken for the same one.
 
-use super::parts::{Paging, Part, Start};
+use super::parts::{Part, Start};
 use crate::commands::error::CommandError;
 use crate::outbox::TableName;
 use crate::pg::backfill_progress::{BackfillProgress, TableProgress};
@@ -23,12 +23,12 @@ pub(super) struct AskedRows<'a> {
 pub(super) fn resume(
     asked: &AskedRows<'_>,
     before: Option<BackfillProgress>,
-    snapshot: &str,
+    token: &str,
     tables: &[TableName],
     parts: Vec<Part>,
 ) -> Result<(BackfillProgress, Vec<Part>), CommandError> {
-    let fresh = || BackfillProgress { snapshot: snapshot.to_owned(), ..BackfillProgress::default() };
-    let mut progress = before.filter(|before| before.snapshot == snapshot).unwrap_or_else(fresh);
+    let fresh = || BackfillProgress { token: token.to_owned(), ..BackfillProgress::default() };
+    let mut progress = before.filter(|before| before.token == token).unwrap_or_else(fresh);
     let mut left = parts;
     for (at, name) in tables.iter().enumerate() {
         let title = name.to_string();
@@ -42,7 +42,7 @@ pub(super) fn resume(
         if table.condition.as_deref() != asked.condition || table.order.as_deref() != asked.order {
             return Err(CommandError::other_backfill(&title, table.rows, &other(&table)));
         }
-        left = of_table(left, at, &table, &title)?;
+        left = of_table(left, at, &table);
         progress.tables.insert(title, table);
     }
     Ok((progress, left))
@@ -57,21 +57,20 @@ fn other(table: &TableProgress) -> String {
 }
 
 /// Without what is done of one table.
-fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress, title: &str) -> Result<Vec<Part>, CommandError> {
+fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress) -> Vec<Part> {
     let Some((schema, name)) = table.part.clone().filter(|_| !table.done) else {
-        return Ok(parts.into_iter().filter(|part| part.table != at || !table.done).collect());
+        return parts.into_iter().filter(|part| part.table != at || !table.done).collect();
     };
     let reached = TableName { schema, name };
     let is_left = |part: &Part| part.table != at || part.name >= reached;
     let mut left: Vec<Part> = parts.into_iter().filter(is_left).collect();
     if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == reached) {
-        let now = if let Paging::Places { file, .. } = part.paging { Some(file) } else { None };
-        if now != table.file {
-            return Err(CommandError::rewritten(title));
-        }
         part.begin = Start::After(table.key.clone().into());
     }
-    Ok(left)
+    for part in left.iter_mut().filter(|part| part.table == at) {
+        part.until = table.until.get(&part.name.to_string()).map(|key| key.clone().into());
+    }
+    left
 }
 
 #[cfg(test)]

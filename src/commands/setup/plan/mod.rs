@@ -8,7 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::output::Told;
 use crate::outbox::TableName;
 use crate::pg::catalog::{PublicationMark, RoleRow, ServerRow, TableRow};
-use crate::pg::marker::{self, SlotSnapshot};
+use crate::pg::marker;
 use crate::pg::server::{Publication, Slot};
 use crate::pg::slot_sighting::{self, Agreement, Sighting};
 use crate::pg::{self, catalog, identifier, leaves, literal};
@@ -182,7 +182,7 @@ pub(super) fn plan(request: &SetupRequest, facts: &SetupFacts) -> Result<Plan, C
         .chain(role(request, facts))
         .chain(intent(request, facts))
         .chain(facts.slot.is_none().then(|| Step::new_slot(request, &facts.server.user)))
-        .chain(mark(request, facts, None))
+        .chain(mark(request, facts))
         .collect();
     Ok(Plan { steps, warnings: warnings(request, facts) })
 }
@@ -382,7 +382,7 @@ pub(super) fn mark_sql(publication: &str, comment: Option<&str>, slot: &str) -> 
     marker::comment_sql(publication, Some(&marker::set(comment, slot)))
 }
 
-/// The values that [`mark_now_sql`] takes beside the texts.
+/// The values that [`mark_now_sql`] takes beside the text.
 #[derive(Debug, Clone)]
 pub(super) struct Marked<'a> {
     pub(super) publication: &'a str,
@@ -395,9 +395,9 @@ pub(super) struct Marked<'a> {
     pub(super) carried: &'a BTreeSet<u32>,
 }
 
-/// SQL that writes `text` as the comment, and after it the lines of [`marker::since_format`] and `more`, with the server's time, position and
+/// SQL that writes `text` as the comment, and after it the lines of [`marker::since_format`], with the server's time, position and
 /// next transaction at that moment, and the tables that are empty then.
-pub(super) fn mark_now_sql(of: &Marked<'_>, text: &str, more: &str) -> String {
+pub(super) fn mark_now_sql(of: &Marked<'_>, text: &str) -> String {
     let Marked { publication, slot, version, made, carried } = of;
     let body = format!(
         "BEGIN
@@ -405,7 +405,7 @@ pub(super) fn mark_now_sql(of: &Marked<'_>, text: &str, more: &str) -> String {
                       AND confirmed_flush_lsn IS NOT NULL)
     THEN RAISE EXCEPTION 'there is no slot % in this database: it is not marked', {slot}; END IF; EXECUTE (
     SELECT pg_catalog.format('COMMENT ON PUBLICATION %I IS %L', {name}, {text}
-               || pg_catalog.format({since}, xid, seconds, system, timeline, written, token, {empty}) || {more})
+               || pg_catalog.format({since}, xid, seconds, system, timeline, written, token, {empty}))
       FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS xid, ceil(extract(epoch FROM clock_timestamp()))::bigint AS seconds,
                    (SELECT system_identifier FROM pg_control_system()) AS system, {timeline} AS timeline,
                    pg_current_wal_insert_lsn() AS written, pg_catalog.gen_random_uuid() || {HERE} AS token) AS now); END",
@@ -413,7 +413,6 @@ pub(super) fn mark_now_sql(of: &Marked<'_>, text: &str, more: &str) -> String {
         slot = literal(slot),
         timeline = slot_sighting::TIMELINE,
         text = literal(text),
-        more = literal(more),
         since = literal(&marker::since_format(slot)),
         empty = leaves::empty_list(publication, *version, *made, carried),
         HERE = marker::HERE
@@ -436,8 +435,8 @@ fn intent(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     })
 }
 
-/// The step that marks the slot. `taken`: the snapshot that the slot begins at, if this command has created the slot.
-pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&SlotSnapshot>) -> Option<Step> {
+/// The step that marks the slot.
+fn mark(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     let comment = comment(facts);
     let SetupRequest { publication, slot, .. } = request;
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
@@ -449,7 +448,6 @@ pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&Sl
     }
     // The lines about an earlier slot of this name are not true of this one.
     let kept = marker::removed(comment, slot);
-    let more = taken.map_or_else(String::new, |taken| marker::snapshot_line(slot, taken));
     let marked = Marked {
         publication,
         slot,
@@ -460,7 +458,7 @@ pub(super) fn mark(request: &SetupRequest, facts: &SetupFacts, taken: Option<&Sl
     Some(Step {
         kind: StepKind::Mark,
         what: format!("publication \"{publication}\": slot \"{slot}\" was created"),
-        sql: mark_now_sql(&marked, &marker::set(kept.as_deref(), slot), &more),
+        sql: mark_now_sql(&marked, &marker::set(kept.as_deref(), slot)),
         comment: "Records that the slot was created: if it is lost, walrelay run --setup says so instead of creating a new one.\nAlso records which tables were empty: walrelay prune deletes rows of no other.".to_owned(),
         fix: Some("run it as the owner of the publication".into()),
     })

@@ -53,7 +53,7 @@ pub(super) fn cut(plan: &Plan, carried: &BTreeSet<u32>) -> Vec<String> {
         let name = identifier(publication);
         let add = format!("ALTER PUBLICATION {name} ADD TABLE {}", with(&|of| shard.filter(&of.hashed)));
         let marked = Marked { publication, slot, version: plan.version, made: true, carried };
-        [add, mark_now_sql(&marked, &marker::new_shard(shard, slot), "")]
+        [add, mark_now_sql(&marked, &marker::new_shard(shard, slot))]
     });
     old.chain(new).collect()
 }
