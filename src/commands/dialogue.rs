@@ -46,6 +46,17 @@ impl<'a> Finishing<'a> {
         Self { out, failed: None }
     }
 
+    /// As [`agreed`], unless nobody has read what came before.
+    ///
+    /// # Errors
+    /// Nobody can be asked, or somebody could not read all of it.
+    pub(super) fn agreed(&mut self, terminal: Option<&mut dyn BufRead>, command: &str) -> Result<bool, CommandError> {
+        match self.failed.take() {
+            Some(error) => Err(CommandError::unheard(error)),
+            None => agreed(self.out, terminal, command),
+        }
+    }
+
     /// Whether nobody reads any more.
     pub(super) const fn is_unheard(&self) -> bool {
         self.failed.is_some()
@@ -116,5 +127,8 @@ mod tests {
         assert_eq!(heard, b"one\n");
         let error = agreed(&mut Closed, Some(&mut "y\n".as_bytes()), "it").unwrap_err();
         assert_eq!(error.kind.exit_code(), 1);
+        let mut out = Finishing::new(&mut closed);
+        writeln!(out, "this goes").unwrap();
+        assert_eq!(out.agreed(Some(&mut "y\n".as_bytes()), "it").unwrap_err().kind.exit_code(), 1);
     }
 }

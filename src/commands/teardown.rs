@@ -8,7 +8,7 @@
 //! Invariant: what is dropped is what was agreed to. No lock is held while a person thinks. So once it is agreed, the lock of those who write
 //! markers is taken, and everything is looked at again.
 
-use super::dialogue::{Finishing, agreed};
+use super::dialogue::Finishing;
 use super::error::CommandError;
 use super::other_readers;
 use super::output::{Told, bytes, setup_shards};
@@ -77,21 +77,21 @@ pub fn teardown(
     out: &mut dyn Write,
     terminal: Option<&mut dyn BufRead>,
 ) -> Result<(), CommandError> {
+    let mut out = Finishing::new(out);
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     let work = work(&mut connection, request)?;
     let Some((_, facts, _)) = work.iter().find(|(_, _, steps)| !steps.is_empty()) else {
         writeln!(out, "nothing to do: {}", gone(request))?;
-        return Ok(());
+        return out.end();
     };
     writeln!(out, "In database \"{}\" ({}), this drops:", facts.database, connection.host())?;
     for step in work.iter().flat_map(|(_, _, steps)| steps) {
         writeln!(out, "  {}", step.what)?;
     }
-    if !request.yes && !agreed(out, terminal, "teardown")? {
+    if !request.yes && !out.agreed(terminal, "teardown")? {
         writeln!(out, "nothing was dropped")?;
-        return Ok(());
+        return out.end();
     }
-    let mut out = Finishing::new(out);
     connection.query(&format!("SELECT pg_catalog.pg_advisory_lock({})", marker::lock_key()))?;
     let now = self::work(&mut connection, request)?;
     let done =

@@ -164,6 +164,8 @@ impl SettingsReader<'_> {
             after_loss: args.after_loss,
             published: args.published,
             yes: args.yes,
+            json: args.json,
+            also_read_by: self.layers.flags.all("also-read-by").to_vec(),
             typed_source: self.typed_source(),
         };
         Ok(Task::Setup(request.into(), backfill.map(Box::new)))
@@ -255,6 +257,7 @@ impl SettingsReader<'_> {
             timeout: self.span("timeout")?,
             partitions: args.partitions,
             dry_run: args.dry_run,
+            json: args.json,
             only_local: self.one_of("origin", &ORIGINS)?,
         })
     }

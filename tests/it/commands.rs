@@ -71,6 +71,8 @@ impl Place {
             after_loss: false,
             published: false,
             yes: false,
+            json: false,
+            also_read_by: Vec::new(),
             typed_source: None,
         }
     }
@@ -87,8 +89,8 @@ impl Place {
         (String::from_utf8(out).unwrap(), outcome)
     }
 
-    fn teardown(&self, publication_too: bool) -> (String, Result<(), CommandError>) {
-        let request = teardown::TeardownRequest {
+    fn teardown_request(&self, publication_too: bool) -> teardown::TeardownRequest {
+        teardown::TeardownRequest {
             source: self.source(),
             publication: self.publication.clone(),
             slot: self.slot.clone(),
@@ -98,7 +100,11 @@ impl Place {
             unmarked: false,
             also_read_by: Vec::new(),
             typed_source: None,
-        };
+        }
+    }
+
+    fn teardown(&self, publication_too: bool) -> (String, Result<(), CommandError>) {
+        let request = self.teardown_request(publication_too);
         let mut out = Vec::new();
         let outcome = teardown::teardown(&request, &mut out, None);
         (String::from_utf8(out).unwrap(), outcome)
@@ -344,6 +350,34 @@ fn setup_and_teardown_finish_their_work_though_nobody_reads_what_they_say() {
     assert_eq!((error.kind.exit_code(), place.slots().as_str()), (1, "1"));
     let again = done(&place.setup());
     assert!(again.starts_with("nothing to do"), "it is marked: {again}");
+    // A question that nobody reads is no yes, whoever answers.
+    let request = teardown::TeardownRequest { yes: false, ..place.teardown_request(true) };
+    let error = teardown::teardown(&request, &mut Closed, Some(&mut "y\n".as_bytes())).unwrap_err();
+    assert_eq!((error.kind.exit_code(), place.slots().as_str()), (1, "1"));
+    let error = teardown::teardown(&place.teardown_request(true), &mut Closed, None).unwrap_err();
+    assert_eq!((error.kind.exit_code(), place.slots().as_str()), (1, "0"));
+    assert_eq!(place.value("SELECT count(*) FROM pg_publication").unwrap(), "0");
+}
+
+#[test]
+fn setup_says_what_is_to_do_and_what_was_done_for_programs() {
+    let place = Place::new();
+    let json = |apply| {
+        let text = done(&setup::SetupRequest { apply, json: true, ..place.setup() });
+        let values = serde_json::Deserializer::from_str(&text).into_iter::<serde_json::Value>();
+        values.collect::<Result<Vec<_>, _>>().unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let [planned] = &json(false)[..] else { panic!("one object") };
+    let steps: Vec<&str> =
+        planned["steps"].as_array().unwrap().iter().map(|step| step["do"].as_str().unwrap()).collect();
+    assert!(steps.contains(&format!("create slot \"{}\"", place.slot).as_str()), "{steps:?}");
+    for step in planned["steps"].as_array().unwrap() {
+        place.run(step["sql"].as_str().unwrap());
+    }
+    let said = json(true);
+    assert!(said[0]["said"].as_str().unwrap().starts_with("nothing to do"), "the SQL was all of it: {said:?}");
+    let last = said.last().unwrap();
+    assert!(last["next"].as_str().unwrap().starts_with("walrelay run"), "{last}");
 }
 
 /// The command was killed between the slot and its marker, or lost its connection there.
@@ -363,6 +397,8 @@ fn a_setup_that_was_ended_goes_on_and_nobody_reads_the_slot_before() {
     place.run(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", place.slot));
     let (code, text) = error(&place);
     assert!(code == Some(2) && text.contains("has begun and not ended"), "{text}");
+    let (text, outcome) = place.status(false);
+    assert!(text.contains("has begun and not ended") && outcome.unwrap_err().kind.exit_code() == 2, "{text}");
     let out = done(&place.setup());
     assert!(out.contains("marked publication") && !out.contains("created slot"), "{out}");
     assert_eq!(place.slots(), "1");
@@ -377,17 +413,7 @@ fn teardown_wants_to_be_told_of_a_slot_that_is_not_walrelays_and_of_other_reader
     place.run(&format!("SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')"));
     let error = place.teardown(true).1.unwrap_err();
     assert!(error.to_string().contains(&format!("slot \"{other}\" may be read with publication")), "{error}");
-    let mut request = teardown::TeardownRequest {
-        source: place.source(),
-        publication: place.publication.clone(),
-        slot: other.clone(),
-        publication_too: false,
-        shards: None,
-        yes: true,
-        unmarked: false,
-        also_read_by: Vec::new(),
-        typed_source: None,
-    };
+    let mut request = teardown::TeardownRequest { slot: other.clone(), ..place.teardown_request(false) };
     let error = teardown::teardown(&request, &mut Vec::new(), None).unwrap_err();
     assert!(error.to_string().contains("is not one that walrelay has set up"), "{error}");
     let options =

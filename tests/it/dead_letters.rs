@@ -223,3 +223,24 @@ fn an_empty_topic_is_empty_a_missing_one_is_named_and_not_created_and_other_kind
     };
     assert!(code == 64 && err.contains("standard output cannot be read"), "{err}");
 }
+
+#[test]
+fn a_replay_publishes_all_though_nobody_reads_what_it_says() {
+    let lane = Lane::with(TABLE, "outbox");
+    let kafka = shared_kafka().unwrap();
+    kafka.create_topic(&lane.topic("dead-letter"), 1, &[]).unwrap();
+    lane.sql("INSERT INTO outbox SELECT n, 'order', 'k', 't', 'p', 'no object' FROM generate_series(1, 5) AS n");
+    let mut relay = lane.relay(&["--on-bad-row=dead-letter"]);
+    let dead = lane.topic("dead-letter");
+    wait_until(LONG, "five dead letters", || Ok(consume::count(&lane.client, &dead)? >= 5)).unwrap();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    let mut command = Command::new(binary());
+    command.args(arguments(&lane, &["--replay"])).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("not all of the output could be written"), "{said}");
+    assert_eq!(counted(&lane.records_now("order")).len(), 5);
+}

@@ -650,11 +650,13 @@ fn a_dry_run_counts_and_an_archive_keeps_every_value() {
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--dry-run"]);
     assert!(code == 0 && text.contains("2 rows are older than 1 h 0 min by created_at"), "{text}");
     assert!(text.ends_with("nothing was deleted\n") && left(&lane).len() == 2, "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--dry-run", "--json"]);
+    assert_eq!((code, text.as_str()), (0, "{\"old\":2,\"table\":\"public.outbox\"}\n"));
     lane.sql("CREATE TABLE short (id text); CREATE TABLE kept (LIKE outbox); ALTER TABLE kept ADD at timestamptz DEFAULT now()");
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "short"]);
     assert!(code == 64 && text.contains("has no column") && left(&lane).len() == 2, "{text}");
-    let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "kept", "--chunk", "1"]);
-    assert!(code == 0 && text.contains("2 rows deleted"), "{text}");
+    let (code, text) = pruned(&lane, &["--older-than", "1h", "--archive-to", "kept", "--chunk", "1", "--json"]);
+    assert_eq!((code, text.as_str()), (0, "{\"deleted\":2,\"left\":0,\"table\":\"public.outbox\"}\n"));
     let kept =
         lane.connect().query_one("SELECT count(*) FROM kept WHERE payload = 'p' AND at IS NOT NULL", &[]).unwrap();
     assert_eq!((kept.get::<_, i64>(0), left(&lane).len()), (2, 0));

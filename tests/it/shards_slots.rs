@@ -56,6 +56,24 @@ fn setup_of_one_slot_refuses_while_its_rows_go_over_to_shards_that_have_its_fail
 }
 
 #[test]
+fn rows_are_not_moved_away_from_a_publication_that_another_reader_may_use() {
+    let shards = Shards::with(OUTBOX);
+    shards.done(&["setup", "--apply", "--table", "outbox"]);
+    let other = format!("{}_other", shards.lane.name);
+    shards.lane.sql(&format!("SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')"));
+    let reshard = ["setup", "--reshard", "2", "--apply"];
+    let (code, said) = shards.refused(&reshard);
+    assert!(code == 2 && said.contains(&format!("slot \"{other}\" may be read with publication")), "{said}");
+    assert!(hint(&said).contains(&format!("--also-read-by {other}")), "{said}");
+    assert_eq!(shards.slots().len(), 2, "no slot was created");
+    let relay = shards.lane.streaming(&[]);
+    shards.done(&[&reshard[..], &["--also-read-by", &other]].concat());
+    drop(relay);
+    shards.lane.drop_slot(&other);
+    assert_eq!(shards.slots(), [shards.slot(0, 2), shards.slot(1, 2)]);
+}
+
+#[test]
 fn a_set_that_is_there_has_its_slots_and_the_tables_that_are_asked_for() {
     let shards = Shards::of("2");
     shards.lane.sql("CREATE TABLE more (LIKE outbox INCLUDING ALL)");

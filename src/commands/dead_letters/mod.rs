@@ -8,11 +8,13 @@
 //!
 //! In: a destination, its dead-letter address, which records. Out: lines on `out`; with `replay` records at their topics.
 //! Invariants: a record is settled only after the destination has acknowledged the one that was published of it; nothing is ever removed
-//! for having failed. So a kill loses nothing, and repeats what was delivered since records were last settled.
+//! for having failed. So a kill loses nothing, and repeats what was delivered since records were last settled. A replay goes on though nobody
+//! reads what it says any more.
 
 mod replay;
 mod shown;
 
+use super::dialogue::Finishing;
 use super::error::CommandError;
 use super::output::counted;
 use crate::sink::dead_letter::said;
@@ -71,7 +73,11 @@ pub fn dead_letters(
     let kept = kept.map_err(CommandError::dead_letters_unreadable)?;
     match request.action {
         Action::List | Action::Show => look(request, kept, out, stop),
-        Action::Replay => Replay::begin(request, kept, &client, out, stop)?.run(),
+        Action::Replay => {
+            let mut out = Finishing::new(out);
+            Replay::begin(request, kept, &client, &mut out, stop)?.run()?;
+            out.end()
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
 use crate::pg::relay_note::{self, RelayNote};
 use crate::pg::slot_sighting::Sighting;
-use crate::pg::{Connection, catalog, server};
+use crate::pg::{Connection, catalog, marker, server};
 use crate::supervise::RunError;
 use std::collections::BTreeMap;
 
@@ -72,6 +72,9 @@ impl Evidence {
         let Some(known) = Known::read(connection, &place.publication, &place.slot, comment)? else {
             if server::publication(connection, &place.publication)?.is_none() {
                 return Err(RunError::no_publication(&place.publication, &place.source.dbname).into());
+            }
+            if marker::is_creating(comment, &place.slot) {
+                return Err(RunError::setup_unfinished(&place.slot, &place.publication).into());
             }
             return Err(missing("its setup marker does not say which tables were empty, or is of another database"));
         };

@@ -37,6 +37,7 @@ use crate::pg::{self, Connection, Purpose, identifier, server};
 use crate::supervise::{ExitKind, RunError};
 use age::Age;
 use evidence::Evidence;
+use serde_json::json;
 use skipped::Skipped;
 use slots::OutboxSlots;
 use std::io::Write;
@@ -84,6 +85,8 @@ pub struct PruneRequest {
     pub partitions: bool,
     /// Only say what would be deleted.
     pub dry_run: bool,
+    /// JSON lines.
+    pub json: bool,
     /// Whether the relay leaves out rows that a subscription applied. `None`: nobody has said so.
     pub only_local: Option<bool>,
 }
@@ -154,7 +157,7 @@ fn once(
         };
         pruned.map_err(|error| error.with_fix(format!("prune {}", table.name), fix()))?;
     }
-    if request.dry_run {
+    if request.dry_run && !request.json {
         writeln!(out, "nothing was deleted")?;
     }
     Ok(())
@@ -259,8 +262,28 @@ impl Round<'_> {
         };
         let changed = if left > 0 { format!(", {} {why}", number(left)) } else { String::new() };
         let took = duration(started.elapsed());
-        writeln!(out, "{}: {} rows deleted{changed} ({took})", table.name, number(deleted))?;
+        let text = format!("{} rows deleted{changed} ({took})", number(deleted));
+        self.say(table, out, &text, json!({ "deleted": deleted, "left": left }))?;
         self.say_skipped(table, out)
+    }
+
+    /// Says something of a table: to people, or to programs.
+    fn say(
+        &self,
+        table: &Table,
+        out: &mut dyn Write,
+        text: &str,
+        mut values: serde_json::Value,
+    ) -> Result<(), CommandError> {
+        if self.request.json {
+            if let Some(values) = values.as_object_mut() {
+                values.insert("table".to_owned(), table.name.to_string().into());
+            }
+            writeln!(out, "{values}")?;
+        } else {
+            writeln!(out, "{}: {text}", table.name)?;
+        }
+        Ok(())
     }
 
     /// The rows that may go.
@@ -275,7 +298,8 @@ impl Round<'_> {
         let sql = format!("SELECT count(*) FROM {} WHERE {condition}", table.rows());
         let count = row_cursor::counted(&mut self.connection, &sql)?;
         let age = duration(self.request.older_than);
-        writeln!(out, "{}: {} rows are older than {age} by {}", table.name, number(count), table.age.name())?;
+        let text = format!("{} rows are older than {age} by {}", number(count), table.age.name());
+        self.say(table, out, &text, json!({ "old": count }))?;
         self.say_skipped(table, out)
     }
 
@@ -286,13 +310,12 @@ impl Round<'_> {
         let sql = format!("SELECT count(*) FROM {} WHERE {older} AND {skipped}", table.rows());
         let count = row_cursor::counted(&mut self.connection, &sql)?;
         if count > 0 {
-            writeln!(
-                out,
-                "{}: {} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {}",
-                table.name,
-                number(count),
-                self.skipped.forget()
-            )?;
+            let forget = self.skipped.forget();
+            let text = format!(
+                "{} rows that the relay skipped stay: they are in no topic. Once they are, or are not needed, as the relay's role: {forget}",
+                number(count)
+            );
+            self.say(table, out, &text, json!({ "skipped": count, "forget": forget }))?;
         }
         Ok(())
     }

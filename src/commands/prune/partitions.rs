@@ -20,6 +20,7 @@ use super::table::Table;
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::pg::{self, Connection, Purpose, sqlstate};
+use serde_json::json;
 use std::io::Write;
 use std::time::Duration;
 
@@ -49,13 +50,14 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     round.evidence.iter().try_for_each(|known| known.covers(table, Some(&oids)))?;
     if round.request.dry_run {
         for Old { name, .. } in &old {
-            writeln!(out, "{}: partition {name} is older than {age} by {key}", table.name)?;
+            let text = format!("partition {name} is older than {age} by {key}");
+            round.say(table, out, &text, json!({ "partition": name, "result": "is old" }))?;
         }
         return Ok(());
     }
     if old.is_empty() {
-        writeln!(out, "{}: no partition is older than {age} by {key}", table.name)?;
-        return Ok(());
+        let text = format!("no partition is older than {age} by {key}");
+        return round.say(table, out, &text, json!({ "partition": null }));
     }
     // The relay may be far behind: that is waited for without a lock.
     round.confirmed(table, Some(&oids))?;
@@ -63,7 +65,8 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     let mut locker = Connection::open(&round.request.place.source, Purpose::Control)?;
     for partition in &old {
         let outcome = drop_partition(round, table, partition, &mut locker)?;
-        writeln!(out, "{}: {outcome} partition {}", table.name, partition.name)?;
+        let text = format!("{outcome} partition {}", partition.name);
+        round.say(table, out, &text, json!({ "partition": partition.name, "result": outcome }))?;
     }
     Ok(())
 }

@@ -72,6 +72,8 @@ impl RunRequest {
             after_loss: false,
             published: false,
             yes: false,
+            json: false,
+            also_read_by: Vec::new(),
             typed_source: None,
         }
     }

@@ -39,6 +39,7 @@ use crate::pg::{self, Connection, Purpose, catalog, leaves, literal, server};
 use crate::remedy::Command;
 use crate::supervise::RunError;
 use plan::{Plan, PublicationFacts, SetupFacts, Step, StepKind, TableFacts, plan};
+use serde_json::json;
 pub use shards::Shards;
 pub(super) use slot::make_temporary;
 use std::collections::BTreeMap;
@@ -84,6 +85,10 @@ pub struct SetupRequest {
     pub published: bool,
     /// Do not ask.
     pub yes: bool,
+    /// JSON.
+    pub json: bool,
+    /// For a move to shards: slots that may be read with an old publication, too.
+    pub also_read_by: Vec<String>,
     /// The connection string as it was typed as a flag, without secrets ([`shown_source`](crate::setting_text::shown_source)): the next
     /// command repeats it. `None` when it came from elsewhere.
     pub typed_source: Option<String>,
@@ -124,13 +129,14 @@ pub fn setup(
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     if !request.apply {
         let script = if let Some(shards) = &request.shards {
-            shards::script(&mut connection, request, shards)?
+            let script = shards::script(&mut connection, request, shards)?;
+            if request.json { format!("{:#}\n", json!({ "script": script })) } else { script }
         } else {
             is_for_one_slot(&mut connection, request)?;
             let facts = look(&mut connection, request)?;
             let plan = plan(request, &facts)?;
             let rows = rows_before(&mut connection, request, &facts, &plan)?;
-            plan::script(request, &facts, &plan, &rows)
+            if request.json { plan::json(request, &plan, &rows) } else { plan::script(request, &facts, &plan, &rows) }
         };
         out.write_all(script.as_bytes())?;
         return Ok(None);
@@ -141,7 +147,9 @@ pub fn setup(
     }
     let mut out = Finishing::new(out);
     let mut voice = Voice {
-        say: &mut |line| writeln!(out, "{line}"),
+        say: &mut |line| {
+            if request.json { writeln!(out, "{}", json!({ "said": line })) } else { writeln!(out, "{line}") }
+        },
         wait: &mut |line| {
             // Nothing hangs on it, and there is nobody else to tell.
             drop(writeln!(notes, "{line}"));
@@ -156,7 +164,11 @@ pub fn setup(
     }
     is_for_one_slot(&mut connection, request)?;
     let held = apply(connection, request, &mut voice)?;
-    writeln!(out, "next: {}", request.next())?;
+    if request.json {
+        writeln!(out, "{}", json!({ "next": request.next() }))?;
+    } else {
+        writeln!(out, "next: {}", request.next())?;
+    }
     out.end()?;
     Ok(held)
 }

@@ -7,7 +7,7 @@
 //! well.
 
 use super::{SetupRequest, Voice, begin};
-use crate::commands::dialogue::{Finishing, agreed};
+use crate::commands::dialogue::Finishing;
 use crate::commands::error::CommandError;
 use crate::commands::outbox_place::OutboxPlace;
 use crate::commands::output::counted;
@@ -17,6 +17,7 @@ use crate::pg::marker::{self, TableStatement};
 use crate::pg::shape::shape;
 use crate::pg::{Connection, catalog, leaf_notes, relay_note};
 use crate::remedy::Command;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::time::Duration;
@@ -51,19 +52,23 @@ pub(super) fn record(
     for place in &places {
         statement(&mut connection, place, &tables)?;
     }
+    let mut out = Finishing::new(out);
     for (name, oid) in &tables {
         let rows = count(&mut connection, &places, name, *oid)?;
-        writeln!(
-            out,
-            "{name}: {} of which it is not known that they are published; walrelay prune will delete them by their age",
-            counted(rows, "row")
-        )?;
+        let line = if request.json {
+            json!({ "table": name.to_string(), "not_known": rows }).to_string()
+        } else {
+            format!(
+                "{name}: {} of which it is not known that they are published; walrelay prune will delete them by their age",
+                counted(rows, "row")
+            )
+        };
+        writeln!(out, "{line}")?;
     }
-    if !request.yes && !agreed(out, terminal, "setup --published")? {
+    if !request.yes && !out.agreed(terminal, "setup --published")? {
         writeln!(out, "nothing was recorded")?;
-        return Ok(());
+        return out.end();
     }
-    let mut out = Finishing::new(out);
     let mut voice = Voice { say: &mut |_| Ok(()), wait: &mut |_| {}, stop: &|| false };
     let mut connection = begin(connection, &mut voice)?;
     connection.query("BEGIN")?;
@@ -79,7 +84,11 @@ pub(super) fn record(
     }
     connection.query("COMMIT")?;
     let names: Vec<String> = tables.iter().map(|(name, _)| name.to_string()).collect();
-    writeln!(out, "recorded: all rows of {} are published", names.join(", "))?;
+    if request.json {
+        writeln!(out, "{}", json!({ "published": names }))?;
+    } else {
+        writeln!(out, "recorded: all rows of {} are published", names.join(", "))?;
+    }
     out.end()
 }
 

@@ -103,6 +103,9 @@ fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Seen, pg
     let reader = catalog::session(connection, pid)?;
     let sighting = slot_sighting::sight(connection, &request.slot)?;
     let outcome = match &slot {
+        _ if marker::is_creating(comment, &request.slot) => {
+            Err(RunError::setup_unfinished(&request.slot, &request.publication))
+        }
         None => Err(RunError::no_slot(&request.slot, marker::is_set(comment, &request.slot))),
         Some(slot) => check_slot(&request.slot, &request.source.dbname, slot).and_then(|_| {
             let now = sighting.as_ref();

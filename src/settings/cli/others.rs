@@ -51,6 +51,11 @@ pub(crate) struct SetupArgs {
     #[arg(long, requires = "apply")]
     pub(crate) backfill: bool,
 
+    /// Print JSON: with --apply a line for each step, else one object with `steps` (do, sql, about), `notes`, `next`, or the `script` of
+    /// shards
+    #[arg(long, conflicts_with = "backfill")]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     shards: SetupShardsArgs,
 
@@ -264,6 +269,11 @@ pub(crate) struct PruneArgs {
     /// Detach and drop partitions that are old as a whole, once they are delivered
     #[arg(long)]
     pub(crate) partitions: bool,
+
+    /// Print JSON lines: for each table its rows that were `deleted` and those that were `left`, or are `old`; rows that the relay
+    /// `skipped`; for each partition the `result`
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     source: SourceArgs,

@@ -15,6 +15,10 @@ pub(crate) struct SetupShardsArgs {
     #[arg(long, value_name = "N", conflicts_with_all = ["backfill", "create_table", "role"])]
     reshard: Option<String>,
 
+    /// With --reshard, a slot that may be read with an old publication as well; repeatable
+    #[arg(long, value_name = "SLOT", requires = "reshard")]
+    also_read_by: Vec<String>,
+
     /// Column of the key that is hashed, as for run; empty for records without keys [default: aggregateid, aggregate_id]
     #[arg(long, value_name = "COLUMN")]
     key_column: Option<String>,

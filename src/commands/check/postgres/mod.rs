@@ -257,6 +257,9 @@ fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
 fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     let name = &config.slot;
     let refused = |error| vec![as_run("slot", facts, error)];
+    if marker::is_creating(facts.comment(), name) {
+        return refused(RunError::setup_unfinished(name, &config.publication));
+    }
     let Some(found) = &facts.slot else {
         return refused(RunError::no_slot(name, marker::is_set(facts.comment(), name)));
     };

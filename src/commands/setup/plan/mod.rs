@@ -14,6 +14,7 @@ use crate::pg::slot_sighting::{self, Agreement, Sighting};
 use crate::pg::{self, catalog, identifier, leaves, literal};
 use crate::remedy::{Command, Remedy};
 use crate::supervise::{RunError, check_slot};
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// The file with the outbox table, which users read as well.
@@ -578,6 +579,14 @@ pub(super) fn script(request: &SetupRequest, facts: &SetupFacts, plan: &Plan, ro
     }
     text.push_str(&comment_lines(&format!("next: {}", request.next())));
     text
+}
+
+/// The plan for programs.
+pub(super) fn json(request: &SetupRequest, plan: &Plan, rows: &[String]) -> String {
+    let step = |step: &Step| json!({ "do": step.to_do(), "sql": step.sql, "about": step.comment });
+    let steps: Vec<serde_json::Value> = plan.steps.iter().map(step).collect();
+    let notes: Vec<&String> = rows.iter().chain(&plan.warnings).collect();
+    format!("{:#}\n", json!({ "steps": steps, "notes": notes, "next": request.next() }))
 }
 
 /// The command with the flags that only `setup` has.

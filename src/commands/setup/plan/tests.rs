@@ -26,6 +26,8 @@ fn request(tables: &[&str]) -> SetupRequest {
         after_loss: false,
         published: false,
         yes: false,
+        json: false,
+        also_read_by: Vec::new(),
         typed_source: None,
     }
 }

@@ -41,6 +41,7 @@ mod sql;
 
 use super::{SetupRequest, Voice, Wait};
 use crate::commands::error::CommandError;
+use crate::commands::other_readers;
 use crate::commands::output::bytes;
 use crate::commands::shards::Member;
 use crate::lsn::Lsn;
@@ -97,12 +98,21 @@ pub(super) fn set_up(
     if plan.target.is_done() {
         (voice.say)(&format!("nothing to do: {} are there", plan.target.shown()))?;
     } else {
+        has_no_other_reader(connection, request, &plan)?;
         Move { connection, request, plan: &plan, voice }.carry_out()?;
     }
     for (shard, _) in plan.target.shards() {
         (voice.say)(&format!("next: {}", sql::run_command(request, shard)))?;
     }
     Ok(())
+}
+
+/// Checks that nobody else reads the old publications, which have no new rows after the cut.
+fn has_no_other_reader(connection: &mut Connection, request: &SetupRequest, plan: &Plan) -> Result<(), CommandError> {
+    let own = plan.old().iter().chain(&plan.target.members).map(|member| member.slot.clone());
+    let known: Vec<String> = own.chain(request.also_read_by.iter().cloned()).collect();
+    let old = plan.old().iter().filter(|member| member.exists);
+    old.into_iter().try_for_each(|member| other_readers::refuse(connection, &member.publication, &member.slot, &known))
 }
 
 /// A plan that is being carried out.
