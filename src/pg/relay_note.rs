@@ -31,6 +31,9 @@ pub(crate) struct RelayNote {
     pub(crate) reads: BTreeMap<String, Lsn>,
     /// The id's column of each table (`schema.table`), with the position since which it is that one.
     pub(crate) ids: BTreeMap<String, (String, Lsn)>,
+    /// Whether it leaves out rows that a subscription applied.
+    #[serde(default)]
+    pub(crate) only_local: bool,
 }
 
 /// What a relay reads now.
@@ -40,6 +43,8 @@ pub(crate) struct Reading {
     pub(crate) tables: Vec<(String, String)>,
     /// The id's column of each table (`schema.table`).
     pub(crate) ids: BTreeMap<String, String>,
+    /// Whether rows are left out that a subscription applied.
+    pub(crate) only_local: bool,
 }
 
 impl RelayNote {
@@ -53,6 +58,8 @@ impl RelayNote {
     /// The note that follows `former`, for a relay that reads the slot from `position` on. `unread`: nobody has read the slot before.
     fn next(former: Option<&Self>, token: &str, now: &Self, position: Lsn, unread: bool) -> Self {
         let new = if former.is_none() && unread { Lsn::ZERO } else { position };
+        // What a relay has left out is in no topic, though it reads the table.
+        let former = former.filter(|former| now.only_local || !former.only_local);
         let all = former.and_then(|former| former.reads.get(ALL)).copied();
         let since = |table: &String| former.and_then(|former| former.reads.get(table).copied()).or(all).unwrap_or(new);
         let since_id = |table: &String, column: &String| {
@@ -68,12 +75,14 @@ impl RelayNote {
             at: now.at,
             reads: now.reads.keys().map(|table| (table.clone(), since(table))).collect(),
             ids: now.ids.iter().map(|(table, (id, _))| (table.clone(), (id.clone(), since_id(table, id)))).collect(),
+            only_local: now.only_local,
         }
     }
 
     /// Whether it says the same as another one.
     fn says_same(&self, other: &Self) -> bool {
-        self.token == other.token && self.reads == other.reads && self.ids == other.ids
+        let of = |note: &Self| (note.token.clone(), note.reads.clone(), note.ids.clone(), note.only_local);
+        of(self) == of(other)
     }
 }
 
@@ -129,6 +138,7 @@ pub(crate) fn keep(
         token: String::new(),
         reads: reads.into_iter().map(|table| (table, Lsn::ZERO)).collect(),
         ids: reading.ids.iter().map(|(table, id)| (table.clone(), (id.clone(), Lsn::ZERO))).collect(),
+        only_local: reading.only_local,
     };
     let before = former.as_ref().map(|(note, _)| note).filter(|_| !accepted);
     let mut note = RelayNote::next(before, &token, &now, position, position <= listed && !accepted);
@@ -196,6 +206,15 @@ mod tests {
         check(Some(&reads(&[("1", 7)])), &reads(&[("1", 0), ("2", 0)]), false, &reads(&[("1", 7), ("2", 500)]));
         check(Some(&reads(&[("*", 7)])), &reads(&[("1", 0)]), false, &reads(&[("1", 7)]));
         check(Some(&reads(&[("1", 7)])), &reads(&[("*", 0)]), false, &reads(&[("*", 500)]));
+    }
+
+    #[test]
+    fn rows_that_a_relay_has_left_out_are_read_since_none_is() {
+        let local = |note: RelayNote| RelayNote { only_local: true, ..note };
+        let (before, now) = (reads(&[("1", 7)]), reads(&[("1", 0)]));
+        check(Some(&before), &local(now.clone()), false, &local(before.clone()));
+        check(Some(&local(before.clone())), &local(now.clone()), false, &local(before.clone()));
+        check(Some(&local(before)), &now, false, &reads(&[("1", 500)]));
     }
 
     #[test]

@@ -258,7 +258,6 @@ impl SettingsReader<'_> {
             partitions: args.partitions,
             dry_run: args.dry_run,
             json: args.json,
-            only_local: self.one_of("origin", &ORIGINS)?,
         })
     }
 

@@ -475,7 +475,11 @@ fn reading(target: &StreamTarget, listed: &[PublishedTable], outbox: &mut Outbox
     let named = target.tables.iter().map(|table| (table.schema.clone(), table.name.clone()));
     let captured = listed.iter().map(|table| &table.relation);
     let captured = captured.filter(|relation| !target.patterns.is_empty() && target.patterns.capture(relation));
-    Reading { tables: named.chain(captured.map(crate::pgoutput::Relation::full_name)).collect(), ids }
+    Reading {
+        tables: named.chain(captured.map(crate::pgoutput::Relation::full_name)).collect(),
+        ids,
+        only_local: target.only_local,
+    }
 }
 
 /// Whether the slot is missing or refused because a standby answers. Before its promotion, a standby has no such slot, or has an

@@ -36,6 +36,7 @@ pub(super) enum Why {
     Filtered,
     Unknown,
     NotRead,
+    OnlyLocal,
     /// A record is from before the relay has read the table.
     ReadLater,
 }
@@ -52,8 +53,11 @@ impl Why {
                 "nothing says that all of its rows are published: it had rows when the slot was set up, or when it was added, attached, moved or rewritten later"
             }
             Self::NotRead => "its relay does not read it, as far as the relay has noted",
+            Self::OnlyLocal => {
+                "its relay leaves out rows that a subscription applied (--origin local), and nothing tells them from others"
+            }
             Self::ReadLater => {
-                "its relay has not read it all the time, or with another id column: rows from before may be in no topic"
+                "its relay has not read it all the time, or with another id column or origin: rows from before may be in no topic"
             }
         }
     }
@@ -130,6 +134,9 @@ impl Evidence {
         if leaf.is_filtered && table.shared.is_none() {
             return Some(Why::Filtered);
         }
+        if self.relay.only_local {
+            return Some(Why::OnlyLocal);
+        }
         let Some(known) = self.known.since(leaf, &self.all) else { return Some(Why::Unknown) };
         let Some(read) = self.relay.since(&leaf.chain) else { return Some(Why::NotRead) };
         let root = leaf.chain.last().and_then(|root| self.all.get(root)).map(Leaf::shown);
@@ -141,7 +148,9 @@ impl Evidence {
         let whole = leaf.oid == table.shape.oid;
         let text = if whole { why.text().to_owned() } else { format!("partition {}: {}", leaf.shown(), why.text()) };
         match why {
-            Why::NotSent | Why::Filtered => CommandError::not_proven(&table.name, &text, &self.place.publication),
+            Why::NotSent | Why::Filtered | Why::OnlyLocal => {
+                CommandError::not_proven(&table.name, &text, &self.place.publication)
+            }
             Why::NotRead => CommandError::not_read(&table.name, &text, self.place.run_command()),
             Why::Unknown | Why::ReadLater => {
                 let condition = if whole { "true".to_owned() } else { format!("tableoid = {}", leaf.oid) };

@@ -87,8 +87,6 @@ pub struct PruneRequest {
     pub dry_run: bool,
     /// JSON lines.
     pub json: bool,
-    /// Whether the relay leaves out rows that a subscription applied. `None`: nobody has said so.
-    pub only_local: Option<bool>,
 }
 
 /// Deletes. `notes`: what is waited for. `stop`: ends it between two chunks.
@@ -187,19 +185,6 @@ fn tables(
         let id = table::id_column(&shape, &name, noted.as_deref())?;
         if let Some(key) = shape.referenced_by.iter().find(|key| key.contains("(ON DELETE ")) {
             return Err(CommandError::cascades(&name, key));
-        }
-        let refused = |why: &str| Err(CommandError::not_proven(&name, why, &place.publication));
-        if request.only_local == Some(true) {
-            return refused(
-                "with --origin local, the relay does not publish rows that a subscription applied, and nothing tells them from others",
-            );
-        }
-        if request.only_local.is_none()
-            && let Some(subscription) = table::subscription(connection, shape.oid)?
-        {
-            return refused(&format!(
-                "subscription {subscription} writes it, and a relay with --origin local does not publish rows that it applied: --origin any says that the relay publishes them"
-            ));
         }
         let shared = slots.shared(connection, shape.oid)?;
         let age = Age::find(request.age_column.as_deref(), &name, &shape, tracks)?;

@@ -8,7 +8,7 @@ use crate::commands::error::CommandError;
 use crate::commands::outbox_place::{OutboxPlace, publishing_again};
 use crate::outbox::{Role, TableName};
 use crate::pg::shape::Shape;
-use crate::pg::{self, Connection, server};
+use crate::pg::{Connection, server};
 use crate::pgoutput::PublishedTable;
 use crate::supervise::RunError;
 
@@ -60,14 +60,6 @@ pub(super) fn roots(published: &[PublishedTable]) -> Vec<TableName> {
         }
     }
     names
-}
-
-/// A subscription that writes a table or one of its partitions.
-pub(super) fn subscription(connection: &mut Connection, table: u32) -> Result<Option<String>, pg::Error> {
-    connection.value(&format!(
-        "SELECT s.subname FROM pg_catalog.pg_subscription_rel AS m JOIN pg_catalog.pg_subscription AS s ON s.oid = m.srsubid
-          WHERE m.srrelid IN (SELECT {table} UNION SELECT relid FROM pg_catalog.pg_partition_tree({table})) LIMIT 1"
-    ))
 }
 
 /// Finds the column of the id. `noted`: the one that the relay reads, if it has noted one.

@@ -283,11 +283,6 @@ pub(crate) struct PruneArgs {
     #[arg(short, long, value_name = "TABLE", help_heading = "Postgres")]
     table: Vec<String>,
 
-    /// As the relay has it: with local, nothing proves that rows that a subscription applied were published; any says that
-    /// the relay publishes them [default: none]
-    #[arg(long, value_name = "WHICH", help_heading = "Postgres")]
-    origin: Option<String>,
-
     #[command(flatten)]
     common: CommonArgs,
 }
