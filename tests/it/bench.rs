@@ -79,6 +79,35 @@ fn a_measurement_tells_how_far_the_brokers_are() {
 }
 
 #[test]
+fn no_slot_stays_when_a_measurement_is_stopped_before_it_has_one_or_killed() {
+    let lane = Lane::empty();
+    let slots = |condition: &str| {
+        let sql =
+            format!("SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND {condition}");
+        lane.connect().query_one(&sql, &[]).unwrap().get::<_, i64>(0)
+    };
+    let start = || {
+        let mut command = bench(&lane);
+        command.args(["--sink", "null", "--rows", "1000", "--rate", "10", "--seconds", "600"]);
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    };
+    let mut writer = lane.connect();
+    writer.batch_execute("BEGIN; CREATE TABLE t ()").unwrap();
+    let mut child = start();
+    wait_until(LONG, "the slot to wait for the transaction", || Ok(slots("confirmed_flush_lsn IS NULL") == 1)).unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    wait_until(LONG, "the measurement to end", || Ok(child.try_wait()?.is_some())).unwrap();
+    assert_eq!((child.wait().unwrap().code(), left(&lane)), (Some(1), 0));
+    writer.batch_execute("ROLLBACK").unwrap();
+    let mut child = start();
+    wait_until(LONG, "the slot to be read", || Ok(slots("active AND confirmed_flush_lsn IS NOT NULL") == 1)).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until(LONG, "the slot to go", || Ok(slots("true") == 0)).unwrap();
+}
+
+#[test]
 #[ignore = "slow"]
 fn a_measurement_that_is_interrupted_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -139,10 +139,11 @@ impl<'a> Bench<'a> {
         }
         let distance =
             Distance { postgres: postgres_round_trip(&mut connection)?, destination: self.scratch.round_trip() };
-        self.scratch.make(request.payload_type.column())?;
+        let stop = self.stop;
+        let slot = self.scratch.make(request.payload_type.column(), &|| stop.load(Ordering::Relaxed))?;
         self.go_on()?;
         let fill_seconds = self.fill(&mut connection)?;
-        let running = Running::start(request, self.scratch.name(), &self.scratch.topic_name())?;
+        let running = Running::start(request, self.scratch.name(), &self.scratch.topic_name(), slot)?;
         let measured = self.drain_and_steady(&running, &mut connection);
         let (stopped, peak_kib) = (running.stop(), relay::peak_kib());
         let (drain, steady) = measured?;

@@ -3,6 +3,7 @@
 use super::BenchRequest;
 use super::stopwatch::{Acknowledged, Stopwatch};
 use crate::commands::error::CommandError;
+use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Mapping, Outbox, TablePatterns};
 use crate::pg::{Connection, Purpose, literal};
@@ -11,7 +12,7 @@ use crate::route::TopicSetting;
 use crate::sink::Sink;
 use crate::sink::destination::Delivery;
 use crate::sink::null::NullSink;
-use crate::supervise::{PgServer, RunError, StreamTarget, Supervisor};
+use crate::supervise::{NotAcquired, PgServer, RunError, StreamTarget, Supervisor};
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -87,8 +88,13 @@ struct Looks {
 }
 
 impl Running {
-    /// Starts it.
-    pub(super) fn start(request: &BenchRequest, name: &str, topic: &str) -> Result<Self, CommandError> {
+    /// Starts it. `slot`: the connection with the temporary slot, and the position from which it reads.
+    pub(super) fn start(
+        request: &BenchRequest,
+        name: &str,
+        topic: &str,
+        slot: (Connection, Lsn),
+    ) -> Result<Self, CommandError> {
         let sink: Box<dyn Sink + Send> = match &request.destination {
             Some(destination) => destination.open(&format!("walrelay/{name}"), Delivery::AtLeastOnce)?,
             None => Box::new(NullSink::default()),
@@ -110,17 +116,22 @@ impl Running {
             messages: false,
             only_local: false,
             max_row: request.limits.max_row,
-            temporary_slot: None,
+            temporary_slot: Some(name.to_owned()),
             accept_slot_at: None,
         };
         let limits = request.limits.of_relay();
         let sink = Stopwatch::new(sink, Arc::clone(&acknowledged));
         let relay = Relay::new(outbox, sink, SystemClock, Arc::clone(&metrics), Arc::clone(&stop), limits);
         let shown = Arc::clone(&metrics);
+        let mut slot = Some(slot);
+        let take_slot = Box::new(move |_: Connection, name: &str| {
+            slot.take().ok_or_else(|| NotAcquired::Failed(RunError::temporary_slot_gone(name)))
+        });
+        let postgres = PgServer::new(target).with_make_slot(take_slot);
         let begun = Moment { at: Instant::now(), rows: 0, bytes: 0, cpu: cpu_seconds("self"), walsender_cpu: None };
         let thread = thread::Builder::new()
             .name("relay".to_owned())
-            .spawn(move || Supervisor::new(PgServer::new(target), relay, shown).run());
+            .spawn(move || Supervisor::new(postgres, relay, shown).run());
         let thread = thread.map_err(|error| CommandError::not_begun("start the relay's thread", error))?;
         let max_in_flight = request.limits.max_in_flight as u64;
         let overhead_bytes = request.destination.as_ref().map_or(0, |to| to.kind().record_overhead_bytes);

@@ -1,20 +1,16 @@
-//! The objects that a measurement makes and removes: a schema with an outbox table, a publication, a slot, a topic.
+//! The objects that a measurement makes and removes: a schema with an outbox table, a publication, a topic. And a temporary slot, which ends
+//! with its connection: however the measurement ends, no slot stays and keeps WAL.
 //!
 //! All have one name, with a part that nobody else has. Nothing that is there already is taken over: making fails then.
 //! Only what was made here is removed.
 
 use crate::commands::error::CommandError;
+use crate::commands::setup;
+use crate::lsn::Lsn;
 use crate::pg::source::Source;
-use crate::pg::{Connection, Error, Purpose, identifier, literal};
+use crate::pg::{Connection, Error, Purpose, identifier};
 use crate::sink::destination::{self, Destination, ScratchError};
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// A slot is made once the transactions that run have ended.
-const SLOT_WITHIN: Duration = Duration::from_mins(1);
-
-/// The server notices within this time that a slot's reader has gone.
-const RELEASED_WITHIN: Duration = Duration::from_secs(15);
+use std::time::Duration;
 
 /// The name's first part.
 pub const PREFIX: &str = "walrelay_bench";
@@ -25,7 +21,6 @@ pub(super) struct Scratch {
     source: Source,
     schema: bool,
     publication: bool,
-    slot: bool,
     topic: Option<Box<dyn destination::Scratch>>,
 }
 
@@ -33,7 +28,7 @@ impl Scratch {
     /// Nothing yet. `unique` tells this measurement from others.
     pub(super) fn new(source: &Source, unique: &str) -> Self {
         let name = format!("{PREFIX}_{unique}");
-        Self { name, source: source.clone(), schema: false, publication: false, slot: false, topic: None }
+        Self { name, source: source.clone(), schema: false, publication: false, topic: None }
     }
 
     /// Of schema, publication and slot, and of the topic but for the dots there.
@@ -46,8 +41,9 @@ impl Scratch {
         format!("{}.events", self.name.replace('_', "-"))
     }
 
-    /// Makes what Postgres needs. `payload`: the column's type.
-    pub(super) fn make(&mut self, payload: &str) -> Result<(), CommandError> {
+    /// Makes what Postgres needs. `payload`: the column's type. Returns the connection with the slot, and the position from which it reads. A
+    /// slot is made once the transactions that run have ended: `stop` ends the wait.
+    pub(super) fn make(&mut self, payload: &str, stop: &dyn Fn() -> bool) -> Result<(Connection, Lsn), CommandError> {
         let mut connection = Connection::open(&self.source, Purpose::Control)?;
         let name = identifier(&self.name);
         let fix = "run it as a role that may create a schema in this database and has REPLICATION";
@@ -65,10 +61,10 @@ impl Scratch {
         let publication = format!("CREATE PUBLICATION {name} FOR TABLE {name}.outbox WITH (publish = 'insert')");
         connection.query(&publication).map_err(refused("create a publication"))?;
         self.publication = true;
-        let slot = format!("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput')", literal(&self.name));
-        connection.query_within(&slot, SLOT_WITHIN).map_err(refused("create a slot"))?;
-        self.slot = true;
-        Ok(())
+        let reader = Connection::open(&self.source, Purpose::Replication).map_err(CommandError::from);
+        let mut wait = |line: &str| tracing::warn!("{line}");
+        let made = reader.and_then(|reader| setup::make_temporary(reader, &self.source, &self.name, &mut wait, stop));
+        made.map_err(|error| error.with_fix("create a slot".to_owned(), fix))
     }
 
     /// Makes the topic.
@@ -96,7 +92,7 @@ impl Scratch {
         match Connection::open(&self.source, Purpose::Control) {
             Err(_) => left.extend(statements),
             Ok(mut connection) => {
-                left.extend(statements.into_iter().filter(|statement| !executed(&mut connection, statement)));
+                left.extend(statements.into_iter().filter(|statement| connection.query(statement).is_err()));
             }
         }
         left
@@ -105,25 +101,10 @@ impl Scratch {
     fn statements(&self) -> Vec<String> {
         let name = identifier(&self.name);
         let all = [
-            (self.slot, format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(&self.name))),
             (self.publication, format!("DROP PUBLICATION {name}")),
             (self.schema, format!("DROP SCHEMA {name} CASCADE")),
         ];
         all.into_iter().filter(|(made, _)| *made).map(|(_, statement)| statement).collect()
-    }
-}
-
-/// A slot is in use until the server has seen its reader's end.
-fn executed(connection: &mut Connection, statement: &str) -> bool {
-    let deadline = Instant::now() + RELEASED_WITHIN;
-    loop {
-        match connection.query(statement) {
-            Ok(_) => return true,
-            Err(error) if error.code() == Some("55006") && Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(100));
-            }
-            Err(_) => return false,
-        }
     }
 }
 
@@ -139,7 +120,7 @@ mod tests {
         assert!(scratch.statements().is_empty());
         scratch.schema = true;
         assert_eq!(scratch.statements(), ["DROP SCHEMA \"walrelay_bench_ab\" CASCADE"]);
-        scratch.slot = true;
+        scratch.publication = true;
         assert_eq!(scratch.statements().len(), 2);
         assert_eq!(scratch.topic_name(), "walrelay-bench-ab.events");
     }

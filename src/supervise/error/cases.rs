@@ -215,6 +215,12 @@ impl RunError {
         Self::ended(Operator, RunCause::NoSlot { slot: slot.to_owned(), was_there }, remedy)
     }
 
+    /// The connection is gone, and with it the temporary slot.
+    pub(crate) fn temporary_slot_gone(slot: &str) -> Self {
+        let text = format!("the connection with the temporary slot \"{slot}\" was lost, and the slot with it");
+        Self::ended(Restart, text, "run the same command again")
+    }
+
     /// The setup that creates the slot was ended before the slot was marked.
     pub(crate) fn setup_unfinished(slot: &str, publication: &str) -> Self {
         let text = format!("the setup of slot \"{slot}\" has begun and not ended: the slot is not marked yet");
