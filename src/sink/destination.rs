@@ -195,6 +195,23 @@ pub trait Destination: fmt::Debug + Send + Sync {
     fn reader(&self, _client: &str) -> Result<Box<dyn RecordReader>, NoReader> {
         Err(NoReader::Unsupported { kind: self.kind() })
     }
+
+    /// How records that are read differ from those that were written.
+    fn reads_back(&self) -> ReadBack {
+        ReadBack::Same
+    }
+}
+
+/// How records that are read differ from those that were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadBack {
+    /// They do not.
+    Same,
+    /// Headers that are null are left out. Only headers of one name have an order. `null_value_is_empty`: a null value comes back empty.
+    Unordered {
+        /// A null value comes back empty.
+        null_value_is_empty: bool,
+    },
 }
 
 /// The form of CloudEvents' attributes in headers, by the binding of the protocol.

@@ -27,14 +27,48 @@ pub struct ReadRecord<'a> {
 
 /// Reads the records of a destination.
 pub trait RecordReader: Send {
-    /// The present ends of `topics`, and of all topics whose names begin with `prefix`. Topics that do not exist are left out. Records of
+    /// Whether [`RecordReader::ends`] knows topics by their prefix.
+    fn lists_topics(&self) -> bool {
+        true
+    }
+
+    /// Marks the present: for each topic whose name begins with `prefix`, and for `topics`, [`RecordReader::start_at`] gives the offsets that
+    /// come next.
+    ///
+    /// # Errors
+    /// The destination does not answer, or refuses.
+    fn mark(&mut self, prefix: &str, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        self.ends(Some(prefix), topics)
+    }
+
+    /// The offsets of a topic that came next at a mark. `None`: the topic did not exist.
+    ///
+    /// # Errors
+    /// As [`RecordReader::mark`].
+    fn start_at(&mut self, mark: &TopicOffsets, topic: &str) -> Result<Option<Vec<Option<i64>>>, Failure> {
+        Ok(mark.get(topic).cloned())
+    }
+
+    /// The present ends of `topics`, and, if the destination lists topics, of all whose names begin with `prefix`. Topics that do not exist are left out. Records of
     /// open transactions lie before the end.
     ///
     /// # Errors
     /// The destination does not answer, or refuses.
     fn ends(&mut self, prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure>;
 
-    /// Reads this topic, too, from these offsets on. A partition without an offset is read from its first record.
+    /// The first offset that is still there, of each partition of `topics`. Records in front of it were deleted.
+    ///
+    /// # Errors
+    /// As [`RecordReader::ends`].
+    fn starts(&mut self, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure>;
+
+    /// The offset of the first record of `millis` (since 1970) or later, of each partition of `topics`. Without such a record: the end.
+    ///
+    /// # Errors
+    /// As [`RecordReader::ends`].
+    fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure>;
+
+    /// Reads this topic, about which the reader was asked before, too, from these offsets on. A partition without an offset is read from its first record.
     fn follow(&mut self, topic: &str, from: &[Option<i64>]);
 
     /// Calls `each` with records that have come. Waits up to `wait` for the first one. Returns how many there were.

@@ -151,7 +151,7 @@ impl TopicReader {
         Ok(found)
     }
 
-    /// The offsets of these partitions at `offset`, which is a beginning or an end.
+    /// The offsets of these partitions at `offset`, which is a beginning, an end, or a time in milliseconds since 1970.
     fn offsets(&self, partitions: &BTreeMap<String, Vec<bool>>, offset: Offset) -> Result<TopicOffsets, Failure> {
         let mut asked = TopicPartitionList::new();
         for (topic, led) in partitions {
@@ -277,6 +277,26 @@ impl RecordReader for TopicReader {
         self.answered = Instant::now();
         self.look_at(&ends);
         Ok(ends)
+    }
+
+    fn starts(&mut self, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let partitions = self.partitions(None, topics)?;
+        self.offsets(&partitions, Offset::Beginning)
+    }
+
+    fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let partitions = self.partitions(None, topics)?;
+        // Asked for first: a record that comes in between lies behind these ends.
+        let mut found = self.offsets(&partitions, Offset::End)?;
+        // A negative number would stand for a beginning or an end.
+        for (topic, offsets) in self.offsets(&partitions, Offset::Offset(millis.max(0)))? {
+            let Some(ends) = found.get_mut(&topic) else { continue };
+            for (end, offset) in ends.iter_mut().zip(offsets) {
+                // Without such a record the broker names no offset.
+                *end = offset.or(*end);
+            }
+        }
+        Ok(found)
     }
 
     fn follow(&mut self, topic: &str, from: &[Option<i64>]) {

@@ -22,6 +22,7 @@ use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, RequestErrorKind, ServerInfo, StatusCode, Subscriber};
 use bytes::Bytes;
+use futures_util::future::join_all;
 use futures_util::{FutureExt as _, StreamExt as _};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -528,20 +529,30 @@ impl NatsConnection {
     /// # Errors
     /// The connection is lost, or no answer comes.
     pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
+        Ok(self.ask_all(subject, &[data.to_owned()]).await?.pop().unwrap_or(Answered::Forbidden))
+    }
+
+    /// Asks several questions at once, while no message is under way. The answers are in their order. If the user may not ask, there is only
+    /// that answer.
+    ///
+    /// # Errors
+    /// As [`NatsConnection::ask`].
+    pub(super) async fn ask_all(&mut self, subject: &str, questions: &[String]) -> Result<Vec<Answered>, Failure> {
         let Self { client, events, address, timeout, .. } = self;
-        let mut asking = std::pin::pin!(client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes())));
+        let asked = |data: &String| client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes()));
+        let mut asking = std::pin::pin!(join_all(questions.iter().map(asked)));
         loop {
             tokio::select! {
-                answered = &mut asking => return match answered {
+                answered = &mut asking => return answered.into_iter().map(|answered| match answered {
                     Ok(Message { payload, .. }) => Ok(Answered::of(payload)),
                     Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::no_responders()),
                     Err(error) if error.kind() == RequestErrorKind::TimedOut => {
                         Err(KIND.broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
                     }
                     Err(error) => Err(KIND.broken(address, &error.to_string())),
-                },
+                }).collect(),
                 event = events.recv() => match EventMeaning::of(address, event) {
-                    EventMeaning::Forbidden(_) => return Ok(Answered::Forbidden),
+                    EventMeaning::Forbidden(_) => return Ok(vec![Answered::Forbidden]),
                     EventMeaning::Closes(failure) => return Err(failure),
                     EventMeaning::Ended => return Err(errors::ended(address, *timeout)),
                     EventMeaning::Leaves | EventMeaning::Nothing => {}

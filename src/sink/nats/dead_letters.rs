@@ -26,11 +26,14 @@ use time::format_description::well_known::Rfc3339;
 const AT_ONCE: usize = 100;
 
 /// The API's code if there is no such message.
-const NO_MESSAGE: u16 = 10037;
+pub(super) const NO_MESSAGE: u16 = 10037;
 const NO_SEQUENCE: u16 = 10043;
 
 /// The API's code if a message cannot be deleted, for any reason: the message may be missing.
 const NOT_DELETED: u16 = 10057;
+
+/// The server's header with the id by which it drops repeats.
+const MESSAGE_ID: &str = "Nats-Msg-Id";
 
 /// The messages to a subject, up to the last one at the beginning.
 pub(super) struct SubjectPages {
@@ -45,21 +48,23 @@ pub(super) struct SubjectPages {
 
 /// A message as the API gives it.
 #[derive(Debug, Deserialize)]
-struct Stored<'a> {
-    seq: u64,
+pub(super) struct Stored<'a> {
+    pub(super) seq: u64,
+    #[serde(borrow, default)]
+    pub(super) subject: Cow<'a, str>,
     /// The headers, in base64.
     #[serde(borrow, default)]
-    hdrs: Cow<'a, str>,
+    pub(super) hdrs: Cow<'a, str>,
     #[serde(borrow, default)]
-    data: Cow<'a, str>,
+    pub(super) data: Cow<'a, str>,
     #[serde(borrow, default)]
-    time: Cow<'a, str>,
+    pub(super) time: Cow<'a, str>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Got<'a> {
+pub(super) struct Got<'a> {
     #[serde(borrow, default)]
-    message: Option<Stored<'a>>,
+    pub(super) message: Option<Stored<'a>>,
 }
 
 /// How many messages a subject has.
@@ -139,7 +144,7 @@ impl DeadLetterPages for SubjectPages {
 }
 
 /// Asks the API. Returns an answer that is no error.
-async fn answer(
+pub(super) async fn answer(
     connection: &mut NatsConnection,
     subject: &str,
     request: &str,
@@ -179,13 +184,13 @@ fn not_deleted(stream: &str, sequence: u64, error: &str) -> Failure {
     Failure::new(FailureClass::Topic, NOT_PERMITTED, text)
 }
 
-fn forbidden(subject: &str, request: &str) -> Failure {
+pub(super) fn forbidden(subject: &str, request: &str) -> Failure {
     let text = format!("NATS does not let this user ask $JS.API.{request}, which reads {subject}");
     Failure::new(FailureClass::Topic, NOT_PERMITTED, text)
 }
 
 /// The failure of an answer that may pass: JetStream is not ready, or the stream is missing.
-fn refused(subject: &str, error: &str) -> Failure {
+pub(super) fn refused(subject: &str, error: &str) -> Failure {
     Failure::new(FailureClass::Environment, CONNECTION, format!("{subject} cannot be read: {error}"))
 }
 
@@ -193,18 +198,24 @@ fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
     let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
     let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
     let place = DeadLetterPlace { major: 0, between: None, minor: stored.seq };
-    KeptRecord { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time)) }
+    KeptRecord { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time), false) }
 }
 
 /// A time in milliseconds since 1970.
-fn millis_of(text: &str) -> i64 {
+pub(super) fn millis_of(text: &str) -> i64 {
     let nanos = OffsetDateTime::parse(text, &Rfc3339).map_or(0, OffsetDateTime::unix_timestamp_nanos);
     i64::try_from(nanos / 1_000_000).unwrap_or_default()
 }
 
-/// The record of a message.
-fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> OwnedRecord {
-    let (mut key, mut headers) = (None, Vec::new());
+/// The record of a message. `id_is_messages`: without a header `id`, the id by which the server drops repeats is the row's.
+pub(super) fn record(
+    subject: &str,
+    written: &[u8],
+    data: &[u8],
+    timestamp_millis: i64,
+    id_is_messages: bool,
+) -> OwnedRecord {
+    let (mut key, mut headers, mut message_id) = (None, Vec::new(), None);
     // The first line is the version.
     for line in written.split(|byte| *byte == b'\n').skip(1) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -216,11 +227,16 @@ fn record(subject: &str, written: &[u8], data: &[u8], timestamp_millis: i64) -> 
         let Ok(name) = std::str::from_utf8(name) else { continue };
         if name == KEY {
             key = Some(value);
+        } else if name.eq_ignore_ascii_case(MESSAGE_ID) {
+            message_id = Some(value).filter(|_| id_is_messages);
         } else if !is_servers(name) {
             let own = name.strip_prefix(TAKEN).filter(|own| is_taken(own)).unwrap_or(name);
             let header = Header { name: own, value: Some(value) };
             if name == ID { headers.insert(0, header) } else { headers.push(header) }
         }
+    }
+    if let Some(value) = message_id.filter(|_| headers.iter().all(|header: &Header<'_>| header.name != ID)) {
+        headers.insert(0, Header { name: ID, value: Some(value) });
     }
     OwnedRecord::of(&Record {
         topic: subject,
@@ -242,13 +258,19 @@ mod tests {
     fn a_message_becomes_the_record_that_it_was_written_of() {
         let written = b"NATS/1.0\r\nNats-Msg-Id: dead:7\r\nid: 7\r\nNats-Expected-Stream: S\r\nkey: k\r\n\
             eventType: t\r\nheader-Key: own\r\nheader-x:y\r\n\r\n";
-        record("dead", written, b"\xff", 9).with_record(&mut HeaderRoom::default(), |record| {
+        record("dead", written, b"\xff", 9, true).with_record(&mut HeaderRoom::default(), |record| {
             assert_eq!((record.topic, record.key, record.value), ("dead", Some(&b"k"[..]), Some(&b"\xff"[..])));
             let headers: Vec<_> = record.headers.iter().map(|header| (header.name, header.value)).collect();
             let text = |text: &'static str| Some(text.as_bytes());
             let expected = [("id", text("7")), ("eventType", text("t")), ("Key", text("own")), ("header-x", text("y"))];
             assert_eq!(headers, expected);
         });
+        let id_alone = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nkey: k\r\n\r\n";
+        for (id_is_messages, expected) in [(true, Some(&b"7"[..])), (false, None)] {
+            record("dead", id_alone, b"", 9, id_is_messages).with_record(&mut HeaderRoom::default(), |record| {
+                assert_eq!(record.headers.first().and_then(|header| header.value), expected);
+            });
+        }
         assert_eq!(millis_of("2026-11-22T18:30:05.123456Z"), 1_795_372_205_123);
         let code_of = |data: &'static [u8]| match Answered::of(data.into()) {
             Answered::Refused(_, code) => code,

@@ -13,6 +13,7 @@ mod client;
 mod dead_letters;
 mod errors;
 mod message;
+mod reader;
 
 #[cfg(test)]
 pub(super) use self::errors::remedied;
@@ -21,17 +22,20 @@ use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE};
 use self::dead_letters::SubjectPages;
 use self::errors::{Answered, log_in_fails};
 use self::message::MessageId;
+use self::reader::StreamReader;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
 use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
 use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, NoReader, ReadBack, Scratch,
+    ScratchError, Wanted,
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
 use crate::sink::ordered_queue::socket::{self, Tls};
 use crate::sink::ordered_queue::{QueueSink, REACHED_WITHIN, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::reading::RecordReader;
 use async_nats::ConnectOptions;
 use secrecy::ExposeSecret as _;
 use serde_json::json;
@@ -181,6 +185,15 @@ impl Destination for NatsSettings {
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         Ok(Box::new(SubjectPages::open(self.named(client), topic)?))
+    }
+
+    fn reader(&self, client: &str) -> Result<Box<dyn RecordReader>, NoReader> {
+        let reader = StreamReader::new(self.named(client)).map_err(NoReader::Settings)?;
+        Ok(Box::new(reader))
+    }
+
+    fn reads_back(&self) -> ReadBack {
+        ReadBack::Unordered { null_value_is_empty: true }
     }
 
     fn event_binding(&self) -> Option<EventBinding> {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 const AT_ONCE: u32 = 100;
 
 /// The most bytes of a reply with entries. The longest text that a server takes by default has half of that.
-const MOST_BYTES: usize = 1 << 30;
+pub(super) const MOST_BYTES: usize = 1 << 30;
 
 /// The entries of a stream, up to the last one at the beginning.
 pub(super) struct StreamPages {
@@ -86,7 +86,7 @@ impl DeadLetterPages for StreamPages {
 type Field = (Vec<u8>, Vec<u8>);
 
 /// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
-fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
+pub(super) fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
     let entries: Vec<(String, Vec<Field>)> = from_redis_value(reply).unwrap_or_default();
     let kept = |(id, fields): (String, Vec<Field>)| {
         let (major, minor) = id.split_once('-')?;

@@ -19,6 +19,7 @@ mod errors;
 #[cfg(test)]
 mod fake_server_tests;
 mod message;
+mod reader;
 
 #[cfg(test)]
 pub(super) use self::errors::remedied;
@@ -26,6 +27,7 @@ pub(super) use self::errors::remedied;
 use self::connection::ANSWER_BYTES;
 use self::dead_letters::StreamPages;
 use self::message::{Adding, Most};
+use self::reader::EntryReader;
 use super::{Failure, FailureClass, Record, Sink};
 use crate::check_finding::Finding;
 use crate::route::AddressRule;
@@ -33,11 +35,13 @@ use crate::secret::Secret;
 use crate::setting_text::units::duration;
 use crate::setting_text::{Given, SettingError};
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, Scratch, ScratchError, Wanted,
+    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, NoReader, ReadBack, Scratch, ScratchError,
+    Wanted,
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::reading::RecordReader;
 use redis::{cmd, from_redis_value};
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -206,6 +210,15 @@ impl Destination for RedisSettings {
 
     fn dead_letters(&self, client: &str, topic: &str) -> Result<Box<dyn DeadLetters>, NoDeadLetters> {
         Ok(Box::new(StreamPages::open(self.named(client), topic)?))
+    }
+
+    fn reader(&self, client: &str) -> Result<Box<dyn RecordReader>, NoReader> {
+        let reader = EntryReader::new(self.named(client)).map_err(NoReader::Settings)?;
+        Ok(Box::new(reader))
+    }
+
+    fn reads_back(&self) -> ReadBack {
+        ReadBack::Unordered { null_value_is_empty: false }
     }
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {

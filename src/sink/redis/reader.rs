@@ -1,0 +1,358 @@
+//! [`EntryReader`]: reads many streams at once, each from an entry on, for as long as it is asked.
+//!
+//! ```text
+//!  entry 1795372205123-7 ─► offset 1795372205123 × 2^22 + 7, which keeps the order
+//! ```
+//!
+//! In: settings, names of streams, offsets. Out: records, ends, positions, and the reasons for which entries may have gone unread: trimmed,
+//! deleted, a stream that is gone. It writes nothing, and joins no group. A stream is one partition. Ids begin with the server's time, so a
+//! time is an offset, and streams need no list of them.
+//!
+//! A server that holds all streams is read over one connection, up to `AT_ONCE` entries of each stream at a time. In a cluster each question
+//! opens a connection.
+//! Specification: Redis, commands XREAD, XINFO STREAM, TIME.
+
+use super::RedisSettings;
+use super::client::{self, StreamsFound};
+use super::connection::RedisConnection;
+use super::dead_letters::{MOST_BYTES, entries};
+use super::errors::{allow, of_stream, pattern, said, with_fix};
+use crate::setting_text::SettingError;
+use crate::sink::destination::{DeadLetterPlace, KeptRecord};
+use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
+use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
+use redis::{Cmd, Pipeline, Value, cmd, from_redis_value};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// The most entries of a stream that are read at once.
+const AT_ONCE: u32 = 500;
+
+/// The bits of the second part of an id. A server adds fewer entries in a millisecond.
+const SECOND_BITS: u32 = 22;
+
+/// The pause while nothing comes.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a lost connection is tried again.
+const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// The name under which a mark has the offset of the present, which is that of each stream. No stream has it.
+const ALL: &str = "";
+
+const TRIMMED: &str = "entries of it were trimmed or deleted before they were read (MAXLEN, XTRIM, XDEL, eviction)";
+const DELETED: &str = "entries of it were deleted (XDEL), perhaps these";
+const UNCOUNTED: &str =
+    "the server is older than Redis 7, which does not say whether entries were trimmed or deleted, perhaps these";
+const MADE_AGAIN: &str = "it was deleted and created again";
+const GONE: &str = "it was deleted";
+
+/// The reader.
+pub(super) struct EntryReader {
+    settings: RedisSettings,
+    runtime: Runtime,
+    /// `None`: it is to be opened, or the streams are on the nodes of a cluster.
+    connection: Option<RedisConnection>,
+    is_cluster: bool,
+    streams: BTreeMap<String, FollowedStream>,
+}
+
+/// A stream that is read.
+#[derive(Debug)]
+struct FollowedStream {
+    first: i64,
+    next: i64,
+    /// The end that was seen last. If a read brings fewer entries than it may, all in front of this were read.
+    end: i64,
+    /// What the server said first.
+    before: Option<StreamInfo>,
+    unread: BTreeSet<&'static str>,
+}
+
+/// What XINFO STREAM says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct StreamInfo {
+    /// Behind the last entry that was ever added.
+    end: i64,
+    /// The first entry that is there. Without one: the end.
+    first: i64,
+    /// How many entries were ever added, and how many of them are gone. `None`: the server does not count.
+    added: Option<(u64, u64)>,
+    /// The last entry that XDEL has deleted. 0: none.
+    deleted: i64,
+}
+
+impl EntryReader {
+    pub(super) fn new(settings: RedisSettings) -> Result<Self, SettingError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| {
+            SettingError::usage(format!("cannot start the client: {error}"), "free threads and memory")
+        })?;
+        Ok(Self { settings, runtime, connection: None, is_cluster: false, streams: BTreeMap::new() })
+    }
+
+    /// Sends commands, each about the stream of its name. Tries again for a while if the connection is lost.
+    fn ask(&mut self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failure> {
+        let begun = Instant::now();
+        loop {
+            match self.try_ask(commands) {
+                Err(failure) if failure.class == FailureClass::Environment && begun.elapsed() < SILENT_FOR => {
+                    self.connection = None;
+                    std::thread::sleep(PAUSE * 10);
+                }
+                answered => return answered,
+            }
+        }
+    }
+
+    fn try_ask(&mut self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failure> {
+        let Self { settings, runtime, connection, is_cluster, .. } = self;
+        runtime.block_on(async {
+            if connection.is_none() && !*is_cluster {
+                match client::find(settings).await? {
+                    StreamsFound::Server(found, _) => *connection = Some(found),
+                    StreamsFound::Cluster(_) => *is_cluster = true,
+                }
+            }
+            let Some(connection) = connection else {
+                let mut replies = Vec::with_capacity(commands.len());
+                for (stream, command) in commands {
+                    replies.push(client::call(settings, stream, command, MOST_BYTES).await?.1);
+                }
+                return Ok(replies);
+            };
+            let mut pipeline = Pipeline::new();
+            for (_, command) in commands {
+                pipeline.add_command(command.clone());
+            }
+            connection.expect(MOST_BYTES);
+            connection.call_all(pipeline).await
+        })
+    }
+
+    /// A reply that is no error.
+    fn judged(&self, stream: &str, reply: Value) -> Result<Value, Failure> {
+        let Some(error) = said(&reply) else { return Ok(reply) };
+        let address = self.connection.as_ref().map_or_else(String::new, |connection| connection.address().to_owned());
+        let rights = || allow(&self.settings, &[&pattern(stream), "+xinfo|stream", "+xread", "+xrange", "+time"]);
+        Err(with_fix(of_stream(&address, &error), rights))
+    }
+
+    /// What the server says of these streams. Those that are missing are left out.
+    fn infos(&mut self, streams: &BTreeSet<String>) -> Result<BTreeMap<String, StreamInfo>, Failure> {
+        let commands: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), info_of(stream))).collect();
+        let mut found = BTreeMap::new();
+        for ((stream, _), reply) in commands.iter().zip(self.ask(&commands)?) {
+            if said(&reply).is_some_and(|error| error.contains("no such key")) {
+                continue;
+            }
+            found.extend(StreamInfo::of(self.judged(stream, reply)?).map(|info| (stream.clone(), info)));
+        }
+        Ok(found)
+    }
+
+    /// Notes entries that are gone before they were read.
+    fn look_at(&mut self, asked: &BTreeSet<String>, infos: &BTreeMap<String, StreamInfo>) {
+        for (name, stream) in &mut self.streams {
+            if let Some(info) = infos.get(name) {
+                stream.look(*info);
+            } else if asked.contains(name) && stream.before.is_some() {
+                stream.unread.insert(GONE);
+            }
+        }
+    }
+}
+
+impl FollowedStream {
+    fn look(&mut self, info: StreamInfo) {
+        self.end = info.end;
+        if info.deleted >= self.first {
+            self.unread.insert(DELETED);
+        }
+        let Some(before) = self.before.replace(info) else { return };
+        match (before.added, info.added) {
+            (Some((added, _)), Some((now, _))) if now < added => drop(self.unread.insert(MADE_AGAIN)),
+            // What was trimmed may have been behind that which was read.
+            (Some((_, gone)), Some((_, now))) if now > gone && info.first > self.next => {
+                self.unread.insert(TRIMMED);
+            }
+            (_, None) if info.first > before.first && info.first > self.next => drop(self.unread.insert(TRIMMED)),
+            _ => {}
+        }
+    }
+}
+
+impl StreamInfo {
+    /// `None`: the reply is not understood.
+    fn of(reply: Value) -> Option<Self> {
+        let fields: HashMap<String, Value> = from_redis_value(reply).ok()?;
+        let id = |name: &str| {
+            let text: String = from_redis_value(fields.get(name)?.clone()).ok()?;
+            offset_of(&text)
+        };
+        let number = |name: &str| -> Option<u64> { from_redis_value(fields.get(name)?.clone()).ok() };
+        let end = id("last-generated-id")? + 1;
+        let length = number("length")?;
+        let first = fields.get("first-entry").cloned().and_then(|entry| {
+            let (id, _): (String, Value) = from_redis_value(entry).ok()?;
+            offset_of(&id)
+        });
+        let added = number("entries-added").map(|added| (added, added.saturating_sub(length)));
+        Some(Self { end, first: first.unwrap_or(end), added, deleted: id("max-deleted-entry-id").unwrap_or_default() })
+    }
+}
+
+fn info_of(stream: &str) -> Cmd {
+    let mut command = cmd("XINFO");
+    command.arg("STREAM").arg(stream);
+    command
+}
+
+/// The offset of an entry.
+fn offset_of(id: &str) -> Option<i64> {
+    let (millis, number) = id.split_once('-')?;
+    let (millis, number): (i64, i64) = (millis.parse().ok()?, number.parse().ok()?);
+    Some(millis.checked_mul(1 << SECOND_BITS)?.saturating_add(number.min((1 << SECOND_BITS) - 1)))
+}
+
+fn offset_of_place(place: &DeadLetterPlace) -> i64 {
+    offset_of(&place.to_string()).unwrap_or_default()
+}
+
+/// The id of the entry right in front of an offset, behind which XREAD reads.
+fn before(offset: i64) -> String {
+    let at = offset.saturating_sub(1).max(0);
+    format!("{}-{}", at >> SECOND_BITS, at & ((1 << SECOND_BITS) - 1))
+}
+
+impl RecordReader for EntryReader {
+    fn lists_topics(&self) -> bool {
+        false
+    }
+
+    fn mark(&mut self, _prefix: &str, _topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let replies = self.ask(&[(ALL.to_owned(), cmd("TIME"))])?;
+        let reply = self.judged(ALL, replies.into_iter().next().unwrap_or_default())?;
+        let (seconds, micros): (i64, i64) = from_redis_value(reply).unwrap_or_default();
+        // No entry gets an id of an earlier time, but ids of this millisecond may be there.
+        let now = (seconds * 1000 + micros / 1000) << SECOND_BITS;
+        Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(now)])]))
+    }
+
+    fn start_at(&mut self, mark: &TopicOffsets, topic: &str) -> Result<Option<Vec<Option<i64>>>, Failure> {
+        Ok(mark.get(topic).or_else(|| mark.get(ALL)).cloned())
+    }
+
+    fn ends(&mut self, _prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let infos = self.infos(topics)?;
+        self.look_at(topics, &infos);
+        Ok(infos.into_iter().map(|(stream, info)| (stream, vec![Some(info.end)])).collect())
+    }
+
+    fn starts(&mut self, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let infos = self.infos(topics)?;
+        // A first id says nothing by itself: it is a time.
+        let start = |info: &StreamInfo| if info.added.is_some_and(|(_, gone)| gone == 0) { 0 } else { info.first };
+        Ok(infos.into_iter().map(|(stream, info)| (stream, vec![Some(start(&info))])).collect())
+    }
+
+    fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let at = millis.max(0) << SECOND_BITS;
+        let infos = self.infos(topics)?;
+        Ok(infos.into_iter().map(|(stream, info)| (stream, vec![Some(at.min(info.end))])).collect())
+    }
+
+    fn follow(&mut self, topic: &str, from: &[Option<i64>]) {
+        let first = from.first().copied().flatten().unwrap_or_default();
+        let new = FollowedStream { first, next: first, end: 0, before: None, unread: BTreeSet::new() };
+        self.streams.entry(topic.to_owned()).or_insert(new);
+    }
+
+    fn read(&mut self, wait: Duration, each: &mut dyn FnMut(&ReadRecord<'_>)) -> Result<usize, Failure> {
+        // Without a new end nothing says that there is more. Beyond that, new entries come.
+        let commands: Vec<(String, Cmd)> = self
+            .streams
+            .iter()
+            .map(|(name, stream)| {
+                let mut command = cmd("XREAD");
+                command.arg("COUNT").arg(AT_ONCE).arg("STREAMS").arg(name).arg(before(stream.next));
+                (name.clone(), command)
+            })
+            .collect();
+        let replies = if commands.is_empty() { Vec::new() } else { self.ask(&commands)? };
+        let (mut count, mut room) = (0, HeaderRoom::default());
+        for ((name, _), reply) in commands.iter().zip(replies) {
+            let reply = self.judged(name, reply)?;
+            let Some(stream) = self.streams.get_mut(name) else { continue };
+            let mut of_stream: Vec<(String, Value)> = from_redis_value(reply).unwrap_or_default();
+            let read = of_stream.pop().map_or_else(Default::default, |(_, found)| entries(found, name));
+            if read.len() < AT_ONCE as usize {
+                stream.next = stream.next.max(stream.end);
+            }
+            for KeptRecord { place, record, .. } in read {
+                let offset = offset_of_place(&place);
+                stream.next = stream.next.max(offset + 1);
+                count += 1;
+                record.with_record(&mut room, |record| {
+                    let record = Record { topic: name, partition: Some(0), ..*record };
+                    each(&ReadRecord { record, offset, writers_time: false, partition_of_key: None });
+                });
+            }
+        }
+        if count == 0 {
+            std::thread::sleep(PAUSE.min(wait));
+        }
+        Ok(count)
+    }
+
+    fn positions(&mut self) -> Result<TopicOffsets, Failure> {
+        Ok(self.streams.iter().map(|(name, stream)| (name.clone(), vec![Some(stream.next)])).collect())
+    }
+
+    fn unread(&mut self, topic: &str) -> Vec<String> {
+        let Some(stream) = self.streams.get(topic) else { return Vec::new() };
+        let uncounted = stream.before.filter(|info| info.added.is_none()).map(|_| UNCOUNTED);
+        stream.unread.iter().copied().chain(uncounted).map(str::to_owned).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_have_the_order_of_ids_and_name_the_one_in_front() {
+        let offset = offset_of("1795372205123-7").unwrap();
+        assert!(offset_of("1795372205123-6").unwrap() < offset && offset < offset_of("1795372205124-0").unwrap());
+        assert_eq!(before(offset), "1795372205123-6");
+        assert_eq!(before(offset_of("5-0").unwrap()), "4-4194303");
+        assert_eq!(before(0), "0-0");
+        assert_eq!((offset_of("x"), offset_of("9223372036854775807-0")), (None, None));
+    }
+
+    fn info(first: i64, end: i64, added: Option<(u64, u64)>, deleted: i64) -> StreamInfo {
+        StreamInfo { end, first, added, deleted }
+    }
+
+    #[track_caller]
+    fn check(next: i64, before: StreamInfo, now: StreamInfo, expected: &[&str]) {
+        let mut stream = FollowedStream { first: 10, next, end: 0, before: None, unread: BTreeSet::new() };
+        stream.look(before);
+        stream.look(now);
+        assert_eq!(stream.unread.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn entries_that_are_gone_before_they_were_read_are_noted_and_others_are_not() {
+        let before = info(5, 20, Some((9, 0)), 0);
+        check(15, before, info(5, 30, Some((12, 0)), 0), &[]);
+        check(15, before, info(12, 30, Some((12, 4)), 0), &[]);
+        check(15, before, info(16, 30, Some((12, 4)), 0), &[TRIMMED]);
+        check(15, before, info(16, 30, Some((12, 0)), 0), &[]);
+        check(15, before, info(5, 30, Some((12, 1)), 9), &[]);
+        check(15, before, info(5, 30, Some((12, 1)), 10), &[DELETED]);
+        check(15, before, info(5, 30, Some((2, 0)), 0), &[MADE_AGAIN]);
+        check(15, info(5, 20, None, 0), info(16, 30, None, 0), &[TRIMMED]);
+    }
+}
