@@ -4,7 +4,9 @@
 
 use super::cli::VerifyArgs;
 use super::read::{SettingsReader, bounds};
-use crate::commands::verify::VerifyRequest;
+use crate::commands::run::RunRequest;
+use crate::commands::verify::{TableWindow, VerifyRequest};
+use crate::outbox::Timestamp;
 use crate::setting_text::SettingError;
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ impl SettingsReader<'_> {
         let follow = self.span("follow")?.unwrap_or(FOLLOW);
         let memory = bounds(256 << 20, 1 << 20, usize::MAX, ", at least 1MiB");
         Ok(VerifyRequest {
+            since: self.table_window(args, &run)?,
             follow: (!follow.is_zero()).then_some(follow),
             wait: self.span("wait")?.unwrap_or(WAIT),
             exclusive: args.exclusive,
@@ -38,6 +41,32 @@ impl SettingsReader<'_> {
             json: args.json,
             run,
         })
+    }
+
+    /// The rows of `--since`, if it is given.
+    fn table_window(&self, args: &VerifyArgs, run: &RunRequest) -> Result<Option<TableWindow>, SettingError> {
+        let condition = self.layers.flags.last("where").map(str::to_owned);
+        let age_column = self.name("age-column")?;
+        let Some(age) = self.span("since")? else {
+            if condition.is_some() || age_column.is_some() {
+                let text = "--where and --age-column choose rows of the table, which only --since reads";
+                return Err(SettingError::usage(text, "add --since 2h"));
+            }
+            return Ok(None);
+        };
+        let refused = |text: &str| Err(SettingError::usage(text, "compare new rows: --follow"));
+        if args.exclusive {
+            return refused("--exclusive does not go with --since: a record whose row was deleted has none");
+        }
+        if run.only_local {
+            return refused("--since does not go with --origin local: a table does not say which rows were replicated");
+        }
+        if run.mapping.cloudevents.is_some() && !matches!(run.mapping.timestamp, Timestamp::Column(_)) {
+            return refused(
+                "--since needs --timestamp COLUMN here: CloudEvents have the commit's time, which is in no table",
+            );
+        }
+        Ok(Some(TableWindow { age, condition, age_column }))
     }
 
     fn shown_faults(&self) -> Result<usize, SettingError> {

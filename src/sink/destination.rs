@@ -406,8 +406,8 @@ pub struct ScratchError {
 pub enum NoReader {
     /// walrelay cannot read records of this kind.
     #[error(
-        "the records of {} cannot be read: walrelay reads those of Kafka; NATS and Redis are not supported yet, and a queue or a pipe gives \
-         each message away once",
+        "the records of {} cannot be read: walrelay reads those of Kafka, NATS and Redis; a queue, a notification or a pipe gives each \
+         message away once",
         kind.title
     )]
     Unsupported {

@@ -94,3 +94,5 @@ mod unanswered;
 mod unlisted;
 mod unsent_rows;
 mod verify;
+mod verify_elsewhere;
+mod verify_since;

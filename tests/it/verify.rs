@@ -8,10 +8,12 @@ use rdkafka::{Offset, TopicPartitionList};
 use rustix::process::Signal;
 use serde_json::Value;
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::{Postgres, default_major, shared_postgres};
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::{self, Relay};
 
 use crate::lane::{LONG, Lane, binary, fresh, hint, wait_events, wait_log};
+use crate::own;
 
 /// An outbox whose rows have their time, and may ask for a partition.
 const TABLE: &str = "CREATE TABLE outbox (id text PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload text, at bigint)";
@@ -27,7 +29,7 @@ fn comparing(lane: &Lane, more: &[&str]) -> Relay {
     comparison
 }
 
-fn begin(lane: &Lane, more: &[&str]) -> Relay {
+pub(crate) fn begin(lane: &Lane, more: &[&str]) -> Relay {
     let mut arguments = lane.arguments(&[&["--json", "--follow=0"], more].concat());
     "verify".clone_into(&mut arguments[0]);
     Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap()
@@ -35,7 +37,7 @@ fn begin(lane: &Lane, more: &[&str]) -> Relay {
 
 /// Ends the window: the exit code, the report, and what was said on stderr.
 #[track_caller]
-fn verdict(comparison: &mut Relay) -> (i32, Value, String) {
+pub(crate) fn verdict(comparison: &mut Relay) -> (i32, Value, String) {
     let code = comparison.terminate(LONG).unwrap_or_else(|error| panic!("{error}: {}", comparison.log())).code;
     let (out, log) = (comparison.stdout(), comparison.log());
     assert!(!log.contains("panicked"), "{log}");
@@ -44,7 +46,7 @@ fn verdict(comparison: &mut Relay) -> (i32, Value, String) {
 }
 
 /// The counts of a report, as `right 3, repeated 1`. Those that are 0 are left out, and so is `repeated` with `but_repeated`.
-fn counts(report: &Value) -> String {
+pub(crate) fn counts(report: &Value) -> String {
     let names = [
         "rows",
         "right",
@@ -64,7 +66,7 @@ fn counts(report: &Value) -> String {
 }
 
 /// Verdict, id, position of each fault, and why.
-fn faults(report: &Value) -> Vec<(String, String, bool, String)> {
+pub(crate) fn faults(report: &Value) -> Vec<(String, String, bool, String)> {
     let text = |fault: &Value, name: &str| fault[name].as_str().unwrap_or_default().to_owned();
     let one =
         |fault: &Value| (text(fault, "verdict"), text(fault, "id"), !fault["position"].is_null(), text(fault, "why"));
@@ -72,7 +74,7 @@ fn faults(report: &Value) -> Vec<(String, String, bool, String)> {
 }
 
 /// What there is on the servers beside the lane's own: slots of the database, topics, consumer groups.
-fn traces(lane: &Lane) -> (i64, Vec<String>, usize) {
+pub(crate) fn traces(lane: &Lane) -> (i64, Vec<String>, usize) {
     let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
     let slots = lane.connect().query_one(sql, &[]).unwrap().get(0);
     let topics = shared_kafka().unwrap().topics().unwrap();
@@ -126,24 +128,26 @@ fn a_busy_relay_that_is_killed_and_started_again_gives_no_alarm_and_nothing_is_l
 }
 
 /// Publishes a record by hand: the route, the id, the key, the value, the time, and the partition if it is not the key's.
-struct ByHand {
+pub(crate) struct ByHand {
     producer: BaseProducer,
     lane: String,
+    /// The time of its records, in milliseconds since 1970.
+    pub(crate) millis: i64,
 }
 
 impl ByHand {
-    fn new(lane: &Lane) -> Self {
+    pub(crate) fn new(lane: &Lane) -> Self {
         let mut client = lane.client.clone();
         client.set("partitioner", "murmur2_random").set("acks", "all");
-        Self { producer: client.create().unwrap(), lane: lane.name.clone() }
+        Self { producer: client.create().unwrap(), lane: lane.name.clone(), millis: 7 }
     }
 
-    fn send(&self, id: &str, key: &str, value: &str, event_type: &str, partition: Option<i32>) {
+    pub(crate) fn send(&self, id: &str, key: &str, value: &str, event_type: &str, partition: Option<i32>) {
         let topic = format!("{}.order", self.lane);
         let headers = OwnedHeaders::new()
             .insert(Header { key: "id", value: Some(id) })
             .insert(Header { key: "eventType", value: Some(event_type) });
-        let record = BaseRecord::to(&topic).key(key).payload(value).headers(headers).timestamp(7);
+        let record = BaseRecord::to(&topic).key(key).payload(value).headers(headers).timestamp(self.millis);
         let record = match partition {
             Some(partition) => record.partition(partition),
             None => record,
@@ -153,13 +157,13 @@ impl ByHand {
     }
 
     /// As the relay would.
-    fn rightly(&self, id: &str, key: &str) {
+    pub(crate) fn rightly(&self, id: &str, key: &str) {
         self.send(id, key, &format!("payload {id}"), "t", None);
     }
 }
 
 /// Moves the slot past everything that is committed, as if a relay had published it.
-fn advance(lane: &Lane) {
+pub(crate) fn advance(lane: &Lane) {
     let sql = format!("SELECT pg_replication_slot_advance('{}', pg_current_wal_lsn())", lane.name);
     lane.sql(&sql);
 }
@@ -299,6 +303,9 @@ fn rows_that_could_not_be_published_are_right_in_the_dead_letter_topic_or_noted_
 /// Does something to Kafka while the comparison is frozen, so that it has not read the records of its rows.
 fn unseen(lane: &Lane, comparison: &mut Relay, change: impl FnOnce()) {
     comparison.signal(Signal::STOP).unwrap();
+    // The question that is under way is answered with the first record that comes. What comes later is not asked for.
+    insert(lane, &[("answered", "a")]);
+    lane.wait_confirmed();
     insert(lane, &[("1", "a"), ("2", "b"), ("3", "c")]);
     lane.wait_confirmed();
     change();
@@ -540,4 +547,87 @@ fn records_in_debeziums_form_are_right_and_each_setting_that_alters_them_is_foun
         let found = faults(&report);
         assert!(found.iter().any(|fault| fault.0 == "altered" && fault.3.contains(why)), "{what}: {found:?}");
     }
+}
+
+#[test]
+fn a_topic_that_is_created_again_in_the_window_is_not_judged() {
+    let (lane, _) = by_hand();
+    let mut relay = lane.streaming(&[BY_HAND]);
+    let mut comparison = comparing(&lane, &[BY_HAND, "--wait=5s"]);
+    for id in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        insert(&lane, &[(id, id)]);
+    }
+    lane.wait_confirmed();
+    unseen(&lane, &mut comparison, || {
+        relay.terminate(LONG).unwrap();
+        shared_kafka().unwrap().delete_topics(&[&lane.topic("order")]).unwrap();
+        wait_until(LONG, "the topic to be created again", || {
+            Ok(shared_kafka()?.create_topic(&lane.topic("order"), 4, &[]).is_ok())
+        })
+        .unwrap();
+    });
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, &report["missing"]), (1, &0.into()), "{report:#}{log}");
+    assert!(report["not_judged"].as_u64().unwrap() >= 3, "{report:#}");
+    assert!(report["reasons"].to_string().contains("deleted and created again"), "{report:#}");
+}
+
+#[test]
+fn the_brokers_time_is_not_compared_and_that_is_said() {
+    let lane = Lane::with(TABLE, "outbox");
+    let settings = [("message.timestamp.type", "LogAppendTime")];
+    shared_kafka().unwrap().create_topic(&lane.topic("order"), 1, &settings).unwrap();
+    let _relay = lane.streaming(&[BY_HAND]);
+    let mut comparison = comparing(&lane, &[BY_HAND]);
+    insert(&lane, &[("1", "a")]);
+    lane.wait_confirmed();
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, counts(&report).as_str()), (0, "rows 1, right 1"), "{report:#}{log}");
+    assert!(report["reasons"].to_string().contains("LogAppendTime"), "{report:#}");
+}
+
+#[test]
+fn a_slot_that_is_dropped_in_the_window_has_confirmed_nothing() {
+    let (lane, hand) = by_hand();
+    let mut comparison = comparing(&lane, &[BY_HAND, "--wait=1s"]);
+    insert(&lane, &[("1", "a"), ("2", "a")]);
+    hand.rightly("1", "a");
+    lane.drop_slot(&lane.name);
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, counts(&report).as_str()), (1, "rows 2, right 1, not_judged 1"), "{report:#}{log}");
+    assert!(report["reasons"].to_string().contains("has not confirmed"), "{report:#}");
+}
+
+#[test]
+fn a_broker_that_restarts_gives_no_alarm() {
+    let mut kafka = own::kafka();
+    let lane = Lane::on(shared_postgres().unwrap(), &kafka).furnish(TABLE, "outbox");
+    let _relay = lane.streaming(&[]);
+    let mut comparison = comparing(&lane, &[]);
+    insert(&lane, &[("1", "a"), ("2", "b")]);
+    lane.wait_confirmed();
+    kafka.stop().unwrap();
+    insert(&lane, &[("3", "a")]);
+    kafka.start_again().unwrap();
+    insert(&lane, &[("4", "b")]);
+    lane.wait_confirmed();
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, &report["rows"], &report["right"]), (0, &4.into(), &4.into()), "{report:#}{log}");
+}
+
+#[test]
+#[ignore = "slow"]
+fn it_leaves_two_walsenders_to_the_relay_and_says_which_prepared_transaction_it_waits_for() {
+    let postgres = Postgres::with(default_major(), &[("max_wal_senders", "3"), ("max_prepared_transactions", "2")]);
+    let postgres = postgres.unwrap();
+    let lane = Lane::on(&postgres, shared_kafka().unwrap()).furnish(TABLE, "outbox");
+    lane.sql("BEGIN; INSERT INTO outbox VALUES ('0', 'order', 'k', 't', 'x', 7); PREPARE TRANSACTION 'kept'");
+    let mut comparison = begin(&lane, &[BY_HAND]);
+    wait_log(&comparison, "kept");
+    assert_eq!(comparison.terminate(LONG).unwrap().code, 1, "{}", comparison.log());
+    lane.sql("COMMIT PREPARED 'kept'");
+    let _relay = lane.streaming(&[BY_HAND]);
+    let mut comparison = begin(&lane, &[BY_HAND]);
+    let code = comparison.wait_exit(LONG).unwrap();
+    assert!(code == 2 && comparison.log().contains("free walsenders: 2"), "{code}: {}", comparison.log());
 }

@@ -33,13 +33,13 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 /// So much is given to the loop at once, in bytes.
-const AT_ONCE: usize = 128 * 1024;
+pub(super) const AT_ONCE: usize = 128 * 1024;
 
 /// How long to wait before another connection is tried.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The longest sleep while nothing can be read.
-const NAP: Duration = Duration::from_millis(20);
+pub(super) const NAP: Duration = Duration::from_millis(20);
 
 /// How long the rest of a page may keep coming that nobody wants any more.
 const REST: Duration = Duration::from_secs(30);
@@ -370,7 +370,7 @@ fn begin_of(parts: &[Part], part: usize) -> Start {
 }
 
 /// The whole of `out` into the buffer; how many bytes.
-fn hand_over(out: &mut Vec<u8>, buffer: &mut ReadBuffer) -> usize {
+pub(super) fn hand_over(out: &mut Vec<u8>, buffer: &mut ReadBuffer) -> usize {
     let mut rest = out.as_slice();
     // A slice can always be read, and the room is never empty.
     while let Ok(length @ 1..) = rest.read(buffer.space()) {
@@ -383,7 +383,7 @@ fn hand_over(out: &mut Vec<u8>, buffer: &mut ReadBuffer) -> usize {
 }
 
 /// The row as a transaction of its own; its key. Nothing is added to `out` where it is malformed.
-fn transaction(
+pub(super) fn transaction(
     (out, row): (&mut Vec<u8>, &mut Vec<u8>),
     part: &Part,
     values: &mut Values<'_>,

@@ -23,6 +23,7 @@ mod open_transactions;
 mod parts;
 mod reader;
 mod resume;
+mod table_rows;
 mod times;
 
 use super::dialogue::{Dialogue, agreed};
@@ -57,6 +58,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+pub(super) use table_rows::{Reading, TableRows, Wanted};
 
 /// Pause after a failure of the destination.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -153,7 +155,7 @@ impl Job {
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);
         supervise::read_tables(&mut connection, &target, &mut outbox)?;
-        let (tables, parts) = select(&mut connection, request)?;
+        let (tables, parts) = select(&mut connection, run, request.order.as_deref())?;
         if is_late {
             if let Some(order) = &request.order {
                 return Err(CommandError::order_needs_snapshot(order));
@@ -352,8 +354,11 @@ fn of_table<'a>(
 }
 
 /// The tables that are asked for, and the parts that their rows are read from, in order.
-fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec<TableName>, Vec<Part>), CommandError> {
-    let run = &request.run;
+fn select(
+    connection: &mut Connection,
+    run: &run::RunRequest,
+    order: Option<&str>,
+) -> Result<(Vec<TableName>, Vec<Part>), CommandError> {
     let published = server::published_tables(connection, &run.publication)?;
     let covers = |table: &PublishedTable| {
         if run.tables.is_empty() {
@@ -365,7 +370,7 @@ fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec
     let published: Vec<PublishedTable> = published.into_iter().filter(covers).collect();
     let filters = parts::filters(connection, &run.publication)?;
     let oids: Vec<u32> = published.iter().map(|table| table.relation.id).collect();
-    let found = parts::facts(connection, &oids, request.order.as_deref())?;
+    let found = parts::facts(connection, &oids, order)?;
     let (mut tables, mut parts) = (Vec::new(), Vec::new());
     for table in &published {
         let name = TableName::of_whole(table);
@@ -378,12 +383,12 @@ fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec
         let leaves = match own {
             Some(own) if own.partitioned && !own.has_key() => {
                 let leaves = parts::leaves(connection, own.oid)?;
-                parts::facts(connection, &leaves, request.order.as_deref())?
+                parts::facts(connection, &leaves, order)?
             }
             own => own.cloned().into_iter().collect(),
         };
         for facts in leaves {
-            parts.push(part(request, table, facts, at, filter.clone())?);
+            parts.push(part(order, table, facts, at, filter.clone())?);
         }
     }
     // A table's parts are together, whatever schemas its partitions are in.
@@ -392,7 +397,7 @@ fn select(connection: &mut Connection, request: &BackfillRequest) -> Result<(Vec
 }
 
 fn part(
-    request: &BackfillRequest,
+    order: Option<&str>,
     table: &PublishedTable,
     facts: PartFacts,
     at: usize,
@@ -402,8 +407,8 @@ fn part(
     if facts.row_security {
         return Err(CommandError::rows_hidden(&name));
     }
-    let Some(paging) = facts.paging(request.order.as_deref()) else {
-        let column = request.order.as_deref().unwrap_or_default();
+    let Some(paging) = facts.paging(order) else {
+        let column = order.unwrap_or_default();
         return Err(CommandError::no_order(&name, column, facts.has_key()));
     };
     Ok(Part {

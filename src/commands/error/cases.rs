@@ -337,6 +337,12 @@ impl CommandError {
             .with_remedy("raise max_wal_senders (needs a restart), or end a walsender that nobody needs: SELECT pid, application_name FROM pg_stat_replication;")
     }
 
+    /// Records without a row cannot be told from those of others.
+    pub(in crate::commands) fn not_exclusive(title: &str) -> Self {
+        Self::said(Settings, format!("--exclusive is for Kafka: {title} does not list the topics of a prefix"))
+            .with_remedy("leave --exclusive out")
+    }
+
     /// The destination has no reader.
     pub(in crate::commands) fn no_reader(error: NoReader) -> Self {
         match error {

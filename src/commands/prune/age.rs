@@ -18,7 +18,7 @@ const BIGINT: u32 = 20;
 
 /// The source of a row's age.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Age {
+pub(in crate::commands) enum Age {
     /// A column: its name, and how it reads as a time.
     Column(String, u32),
     /// When the transaction that left the row there was committed (`track_commit_timestamp`).
@@ -27,7 +27,7 @@ pub(super) enum Age {
 
 impl Age {
     /// By the flag, else by name, else by what the server tracks.
-    pub(super) fn find(
+    pub(in crate::commands) fn find(
         flag: Option<&str>,
         table: &TableName,
         shape: &Shape,
@@ -66,6 +66,30 @@ impl Age {
     /// As SQL, whether a row is older.
     pub(super) fn older_than(&self, age: Duration) -> String {
         self.before(&format!("pg_catalog.now() - interval '{} ms'", age.as_millis()))
+    }
+
+    /// As SQL, whether a row is from `limit`, a timestamptz in SQL, or later. A row without a time in the column counts as such.
+    pub(in crate::commands) fn since(&self, limit: &str) -> String {
+        let later = format!("NOT ({})", self.before(limit));
+        match self {
+            Self::Column(name, _) => format!("({later} OR {} IS NULL)", identifier(name)),
+            Self::Commit => later,
+        }
+    }
+
+    /// As SQL, a row's time in microseconds since 1970. Without a time: null or 0.
+    pub(in crate::commands) fn micros(&self) -> String {
+        let of_time = |time: &str| {
+            format!(
+                "CASE WHEN pg_catalog.isfinite({time}) THEN (extract(epoch FROM {time}) * 1000000)::bigint ELSE 0 END"
+            )
+        };
+        match self {
+            // Else a value that is no time would be out of range.
+            Self::Column(name, BIGINT) => format!("LEAST(GREATEST({}, 0), 4000000000000) * 1000", identifier(name)),
+            Self::Column(name, _) => of_time(&identifier(name)),
+            Self::Commit => of_time("pg_catalog.pg_xact_commit_timestamp(xmin)"),
+        }
     }
 
     /// As SQL, whether a row is from before `limit`, a timestamptz in SQL.
@@ -128,5 +152,8 @@ mod tests {
         assert!(sql(BIGINT).contains("* 1000)::bigint"));
         assert!(sql(TIMESTAMP).ends_with("AT TIME ZONE 'UTC'"));
         assert!(Age::Commit.older_than(hour).starts_with("pg_catalog.pg_xact_commit_timestamp(xmin) <"));
+        let at = Age::Column("at".to_owned(), BIGINT);
+        assert_eq!(at.since("now()"), "(NOT (\"at\" < (extract(epoch FROM now()) * 1000)::bigint) OR \"at\" IS NULL)");
+        assert_eq!(at.micros(), "LEAST(GREATEST(\"at\", 0), 4000000000000) * 1000");
     }
 }

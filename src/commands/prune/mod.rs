@@ -16,7 +16,7 @@
 //! past and future, is known to be published (`evidence`, checked before the list is made and again once it is confirmed). The age only
 //! says which rows are wanted. A run that is ended at any moment leaves nothing half-done: each chunk is one short transaction.
 
-mod age;
+pub(super) mod age;
 mod evidence;
 mod partitions;
 mod row_cursor;

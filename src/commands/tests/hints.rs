@@ -303,6 +303,7 @@ fn verify_errors() -> Vec<CommandError> {
         CommandError::nothing_to_compare(),
         CommandError::window_broken("the connection was lost"),
         CommandError::no_free_walsender(2),
+        CommandError::not_exclusive("Redis"),
         CommandError::no_reader(NoReader::Unsupported { kind: KINDS[0] }),
         CommandError::records_unreadable(failure(FailureClass::Environment)),
         CommandError::records_unreadable(failure(FailureClass::Topic)),

@@ -5,10 +5,12 @@
 //!
 //! Invariant: a record is acknowledged only once it is in the channel. So every row in front of the confirmed position is there.
 
-use super::comparison::{Hashes, id_of};
+use super::comparison::{Hashes, as_read, id_of};
 use super::matcher::Expected;
+use crate::commands::run::RunRequest;
 use crate::lsn::Lsn;
 use crate::positions::Position;
+use crate::sink::destination::ReadBack;
 use crate::sink::null::NullSink;
 use crate::sink::{Enqueue, Failure, InFlight, OwnedRecord, Record, Report, Sink, Tag};
 use std::collections::HashMap;
@@ -69,6 +71,8 @@ pub(super) struct Collector {
     rows: SyncSender<Vec<Expected>>,
     topics: KnownTopics,
     dead_letter_topic: String,
+    /// How the records will come back.
+    read_back: ReadBack,
     /// Whether times are compared.
     with_time: bool,
     /// Whether the matcher has room for copies of records.
@@ -82,14 +86,15 @@ impl Collector {
     pub(super) fn new(
         rows: SyncSender<Vec<Expected>>,
         topics: &TopicNumbers,
-        dead_letter_topic: &str,
+        run: &RunRequest,
         with_time: bool,
         with_copies: &Arc<AtomicBool>,
     ) -> Self {
         Self {
             rows,
             topics: KnownTopics::of(topics),
-            dead_letter_topic: dead_letter_topic.to_owned(),
+            dead_letter_topic: run.bad_rows.dead_letter_topic.clone(),
+            read_back: run.destination.reads_back(),
             with_time,
             with_copies: Arc::clone(with_copies),
             waiting: Vec::new(),
@@ -110,16 +115,19 @@ impl Sink for Collector {
         }
         let topic = self.topics.number(record.topic);
         let origin = tag.origin;
-        self.waiting.push(Expected {
-            position: Position { final_lsn: Lsn::new(origin.final_lsn), ordinal: origin.ordinal },
-            source: origin.source,
-            topic,
-            hashes: Hashes::of(topic, record),
-            id: id_of(record).unwrap_or_default().into(),
-            partition: record.partition,
-            time: self.with_time.then_some(record.timestamp_millis),
-            is_bad: record.topic == self.dead_letter_topic,
-            copy: self.with_copies.load(Ordering::Relaxed).then(|| Box::new(OwnedRecord::of(record))),
+        let Self { with_time, with_copies, dead_letter_topic, waiting, .. } = self;
+        as_read(self.read_back, record, |record| {
+            waiting.push(Expected {
+                position: Position { final_lsn: Lsn::new(origin.final_lsn), ordinal: origin.ordinal },
+                source: origin.source,
+                topic,
+                hashes: Hashes::of(topic, record),
+                id: id_of(record).unwrap_or_default().into(),
+                partition: record.partition,
+                time: with_time.then_some(record.timestamp_millis),
+                is_bad: record.topic == *dead_letter_topic,
+                copy: with_copies.load(Ordering::Relaxed).then(|| Box::new(OwnedRecord::of(record))),
+            });
         });
         self.acknowledges.try_enqueue(record, tag)
     }

@@ -6,6 +6,7 @@
 //! compared apart, since not every topic keeps the writer's time, and a row without a key may be in any partition.
 
 use crate::setting_text::shown;
+use crate::sink::destination::ReadBack;
 use crate::sink::{Header, Record};
 use std::hash::{DefaultHasher, Hasher};
 
@@ -48,6 +49,15 @@ impl Hashes {
 /// The row's id, as the record's header has it.
 pub(super) fn id_of<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
     record.headers.iter().find(|header| header.name == ID)?.value
+}
+
+/// Calls `take` with the record in the form in which the destination gives it back. Headers without an order are in that of their names.
+pub(super) fn as_read<T>(read_back: ReadBack, record: &Record<'_>, take: impl FnOnce(&Record<'_>) -> T) -> T {
+    let ReadBack::Unordered { null_value_is_empty } = read_back else { return take(record) };
+    let mut headers: Vec<Header<'_>> = record.headers.iter().filter(|header| header.value.is_some()).copied().collect();
+    headers.sort_by_key(|header| header.name);
+    let value = if null_value_is_empty { record.value.or(Some(&[])) } else { record.value };
+    take(&Record { headers: &headers, value, ..*record })
 }
 
 /// Null and empty differ, and so do values of which one ends where the other's next begins.
@@ -148,6 +158,19 @@ pub(super) mod tests {
         let said = differences(&expected, &found, false);
         assert_eq!(said, ["key: null, expected 1 bytes", "value: 3 bytes, expected 3 bytes, different from byte 2 on"]);
         assert_eq!(differences(&expected, &found, true), ["key: null, expected k", "value: abd, expected abc"]);
+    }
+
+    #[test]
+    fn a_record_is_compared_in_the_form_in_which_it_comes_back() {
+        let headers = [B, A, Header { name: "0", value: Some(b"2") }];
+        let record = record(None, None, &headers);
+        assert!(as_read(ReadBack::Same, &record, |record| record.headers == headers && record.value.is_none()));
+        for (null_value_is_empty, value) in [(true, Some(&b""[..])), (false, None)] {
+            as_read(ReadBack::Unordered { null_value_is_empty }, &record, |record| {
+                let names: Vec<&str> = record.headers.iter().map(|header| header.name).collect();
+                assert_eq!((names.as_slice(), record.value), (&["0", "a"][..], value));
+            });
+        }
     }
 
     type Bytes = Option<Vec<u8>>;

@@ -4,7 +4,7 @@
 
 use super::VerifyRequest;
 use super::matcher::{Counts, Fault};
-use super::window::Seen;
+use super::window::{Beginning, Seen};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, number};
 use crate::setting_text::shown;
@@ -35,15 +35,22 @@ impl<'a> Report<'a> {
         matches!(self.request.run.delivery, Delivery::ExactlyOnce { .. })
     }
 
+    /// Whether the rows came from a table.
+    const fn is_of_table(&self) -> bool {
+        matches!(self.seen.from, Beginning::Time(_))
+    }
+
     /// For people.
     pub(super) fn text(&self) -> String {
         let (counts, seen) = (self.counts(), self.seen);
         let (destination, topics) = (self.request.run.destination.address(), seen.topics);
+        let window = match &seen.from {
+            Beginning::Slot(from) => format!("{from} to {}", seen.to),
+            Beginning::Time(age) => format!("rows of the last {age}, up to {}", seen.to),
+        };
         let mut text = format!(
-            "verified {}, {} to {} ({}), {} of {destination}\n",
+            "verified {}, {window} ({}), {} of {destination}\n",
             self.subject(),
-            seen.from,
-            seen.to,
             duration(seen.lasted),
             if topics == 1 { "1 topic".to_owned() } else { format!("{} topics", number(topics as u64)) },
         );
@@ -54,6 +61,7 @@ impl<'a> Report<'a> {
         };
         let exclusive = if self.request.exclusive { "" } else { " (an error with --exclusive)" };
         let repeated = if self.is_once() { "exactly once may not repeat" } else { "at least once may repeat" };
+        let exclusive = if self.is_of_table() { "" } else { exclusive };
         let order = format!(
             "keys whose records swapped: {}, whose last record is not the newest: {}",
             number(counts.out_of_order),
@@ -62,8 +70,11 @@ impl<'a> Report<'a> {
         line("right", counts.right, "");
         line("missing", counts.missing, "");
         line("altered", counts.altered, "");
-        line("out of order", counts.out_of_order + counts.stale_keys, &order);
-        line("other", counts.other, &format!("not of this window: another writer, backfill, replay{exclusive}"));
+        if !self.is_of_table() {
+            line("out of order", counts.out_of_order + counts.stale_keys, &order);
+        }
+        let others = if self.is_of_table() { "older or deleted rows" } else { "not of this window" };
+        line("other", counts.other, &format!("{others}: another writer, backfill, replay{exclusive}"));
         line("repeated", counts.repeated, repeated);
         if counts.dead_lettered > 0 {
             line(
@@ -102,9 +113,15 @@ impl<'a> Report<'a> {
         if !fault.id.is_empty() {
             let _written = write!(text, "id {}, ", shown(&fault.id));
         }
-        if let Some(position) = fault.position {
-            let table = self.table(fault).map_or_else(String::new, |table| format!("{table} "));
-            let _written = write!(text, "{table}{position}, ");
+        let table = self.table(fault).unwrap_or_default();
+        match fault.position {
+            Some(position) => {
+                let _written = write!(text, "{table} {position}, ");
+            }
+            None if table.is_empty() => {}
+            None => {
+                let _written = write!(text, "{table}, ");
+            }
         }
         let _written = write!(text, "topic {}", self.seen.names.name(fault.topic));
         if let Some(at) = fault.at {
@@ -152,8 +169,11 @@ impl<'a> Report<'a> {
         let hint = verdict.as_ref().err().and_then(|error| error.remedy.as_ref()).map(ToString::to_string);
         json!({
             "verified": verdict.is_ok(),
-            "mode": "follow",
-            "from_lsn": seen.from.to_string(),
+            "mode": if self.is_of_table() { "since" } else { "follow" },
+            "from_lsn": match &seen.from {
+                Beginning::Slot(from) => Some(from.to_string()),
+                Beginning::Time(_) => None,
+            },
             "to_lsn": seen.to.to_string(),
             "seconds": seen.lasted.as_secs_f64(),
             "rows": counts.rows,
@@ -191,7 +211,8 @@ impl<'a> Report<'a> {
             let rows = format!("{} of {}", number(counts.not_judged), counted(counts.rows));
             return Err(CommandError::not_judged(&rows, self.reasons().first().map_or("", String::as_str)));
         }
-        if counts.rows == 0 { Err(CommandError::nothing_to_compare()) } else { Ok(()) }
+        // A table without a row was read. A window without a row says nothing.
+        if counts.rows == 0 && !self.is_of_table() { Err(CommandError::nothing_to_compare()) } else { Ok(()) }
     }
 
     /// What is wrong, in one sentence.

@@ -17,24 +17,25 @@
 //! Invariant: a lost connection ends the window with an error. A new temporary slot would leave a hole.
 
 use super::VerifyRequest;
-use super::collector::{Collector, KnownTopics, TopicNumbers};
-use super::comparison::Hashes;
-use super::matcher::{Expected, Fate, FoundAt, Matcher, Outcome, RecordAt, Rules};
+use super::collector::{Collector, TopicNumbers};
+use super::matcher::{Expected, Fate, Matcher, Outcome, Rules};
+use super::records::{Records, Taken, compares_time};
 use crate::commands::error::{CommandCause, CommandError};
 use crate::commands::output::{duration, number};
 use crate::commands::progress_bar::ProgressBar;
 use crate::commands::{run, setup};
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
-use crate::outbox::{Mapping, OnUpdate, Outbox, Timestamp};
+use crate::outbox::{Mapping, OnUpdate, Outbox};
 use crate::pg::skipped_rows::{self, SkippedRows};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, server};
 use crate::positions::Position;
 use crate::relay::{self, BadRowAction, BadRows, Relay, StreamEnd, SystemClock};
+use crate::sink::Source as RowSource;
+use crate::sink::dead_letter::DeadLetterHeaders;
 use crate::sink::destination::Delivery;
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
-use crate::sink::{Header, Record, Source as RowSource, dead_letter, emptied};
 use crate::supervise::{self, Acquired, NotAcquired, PgServer, RunError, Server as _, StreamTarget};
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -48,30 +49,34 @@ use std::time::{Duration, Instant};
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// The time between two looks at the end of the WAL and, at the end, at the judged slot.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The time between two looks at the topics.
 const TOPICS_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a read waits for a record.
-const SLICE: Duration = Duration::from_millis(20);
+pub(super) const SLICE: Duration = Duration::from_millis(20);
 
 /// Batches of rows between the two threads. The loop waits while there are more.
-const BATCHES: usize = 256;
+pub(super) const BATCHES: usize = 256;
 
 /// The walsenders that stay free: one for the relay that is judged if it connects again, and one for its question who holds the slot.
 const LEFT_FREE: i64 = 2;
 
-/// The headers that Debezium's process adds for itself. They change with each start.
-const CONTEXT_HEADERS: &str = "__debezium.context.";
+/// Where a comparison began.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Beginning {
+    /// At the consistent point of a slot.
+    Slot(Lsn),
+    /// At a time, for people: it has read a table.
+    Time(String),
+}
 
-/// The bytes in front of a value that say which schema it has.
-const SCHEMA_PREFIX: usize = 5;
-
-/// What a window has shown.
+/// What a comparison has shown.
 pub(super) struct Seen {
     pub(super) outcome: Outcome,
-    pub(super) from: Lsn,
+    pub(super) from: Beginning,
+    /// The end of the WAL behind the last row that counts.
     pub(super) to: Lsn,
     pub(super) lasted: Duration,
     /// What was not compared, and why the window ended early.
@@ -96,13 +101,16 @@ pub(super) fn follow(
 }
 
 /// A connection for questions, which is opened again once if it breaks.
-struct Questions {
-    source: Source,
-    connection: Option<Connection>,
+pub(super) struct Questions {
+    pub(super) source: Source,
+    pub(super) connection: Option<Connection>,
 }
 
 impl Questions {
-    fn ask<T>(&mut self, question: impl Fn(&mut Connection) -> Result<T, pg::Error>) -> Result<T, pg::Error> {
+    pub(super) fn ask<T>(
+        &mut self,
+        question: impl Fn(&mut Connection) -> Result<T, pg::Error>,
+    ) -> Result<T, pg::Error> {
         if let Some(mut connection) = self.connection.take()
             && let Ok(answer) = question(&mut connection)
         {
@@ -115,7 +123,7 @@ impl Questions {
         Ok(answer)
     }
 
-    fn wal_end(&mut self) -> Result<Lsn, pg::Error> {
+    pub(super) fn wal_end(&mut self) -> Result<Lsn, pg::Error> {
         self.ask(server::wal_end)
     }
 }
@@ -132,7 +140,7 @@ struct Window<'a> {
     questions: Questions,
     matcher: Matcher,
     names: TopicNumbers,
-    known: KnownTopics,
+    records: Records,
     metrics: Arc<Metrics>,
     with_copies: Arc<AtomicBool>,
     rows: Receiver<Vec<Expected>>,
@@ -153,10 +161,6 @@ struct Window<'a> {
     marks: VecDeque<(u64, Lsn)>,
     looked: Instant,
     looked_at_topics: Instant,
-    /// Notes that the records themselves have shown.
-    brokers_time: bool,
-    context_headers: bool,
-    headers: Vec<Header<'static>>,
     progress: ProgressBar,
     /// Topics whose end could not be read in time.
     unread: BTreeMap<String, String>,
@@ -188,7 +192,7 @@ impl<'a> Window<'a> {
         let (metrics, with_copies) =
             (Arc::new(Metrics::new(&run.slot, &run.publication, Instant::now())), Arc::new(AtomicBool::new(true)));
         let with_time = compares_time(&run.mapping);
-        let collector = Collector::new(sender, &names, &run.bad_rows.dead_letter_topic, with_time, &with_copies);
+        let collector = Collector::new(sender, &names, run, with_time, &with_copies);
         let target = StreamTarget {
             temporary_slot: Some(format!("walrelay_verify_{:016x}", RandomState::new().build_hasher().finish())),
             source,
@@ -218,7 +222,7 @@ impl<'a> Window<'a> {
             reader,
             questions,
             matcher: Matcher::new(rules),
-            known: KnownTopics::of(&names),
+            records: Records::new(run, &names, false),
             names,
             metrics,
             with_copies,
@@ -234,9 +238,6 @@ impl<'a> Window<'a> {
             marks: VecDeque::new(),
             looked: now,
             looked_at_topics: now,
-            brokers_time: false,
-            context_headers: false,
-            headers: Vec::new(),
             progress: ProgressBar::new("comparing", 0),
             unread: BTreeMap::new(),
         })
@@ -264,9 +265,9 @@ impl<'a> Window<'a> {
         self.take_rows()?;
         let confirmed = self.wait_and_read_to_the_end()?;
         let (outcome, tables) = self.finish(confirmed)?;
-        notes.extend(self.notes());
+        notes.extend(self.records.notes());
         let topics = self.followed.iter().filter(|name| **name != self.request.run.bad_rows.dead_letter_topic).count();
-        Ok(Seen { outcome, from, to, lasted, notes, topics, names: self.names.clone(), tables })
+        Ok(Seen { outcome, from: Beginning::Slot(from), to, lasted, notes, topics, names: self.names.clone(), tables })
     }
 
     /// Samples the topics' ends until the slot is made.
@@ -280,7 +281,7 @@ impl<'a> Window<'a> {
                     }
                     self.starts =
                         std::mem::take(&mut self.samples).pop_front().map(|(_, ends)| ends).unwrap_or_default();
-                    self.follow_first_topics();
+                    self.follow_first_topics()?;
                     return Ok(from);
                 }
                 if self.relay.as_ref().is_none_or(JoinHandle::is_finished) {
@@ -296,26 +297,25 @@ impl<'a> Window<'a> {
         }
     }
 
-    fn follow_first_topics(&mut self) {
+    fn follow_first_topics(&mut self) -> Result<(), CommandError> {
         let all = if self.request.exclusive { self.starts.keys().cloned().collect() } else { self.awaited.clone() };
-        for topic in &all {
-            self.follow_topic(topic);
-        }
+        all.iter().try_for_each(|topic| self.follow_topic(topic))
     }
 
     /// Reads a topic from where it ended before the window, or waits until it exists.
-    fn follow_topic(&mut self, topic: &str) {
+    fn follow_topic(&mut self, topic: &str) -> Result<(), CommandError> {
         if self.followed.contains(topic) {
-            return;
+            return Ok(());
         }
-        match self.starts.get(topic) {
+        match self.reader.start_at(&self.starts, topic).map_err(CommandError::records_unreadable)? {
             Some(from) => {
-                self.reader.follow(topic, from);
+                self.reader.follow(topic, &from);
                 self.awaited.remove(topic);
                 self.followed.insert(topic.to_owned());
             }
             None => drop(self.awaited.insert(topic.to_owned())),
         }
+        Ok(())
     }
 
     /// The position up to which all rows have come.
@@ -358,7 +358,7 @@ impl<'a> Window<'a> {
                     for row in rows {
                         if self.named.insert(row.topic) {
                             let name = self.names.name(row.topic);
-                            self.follow_topic(&name);
+                            self.follow_topic(&name)?;
                         }
                         self.matcher.expect(row);
                     }
@@ -373,33 +373,12 @@ impl<'a> Window<'a> {
     }
 
     fn read(&mut self) -> Result<(), CommandError> {
-        let Self { reader, matcher, known, request, brokers_time, context_headers, headers, .. } = self;
-        let run = &request.run;
-        let (is_connect, has_schema) = (run.mapping.connect.is_some(), run.registry.is_some());
-        let with_time = compares_time(&run.mapping);
+        let Self { reader, matcher, records, .. } = self;
         let mut take = |read: &ReadRecord<'_>| {
-            let record = &read.record;
-            if record.topic == run.bad_rows.dead_letter_topic {
-                take_dead_letter(matcher, record);
-                return;
-            }
-            *brokers_time |= with_time && !read.writers_time;
-            let number = known.number(record.topic);
-            let at = RecordAt { topic: number, partition: record.partition.unwrap_or_default(), offset: read.offset };
-            let time = read.writers_time.then_some(record.timestamp_millis);
-            let found = FoundAt { at, time, partition_of_key: read.partition_of_key };
-            let value = if has_schema { without_schema(record.value) } else { record.value };
-            let mut kept: Vec<Header<'_>> = Vec::new();
-            if is_connect {
-                kept = emptied(std::mem::take(headers));
-                kept.extend(record.headers.iter().filter(|header| !header.name.starts_with(CONTEXT_HEADERS)));
-                *context_headers |= kept.len() < record.headers.len();
-            }
-            let record = Record { value, headers: if is_connect { &kept } else { record.headers }, ..*record };
-            matcher.found(found, Hashes::of(number, &record), &record);
-            if is_connect {
-                *headers = emptied(kept);
-            }
+            records.take(read, |taken| match taken {
+                Taken::DeadLetter(said) => take_dead_letter(matcher, &said),
+                Taken::Record(found, hashes, record) => matcher.found(found, hashes, &record),
+            });
         };
         reader.read(SLICE, &mut take).map(drop).map_err(CommandError::records_unreadable)
     }
@@ -413,7 +392,7 @@ impl<'a> Window<'a> {
             if !self.followed.contains(&topic) {
                 // It was not there before the window.
                 self.starts.insert(topic.clone(), vec![Some(0); partitions.len()]);
-                self.follow_topic(&topic);
+                self.follow_topic(&topic)?;
             }
         }
         Ok(())
@@ -464,10 +443,7 @@ impl<'a> Window<'a> {
             let positions = self.reader.positions().map_err(CommandError::records_unreadable)?;
             let Some((topic, partition, at)) = first_behind(&positions, &ends) else { break };
             if begun.elapsed() >= self.request.wait.max(SAMPLE_EVERY) {
-                let why = format!(
-                    "partition {partition} could not be read beyond offset {at}: a transaction may be open there, or its broker is down"
-                );
-                self.unread.insert(topic, why);
+                self.unread.insert(topic, held_back(partition, at));
                 break;
             }
         }
@@ -529,20 +505,6 @@ impl<'a> Window<'a> {
         Ok((outcome, tables))
     }
 
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.brokers_time {
-            notes.push("the time of records is not compared where the topic has LogAppendTime".to_owned());
-        }
-        if self.context_headers {
-            notes.push(format!("headers {CONTEXT_HEADERS}* are not compared: they are Debezium's own"));
-        }
-        if self.request.run.registry.is_some() {
-            notes.push("the number of a value's schema is not compared".to_owned());
-        }
-        notes
-    }
-
     fn show(&mut self) {
         let counts = self.matcher.counts();
         let open = self.matcher.open_rows() as u64;
@@ -577,7 +539,7 @@ fn sample(
     run: &run::RunRequest,
 ) -> Result<(Lsn, TopicOffsets), CommandError> {
     let dead_letters = BTreeSet::from([run.bad_rows.dead_letter_topic.clone()]);
-    let ends = reader.ends(Some(run.mapping.topic.begins()), &dead_letters);
+    let ends = reader.mark(run.mapping.topic.begins(), &dead_letters);
     let ends = ends.map_err(CommandError::records_unreadable)?;
     Ok((questions.wal_end()?, ends))
 }
@@ -596,7 +558,7 @@ fn stream(
     // The channel may be full for as long as the topics are not read.
     let limits = relay::Limits { disconnect_after: Duration::MAX, ..limits };
     let dead_letter_topic = collector.dead_letter_topic().to_owned();
-    let bad_rows = BadRows { action: BadRowAction::DeadLetter, at: Vec::new(), dead_letter_topic, readable: true };
+    let bad_rows = bad_rows(dead_letter_topic);
     let (asked, source) = (target.clone(), target.source.clone());
     let mut relay = Relay::new(outbox, collector, SystemClock, Arc::clone(&metrics), stop, limits)
         .with_bad_rows(bad_rows)
@@ -623,36 +585,33 @@ fn stream(
     (relay, Ok(ended))
 }
 
-fn take_dead_letter(matcher: &mut Matcher, record: &Record<'_>) {
-    let Some(said) = dead_letter::said(record) else { return };
+/// Bad rows come as dead letters, whatever the relay does with them, so that each has its position.
+pub(super) fn bad_rows(dead_letter_topic: String) -> BadRows {
+    BadRows { action: BadRowAction::DeadLetter, at: Vec::new(), dead_letter_topic, readable: true }
+}
+
+/// The reason for which records behind an offset could not be read.
+pub(super) fn held_back(partition: usize, at: i64) -> String {
+    format!(
+        "partition {partition} could not be read beyond offset {at}: a transaction may be open there, or its broker is down"
+    )
+}
+
+fn take_dead_letter(matcher: &mut Matcher, said: &DeadLetterHeaders<'_>) {
     let position: Result<Position, _> = said.position.parse();
     if let Ok(position) = position {
         matcher.found_dead_letter(position, said.id.unwrap_or_default());
     }
 }
 
-/// The value behind the number of its schema. A value without one stays, and differs.
-fn without_schema(value: Option<&[u8]>) -> Option<&[u8]> {
-    value.map(|value| match value.split_at_checked(SCHEMA_PREFIX) {
-        Some(([0, ..], rest)) => rest,
-        Some(_) | None => value,
-    })
-}
-
-fn is_skipped(row: &Expected, skipped: &SkippedRows) -> bool {
+pub(super) fn is_skipped(row: &Expected, skipped: &SkippedRows) -> bool {
     let id = String::from_utf8_lossy(&row.id);
     let id: String = id.chars().take(skipped_rows::COMPARED).collect();
     !row.id.is_empty() && skipped.ids.contains(&id)
 }
 
-/// Whether the record's time is the row's.
-fn compares_time(mapping: &Mapping) -> bool {
-    // Debezium Server's sink for Kafka drops the time. The time of the sending is in no row.
-    mapping.connect.is_none() && mapping.timestamp != Timestamp::Send
-}
-
 /// The first partition that is not read to its end.
-fn first_behind(positions: &TopicOffsets, ends: &TopicOffsets) -> Option<(String, usize, i64)> {
+pub(super) fn first_behind(positions: &TopicOffsets, ends: &TopicOffsets) -> Option<(String, usize, i64)> {
     ends.iter().find_map(|(topic, ends)| {
         let at = positions.get(topic)?;
         let behind = |(partition, end): (usize, &Option<i64>)| {

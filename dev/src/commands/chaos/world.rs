@@ -102,7 +102,7 @@ pub(super) struct Settings {
     /// Postgres' major version
     #[arg(long, default_value_t = 17)]
     pub(super) postgres: u32,
-    /// Run walrelay verify beside the rounds, and compare what it says with the books; with Kafka
+    /// Run walrelay verify beside the rounds, and compare what it says with the books; with Kafka, NATS or Redis
     #[arg(long)]
     pub(super) verify: bool,
     /// Further arguments of the relay

@@ -1,0 +1,718 @@
+//! The rows of `--since`: here the table is the witness, since no slot brings again what a slot has lost.
+//!
+//! ```text
+//!  ACCESS SHARE ─► snapshot ─► position L, behind each commit that the snapshot sees
+//!  each pass:  rows ─► row set ◄─ records, from an hour before the oldest row on, or from the first one
+//!              rows without a record: wait until the judged slot has confirmed L, read on to the ends, then read back to the first records
+//!              rows without a record, or with another one: the rows are read again, for their names and the reasons
+//! ```
+//!
+//! In: the settings of a run, which rows, a destination's readers. Out: an [`Outcome`], as that of a window, without an order: a table has none.
+//! It writes nothing, and takes no slot.
+//!
+//! Invariants: a row is missing only if the slot has confirmed it, the topic was read from its first record, and nothing else explains it:
+//! deleted or compacted records, a skipped row, or that the row is from before the slot. Memory: 32 bytes a row. If that is more than
+//! `--memory`, the rows are split by the hash of their ids, and rows and records are read once for each part.
+
+use super::collector::{Collector, TopicNumbers};
+use super::comparison::differences;
+use super::fingerprints::Fingerprints;
+use super::matcher::{Counts, Expected, Fate, Fault, Outcome, RecordAt, Verdict};
+use super::records::{Records, Taken, compares_time};
+use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
+use super::window::{
+    BATCHES, Beginning, LOOK_EVERY, Questions, SLICE, Seen, bad_rows, first_behind, held_back, is_skipped,
+};
+use super::{TableWindow, VerifyRequest};
+use crate::commands::backfill::{Reading, TableRows, Wanted};
+use crate::commands::error::CommandError;
+use crate::commands::output::{duration, number};
+use crate::commands::progress_bar::ProgressBar;
+use crate::commands::prune::age::Age;
+use crate::commands::run;
+use crate::lsn::Lsn;
+use crate::metrics::Metrics;
+use crate::outbox::{Mapping, OnUpdate, Outbox, TableName, Timestamp};
+use crate::pg::shape::shape;
+use crate::pg::skipped_rows::{self, SkippedRows};
+use crate::pg::{self, Connection, Purpose, server};
+use crate::relay::{self, Relay, StreamEnd, SystemClock};
+use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
+use crate::sink::{HeaderRoom, OwnedRecord, Record, Source as RowSource};
+use crate::supervise::{self, RunError};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Records are read from so much before the oldest row's time: clocks may differ.
+const SLACK: Duration = Duration::from_hours(1);
+
+/// Opens a reader.
+type OpenReader<'a> = dyn Fn() -> Result<Box<dyn RecordReader>, CommandError> + 'a;
+
+/// Compares the rows of the tables.
+pub(super) fn since(
+    request: &VerifyRequest,
+    rows: &TableWindow,
+    reader: &OpenReader<'_>,
+    stop: &Arc<AtomicBool>,
+) -> Result<Seen, CommandError> {
+    // Before a table is locked.
+    drop(reader()?);
+    let begun = Instant::now();
+    let mut comparison = Comparison::open(request, rows, reader, stop)?;
+    let outcome = comparison.run()?;
+    let Comparison { names, table, notes, topics, .. } = comparison;
+    Ok(Seen {
+        outcome,
+        from: Beginning::Time(duration(rows.age)),
+        to: table.wal_end(),
+        lasted: begun.elapsed(),
+        notes: notes.into_iter().collect(),
+        topics: topics.len(),
+        names,
+        tables: table.tables(),
+    })
+}
+
+struct Comparison<'a> {
+    request: &'a VerifyRequest,
+    reader: &'a OpenReader<'a>,
+    stop: &'a Arc<AtomicBool>,
+    questions: Questions,
+    table: TableRows,
+    tables: BTreeMap<u32, String>,
+    mapping: Mapping,
+    names: TopicNumbers,
+    /// The topics of all rows.
+    topics: BTreeSet<String>,
+    /// The time from which records are read, in milliseconds since 1970. `None`: their times are those of a column, so all are read.
+    from_millis: Option<i64>,
+    /// Whether the judged slot has confirmed each row. `None`: it was not asked yet.
+    is_confirmed: Option<bool>,
+    /// The hashes of tables and ids of dead letters.
+    dead_letters: Fingerprints,
+    /// The time of the oldest row with a record.
+    oldest: Option<i64>,
+    counts: Counts,
+    faults: Vec<Fault>,
+    reasons: BTreeMap<String, u64>,
+    notes: BTreeSet<String>,
+    progress: ProgressBar,
+}
+
+/// A part of the rows, and what was read for it.
+struct Pass {
+    rows: RowSet,
+    records: Records,
+    /// Which rows: those whose hash of the id has this remainder, of so many.
+    part: u64,
+    parts: u64,
+    counts: Counts,
+    /// By the number of a row: a record with its id. Those that may be shown.
+    candidates: HashMap<usize, (RecordAt, Box<OwnedRecord>)>,
+    /// By the number of a row: where its record lies, and what differs. Those that may be shown.
+    misplaced: HashMap<usize, (RecordAt, Misplaced)>,
+    /// Topics whose end could not be read in time.
+    unread: BTreeMap<String, String>,
+}
+
+impl Pass {
+    const fn has(&self, id: u64) -> bool {
+        id % self.parts == self.part
+    }
+}
+
+impl<'a> Comparison<'a> {
+    fn open(
+        request: &'a VerifyRequest,
+        rows: &TableWindow,
+        reader: &'a OpenReader<'a>,
+        stop: &'a Arc<AtomicBool>,
+    ) -> Result<Self, CommandError> {
+        let run = &request.run;
+        let mut run_here = run.clone();
+        run_here.source.application_name.get_or_insert_with(|| format!("walrelay/verify/{}", run.slot));
+        let mut questions = Questions { source: run_here.source.clone(), connection: None };
+        if questions.ask(|connection| server::slot(connection, &run.slot))?.is_none() {
+            return Err(RunError::no_slot(&run.slot, false).into());
+        }
+        let has_own_times = matches!(run.mapping.timestamp, Timestamp::Column(_)) && run.mapping.connect.is_none();
+        let tracks = questions.ask(|connection| server::setting(connection, "track_commit_timestamp"))?;
+        let tracks = tracks.as_deref() == Some("on");
+        let table = TableRows::open(&run_here, |connection, table, now| {
+            let age = age(connection, table, rows, tracks)?;
+            let limit = format!("({now} - interval '{} ms')", rows.age.as_millis());
+            let asked = rows.condition.iter().map(|condition| format!(" AND (\n{condition}\n)"));
+            let condition = age.since(&limit) + &asked.collect::<String>();
+            // A record's time may be that of a column. It is the commit's only where that column has none, which no table has.
+            let micros = if has_own_times { "-1000".to_owned() } else { format!("COALESCE({}, 0)", age.micros()) };
+            Ok(Wanted { condition, micros })
+        })?;
+        let from = i64::try_from((rows.age + SLACK).as_millis()).unwrap_or(i64::MAX);
+        let from_millis = (!has_own_times).then(|| table.now_millis().saturating_sub(from));
+        // Where it is not compared, the time of a row's record is the row's age.
+        let timestamp = if has_own_times { run.mapping.timestamp.clone() } else { Timestamp::Commit };
+        let mapping = Mapping { on_update: OnUpdate::Skip, position_header: false, timestamp, ..run.mapping.clone() };
+        let mut notes = BTreeSet::from(["the order of records is not judged: a table does not have it".to_owned()]);
+        if !run.mapping.message_prefixes.is_empty() {
+            notes.insert("logical messages are not judged: they are in no table".to_owned());
+        }
+        if compares_time(&run.mapping) && !has_own_times {
+            notes.insert("the time of records is not compared: it is the commit's, which is in no table".to_owned());
+        }
+        Ok(Self {
+            request,
+            reader,
+            stop,
+            questions,
+            tables: table.tables(),
+            table,
+            mapping,
+            names: TopicNumbers::default(),
+            topics: BTreeSet::new(),
+            from_millis,
+            is_confirmed: None,
+            dead_letters: Fingerprints::default(),
+            oldest: None,
+            counts: Counts::default(),
+            faults: Vec::new(),
+            reasons: BTreeMap::new(),
+            notes,
+            progress: ProgressBar::new("comparing", 0),
+        })
+    }
+
+    fn run(&mut self) -> Result<Outcome, CommandError> {
+        let total = self.table.count()?;
+        let most = (self.request.memory / ROW_BYTES).max(1);
+        let parts = total.div_ceil(most).max(1);
+        tracing::info!(
+            rows = total,
+            passes = parts,
+            up_to = %self.table.wal_end(),
+            "comparing the rows of the table with records; vacuum keeps rows that were deleted meanwhile"
+        );
+        for part in 0..parts {
+            self.pass(part, parts, total)?;
+        }
+        let (counts, faults) = (std::mem::take(&mut self.counts), std::mem::take(&mut self.faults));
+        Ok(Outcome { counts, faults, reasons: std::mem::take(&mut self.reasons) })
+    }
+
+    fn pass(&mut self, part: u64, parts: u64, total: u64) -> Result<(), CommandError> {
+        let room = usize::try_from(total / parts + total / parts / 50 + 64).unwrap_or_default();
+        let run = &self.request.run;
+        let mut pass = Pass {
+            rows: RowSet::new(room, self.from_millis.is_none() && compares_time(&run.mapping)),
+            records: Records::new(run, &self.names, true),
+            part,
+            parts,
+            counts: Counts::default(),
+            candidates: HashMap::new(),
+            misplaced: HashMap::new(),
+            unread: BTreeMap::new(),
+        };
+        let mut numbers = BTreeSet::new();
+        self.read_rows(false, &mut |row| {
+            numbers.insert(row.topic);
+            if pass.has(row.hashes.id) {
+                pass.rows.push(&row);
+            }
+        })?;
+        pass.rows.sort();
+        pass.counts.rows = pass.rows.len() as u64;
+        let dead_letter_topic = run.bad_rows.dead_letter_topic.clone();
+        self.topics.extend(numbers.into_iter().map(|number| self.names.name(number)));
+        self.topics.remove(&dead_letter_topic);
+        let mut topics = self.topics.clone();
+        topics.insert(dead_letter_topic);
+        let mut reader = (self.reader)()?;
+        let firsts = self.follow(reader.as_mut(), &topics)?;
+        self.read_on(reader.as_mut(), &topics, &mut pass)?;
+        if pass.rows.open() > 0 {
+            self.wait_for_slot()?;
+            // A topic may have been created meanwhile.
+            let ends = reader.ends(None, &topics).map_err(CommandError::records_unreadable)?;
+            for (topic, ends) in ends.iter().filter(|(topic, _)| !firsts.contains_key(*topic)) {
+                reader.follow(topic, &vec![Some(0); ends.len()]);
+            }
+            self.read_on(reader.as_mut(), &topics, &mut pass)?;
+        }
+        let open: BTreeSet<String> = pass.rows.open_topics().iter().map(|number| self.names.name(*number)).collect();
+        if !open.is_empty() {
+            self.read_back(&open, &firsts, &mut pass)?;
+        }
+        self.oldest = self.oldest.into_iter().chain(pass.rows.oldest_found()).min();
+        if pass.rows.open() > 0 || pass.counts.altered > 0 {
+            let explained = Explained::find(self, reader, &topics, &pass)?;
+            self.name(&mut pass, explained)?;
+        }
+        self.notes.extend(pass.records.notes());
+        self.add(&pass.counts);
+        Ok(())
+    }
+
+    fn add(&mut self, counts: &Counts) {
+        let Counts { rows, right, missing, altered, dead_lettered, skipped, not_judged, other, repeated, .. } = *counts;
+        let all = &mut self.counts;
+        all.rows += rows;
+        all.right += right;
+        all.missing += missing;
+        all.altered += altered;
+        all.dead_lettered += dead_lettered;
+        all.skipped += skipped;
+        all.not_judged += not_judged;
+        all.other += other;
+        all.repeated += repeated;
+    }
+
+    /// Gives `each` the records of all rows, made by the code of `run`.
+    fn read_rows(&mut self, with_copies: bool, each: &mut dyn FnMut(Expected)) -> Result<(), CommandError> {
+        let run = &self.request.run;
+        let mut outbox =
+            Outbox::new(self.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
+        let mut connection = Connection::open(&self.questions.source, Purpose::Control)?;
+        supervise::read_tables(&mut connection, &run::target(run), &mut outbox)?;
+        drop(connection);
+        let (sender, receiver) = sync_channel(BATCHES);
+        let dead_letter_topic = run.bad_rows.dead_letter_topic.clone();
+        let with_copies = Arc::new(AtomicBool::new(with_copies));
+        let collector = Collector::new(sender, &self.names, run, true, &with_copies);
+        let metrics = Arc::new(Metrics::new(&run.slot, &run.publication, Instant::now()));
+        let limits =
+            relay::Limits { disconnect_after: Duration::MAX, coalesce: Duration::ZERO, ..run.limits.of_relay() };
+        let mut relay = Relay::new(outbox, collector, SystemClock, metrics, Arc::clone(self.stop), limits)
+            .with_bad_rows(bad_rows(dead_letter_topic));
+        let mut reading = self.table.read();
+        let mut count = 0;
+        let (progress, total) = (&mut self.progress, self.counts.rows);
+        let joined = thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                relay.acquired(Reading::first_lsn());
+                let ended = relay.stream(&mut reading, None);
+                (ended, reading.is_done())
+            });
+            for rows in receiver {
+                count += rows.len() as u64;
+                progress.note(&format!("{} rows read, {} compared before", number(count), number(total)));
+                rows.into_iter().for_each(&mut *each);
+            }
+            thread.join()
+        });
+        match joined.map_err(|_| CommandError::vanished())? {
+            (StreamEnd::Disconnected(pg::Error::Ended), true) => Ok(()),
+            (StreamEnd::Disconnected(error), _) => Err(CommandError::window_broken(&supervise::chain(&error))),
+            (StreamEnd::Stopped, _) => Err(CommandError::interrupted()),
+            (StreamEnd::Unmappable(error), _) => Err(RunError::from(error).into()),
+            (other, _) => Err(CommandError::window_broken(&format!("{other:?}"))),
+        }
+    }
+
+    /// Begins to read the topics. Returns the offsets from which they are read.
+    fn follow(&self, reader: &mut dyn RecordReader, topics: &BTreeSet<String>) -> Result<TopicOffsets, CommandError> {
+        let firsts = match self.from_millis {
+            Some(millis) => reader.offsets_at(millis, topics),
+            None => reader.starts(topics),
+        };
+        let firsts = firsts.map_err(CommandError::records_unreadable)?;
+        for (topic, offsets) in &firsts {
+            reader.follow(topic, offsets);
+        }
+        Ok(firsts)
+    }
+
+    /// Reads the topics to the ends that they have now.
+    fn read_on(
+        &mut self,
+        reader: &mut dyn RecordReader,
+        topics: &BTreeSet<String>,
+        pass: &mut Pass,
+    ) -> Result<(), CommandError> {
+        let ends = reader.ends(None, topics).map_err(CommandError::records_unreadable)?;
+        let show = self.request.show;
+        self.read_to(reader, &ends, pass, &mut |comparison, pass, taken| match taken {
+            Taken::DeadLetter(said) => {
+                comparison.dead_letters.insert(row_hash(said.table, said.id.unwrap_or_default()));
+            }
+            Taken::Record(found, hashes, record) if pass.has(hashes.id) => {
+                let how = pass.rows.found(&found, hashes);
+                count(pass, show, found.at, how, &record);
+                if how == Match::Repeated && comparison.is_once() {
+                    let verdict = Verdict::Repeated;
+                    let id = super::comparison::id_of(&record).unwrap_or_default().into();
+                    let why = "the row's record was there before".to_owned();
+                    let topic = found.at.topic;
+                    let fault = Fault { verdict, position: None, source: None, id, topic, at: Some(found.at), why };
+                    comparison.fault(fault);
+                }
+            }
+            Taken::Record(..) => {}
+        })
+    }
+
+    /// Reads what lies in front of the records that were read, for rows that have none. Records that are no such row's do not count.
+    fn read_back(
+        &mut self,
+        topics: &BTreeSet<String>,
+        firsts: &TopicOffsets,
+        pass: &mut Pass,
+    ) -> Result<(), CommandError> {
+        let mut reader = (self.reader)()?;
+        let begins = reader.starts(topics).map_err(CommandError::records_unreadable)?;
+        let mut ends = TopicOffsets::new();
+        for topic in topics {
+            let (Some(begins), Some(firsts)) = (begins.get(topic), firsts.get(topic)) else { continue };
+            if begins != firsts {
+                reader.follow(topic, begins);
+                ends.insert(topic.clone(), firsts.clone());
+            }
+        }
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let numbers: HashMap<u32, &Vec<Option<i64>>> =
+            ends.iter().map(|(topic, ends)| (self.names.number(topic), ends)).collect();
+        let show = self.request.show;
+        self.read_to(reader.as_mut(), &ends, pass, &mut |_, pass, taken| {
+            let Taken::Record(found, hashes, record) = taken else { return };
+            let end = numbers.get(&found.at.topic).and_then(|ends| ends.get(usize::try_from(found.at.partition).ok()?));
+            let is_before = end.copied().flatten().is_some_and(|end| found.at.offset < end);
+            if is_before && pass.has(hashes.id) && pass.rows.lacks(hashes) {
+                let how = pass.rows.found(&found, hashes);
+                if !matches!(how, Match::Repeated | Match::Other) {
+                    count(pass, show, found.at, how, &record);
+                }
+            }
+        })
+    }
+
+    fn read_to(
+        &mut self,
+        reader: &mut dyn RecordReader,
+        ends: &TopicOffsets,
+        pass: &mut Pass,
+        each: &mut dyn FnMut(&mut Self, &mut Pass, Taken<'_>),
+    ) -> Result<(), CommandError> {
+        let (mut last, mut moved, mut read) = (TopicOffsets::new(), Instant::now(), 0);
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(CommandError::interrupted());
+            }
+            let mut records = std::mem::replace(&mut pass.records, Records::new(&self.request.run, &self.names, true));
+            let mut take = |record: &ReadRecord<'_>| records.take(record, |taken| each(self, pass, taken));
+            let taken = reader.read(SLICE, &mut take).map_err(CommandError::records_unreadable);
+            pass.records = records;
+            read += taken? as u64;
+            let open = pass.rows.len() as u64 - pass.counts.right.min(pass.rows.len() as u64);
+            self.progress.note(&format!("{} records read, {} rows open", number(read), number(open)));
+            let positions = reader.positions().map_err(CommandError::records_unreadable)?;
+            let Some((topic, partition, at)) = first_behind(&positions, ends) else { return Ok(()) };
+            if positions != last {
+                (last, moved) = (positions, Instant::now());
+            } else if moved.elapsed() >= self.request.wait.max(LOOK_EVERY) {
+                pass.unread.insert(topic, held_back(partition, at));
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until the judged slot has confirmed each row.
+    fn wait_for_slot(&mut self) -> Result<(), CommandError> {
+        if self.is_confirmed.is_some() {
+            return Ok(());
+        }
+        let (begun, slot, end) = (Instant::now(), &self.request.run.slot, self.table.wal_end());
+        let is_confirmed = loop {
+            let found = self.questions.ask(|connection| server::slot(connection, slot))?;
+            let confirmed = found.and_then(|slot| slot.confirmed_flush_lsn).unwrap_or_default();
+            if confirmed >= end || begun.elapsed() >= self.request.wait {
+                break confirmed >= end;
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(CommandError::interrupted());
+            }
+            self.progress.note(&format!("slot {slot} is at {confirmed}, {end} is awaited"));
+            thread::sleep(LOOK_EVERY);
+        };
+        self.is_confirmed = Some(is_confirmed);
+        Ok(())
+    }
+
+    /// Reads the rows again, and names those that are not right.
+    fn name(&mut self, pass: &mut Pass, mut explained: Explained) -> Result<(), CommandError> {
+        let mut named: Vec<Fault> = Vec::new();
+        let room = self.request.show.saturating_sub(self.faults.len());
+        let mut reasons = std::mem::take(&mut self.reasons);
+        // What is asked of `self` meanwhile.
+        let judge = Judge {
+            is_confirmed: self.is_confirmed.unwrap_or(true),
+            up_to: self.table.wal_end(),
+            oldest: self.oldest,
+            request: self.request,
+            tables: self.tables.clone(),
+            dead_letters: std::mem::take(&mut self.dead_letters),
+            names: self.names.clone(),
+        };
+        let read = self.read_rows(true, &mut |row| {
+            if !pass.has(row.hashes.id) {
+                return;
+            }
+            let Some((at, state)) = pass.rows.state_of(&row) else { return };
+            let fault = judge.verdict(&row, at, state, pass, &mut explained, &mut reasons);
+            if named.len() < room {
+                named.extend(fault);
+            }
+        });
+        self.reasons = reasons;
+        self.dead_letters = judge.dead_letters;
+        self.faults.extend(named);
+        read
+    }
+
+    const fn is_once(&self) -> bool {
+        matches!(self.request.run.delivery, crate::sink::destination::Delivery::ExactlyOnce { .. })
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        if self.faults.len() < self.request.show {
+            self.faults.push(fault);
+        }
+    }
+}
+
+/// Counts what a record is.
+fn count(pass: &mut Pass, show: usize, at: RecordAt, how: Match, record: &Record<'_>) {
+    match how {
+        Match::Right(number) | Match::Misplaced(number, _) => {
+            // Another record had only the id.
+            pass.counts.other += u64::from(pass.candidates.remove(&number).is_some());
+            if let Match::Misplaced(_, difference) = how {
+                pass.counts.altered += 1;
+                if pass.misplaced.len() < show {
+                    pass.misplaced.insert(number, (at, difference));
+                }
+            } else {
+                pass.counts.right += 1;
+            }
+        }
+        Match::Candidate(number) => {
+            if pass.candidates.len() < show {
+                pass.candidates.insert(number, (at, Box::new(OwnedRecord::of(record))));
+            }
+        }
+        Match::Repeated => pass.counts.repeated += 1,
+        Match::Other => pass.counts.other += 1,
+    }
+}
+
+/// Reasons for which rows have no record.
+struct Explained {
+    skipped: SkippedRows,
+    /// By topic. A topic without a reason has none here.
+    topics: BTreeMap<String, String>,
+}
+
+impl Explained {
+    fn find(
+        of: &mut Comparison<'_>,
+        mut reader: Box<dyn RecordReader>,
+        topics: &BTreeSet<String>,
+        pass: &Pass,
+    ) -> Result<Self, CommandError> {
+        let slot = &of.request.run.slot;
+        let skipped = of.questions.ask(|connection| skipped_rows::read(connection, slot))?.0;
+        let begins = reader.starts(topics).map_err(CommandError::records_unreadable)?;
+        let kept_from = match of.from_millis {
+            Some(millis) => Some(reader.offsets_at(millis, topics).map_err(CommandError::records_unreadable)?),
+            None => None,
+        };
+        let mut found = BTreeMap::new();
+        for topic in topics {
+            let why = match begins.get(topic) {
+                None => Some("it does not exist".to_owned()),
+                Some(begins) => {
+                    let kept_from = kept_from.as_ref().and_then(|all| all.get(topic));
+                    pass.unread
+                        .get(topic)
+                        .cloned()
+                        .or_else(|| reader.unread(topic).into_iter().next())
+                        .or_else(|| lost_front(begins, kept_from.map(Vec::as_slice)))
+                }
+            };
+            found.extend(why.map(|why| (topic.clone(), why)));
+        }
+        Ok(Self { skipped, topics: found })
+    }
+}
+
+/// Why records of rows may have been deleted from the front of a topic. `kept_from`: the offsets of the time in front of which no row is. A
+/// record in front of that which is still there says that none behind it was deleted.
+fn lost_front(begins: &[Option<i64>], kept_from: Option<&[Option<i64>]>) -> Option<String> {
+    let lost = begins.iter().enumerate().find(|(partition, begin)| {
+        let kept_from = kept_from.and_then(|all| all.get(*partition).copied().flatten());
+        begin.is_some_and(|begin| begin > 0 && kept_from.is_none_or(|kept_from| kept_from <= begin))
+    });
+    let (partition, begin) = lost?;
+    let begin = begin.unwrap_or_default();
+    Some(format!(
+        "partition {partition} begins at offset {begin}: retention or kafka-delete-records.sh may have deleted records of these rows"
+    ))
+}
+
+/// Decides on rows that are not right.
+struct Judge<'a> {
+    request: &'a VerifyRequest,
+    /// Whether the slot has confirmed each row.
+    is_confirmed: bool,
+    up_to: Lsn,
+    oldest: Option<i64>,
+    tables: BTreeMap<u32, String>,
+    dead_letters: Fingerprints,
+    names: TopicNumbers,
+}
+
+impl Judge<'_> {
+    /// Counts a row that comes a second time. Returns its fault, if it is wrong.
+    fn verdict(
+        &self,
+        row: &Expected,
+        number: usize,
+        state: RowState,
+        pass: &mut Pass,
+        explained: &mut Explained,
+        reasons: &mut BTreeMap<String, u64>,
+    ) -> Option<Fault> {
+        let counts = &mut pass.counts;
+        let candidate = pass.candidates.get(&number);
+        if state == RowState::Misplaced {
+            let (at, difference) = pass.misplaced.get(&number)?;
+            let why = match difference {
+                Misplaced::Partition(found, expected) => format!("partition: {found}, expected {expected}"),
+                Misplaced::Time(found, expected) => format!("time: {found} ms, expected {expected} ms"),
+            };
+            return Some(fault(Verdict::Altered, row, Some(*at), why));
+        }
+        if state == RowState::Right {
+            return None;
+        }
+        if self.has_dead_letter(row) {
+            counts.dead_lettered += 1;
+            return None;
+        }
+        let is_candidate = state == RowState::Candidate;
+        match self.fate(row, is_candidate, explained) {
+            Fate::Skipped => {
+                counts.skipped += 1;
+                None
+            }
+            Fate::NotJudged(reason) => {
+                counts.not_judged += 1;
+                *reasons.entry(reason).or_default() += 1;
+                None
+            }
+            Fate::Unexplained if is_candidate => {
+                counts.altered += 1;
+                let why = match candidate {
+                    Some((_, found)) => self.difference(row, found),
+                    None => "a record has its id and other bytes".to_owned(),
+                };
+                let why = format!("{why} (the row may have been updated since)");
+                Some(fault(Verdict::Altered, row, candidate.map(|(at, _)| *at), why))
+            }
+            Fate::Unexplained => {
+                counts.missing += 1;
+                let why = if row.is_bad { "no dead letter, and not noted as skipped" } else { "no record" };
+                Some(fault(Verdict::Missing, row, None, why.to_owned()))
+            }
+        }
+    }
+
+    fn fate(&self, row: &Expected, is_candidate: bool, explained: &Explained) -> Fate {
+        let slot = &self.request.run.slot;
+        if is_skipped(row, &explained.skipped) {
+            return Fate::Skipped;
+        }
+        if !self.is_confirmed {
+            return Fate::NotJudged(format!(
+                "slot \"{slot}\" has not confirmed {} after {}: its relay is behind, or does not run",
+                self.up_to,
+                duration(self.request.wait)
+            ));
+        }
+        if explained.skipped.others {
+            return Fate::NotJudged(format!("the relay of slot \"{slot}\" has skipped rows without noting their ids"));
+        }
+        let topic = self.names.name(row.topic);
+        if let Some(why) = explained.topics.get(&topic) {
+            return Fate::NotJudged(format!("records of topic {topic} may have gone unread: {why}"));
+        }
+        let time = row.time.unwrap_or_default();
+        if !is_candidate && self.oldest.is_none_or(|oldest| time < oldest) {
+            return Fate::NotJudged(
+                "no row that is as old has a record: they may be from before the slot, and not backfilled".to_owned(),
+            );
+        }
+        Fate::Unexplained
+    }
+
+    fn has_dead_letter(&self, row: &Expected) -> bool {
+        let RowSource::Table(relation) = row.source else { return false };
+        let table = self.tables.get(&relation).map_or("", String::as_str);
+        self.dead_letters.contains(row_hash(table, &row.id))
+    }
+
+    fn difference(&self, row: &Expected, found: &OwnedRecord) -> String {
+        let mut room = [HeaderRoom::default(), HeaderRoom::default()];
+        let [one, other] = &mut room;
+        let Some(expected) = &row.copy else { return "a record has its id and other bytes".to_owned() };
+        let with_values = self.request.show_values;
+        expected
+            .with_record(one, |expected| found.with_record(other, |found| differences(expected, found, with_values)))
+            .join("; ")
+    }
+}
+
+fn fault(verdict: Verdict, row: &Expected, at: Option<RecordAt>, why: String) -> Fault {
+    Fault { verdict, position: None, source: Some(row.source), id: row.id.clone(), topic: row.topic, at, why }
+}
+
+/// The hash of a row's table and id.
+fn row_hash(table: &str, id: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(table.as_bytes());
+    hasher.write_u8(0xFF);
+    hasher.write(id);
+    hasher.finish()
+}
+
+/// How old a row of this table is.
+fn age(connection: &mut Connection, table: &TableName, rows: &TableWindow, tracks: bool) -> Result<Age, CommandError> {
+    let shape = shape(connection, &table.schema, &table.name)?.unwrap_or_default();
+    Age::find(rows.age_column.as_deref(), table, &shape, tracks).map_err(|error| CommandError {
+        remedy: Some("walrelay verify --since 2h --age-column COLUMN".into()),
+        ..error
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_older_than_the_rows_and_still_there_says_that_theirs_were_not_deleted() {
+        let check = |begins: &[Option<i64>], kept_from: Option<&[Option<i64>]>, is_lost: bool| {
+            assert_eq!(lost_front(begins, kept_from).is_some(), is_lost, "{begins:?} {kept_from:?}");
+        };
+        check(&[Some(0), Some(0)], None, false);
+        check(&[Some(0), Some(7)], None, true);
+        check(&[Some(0), Some(7)], Some(&[Some(0), Some(7)]), true);
+        check(&[Some(0), Some(7)], Some(&[Some(0), Some(8)]), false);
+        check(&[Some(7), Some(7)], Some(&[Some(8), Some(7)]), true);
+        check(&[Some(7)], Some(&[None]), true);
+    }
+}
