@@ -5,7 +5,7 @@
 //! Attributes, in this order: `id`, `eventType`, `key`, the record's other headers. A header that is called `key` itself becomes
 //! `header.key`. The service has neither null nor empty attributes: such headers are left out. Values that are no text, or have
 //! characters in them that no text may have here, are binary. A dead-letter record with more than ten keeps those that say why and
-//! whence; its others, and those that cannot be attributes, become one attribute, `walrelay-headers`, as JSON.
+//! whence, nine at most; its others, and those that cannot be attributes, become one attribute, `walrelay-headers`, as JSON.
 //!
 //! Invariant: what the service would alter in silence is refused here: it stores U+FFFD for characters that it does not allow.
 //! Specification: Amazon SQS API Reference, "SendMessageBatch"; Developer Guide, "Message metadata", "Message quotas".
@@ -210,7 +210,9 @@ impl MessageForm {
         each(record, |_, _| count += 1);
         let (mut names, mut others) = (BTreeSet::new(), serde_json::Map::new());
         each(record, |name, value| {
-            let has_room = count <= MOST_ATTRIBUTES || name.starts_with(OURS) || KEPT.contains(&name);
+            let is_kept = name.starts_with(OURS) || KEPT.contains(&name);
+            // One attribute is for all others.
+            let has_room = count <= MOST_ATTRIBUTES || is_kept && names.len() < MOST_ATTRIBUTES - 1;
             if has_room && is_attribute(name) && names.insert(name.to_owned()) {
                 take(name, AttributeValue::of(value));
             } else {
