@@ -72,5 +72,7 @@ pub mod settings;
 pub mod sink;
 pub mod stderr;
 pub mod supervise;
+#[cfg(test)]
+mod tests;
 pub mod tls;
 pub mod wire;

@@ -86,7 +86,7 @@ pub fn unfinished(connection: &mut Connection, slot: &str, token: &str) -> Resul
 /// The connection broke, or the server is read-only.
 pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgress) -> Result<(), Error> {
     let text = serde_json::to_string(progress).unwrap_or_default();
-    state::update(connection, &prefix(slot), |_| Some(text))
+    state::update(connection, &prefix(slot), |_| true, |_| Some(text))
 }
 
 /// The beginning of the notes of a slot.

@@ -89,13 +89,15 @@ fn query(connection: &mut Connection, prefix: &str, condition: &str) -> Result<V
 }
 
 /// Replaces the note of the connection's role that begins with `prefix`, or writes the first one, in one transaction. `change` takes the
-/// text after the prefix of the present note, and returns the next one. `None`: the note stays as it is.
+/// text after the prefix of the present note, and returns the next one. `None`: the note stays as it is. `is_known`: whether a text has a
+/// form that this version knows. A note of another form is a newer version's, and is never changed.
 ///
 /// # Errors
 /// The server is read-only, the role lacks [`right_to_note`], or the connection broke.
 pub(super) fn update(
     connection: &mut Connection,
     prefix: &str,
+    is_known: impl Fn(&str) -> bool,
     change: impl FnOnce(Option<&str>) -> Option<String>,
 ) -> Result<(), Error> {
     // What is written survives a crash, whatever the role's `synchronous_commit` is. The read comes after the lock, and sees what the one
@@ -106,7 +108,7 @@ pub(super) fn update(
          SELECT pg_catalog.pg_advisory_xact_lock({LOCK})"
     ))?;
     let written = || {
-        let note = read(connection, prefix, NoteOwner::Own)?.into_iter().next();
+        let note = read(connection, prefix, NoteOwner::Own)?.into_iter().find(|note| is_known(&note.text));
         match change(note.as_ref().map(|note| note.text.as_str())) {
             Some(text) => {
                 write(connection, note.map(|note| note.large_object), &format!("{prefix}{text}"))?;

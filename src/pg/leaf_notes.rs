@@ -109,16 +109,21 @@ pub(crate) fn note(
     at: Lsn,
     all: &BTreeMap<u32, Leaf>,
 ) -> Result<(), Error> {
-    state::update(connection, &prefix(slot), |text| {
-        let found: LeafNote = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        let mut note = Some(found).filter(|note| note.token == token).unwrap_or_default();
-        token.clone_into(&mut note.token);
-        note.tables.retain(|oid, (fingerprint, _)| {
-            all.get(oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(fingerprint))
-        });
-        note.tables.extend(tables.iter().map(|(oid, fingerprint)| (*oid, (fingerprint.clone(), at))));
-        serde_json::to_string(&note).ok()
-    })
+    state::update(
+        connection,
+        &prefix(slot),
+        |_| true,
+        |text| {
+            let found: LeafNote = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let mut note = Some(found).filter(|note| note.token == token).unwrap_or_default();
+            token.clone_into(&mut note.token);
+            note.tables.retain(|oid, (fingerprint, _)| {
+                all.get(oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(fingerprint))
+            });
+            note.tables.extend(tables.iter().map(|(oid, fingerprint)| (*oid, (fingerprint.clone(), at))));
+            serde_json::to_string(&note).ok()
+        },
+    )
 }
 
 /// Notes those tables of the publication that have no row now, and of which nothing is known since the relay reads them.

@@ -149,7 +149,7 @@ pub(crate) fn keep(
     let written = at(connection).and_then(|at| {
         note.at = at;
         let text = serde_json::to_string(&note).unwrap_or_default();
-        state::update(connection, &prefix(slot), |_| Some(text))
+        state::update(connection, &prefix(slot), |_| true, |_| Some(text))
     });
     match written {
         // The note of another role says it, too.

@@ -3,8 +3,9 @@
 //! In: a row's id as messages show it. Out: the ids, and whether there are more. They are JSON in a note of the slot (see
 //! `pg::large_object_state`), which is written only if a row is skipped.
 //!
-//! Invariant: before the slot's position passes a skipped row, the note has its id, or says that it does not have all ids. Their number is
-//! limited, and an id that cannot be compared is not listed. Only `lo_unlink` removes ids. (A setting of the role would be more usual, but a server lets
+//! Invariant: before the slot's position passes a skipped row, a note has its id, or says that it does not have all ids. Their number is
+//! limited, and an id that cannot be compared is not listed. A note in a form that is not known is a newer version's: it may have any row, and
+//! it is never changed. Only `lo_unlink` removes ids. (A setting of the role would be more usual, but a server lets
 //! only superusers store settings that it does not know.)
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
@@ -23,6 +24,7 @@ pub(crate) const COMPARED: usize = 64;
 
 /// The skipped rows of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SkippedRows {
     /// The first `COMPARED` characters of each id. Each id is there once.
     pub ids: Vec<String>,
@@ -71,10 +73,11 @@ const PREFIX: &str = "walrelay passed over: ";
 /// The connection broke.
 pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec<u32>), Error> {
     let mut skipped = SkippedRows::default();
-    let notes = state::read(connection, &format!("{PREFIX}{slot} "), NoteOwner::Any)?;
+    let notes = state::read(connection, &prefix_of(slot), NoteOwner::Any)?;
     let large_objects = notes.iter().map(|note| note.large_object).collect();
     for note in &notes {
-        skipped.join(parse(&note.text));
+        // A note that cannot be parsed may have any row.
+        skipped.join(parse(&note.text).unwrap_or(SkippedRows { ids: Vec::new(), others: true }));
     }
     Ok((skipped, large_objects))
 }
@@ -85,11 +88,16 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<(SkippedRows, Vec
 /// # Errors
 /// The connection broke, or the server is read-only.
 pub(crate) fn note(connection: &mut Connection, slot: &str, rows: &SkippedRows) -> Result<Option<Lsn>, Error> {
-    state::update(connection, &format!("{PREFIX}{slot} "), |text| {
-        let mut skipped = text.map(parse).unwrap_or_default();
-        let is_changed = skipped.merge(rows);
-        (is_changed || text.is_none()).then(|| serde_json::to_string(&skipped).unwrap_or_default())
-    })?;
+    state::update(
+        connection,
+        &prefix_of(slot),
+        |text| parse(text).is_some(),
+        |text| {
+            let mut skipped = text.and_then(parse).unwrap_or_default();
+            let is_changed = skipped.merge(rows);
+            (is_changed || text.is_none()).then(|| json(&skipped))
+        },
+    )?;
     // The column is there from version 17 on.
     let position = connection.query(&format!(
         "SELECT pg_catalog.pg_current_wal_flush_lsn() FROM pg_catalog.pg_replication_slots AS s
@@ -121,20 +129,43 @@ pub(crate) fn standbys_without(connection: &mut Connection, slot: &str, at: Lsn)
 /// # Errors
 /// The connection broke, or the server is read-only.
 pub fn copy(connection: &mut Connection, from: &str, to: &str) -> Result<(), Error> {
-    for note in state::read(connection, &format!("{PREFIX}{from} "), NoteOwner::Any)? {
-        state::write(connection, None, &format!("{PREFIX}{to} {}", note.text))?;
+    for note in state::read(connection, &prefix_of(from), NoteOwner::Any)? {
+        state::write(connection, None, &(prefix_of(to) + &note.text))?;
     }
     Ok(())
 }
 
-/// The rows of a note. One that cannot be parsed may have any row.
-fn parse(text: &str) -> SkippedRows {
-    serde_json::from_str(text).unwrap_or(SkippedRows { ids: Vec::new(), others: true })
+fn prefix_of(slot: &str) -> String {
+    format!("{PREFIX}{slot} ")
+}
+
+fn json(skipped: &SkippedRows) -> String {
+    // Strings and a truth value: nothing that JSON cannot say.
+    serde_json::to_string(skipped).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix. `None`: its form is not known.
+fn parse(text: &str) -> Option<SkippedRows> {
+    serde_json::from_str(text).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{assert_written, golden};
+
+    #[test]
+    fn the_note_that_each_version_has_written_is_read_and_one_of_another_form_is_not() {
+        let skipped = SkippedRows { ids: vec!["order-7".into(), "ä".into()], others: true };
+        assert_written("skipped-rows.txt", &format!("{}{}\n", prefix_of("shop"), json(&skipped)));
+        for note in golden("skipped-rows.txt") {
+            let text = note.text.trim_end().strip_prefix(&prefix_of("shop"));
+            assert_eq!(text.and_then(parse), Some(skipped.clone()), "{}", note.version);
+        }
+        for text in [r#"{"form":2,"ids":[],"others":false}"#, r#"{"ids":[]}"#, r#"{"ids":["1-9"],"others":0}"#, "x"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn rows_are_named_once_and_beyond_the_bound_it_is_said_that_there_are_others() {

@@ -11,7 +11,8 @@
 //!
 //! In: who the server is, what is kept under the slot's name. Out: the position before which everything is published, or why
 //! that cannot be said. Slot names are not unique across clusters, so the key has the system identifier as well; the source tells a
-//! cluster that has taken another's place from one that only has a slot of the same name. Pure.
+//! cluster that has taken another's place from one that only has a slot of the same name. A value with a member that is not in this picture
+//! is a newer version's: it is refused, since what it says may differ from what is read of it. Pure.
 
 use crate::lsn::Lsn;
 use crate::pgoutput::{Begin, PgTime};
@@ -73,7 +74,7 @@ pub enum ProgressMismatch {
         /// The slot's confirmed position.
         confirmed: Lsn,
     },
-    /// It is not what a relay writes.
+    /// It is not what this version of a relay, or an earlier one, writes.
     Unreadable {
         /// The key.
         key: String,
@@ -83,6 +84,7 @@ pub enum ProgressMismatch {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StoredProgress {
     timeline: u32,
     end_lsn: String,
@@ -93,10 +95,17 @@ struct StoredProgress {
 }
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StoredTransaction {
     final_lsn: String,
     xid: u32,
     commit_time: i64,
+}
+
+/// The part of another cluster's progress that is read, whatever version has written it.
+#[derive(Deserialize)]
+struct OtherProgress {
+    source: String,
 }
 
 /// A transaction of Postgres, as far as it tells one history of a cluster from another.
@@ -192,10 +201,11 @@ impl Identity {
     }
 
     fn check_other_clusters(&self, kept: &[(String, String)]) -> Result<(), ProgressMismatch> {
-        for (key, value) in kept {
-            let system = key.split('/').next().unwrap_or_default();
-            let theirs: Option<StoredProgress> = serde_json::from_str(value).ok();
-            if key.ends_with(&format!("/{}", self.slot)) && theirs.is_some_and(|kept| kept.source == self.source) {
+        for (key, value) in kept.iter().filter(|(key, _)| key.ends_with(&format!("/{}", self.slot))) {
+            let theirs: OtherProgress = serde_json::from_str(value)
+                .map_err(|_| ProgressMismatch::Unreadable { key: key.clone(), value: value.clone() })?;
+            if theirs.source == self.source {
+                let system = key.split('/').next().unwrap_or_default();
                 return Err(ProgressMismatch::OtherCluster { before: system.to_owned() });
             }
         }
@@ -206,6 +216,7 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{assert_written, golden};
 
     fn identity() -> Identity {
         Identity {
@@ -234,13 +245,8 @@ mod tests {
         let identity = identity();
         assert_eq!(identity.key(), "7/shop");
         assert_eq!(identity.owner(Committed::Nothing).name, "walrelay-7-shop");
-        let before = r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop"}"#;
-        assert_eq!(identity.start(&[(identity.key(), before.to_owned())]), Ok(Some(at(500))), "of version 0.1");
-        let last = LastTransaction { final_lsn: Lsn::new(490), xid: 7, commit_time: PgTime(8) };
-        let value = identity.value(Lsn::new(500), Some(last));
-        let written = r#"{"timeline":2,"end_lsn":"0/1F4","source":"db:5432/shop","last":{"final_lsn":"0/1EA","xid":7,"commit_time":8}}"#;
-        assert_eq!(value, written);
-        let resumed = Resumption { end_lsn: Lsn::new(500), last: Some(last) };
+        let value = identity.value(Lsn::new(500), Some(LAST));
+        let resumed = Resumption { end_lsn: Lsn::new(500), last: Some(LAST) };
         assert_eq!(identity.start(&[(identity.key(), value.clone())]), Ok(Some(resumed)));
         let later = Identity { timeline: 3, history: vec![(2, Lsn::new(495))], ..identity.clone() };
         let resumed = Resumption { end_lsn: Lsn::new(495), ..resumed };
@@ -248,6 +254,38 @@ mod tests {
         let later = Identity { history: vec![(2, Lsn::new(490))], ..later };
         assert_eq!(later.start(&[(identity.key(), value)]), Ok(Some(at(490))), "the new timeline has not the last one");
         assert_eq!(identity.start(&[]), Ok(None));
+    }
+
+    const LAST: LastTransaction = LastTransaction { final_lsn: Lsn::new(490), xid: 7, commit_time: PgTime(8) };
+
+    #[test]
+    fn the_progress_that_each_version_has_stored_is_where_it_goes_on() {
+        let identity = identity();
+        assert_written("progress.tsv", &format!("{}\t{}\n", identity.key(), identity.value(Lsn::new(500), Some(LAST))));
+        for stored in golden("progress.tsv") {
+            let (key, value) = stored.text.trim_end().split_once('\t').unwrap();
+            let last = (stored.version != "0.1").then_some(LAST);
+            let resumed = Resumption { end_lsn: Lsn::new(500), last };
+            assert_eq!(identity.start(&[(key.to_owned(), value.to_owned())]), Ok(Some(resumed)), "{}", stored.version);
+        }
+    }
+
+    #[test]
+    fn progress_in_a_form_that_is_not_known_is_refused() {
+        let identity = identity();
+        let written = identity.value(Lsn::new(500), Some(LAST));
+        let more = |place: &str, more: &str| written.replacen(place, &format!("{place}{more}"), 1);
+        for value in [more("{", r#""form":2,"#), more(r#""last":{"#, r#""subxid":9,"#), "[]".to_owned()] {
+            let refused = ProgressMismatch::Unreadable { key: identity.key(), value: value.clone() };
+            assert_eq!(identity.start(&[(identity.key(), value)]), Err(refused));
+        }
+        let neighbour =
+            Identity { system_identifier: "8".into(), source: "other:5432/shop".into(), ..identity.clone() };
+        let theirs = neighbour.value(Lsn::new(500), None).replacen('{', r#"{"form":2,"#, 1);
+        assert_eq!(identity.start(&[(neighbour.key(), theirs)]), Ok(None), "whose it is can be read");
+        let refused = ProgressMismatch::Unreadable { key: neighbour.key(), value: "x".into() };
+        assert_eq!(identity.start(&[(neighbour.key(), "x".into())]), Err(refused), "whose it is cannot be read");
+        assert_eq!(identity.start(&[("8/other".into(), "x".into())]), Ok(None), "another slot's");
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const ID: &str = "walrelay-id";
 /// at which it is sent.
 const TIMESTAMP: &str = "walrelay-timestamp";
 
+/// The header with the number of a form that earlier versions would misread. What this version writes has none.
+const FORM: &str = "walrelay-form";
+
 /// The additions that make a dead-letter record of a bad row's record.
 #[derive(Debug)]
 pub struct DeadLetter<'a> {
@@ -96,6 +99,8 @@ pub struct DeadLetterHeaders<'a> {
     pub timestamp_millis: Option<i64>,
     /// The value of the header `id`, if there is one.
     pub id: Option<&'a [u8]>,
+    /// The number of the record's form, which a newer version has written. `None`: its form is known.
+    pub unknown_form: Option<&'a [u8]>,
 }
 
 /// Reads walrelay's headers of a record from a dead-letter topic. `None`: it is no dead-letter record.
@@ -112,7 +117,13 @@ pub fn said<'a>(record: &Record<'a>) -> Option<DeadLetterHeaders<'a>> {
         left_out_bytes: text(PAYLOAD_BYTES).and_then(|number| number.parse().ok()),
         timestamp_millis: text(TIMESTAMP).and_then(|number| number.parse().ok()),
         id: record.headers.iter().find(|header| header.name == "id").and_then(|header| header.value),
+        unknown_form: unknown_form(record),
     })
+}
+
+/// The number of the form of a record from a dead-letter topic, if this version does not know that form.
+pub fn unknown_form<'a>(record: &Record<'a>) -> Option<&'a [u8]> {
+    record.headers.iter().rev().find(|header| header.name == FORM).map(|header| header.value.unwrap_or_default())
 }
 
 /// Calls `take` with the original record under `topic`: its key, payload and partition, and its headers without walrelay's. Its time is the
@@ -133,8 +144,46 @@ pub fn with_original<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sink::tests::{ROW, assert_dead_letters_are_read, dead_letters_by};
     use crate::sink::{Content, HeaderRoom, OwnedRecord};
+    use crate::tests::assert_written;
     use proptest::prelude::*;
+
+    /// Kafka has a record as it is: its key, its value and its headers in their order.
+    fn in_kafka(record: &Record<'_>) -> String {
+        let line = |name: &str, value: Option<&[u8]>| {
+            value.map(|value| format!("{name}\t{}\n", std::str::from_utf8(value).unwrap())).unwrap_or_default()
+        };
+        let headers: String = record.headers.iter().map(|header| line(header.name, header.value)).collect();
+        line("(key)", record.key) + &line("(value)", record.value) + &headers
+    }
+
+    #[test]
+    fn the_dead_letters_that_each_version_has_written_to_kafka_are_read() {
+        const NAME: &str = "dead-letters/kafka.txt";
+        assert_written(NAME, &dead_letters_by(in_kafka));
+        assert_dead_letters_are_read(NAME, |text| {
+            let mut record = Record { key: None, value: None, partition: None, ..ROW };
+            let mut headers = Vec::new();
+            for (name, value) in text.lines().map(|line| line.split_once('\t').unwrap()) {
+                let value = Some(value.as_bytes());
+                match name {
+                    "(key)" => record.key = value,
+                    "(value)" => record.value = value,
+                    name => headers.push(Header { name, value }),
+                }
+            }
+            OwnedRecord::of(&Record { headers: &headers, ..record })
+        });
+    }
+
+    #[test]
+    fn the_number_of_a_form_that_is_not_known_is_told() {
+        let headers =
+            [(ERROR, "too large"), (FORM, "2")].map(|(name, value)| Header { name, value: Some(value.as_bytes()) });
+        assert_eq!(said(&Record { headers: &headers, ..ROW }).unwrap().unknown_form, Some(&b"2"[..]));
+        assert_eq!(said(&Record { headers: &headers[..1], ..ROW }).unwrap().unknown_form, None);
+    }
 
     proptest! {
         #[test]

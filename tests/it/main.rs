@@ -45,6 +45,7 @@ mod nats;
 mod nats_access;
 mod nats_bad_rows;
 mod network;
+mod newer_forms;
 mod nineteen;
 mod oauth;
 mod older_copy;

@@ -384,6 +384,11 @@ fn tag(token: u64) -> Tag {
 
 /// The topic that a record goes to.
 fn where_to<'a>(request: &'a DeadLettersRequest, entry: &DeadLetterEntry<'a>) -> Result<&'a str, String> {
+    if let Some(form) = entry.unknown_form() {
+        return Err(format!(
+            "a newer walrelay has written it in form {form}, which this version would misread: replay it with that walrelay"
+        ));
+    }
     if let Some(bytes) = entry.left_out_bytes {
         return Err(format!(
             "its payload of {bytes} bytes was left out; once the limit is raised, the SQL statement in {REPUBLISH_PAGE} publishes its row"

@@ -34,6 +34,9 @@ pub(super) struct DeadLetterEntry<'a> {
     /// Bytes of its payload, where that was left out.
     pub(super) left_out_bytes: Option<u64>,
     replayed: bool,
+    /// The number of its form, if this version does not know that.
+    #[serde(skip)]
+    unknown_form: Option<Cow<'a, str>>,
 }
 
 /// One record with everything in it.
@@ -72,6 +75,7 @@ impl<'a> DeadLetterEntry<'a> {
             error: said.error,
             left_out_bytes: said.left_out_bytes,
             replayed: kept.settled,
+            unknown_form: said.unknown_form.map(String::from_utf8_lossy),
         }
     }
 
@@ -83,6 +87,11 @@ impl<'a> DeadLetterEntry<'a> {
             (false, None) => writeln!(out, "{}", self.line()),
             (false, Some(record)) => self.write_whole(out, record),
         }
+    }
+
+    /// The number of its form as a text that can be printed, if this version does not know that form.
+    pub(super) fn unknown_form(&self) -> Option<String> {
+        self.unknown_form.as_ref().map(|form| shown(form.as_bytes()))
     }
 
     /// It could not be published.

@@ -613,7 +613,8 @@ impl CommandError {
             ),
             FailureClass::Row => None,
         };
-        Self { remedy: remedy.map(Remedy::from), ..Self::said(kind_of(&failure), failure) }
+        let own = failure.remedy.clone();
+        Self { remedy: own.or_else(|| remedy.map(Remedy::from)), ..Self::said(kind_of(&failure), failure) }
     }
 
     /// Some could not be published.

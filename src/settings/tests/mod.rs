@@ -2,6 +2,7 @@
 
 mod debezium;
 mod help;
+mod released;
 
 use std::fs;
 use std::time::Duration;

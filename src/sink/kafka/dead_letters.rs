@@ -16,6 +16,7 @@ use super::errors;
 use super::marks::{self, Offsets};
 use super::progress::passes;
 use super::retire::Retirable;
+use crate::sink::dead_letter;
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -34,6 +35,9 @@ const FOUND_WITHIN: Duration = Duration::from_secs(20);
 
 /// How long the cluster may be silent. After that the command fails: nothing is lost, and it can be run again.
 const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// The remedy for a mark in a form that is not known.
+const NEWER: &str = "run the walrelay that has replayed this topic before, or a newer one";
 
 /// How long a poll waits for a record.
 const SLICE: Duration = Duration::from_millis(100);
@@ -177,6 +181,15 @@ impl TopicReading {
         Failure::new(FailureClass::Topic, errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)), text)
     }
 
+    /// The failure of a mark that may mark any record.
+    fn unknown_mark(&self, partition: i32, offset: u64) -> Failure {
+        let text = format!(
+            "record {partition}:{offset} of topic {} says in a form that this version does not know which records were published again",
+            self.topic
+        );
+        Failure::new(FailureClass::Topic, "client", text).with_remedy(NEWER)
+    }
+
     fn broken(&self, error: &KafkaError) -> Failure {
         errors::client(format!("topic {} cannot be read: {error}", self.topic))
     }
@@ -194,7 +207,12 @@ impl DeadLetters for TopicReading {
         let Some((partition, offset, record)) = self.poll()? else { return Ok(NextKept::Waiting) };
         let Self { replayed, room, .. } = self;
         let replayed = replayed.entry(partition).or_default();
-        let is_mark = record.with_record(room, |record| marks::take(record, partition, offset, replayed));
+        let (is_mark, has_unknown_form) = record.with_record(room, |record| {
+            (marks::take(record, partition, offset, replayed), dead_letter::unknown_form(record).is_some())
+        });
+        if is_mark && has_unknown_form {
+            return Err(self.unknown_mark(partition, offset));
+        }
         if is_mark || self.for_marks {
             self.count += u64::from(self.for_marks && !is_mark);
             return Ok(NextKept::Waiting);

@@ -94,8 +94,42 @@ pub(super) fn take(record: &Record<'_>, partition: i32, offset: u64, replayed: &
 mod tests {
     use super::*;
     use crate::sink::HeaderRoom;
+    use crate::tests::{assert_written, golden};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_mark_that_each_version_has_written_is_read() {
+        const NAME: &str = "dead-letters/kafka-mark.txt";
+        let mut offsets = Offsets::default();
+        offsets.insert(17, 20);
+        offsets.insert(25, 25);
+        let mark = mark("dead", 3, &offsets, 7);
+        let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap().to_vec()).unwrap();
+        let written = mark.with_record(&mut HeaderRoom::default(), |record| {
+            let [header] = record.headers else { panic!("{:?}", record.headers) };
+            format!("{}\t{}\t{}\t{}\n", text(record.key), header.name, text(header.value), text(record.value))
+        });
+        assert_written(NAME, &written);
+        for stored in golden(NAME) {
+            let [key, name, number, value] = stored.text.trim_end().split('\t').collect::<Vec<_>>()[..] else {
+                panic!("{}", stored.text)
+            };
+            let headers = [Header { name, value: Some(number.as_bytes()) }];
+            let (key, value) = (Some(key.as_bytes()), Some(value.as_bytes()));
+            let mut read = Offsets::default();
+            let record = Record {
+                topic: "dead",
+                key,
+                value,
+                headers: &headers,
+                timestamp_millis: 7,
+                partition: Some(3),
+                content: crate::sink::Content::Unknown,
+            };
+            assert!(take(&record, 3, 100, &mut read) && read == offsets, "of version {}", stored.version);
+        }
+    }
 
     proptest! {
         #[test]

@@ -253,6 +253,16 @@ pub(super) fn record(
 mod tests {
     use super::*;
     use crate::sink::HeaderRoom;
+    use crate::sink::tests::assert_dead_letters_are_read;
+
+    #[test]
+    fn the_dead_letters_that_each_version_has_written_are_read() {
+        assert_dead_letters_are_read("dead-letters/nats.txt", |text| {
+            let (headers, data) = text.split_once("\n\n").unwrap();
+            let headers = format!("NATS/1.0\r\n{}\r\n\r\n", headers.replace('\n', "\r\n"));
+            record("dead", headers.as_bytes(), data.trim_end().as_bytes(), 40_000)
+        });
+    }
 
     #[test]
     fn a_message_becomes_the_record_that_it_was_written_of() {

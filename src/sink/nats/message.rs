@@ -166,7 +166,9 @@ impl Headers {
 mod tests {
     use super::*;
     use crate::sink::ordered_queue::Chunk;
+    use crate::sink::tests::dead_letters_by;
     use crate::sink::{Content, Origin, Tag, Token};
+    use crate::tests::assert_written;
 
     fn record<'a>(key: Option<&'a [u8]>, headers: &'a [Header<'a>]) -> Record<'a> {
         Record {
@@ -196,6 +198,15 @@ mod tests {
         let mut lines: Vec<String> = map.iter().map(line).collect();
         lines.sort_unstable();
         (lines.concat(), bytes)
+    }
+
+    #[test]
+    fn dead_letters_are_written_as_the_last_version_that_changed_them_wrote_them() {
+        let message = |record: &Record<'_>| {
+            let (headers, _) = written(record, None, MessageId::default(), None);
+            format!("{}\n{}\n", headers.replace('\r', ""), String::from_utf8_lossy(record.value.unwrap_or_default()))
+        };
+        assert_written("dead-letters/nats.txt", &dead_letters_by(message));
     }
 
     #[test]

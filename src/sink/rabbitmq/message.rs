@@ -202,8 +202,9 @@ fn is_filter(value: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::sink::ordered_queue::Chunk;
-    use crate::sink::tests::read_in_test;
+    use crate::sink::tests::{dead_letters_by, read_in_test};
     use crate::sink::{Origin, Record, Tag, Token};
+    use crate::tests::assert_written;
     use lapin::message::Delivery;
     use proptest::prelude::*;
 
@@ -258,6 +259,34 @@ mod tests {
         let mut delivery = Delivery::mock(0, exchange.clone(), key.clone(), false, body.clone());
         delivery.properties = properties.clone();
         BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
+    }
+
+    #[test]
+    fn dead_letters_are_written_as_the_last_version_that_changed_them_wrote_them() {
+        let message = |record: &Record<'_>| {
+            let Outgoing { exchange, key, properties, body } = outgoing(record, ROOM).unwrap();
+            let mut headers: Vec<String> = headers_of(record)
+                .into_iter()
+                .map(|(name, value)| {
+                    let AMQPValue::LongString(text) = value else { panic!("{value:?}") };
+                    format!("{name}\t{text}\n")
+                })
+                .collect();
+            headers.sort_unstable();
+            let texts = [
+                ("exchange", exchange.to_string()),
+                ("routing_key", key.to_string()),
+                ("message_id", properties.message_id().as_ref().unwrap().to_string()),
+                ("type", properties.kind().as_ref().unwrap().to_string()),
+                ("content_type", properties.content_type().as_ref().map(ToString::to_string).unwrap_or_default()),
+                ("timestamp", properties.timestamp().unwrap().to_string()),
+                ("delivery_mode", properties.delivery_mode().unwrap().to_string()),
+                ("app_id", properties.app_id().as_ref().unwrap().to_string()),
+            ];
+            let texts = texts.map(|(name, text)| format!("({name})\t{text}\n")).concat();
+            format!("{texts}{}\n{}\n", headers.concat(), String::from_utf8(body).unwrap())
+        };
+        assert_written("dead-letters/rabbitmq.txt", &dead_letters_by(message));
     }
 
     #[test]

@@ -128,8 +128,17 @@ mod tests {
     use super::*;
     use crate::sink::FailureClass;
     use crate::sink::HeaderRoom;
-    use crate::sink::tests::read_in_test;
+    use crate::sink::tests::{assert_dead_letters_are_read, read_in_test};
     use std::net::TcpListener;
+
+    #[test]
+    fn the_dead_letters_that_each_version_has_written_are_read() {
+        assert_dead_letters_are_read("dead-letters/redis.txt", |text| {
+            let fields = text.lines().map(|line| line.split_once('\t').unwrap());
+            let fields: Vec<Field> = fields.map(|(name, value)| (name.into(), value.into())).collect();
+            record("dead", DeadLetterPlace { major: 40_000, between: Some('-'), minor: 0 }, &fields)
+        });
+    }
 
     #[test]
     fn after_a_reply_that_may_have_been_too_long_one_entry_is_read() {

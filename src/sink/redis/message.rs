@@ -253,7 +253,9 @@ fn hash_tag(key: &str) -> &str {
 mod tests {
     use super::*;
     use crate::sink::ordered_queue::Chunk;
+    use crate::sink::tests::dead_letters_by;
     use crate::sink::{Content, Origin, Record, Tag, Token};
+    use crate::tests::assert_written;
     use proptest::prelude::*;
     use redis::Arg;
 
@@ -299,6 +301,25 @@ mod tests {
         partition: None,
         content: Content::Unknown,
     };
+
+    #[test]
+    fn dead_letters_are_written_as_the_last_version_that_changed_them_wrote_them() {
+        let fields = |record: &Record<'_>| {
+            let (chunk, mut commands) = (chunk(&[*record]), Pipeline::new());
+            batch(&mut commands, Adding::default(), chunk.get(0).into_iter());
+            let words: Vec<String> = commands
+                .cmd_iter()
+                .flat_map(Cmd::args_iter)
+                .map(|word| {
+                    let Arg::Simple(bytes) = word else { panic!("{word:?}") };
+                    String::from_utf8(bytes.to_vec()).unwrap()
+                })
+                .collect();
+            // XADD, the stream, the id, and then names and values.
+            words[3..].chunks(2).map(|pair| pair.join("\t") + "\n").collect::<Vec<_>>().concat()
+        };
+        assert_written("dead-letters/redis.txt", &dead_letters_by(fields));
+    }
 
     #[test]
     fn an_entry_has_its_parts_as_fields_and_no_nulls() {

@@ -367,6 +367,8 @@ impl Batch {
 mod tests {
     use super::*;
     use crate::sink::Content;
+    use crate::sink::tests::dead_letters_by;
+    use crate::tests::assert_written;
 
     const HEADERS: &[Header<'_>] = &[
         Header { name: "id", value: Some(b"7") },
@@ -442,6 +444,20 @@ mod tests {
         assert_eq!(form.admit(&Record { value: Some(&large), ..bare }), Ok(()));
         refused(&form, &Record { value: Some(&large), ..RECORD }, TOO_LARGE);
         refused(&base64, &Record { value: Some(&large), ..bare }, TOO_LARGE);
+    }
+
+    #[test]
+    fn dead_letters_are_written_as_the_last_version_that_changed_them_wrote_them() {
+        let message = |record: &Record<'_>| {
+            let form = MessageForm::default();
+            assert_eq!(form.admit(record), Ok(()));
+            let attributes: Vec<String> = attributes(&form, record)
+                .into_iter()
+                .map(|attribute| attribute.replacen('=', "\t", 1) + "\n")
+                .collect();
+            format!("{}\n{}\n", attributes.concat(), form.body(record))
+        };
+        assert_written("dead-letters/sqs.txt", &dead_letters_by(message));
     }
 
     #[test]

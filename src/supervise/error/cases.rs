@@ -431,9 +431,12 @@ impl RunError {
 
     /// The relay cannot read the progress that Kafka holds in the record with this key and value.
     pub(crate) fn strange_progress(key: &str, value: &str) -> Self {
-        let text = format!("the progress kept in Kafka under {key} is not a relay's: {value}");
-        let remedy =
-            format!("use another Kafka cluster; or another --slot, which walrelay setup creates: {NONE_BEFORE}");
+        let text =
+            format!("the progress kept in Kafka under {key} has a form that this version does not know: {value}");
+        let remedy = format!(
+            "run the walrelay that has written it, or a newer one; if none has, use another Kafka cluster, or another --slot, which walrelay \
+             setup creates: {NONE_BEFORE}"
+        );
         Self::ended(Operator, text, remedy)
     }
 
