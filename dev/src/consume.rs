@@ -398,6 +398,9 @@ fn is_passing(error: &KafkaError) -> bool {
                 | Code::OffsetNotAvailable
                 | Code::ReplicaNotAvailable
                 | Code::UnknownTopicOrPartition
+                // Kafka 3.3 says so of all topics for a moment after its restart. These two are the client's own words for that.
+                | Code::UnknownTopic
+                | Code::UnknownPartition
                 // The client has let go of a broker that it asked, such as one that it knew by its first address alone.
                 | Code::DestroyBroker
         )

@@ -33,6 +33,13 @@ const LOGGING: &str = r#"<Configuration status="warn">
 </Configuration>
 "#;
 
+/// The same for Kafka 3, which reads this alone.
+const OLDER_LOGGING: &str = "log4j.rootLogger=WARN,out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %p %c{1}: %m%n
+";
+
 /// A broker that is a controller, too.
 #[derive(Debug)]
 pub struct Kafka {
@@ -68,6 +75,7 @@ impl Kafka {
             service,
         };
         fs::write(node.logging(), LOGGING)?;
+        fs::write(node.older_logging(), OLDER_LOGGING)?;
         fs::write(node.settings(), node.properties(options))?;
         node.format(&options.format_arguments)?;
         Ok(node)
@@ -79,6 +87,10 @@ impl Kafka {
 
     fn logging(&self) -> PathBuf {
         self.service.folder().join("log4j2.xml")
+    }
+
+    fn older_logging(&self) -> PathBuf {
+        self.service.folder().join("log4j.properties")
     }
 
     pub(super) fn data(&self) -> PathBuf {
@@ -153,7 +165,10 @@ impl Kafka {
     /// A Java tool of Kafka's by its class, such as `org.apache.kafka.tools.TopicCommand`.
     pub fn tool(&self, class: &str) -> Command {
         let mut command = Command::new(&self.tools.java);
-        let logging = format!("-Dlog4j2.configurationFile={}", self.logging().display());
+        let logging = [
+            format!("-Dlog4j2.configurationFile={}", self.logging().display()),
+            format!("-Dlog4j.configuration=file:{}", self.older_logging().display()),
+        ];
         let heap = match (self.for_benchmarks, self.member.controllers.len()) {
             (true, 1) => ["-Xmx1g", "-XX:+UseG1GC"],
             (true, _) => ["-Xmx512m", "-XX:+UseG1GC"],
@@ -165,7 +180,7 @@ impl Kafka {
             command.arg("-XX:TieredStopAtLevel=1").args(provision::shared_classes(&self.tools.libs));
         }
         command.args(&self.java_arguments);
-        command.arg(logging).arg("-cp").arg(self.tools.libs.join("*")).arg(class);
+        command.args(logging).arg("-cp").arg(self.tools.libs.join("*")).arg(class);
         command
     }
 

@@ -60,8 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let (mut wishes, settings) = (arguments.wishes.clone(), &arguments.settings);
     let binary = arguments.binary.path()?;
     let kafka = settings.to == To::Kafka;
-    let elsewhere = settings.exactly_once() || settings.dead_letter();
-    anyhow::ensure!(kafka || !elsewhere, "exactly once, and bad rows, only with Kafka");
+    settings.ensure_possible()?;
     if let Some(only) = &arguments.standby {
         let rounds = standby::Rounds { count: wishes.rounds, at: arguments.at, only: only.clone() };
         let passed = standby::run(settings, &rounds, &binary)?;
@@ -128,7 +127,7 @@ fn run_part(
         world.keep_logs(&folder)?;
         line(&format!("logs are kept in {}", folder.display()));
     }
-    world.reader.stop()
+    world.close()
 }
 
 fn play(world: &mut World, settings: &Settings, rounds: &[Round], all: usize, report: &mut Report) -> Result<()> {

@@ -136,6 +136,14 @@ pub(super) enum Repeats {
 }
 
 impl Settings {
+    /// # Errors
+    /// The destination cannot do what they ask for.
+    pub(super) fn ensure_possible(&self) -> Result<()> {
+        let is_for_kafka = self.exactly_once() || self.dead_letter();
+        anyhow::ensure!(self.to == To::Kafka || !is_for_kafka, "exactly once, and bad rows, only with Kafka");
+        Ok(())
+    }
+
     pub(super) fn exactly_once(&self) -> bool {
         self.delivery == Delivery::ExactlyOnce
     }
@@ -449,6 +457,14 @@ impl World {
         let dead_letters = self.settings.dead_letter().then(|| self.compare_dead_letters()).transpose()?;
         let aborted = self.settings.exactly_once().then(|| aborted::count(self.servers.kafka()?)).transpose()?;
         Ok(Verdict { tally, truth, dead_letters, aborted, exit, compared, undelivered })
+    }
+
+    /// Ends everything, also in the middle of a round: the reader reads until nothing more comes, so nothing may write any more. The load is
+    /// not waited for, since a database that is frozen never answers it.
+    pub(super) fn close(mut self) -> Result<()> {
+        drop(self.shop);
+        self.relay.kill9()?;
+        self.reader.stop()
     }
 
     fn compare_dead_letters(&self) -> Result<DeadLetters> {
