@@ -26,7 +26,7 @@ target = $(or $(CARGO_TARGET_DIR),target)
 TO ?=
 to = $(if $(TO),--to $(TO))
 
-.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos postgres-19 versions hints screenshots outage big backfill soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
+.PHONY: help demo test check slim deny provision conformance conformance-debezium conformance-connect conformance-generated migrations chaos upgrade postgres-19 versions hints screenshots outage big backfill soak bench stages instructions lint-deploy lint-charts golden image image-test dist book fuzz clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 28
@@ -101,6 +101,12 @@ chaos: ## TO=kafka, redis, nats, rabbitmq or sqs, ROUNDS=50 of faults under load
 	@dev/prerequisites test
 	$(CARGO) build --locked --workspace --bins --release
 	$(target)/release/walrelay-dev chaos $(to) --rounds $(ROUNDS) $(ARGS)
+
+upgrade: ## FROM=<revision> and this program in turn under load, each ended by SIGTERM and SIGKILL, at least once and exactly once
+	@dev/prerequisites test
+	$(CARGO) build --locked --workspace --bins
+	CARGO="$(CARGO)" $(target)/debug/walrelay-dev upgrade --from $(FROM) $(ARGS)
+	CARGO="$(CARGO)" $(target)/debug/walrelay-dev upgrade --from $(FROM) --delivery exactly-once --on-bad-row dead-letter $(ARGS)
 
 # Not in `test`: the suite that it comes from moves.
 postgres-19: ## The tests of tests/it on the release candidate of Postgres 19: ARGS="nineteen::"

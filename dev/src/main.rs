@@ -56,6 +56,8 @@ enum Command {
     /// Kill, freeze, cut and slow down relay, Postgres, brokers and network under load, then compare what was committed
     /// with what arrived
     Chaos(chaos::Arguments),
+    /// Let the program of another revision and this one take turns under load, then compare what was committed with what arrived
+    Upgrade(chaos::upgrade::Arguments),
     /// Measure walrelay beside others, end to end: backlogs and steady rates
     Bench(Box<bench::Arguments>),
     /// Hold the relay against the cases of tests/conformance
@@ -94,6 +96,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Versions { only, drawn } => list_versions(&only, drawn).map(|()| true),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Chaos(arguments) => chaos::run(&arguments),
+        Command::Upgrade(arguments) => chaos::upgrade::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| true),
         Command::Conformance(arguments) => conformance::run(&arguments),
         Command::ConformanceDebezium(arguments) => conformance_debezium::run(&arguments),

@@ -149,6 +149,15 @@ impl Relay {
         Ok(())
     }
 
+    /// Starts it once more after its end by another program, such as another version, with the same arguments.
+    ///
+    /// # Errors
+    /// As [`Relay::start_again`].
+    pub fn start_again_as(&mut self, binary: &Path) -> Result<()> {
+        binary.clone_into(&mut self.binary);
+        self.start_again()
+    }
+
     /// Waits until `/readyz` says that it streams, and says how long that took.
     ///
     /// # Errors

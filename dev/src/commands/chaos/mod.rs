@@ -9,6 +9,8 @@
 //!
 //! With `--verify`, `walrelay verify` runs beside the rounds, and what it says is compared with the books ([`beside`]).
 //!
+//! [`upgrade`] has the same load and the same books for programs of two versions in turn.
+//!
 //! [`plan`] chooses the faults, [`world`] has the services and the load, [`faults`] begins and ends each fault.
 //! [`reader`] reads along, [`report`] judges.
 
@@ -20,6 +22,7 @@ mod plan;
 mod reader;
 mod report;
 mod standby;
+pub(crate) mod upgrade;
 mod world;
 
 use std::path::{Path, PathBuf};
