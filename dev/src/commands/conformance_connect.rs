@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use walrelay_dev::conformance::beside::{Beside, Pair, Topics};
 use walrelay_dev::conformance::data::{self, Connect, Group};
+use walrelay_dev::debezium;
 
 use crate::chosen::Chosen;
 use crate::screen;
@@ -36,7 +37,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         }
     }
     let count = beside.compare_all(pairs.into_iter(), arguments.at_once, screen::line)?;
-    screen::line(&format!("in a Kafka Connect worker: {count}, {:.0} s", started.elapsed().as_secs_f64()));
+    screen::line(&format!(
+        "Debezium {} in a Kafka Connect worker: {count}, {:.0} s",
+        debezium::connector_version()?,
+        started.elapsed().as_secs_f64()
+    ));
     Ok(count.differences == 0)
 }
 

@@ -20,7 +20,7 @@ use crate::process::LastWill;
 use crate::service::Service;
 use crate::{http, run_dir};
 
-pub use provision::{DebeziumTools, VERSION, debezium};
+pub use provision::{ConnectorTools, DebeziumTools, VERSION, connector, connector_version, debezium};
 pub use running::Running;
 pub use worker::{State, Worker};
 

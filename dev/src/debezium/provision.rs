@@ -1,17 +1,22 @@
-//! Brings Debezium Server through Maven, and finds a Java that is new enough for it.
+//! Brings Debezium Server and Debezium's connector through Maven, and finds a Java that is new enough for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 
 use crate::provision::{self, OUTPUT, maven, parse_java_version, run, say, tool};
 
-/// The Debezium that is brought.
+/// The Debezium Server that is brought, and the connector unless another one is chosen.
 pub const VERSION: &str = "3.6.3.Final";
 
+/// The connectors that can be brought, and the variable that chooses one. Maven has no archive of the Server from 3.7 on.
+const CONNECTORS: [&str; 2] = [VERSION, "3.7.0.Final"];
+const CONNECTOR_VARIABLE: &str = "WALRELAY_TEST_DEBEZIUM";
+
 const POM: &str = include_str!("../../pom/debezium.xml");
+const CONNECTOR_POM: &str = include_str!("../../pom/debezium-connector.xml");
 
 /// The oldest Java that it runs on.
 const OLDEST_JAVA: u32 = 21;
@@ -51,6 +56,44 @@ pub fn debezium() -> Result<DebeziumTools> {
     let (java, release) = java()?;
     let home = tool(&format!("debezium-server-{VERSION}"), bring)?;
     Ok(DebeziumTools { home, java, release })
+}
+
+/// One connector on disk.
+#[derive(Debug, Clone)]
+pub struct ConnectorTools {
+    /// Such as `3.7.0.Final`.
+    pub version: &'static str,
+    /// Holds the jars of the connector, and of what it needs.
+    pub libs: PathBuf,
+    /// The program `java`, new enough.
+    pub java: PathBuf,
+}
+
+/// The version of the connector: the one that `WALRELAY_TEST_DEBEZIUM` names, else that of the Server.
+///
+/// # Errors
+/// It is none of those that can be brought.
+pub fn connector_version() -> Result<&'static str> {
+    let named = std::env::var(CONNECTOR_VARIABLE).ok().filter(|text| !text.is_empty());
+    let Some(named) = named else { return Ok(VERSION) };
+    CONNECTORS
+        .into_iter()
+        .find(|version| *version == named)
+        .ok_or_else(|| anyhow!("{CONNECTOR_VARIABLE}={named}: only {} can be brought", CONNECTORS.join(", ")))
+}
+
+/// Brings the connector unless it is there already.
+///
+/// # Errors
+/// A prerequisite is missing, or Maven fails.
+pub fn connector() -> Result<ConnectorTools> {
+    let (version, (java, _)) = (connector_version()?, java()?);
+    let libs = tool(&format!("debezium-connector-{version}"), |libs| {
+        say(&format!("Debezium's connector {version}: through Maven"));
+        let defined = [("debezium.version", version), ("includeScope", "runtime"), OUTPUT];
+        maven(libs, CONNECTOR_POM, "dependency:copy-dependencies", &defined)
+    })?;
+    Ok(ConnectorTools { version, libs, java })
 }
 
 fn bring(part: &Path) -> Result<()> {

@@ -1,4 +1,4 @@
-//! A Kafka Connect worker of one's own, with Debezium's connector from the Server's jars.
+//! A Kafka Connect worker of one's own, with Debezium's connector of the chosen version.
 //!
 //! In: connectors' configurations. Out: a running `connect-standalone`, to which connectors are added and from which they
 //! are taken while it runs, so that many share one Java.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::debezium;
+use super::connector;
 use crate::process::{self, LastWill};
 use crate::service::Service;
 use crate::{http, provision, run_dir};
@@ -64,11 +64,11 @@ impl Worker {
     /// # Errors
     /// It cannot be brought, or does not start; the message carries the end of its log.
     pub fn start(run: &Path, brokers: &str) -> Result<Self> {
-        let (server, kafka) = (debezium()?, provision::kafka()?);
+        let (debezium, kafka) = (connector()?, provision::kafka()?);
         let folder = run_dir::make(run, "connect")?;
         let plugins = folder.join("plugins/debezium");
         fs::create_dir_all(&plugins)?;
-        for entry in fs::read_dir(server.home.join("lib"))?.flatten() {
+        for entry in fs::read_dir(&debezium.libs)?.flatten() {
             let name = entry.file_name();
             if JARS.iter().any(|jar| name.to_string_lossy().starts_with(jar)) {
                 symlink(entry.path(), plugins.join(&name))?;
@@ -86,7 +86,7 @@ impl Worker {
         );
         let file = folder.join("worker.properties");
         fs::write(&file, properties)?;
-        let mut command = Command::new(&server.java);
+        let mut command = Command::new(&debezium.java);
         command
             .args(["-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Duser.timezone=UTC"])
             .arg("-cp")

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use walrelay_dev::conformance::beside::{Beside, Pair, Topics};
+use walrelay_dev::debezium;
 
 use crate::binary::Binary;
 use crate::screen;
@@ -78,6 +79,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         topics: Topics::Below(configuration::prefix(seed, number)),
     });
     let count = beside.compare_all(pairs, arguments.at_once, screen::line)?;
-    screen::line(&format!("seed {seed}, from {}: {count}, {:.0} s", arguments.from, started.elapsed().as_secs_f64()));
+    screen::line(&format!(
+        "Debezium {}, seed {seed}, from {}: {count}, {:.0} s",
+        debezium::connector_version()?,
+        arguments.from,
+        started.elapsed().as_secs_f64()
+    ));
     Ok(count.differences == 0)
 }
