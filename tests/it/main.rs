@@ -40,6 +40,7 @@ mod idle;
 mod locks;
 mod login;
 mod manual;
+mod moto;
 mod names;
 mod nats;
 mod nats_access;

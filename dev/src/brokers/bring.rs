@@ -116,6 +116,13 @@ pub(super) fn elasticmq() -> Result<PathBuf> {
     })
 }
 
+/// The folder of moto's Python packages.
+pub(super) fn moto() -> Result<PathBuf> {
+    let version = versions::chosen("moto")?;
+    let home = tool(&format!("moto-{version}"), |part| pip(part, &format!("moto[server]=={version}")).map(drop))?;
+    Ok(home.join("packages"))
+}
+
 /// Unpacks packages of a Debian suite into the folder `root`.
 fn bring_packages(part: &Path, suite: &str, packages: &[&str], libraries: &[&str]) -> Result<()> {
     say(&format!("{} of Debian {suite}", packages.first().copied().unwrap_or_default()));

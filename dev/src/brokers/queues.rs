@@ -12,6 +12,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
+use super::moto::REGION;
 use crate::http;
 
 /// How long each read of an answer may take, on a machine that has much else to do.
@@ -239,6 +240,10 @@ pub(crate) fn post(port: u16, target: &str, body: &[u8]) -> Result<(u16, Vec<u8>
 }
 
 fn post_within(port: u16, target: &str, body: &[u8], patience: Duration) -> Result<(u16, Vec<u8>)> {
-    let head = format!("Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\n");
+    // moto finds the service and the region in the scope of a signature, which it does not check.
+    let head = format!(
+        "Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: {target}\r\nAuthorization: AWS4-HMAC-SHA256 \
+         Credential=test/20260101/{REGION}/sqs/aws4_request, SignedHeaders=host, Signature=none\r\n"
+    );
     http::exchange(port, "POST /", &head, body, patience)
 }
