@@ -9,16 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 
 use super::bring;
-use super::queues::{Queues, post};
+use super::queues::{Queues, REGION, post};
 use crate::process::LastWill;
 use crate::service::Service;
 use crate::{http, provision, run_dir};
 
 /// How long it may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_mins(3);
-
-/// The region of its queues and topics: the one that [`Queues`] asks for.
-pub(super) const REGION: &str = "us-east-1";
 
 /// The account that it gives to everybody.
 const ACCOUNT: &str = "123456789012";

@@ -12,8 +12,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use super::moto::REGION;
 use crate::http;
+
+/// The region of the queues.
+pub(super) const REGION: &str = "us-east-1";
 
 /// How long each read of an answer may take, on a machine that has much else to do.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -158,6 +158,7 @@ fn run_errors() -> Vec<RunError> {
         RunError::no_slot(slot, false),
         RunError::no_slot(slot, true),
         RunError::setup_unfinished(slot, publication),
+        RunError::temporary_slot_gone(slot),
         RunError::not_noted(slot, Some("GRANT …;".to_owned()), server(sqlstate::INSUFFICIENT_PRIVILEGE)),
         moved(Shard::new(1, 3), 5),
         moved(Shard::new(2, 3), 2),

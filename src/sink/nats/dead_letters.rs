@@ -260,7 +260,7 @@ mod tests {
         assert_dead_letters_are_read("dead-letters/nats.txt", |text| {
             let (headers, data) = text.split_once("\n\n").unwrap();
             let headers = format!("NATS/1.0\r\n{}\r\n\r\n", headers.replace('\n', "\r\n"));
-            record("dead", headers.as_bytes(), data.trim_end().as_bytes(), 40_000)
+            record("dead", headers.as_bytes(), data.trim_end().as_bytes(), 40_000, false)
         });
     }
 

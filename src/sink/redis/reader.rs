@@ -135,18 +135,22 @@ impl EntryReader {
     fn judged(&self, stream: &str, reply: Value) -> Result<Value, Failure> {
         let Some(error) = said(&reply) else { return Ok(reply) };
         let address = self.connection.as_ref().map_or_else(String::new, |connection| connection.address().to_owned());
-        let rights = || allow(&self.settings, &[&pattern(stream), "+xinfo|stream", "+xread", "+xrange", "+time"]);
+        let rights =
+            || allow(&self.settings, &[&pattern(stream), "+exists", "+xinfo|stream", "+xread", "+xrange", "+time"]);
         Err(with_fix(of_stream(&address, &error), rights))
     }
 
-    /// What the server says of these streams. Those that are missing are left out.
+    /// What the server says of these streams. Those that are missing are left out: XINFO has no code for that.
     fn infos(&mut self, streams: &BTreeSet<String>) -> Result<BTreeMap<String, StreamInfo>, Failure> {
-        let commands: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), info_of(stream))).collect();
-        let mut found = BTreeMap::new();
-        for ((stream, _), reply) in commands.iter().zip(self.ask(&commands)?) {
-            if said(&reply).is_some_and(|error| error.contains("no such key")) {
-                continue;
+        let exist: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), exists(stream))).collect();
+        let mut there = Vec::new();
+        for ((stream, _), reply) in exist.iter().zip(self.ask(&exist)?) {
+            if self.judged(stream, reply)? == Value::Int(1) {
+                there.push((stream.clone(), info_of(stream)));
             }
+        }
+        let mut found = BTreeMap::new();
+        for ((stream, _), reply) in there.iter().zip(self.ask(&there)?) {
             found.extend(StreamInfo::of(self.judged(stream, reply)?).map(|info| (stream.clone(), info)));
         }
         Ok(found)
@@ -201,6 +205,12 @@ impl StreamInfo {
         let added = number("entries-added").map(|added| (added, added.saturating_sub(length)));
         Some(Self { end, first: first.unwrap_or(end), added, deleted: id("max-deleted-entry-id").unwrap_or_default() })
     }
+}
+
+fn exists(stream: &str) -> Cmd {
+    let mut command = cmd("EXISTS");
+    command.arg(stream);
+    command
 }
 
 fn info_of(stream: &str) -> Cmd {
