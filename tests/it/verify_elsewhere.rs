@@ -118,23 +118,21 @@ fn what_nats_deletes_is_not_judged() {
     // One message a subject: an older one of it is gone.
     let lane = with_stream(nats, &json!({ "max_msgs_per_subject": 1 }));
     with_age(&lane);
-    let relay = start(&lane, &url, &[]);
+    let _relay = start(&lane, &url, &[]);
     let mut client = lane.connect();
     lane.sql("INSERT INTO outbox VALUES ('other', 'other', 'k', 't', '1')");
     insert(&mut client, 1, 20);
     lane.wait_confirmed();
-    drop(relay);
     let report = check(since(&lane, &url, &[]), 1, "rows 21, right 2, not_judged 19");
     assert!(report["reasons"].to_string().contains("messages of its stream were deleted"), "{report:#}");
 
     // A message that is deleted from the front.
     let lane = with_stream(nats, &json!({ "max_msgs": 5 }));
     with_age(&lane);
-    let relay = start(&lane, &url, &[]);
+    let _relay = start(&lane, &url, &[]);
     let mut client = lane.connect();
     insert(&mut client, 1, 20);
     lane.wait_confirmed();
-    drop(relay);
     let report = check(since(&lane, &url, &[]), 1, "rows 20, right 5, not_judged 15");
     assert!(report["reasons"].to_string().contains("begins at offset 16"), "{report:#}");
 }
@@ -150,9 +148,9 @@ fn what_redis_trims_or_deletes_is_not_judged() {
     let mut client = lane.connect();
     insert(&mut client, 1, 20);
     lane.wait_confirmed();
-    drop(relay);
     let report = check(since(&lane, &url, &[]), 1, "rows 20, right 5, not_judged 15");
     assert!(report["reasons"].to_string().contains("may have deleted records of these rows"), "{report:#}");
+    drop(relay);
 
     // In the window, by a consumer.
     let relay = start(&lane, &url, &[]);

@@ -8,10 +8,10 @@
 
 use super::callbacks::Context;
 use rdkafka::bindings as native;
+use rdkafka::client::Client;
 use rdkafka::error::{IsError, KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::{Metadata, MetadataTopic};
-use rdkafka::producer::{BaseProducer, Producer as _};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -32,7 +32,7 @@ pub(super) type DescribedTopic = (String, Result<TopicShape, RDKafkaErrorCode>);
 /// A question that the client has been given.
 pub(super) struct Description<'c> {
     queue: NonNull<native::rd_kafka_queue_t>,
-    _client: &'c BaseProducer<Context>,
+    _client: &'c Client<Context>,
 }
 
 /// The cluster's answer.
@@ -42,13 +42,18 @@ pub(super) struct DescribedTopics {
     pub(super) topics: Vec<DescribedTopic>,
     /// The ports of the brokers that have their replicas.
     pub(super) ports: BTreeSet<u16>,
+    /// The ids of the topics, which Kafka gives since version 2.8 (KIP-516). A topic that is created again has another id.
+    pub(super) ids: BTreeMap<String, TopicId>,
 }
+
+/// The two halves of a topic's UUID.
+pub(super) type TopicId = (i64, i64);
 
 impl<'c> Description<'c> {
     /// Asks for these topics, each of which is there once. The client gives up after `within`. `None`: the client has no memory left.
     #[allow(unsafe_code, reason = "rdkafka does not wrap this request")]
-    pub(super) fn ask(client: &'c BaseProducer<Context>, topics: &[CString], within: Duration) -> Option<Self> {
-        let handle = client.client().native_ptr();
+    pub(super) fn ask(client: &'c Client<Context>, topics: &[CString], within: Duration) -> Option<Self> {
+        let handle = client.native_ptr();
         let mut names: Vec<*const c_char> = topics.iter().map(|name| name.as_ptr()).collect();
         let millis = c_int::try_from(within.as_millis()).unwrap_or(c_int::MAX);
         // SAFETY: the client outlives this value. Queue, options and collection are made here, are checked, and each is destroyed once: the
@@ -139,9 +144,29 @@ unsafe fn described(topics: &[*const native::rd_kafka_TopicDescription_t]) -> De
             // SAFETY: as above.
             None => unsafe { shape(topic, &mut answer.ports) },
         };
+        if outcome.is_ok()
+            // SAFETY: as above.
+            && let Some(id) = unsafe { id(topic) }
+        {
+            answer.ids.insert(name.clone(), id);
+        }
         answer.topics.push((name, outcome));
     }
     answer
+}
+
+/// The topic's id. `None`: the broker gives none.
+#[allow(unsafe_code, reason = "as above")]
+unsafe fn id(topic: *const native::rd_kafka_TopicDescription_t) -> Option<TopicId> {
+    // SAFETY: as above.
+    let id = unsafe { native::rd_kafka_TopicDescription_topic_id(topic) };
+    if id.is_null() {
+        return None;
+    }
+    // SAFETY: it is not null, and belongs to the topic.
+    let id =
+        unsafe { (native::rd_kafka_Uuid_most_significant_bits(id), native::rd_kafka_Uuid_least_significant_bits(id)) };
+    Some(id).filter(|id| *id != (0, 0))
 }
 
 #[allow(unsafe_code, reason = "as above")]
@@ -186,13 +211,14 @@ pub(super) fn topic_in<'m>(metadata: &'m Metadata, topic: &str) -> Result<&'m Me
 mod tests {
     use super::*;
     use crate::sink::kafka::KafkaSettings;
+    use rdkafka::producer::Producer as _;
 
     #[test]
     fn a_cluster_that_does_not_answer_is_an_error() {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let settings = KafkaSettings::new(&nobody.to_string(), "walrelay", &[], 1 << 20).unwrap();
         let producer = settings.producer().unwrap();
-        let asked = Description::ask(&producer, &[c"orders".to_owned()], Duration::from_millis(50)).unwrap();
+        let asked = Description::ask(producer.client(), &[c"orders".to_owned()], Duration::from_millis(50)).unwrap();
         assert!(asked.answer(Duration::from_millis(100)).is_err());
         assert!(asked.answer(Duration::ZERO).is_err(), "and there is no second answer");
     }

@@ -160,7 +160,7 @@ fn answers(
 /// Asks for all names in one request of each producer. The first one's answer counts. The others have as much time as it took.
 fn ask_together(producers: &[Arc<BaseProducer<Context>>], names: &[CString]) -> Option<DescribedTopics> {
     let began = Instant::now();
-    let mut asked = producers.iter().filter_map(|producer| Description::ask(producer, names, TOGETHER_WITHIN));
+    let mut asked = producers.iter().filter_map(|producer| Description::ask(producer.client(), names, TOGETHER_WITHIN));
     let first = asked.next()?;
     let others: Vec<_> = asked.collect();
     let answer = first.answer(TOGETHER_WITHIN);

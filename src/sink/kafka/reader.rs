@@ -14,6 +14,7 @@
 use super::admin::Admin;
 use super::callbacks::Context;
 use super::config::KafkaSettings;
+use super::describe::{Description, TopicId};
 use super::errors;
 use super::partitioner::Partitioner;
 use super::progress::passes;
@@ -26,6 +27,7 @@ use rdkafka::message::{Headers as _, Message as _, Timestamp};
 use rdkafka::metadata::Metadata;
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
 use std::time::{Duration, Instant};
 
 /// How long one question may take.
@@ -61,6 +63,10 @@ pub(super) struct TopicReader {
     questions: Retirable<BaseConsumer<Context>>,
     partitioner: Partitioner,
     topics: BTreeMap<String, FollowedTopic>,
+    /// The ids of the topics, as they were seen first.
+    ids: BTreeMap<String, TopicId>,
+    /// Topics that have had another id since.
+    made_again: BTreeSet<String>,
     /// Whether the consumer has to be told the partitions again.
     is_stale: bool,
     /// Memory for the headers of a record.
@@ -87,6 +93,8 @@ impl TopicReader {
             partitioner: settings.partitioner(),
             settings,
             topics: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            made_again: BTreeSet::new(),
             is_stale: false,
             headers: Vec::new(),
             answered: Instant::now(),
@@ -178,6 +186,26 @@ impl TopicReader {
         Ok(found)
     }
 
+    /// Notes topics that are not the ones any more that were seen first. Offsets do not show that where nothing was read, or where as much was
+    /// written again. If the broker does not answer, or gives no ids, they alone are looked at.
+    fn look_at_ids<'n>(&mut self, names: impl Iterator<Item = &'n String>) {
+        let names: Vec<CString> = names.filter_map(|name| CString::new(name.as_str()).ok()).collect();
+        if names.is_empty() {
+            return;
+        }
+        let asked = Description::ask(self.questions.client(), &names, QUESTION);
+        let Some(Ok(found)) = asked.map(|asked| asked.answer(QUESTION + PAUSE)) else { return };
+        for (name, id) in found.ids {
+            if self.ids.get(&name).is_some_and(|first| *first != id) && self.made_again.insert(name.clone()) {
+                for next in self.topics.get_mut(&name).into_iter().flat_map(|topic| &mut topic.next) {
+                    *next = Some(0);
+                }
+                self.is_stale = true;
+            }
+            self.ids.entry(name).or_insert(id);
+        }
+    }
+
     /// Notes partitions that were added, and offsets that went back.
     fn look_at(&mut self, ends: &TopicOffsets) {
         for (name, topic) in &mut self.topics {
@@ -190,7 +218,7 @@ impl TopicReader {
                 if let (Some(read), Some(end)) = (*next, *end)
                     && end < read
                 {
-                    topic.unread.insert(MADE_AGAIN.to_owned());
+                    topic.unread.insert(WENT_BACK.to_owned());
                     *next = Some(0);
                     self.is_stale = true;
                 }
@@ -259,13 +287,15 @@ impl TopicReader {
 const MOST_QUESTIONS: usize = 20;
 
 const DELETED: &str = "Kafka deleted records of it before they were read: retention, or kafka-delete-records.sh";
-const MADE_AGAIN: &str = "its offsets went back: it was deleted and created again, or lost its last records";
+const WENT_BACK: &str = "its offsets went back: it was deleted and created again, or lost its last records";
+const MADE_AGAIN: &str = "it was deleted and created again";
 const GONE: &str = "it was deleted";
 const COMPACTED: &str = "it is compacted (cleanup.policy), which removes records that have a successor";
 
 impl RecordReader for TopicReader {
     fn ends(&mut self, prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         let partitions = self.partitions(prefix, topics)?;
+        self.look_at_ids(partitions.keys());
         for name in topics.iter().filter(|name| !partitions.contains_key(*name)) {
             // It was there, since its records were read.
             let was_there = self.topics.get_mut(name).filter(|topic| topic.next.iter().any(Option::is_some));
@@ -372,6 +402,10 @@ impl RecordReader for TopicReader {
     fn unread(&mut self, topic: &str) -> Vec<String> {
         let noted = self.topics.get(topic).map(|topic| topic.unread.iter().cloned().collect::<Vec<_>>());
         let mut reasons = noted.unwrap_or_default();
+        self.look_at_ids(std::iter::once(&topic.to_owned()));
+        if self.made_again.contains(topic) {
+            reasons.insert(0, MADE_AGAIN.to_owned());
+        }
         let policy = Admin::new(&self.settings, SETTINGS_WITHIN)
             .ok()
             .and_then(|admin| admin.setting_of(topic, super::progress::CLEANUP_POLICY).ok().flatten());
