@@ -4,11 +4,12 @@
 //! the slot (see `pg::large_object_state`), so it needs no right on any table.
 //!
 //! Invariant: all rows up to the stored one are acknowledged. Progress counts only with the token of the setup marker that it was written
-//! with. So if the slot was created again, the backfill starts from the first row.
+//! with. So if the slot was created again, the backfill starts from the first row. A note in a form that is not known is a newer version's: no
+//! backfill begins beside it, and it is never changed.
 
 use super::connection::Connection;
 use super::error::Error;
-use super::large_object_state::{self as state, NoteOwner};
+use super::large_object_state::{self as state, Note, NoteOwner};
 use crate::lsn::Lsn;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ const LOCK: u32 = 0x6669_6c6c;
 
 /// The progress of the backfill of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BackfillProgress {
     /// The token of the setup marker. Empty: the slot has no marker with a token.
     pub token: String,
@@ -32,6 +34,7 @@ pub struct BackfillProgress {
 
 /// The progress in one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TableProgress {
     /// The condition that selects the rows, as SQL.
     #[serde(rename = "where")]
@@ -58,16 +61,39 @@ pub struct TableProgress {
     pub leaves: BTreeMap<u32, String>,
 }
 
-/// Reads the progress of `slot`. The connection's role comes before others. A note that cannot be parsed counts as none.
+/// The stored progress of a slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoredProgress {
+    /// No backfill has stored any.
+    Nothing,
+    /// The progress. That of the connection's role comes before that of others.
+    Known(BackfillProgress),
+    /// There is progress in a form that is not known.
+    Unknown {
+        /// The large object that has it.
+        large_object: u32,
+    },
+}
+
+/// Reads the progress of `slot`.
 ///
 /// # Errors
 /// The connection broke.
-pub fn read(connection: &mut Connection, slot: &str) -> Result<Option<BackfillProgress>, Error> {
-    let found = state::read(connection, &prefix(slot), NoteOwner::Any)?;
-    Ok(found.iter().find_map(|note| serde_json::from_str(&note.text).ok()))
+pub fn read(connection: &mut Connection, slot: &str) -> Result<StoredProgress, Error> {
+    Ok(stored(&state::read(connection, &prefix(slot), NoteOwner::Any)?))
 }
 
-/// Returns the large object of a backfill of the marker with this token that has begun and not ended. `None`: there is none.
+/// What the notes of a slot say.
+fn stored(notes: &[Note]) -> StoredProgress {
+    if let Some(note) = notes.iter().find(|note| parse(&note.text).is_none()) {
+        return StoredProgress::Unknown { large_object: note.large_object };
+    }
+    let first = notes.iter().find_map(|note| parse(&note.text));
+    first.map_or(StoredProgress::Nothing, StoredProgress::Known)
+}
+
+/// Returns the large object of a backfill of the marker with this token that has begun and not ended, or may have: its form is not known.
+/// `None`: there is none.
 ///
 /// # Errors
 /// The connection broke.
@@ -76,7 +102,7 @@ pub fn unfinished(connection: &mut Connection, slot: &str, token: &str) -> Resul
     let is_open = |progress: &BackfillProgress| {
         progress.token == token && progress.tables.values().any(|table| !table.done && table.rows > 0)
     };
-    let open = found.iter().find(|note| serde_json::from_str(&note.text).is_ok_and(|progress| is_open(&progress)));
+    let open = found.iter().find(|note| parse(&note.text).is_none_or(|progress| is_open(&progress)));
     Ok(open.map(|note| note.large_object))
 }
 
@@ -85,8 +111,18 @@ pub fn unfinished(connection: &mut Connection, slot: &str, token: &str) -> Resul
 /// # Errors
 /// The connection broke, or the server is read-only.
 pub fn write(connection: &mut Connection, slot: &str, progress: &BackfillProgress) -> Result<(), Error> {
-    let text = serde_json::to_string(progress).unwrap_or_default();
-    state::update(connection, &prefix(slot), |_| true, |_| Some(text))
+    let text = json(progress);
+    state::update(connection, &prefix(slot), |text| parse(text).is_some(), |_| Some(text))
+}
+
+fn json(progress: &BackfillProgress) -> String {
+    // Strings, numbers, positions and truth values: nothing that JSON cannot say.
+    serde_json::to_string(progress).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix. `None`: its form is not known.
+fn parse(text: &str) -> Option<BackfillProgress> {
+    serde_json::from_str(text).ok()
 }
 
 /// The beginning of the notes of a slot.
@@ -103,4 +139,52 @@ pub fn lock(connection: &mut Connection, slot: &str) -> Result<bool, Error> {
     let rows =
         connection.query(&format!("SELECT pg_catalog.pg_try_advisory_lock({LOCK}, pg_catalog.hashtext({slot}))"))?;
     Ok(rows.first().is_some_and(|row| row.is_true(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{assert_written, golden};
+
+    fn progress() -> BackfillProgress {
+        let table = TableProgress {
+            condition: Some("id > 5".to_owned()),
+            order: Some("created_at".to_owned()),
+            rows: 10,
+            part: Some(("public".to_owned(), "outbox_1".to_owned())),
+            key: vec![Some("2026-11-29 00:00:00+00".to_owned()), None],
+            done: false,
+            at: Lsn::new(1000),
+            until: [("public.outbox_1".to_owned(), vec![Some("99".to_owned())])].into(),
+            leaves: [(16385, "c3d4".to_owned())].into(),
+        };
+        let tables = [("public.outbox".to_owned(), table)].into();
+        BackfillProgress { token: "a1b2.77.5".to_owned(), rows: 10, tables }
+    }
+
+    fn note(large_object: u32, text: String) -> Note {
+        Note { large_object, text, own: true, owner: "r".to_owned() }
+    }
+
+    #[test]
+    fn the_note_that_each_version_has_written_is_read_and_one_of_another_form_is_not() {
+        assert_written("backfill.txt", &format!("{}{}\n", prefix("shop"), json(&progress())));
+        for golden in golden("backfill.txt") {
+            let text = golden.text.trim_end().strip_prefix(&prefix("shop")).unwrap();
+            assert_eq!(parse(text), Some(progress()), "{}", golden.version);
+            for (place, more) in [("{", r#""form":2,"#), (r#""public.outbox":{"#, r#""parts":[],"#)] {
+                assert!(text.contains(place), "{place}");
+                assert_eq!(parse(&text.replacen(place, &format!("{place}{more}"), 1)), None, "{more}");
+            }
+        }
+    }
+
+    #[test]
+    fn progress_beside_that_of_a_newer_form_does_not_count() {
+        let known = note(1, json(&progress()));
+        assert_eq!(stored(&[]), StoredProgress::Nothing);
+        assert_eq!(stored(std::slice::from_ref(&known)), StoredProgress::Known(progress()));
+        let newer = note(2, r#"{"form":2}"#.to_owned());
+        assert_eq!(stored(&[known, newer]), StoredProgress::Unknown { large_object: 2 });
+    }
 }

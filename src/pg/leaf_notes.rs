@@ -12,7 +12,8 @@
 //! | a note | `backfill`, at the end of a table | its rows are published |
 //!
 //! Invariant: each record has the fingerprint of the table, and counts while the table has that fingerprint. A note counts with the
-//! marker's token, and if its owner is trusted.
+//! marker's token, and if its owner is trusted. A note in a form that is not known says nothing, which takes nothing from the others, and is never
+//! changed. A line of the marker in such a form may take something from each record: then nothing is known.
 
 use super::backfill_progress;
 use super::connection::Connection;
@@ -30,6 +31,7 @@ const PREFIX: &str = "walrelay tables: ";
 
 /// A note of tables.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LeafNote {
     /// The marker's token.
     token: String,
@@ -46,10 +48,13 @@ pub(crate) struct Known {
     listed: TableStatement,
     /// All other records: for each table its fingerprints, with the positions.
     stated: Vec<(u32, String, Lsn)>,
+    /// The large object of a trusted note in a form that is not known.
+    pub(crate) unknown_note: Option<u32>,
 }
 
 impl Known {
-    /// Reads the records. `comment`: that of the publication. `None`: its marker has no token, or is that of another place.
+    /// Reads the records. `comment`: that of the publication. `None`: its marker has no token, or is that of another place, or has a line in a
+    /// form that is not known ([`marker::unknown_line`]).
     ///
     /// # Errors
     /// The connection broke.
@@ -59,6 +64,9 @@ impl Known {
         slot: &str,
         comment: Option<&str>,
     ) -> Result<Option<Self>, Error> {
+        if marker::unknown_line(comment, slot).is_some() {
+            return Ok(None);
+        }
         let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(None) };
         let mut statements = marker::statements(comment, slot).into_iter();
         let listed = statements.next().unwrap_or_default();
@@ -68,14 +76,17 @@ impl Known {
                 statement.known.into_iter().map(move |(oid, fingerprint)| (oid, fingerprint, at))
             })
             .collect();
-        for note in state::read_trusted(connection, &prefix(slot), publication)? {
-            // A note that cannot be parsed says nothing.
-            let note: LeafNote = serde_json::from_str(&note.text).unwrap_or_default();
-            if note.token == token {
-                stated.extend(note.tables.into_iter().map(|(oid, (fingerprint, at))| (oid, fingerprint, at)));
+        let mut unknown_note = None;
+        for found in state::read_trusted(connection, &prefix(slot), publication)? {
+            match parse(&found.text) {
+                Some(note) if note.token == token => {
+                    stated.extend(note.tables.into_iter().map(|(oid, (fingerprint, at))| (oid, fingerprint, at)));
+                }
+                Some(_) => {}
+                None => unknown_note = Some(found.large_object),
             }
         }
-        Ok(Some(Self { token, listed, stated }))
+        Ok(Some(Self { token, listed, stated, unknown_note }))
     }
 
     /// The latest position for which a record says of the table that its rows until then are published. `None`: no record does. `all`: the
@@ -112,18 +123,28 @@ pub(crate) fn note(
     state::update(
         connection,
         &prefix(slot),
-        |_| true,
+        |text| parse(text).is_some(),
         |text| {
-            let found: LeafNote = text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+            let found = text.and_then(parse).unwrap_or_default();
             let mut note = Some(found).filter(|note| note.token == token).unwrap_or_default();
             token.clone_into(&mut note.token);
             note.tables.retain(|oid, (fingerprint, _)| {
                 all.get(oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(fingerprint))
             });
             note.tables.extend(tables.iter().map(|(oid, fingerprint)| (*oid, (fingerprint.clone(), at))));
-            serde_json::to_string(&note).ok()
+            Some(json(&note))
         },
     )
+}
+
+fn json(note: &LeafNote) -> String {
+    // Strings, numbers and positions: nothing that JSON cannot say.
+    serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix. `None`: its form is not known.
+fn parse(text: &str) -> Option<LeafNote> {
+    serde_json::from_str(text).ok()
 }
 
 /// Notes those tables of the publication that have no row now, and of which nothing is known since the relay reads them.
@@ -138,7 +159,7 @@ pub(crate) fn note_empty(connection: &mut Connection, publication: &str, slot: &
     let is_fifteen = connection.value::<u32>("SELECT current_setting('server_version_num')")? >= Some(150_000);
     // Before version 15 a walsender may not notice that a table was attached: see `leaves::empty_list`.
     let may_be = |leaf: &&Leaf| is_fifteen || leaf.is_born || leaf.parent().is_none();
-    let relay = relay_note::read(connection, (publication, slot), &known.token)?.unwrap_or_default();
+    let relay = relay_note::read(connection, (publication, slot), &known.token)?.note().unwrap_or_default();
     let is_known = |leaf: &Leaf| {
         known.since(leaf, &all).is_some_and(|at| relay.since(&leaf.chain).is_none_or(|since| since <= at))
     };
@@ -168,7 +189,7 @@ pub(crate) fn published(connection: &mut Connection, publication: &str, slot: &s
     let Some(known) = Known::read(connection, publication, slot, mark.comment.as_deref())? else {
         return Ok(BTreeSet::new());
     };
-    let Some(relay) = relay_note::read(connection, (publication, slot), &known.token)? else {
+    let Some(relay) = relay_note::read(connection, (publication, slot), &known.token)?.note() else {
         return Ok(BTreeSet::new());
     };
     let all = leaves::look(connection, publication)?;
@@ -196,6 +217,21 @@ fn prefix(slot: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{assert_written, golden};
+
+    #[test]
+    fn the_note_that_each_version_has_written_is_read_and_one_of_another_form_is_not() {
+        let tables = [(16385, ("c3d4".to_owned(), Lsn::new(1000)))].into();
+        let note = LeafNote { token: "a1b2.77.5".to_owned(), tables };
+        assert_written("table-notes.txt", &format!("{}{}\n", prefix("shop"), json(&note)));
+        for golden in golden("table-notes.txt") {
+            let text = golden.text.trim_end().strip_prefix(&prefix("shop")).unwrap();
+            assert_eq!(parse(text), Some(note.clone()), "{}", golden.version);
+            assert_eq!(parse(&text.replacen('{', r#"{"form":2,"#, 1)), None, "{}", golden.version);
+            let more = text.replace(r#"["c3d4","0/3E8"]"#, r#"["c3d4","0/3E8",false]"#);
+            assert_eq!((parse(&more), more != text), (None, true), "{}", golden.version);
+        }
+    }
 
     fn leaf(oid: u32, parent: Option<u32>, is_born: bool, fingerprint: &str) -> Leaf {
         Leaf {
@@ -216,7 +252,7 @@ mod tests {
             known: [(1, "a".to_owned()), (2, "b".to_owned())].into(),
             others: [3].into(),
         };
-        Known { token: "t".to_owned(), listed, stated: Vec::new() }
+        Known { token: "t".to_owned(), listed, stated: Vec::new(), unknown_note: None }
     }
 
     #[track_caller]

@@ -18,6 +18,9 @@
 //! database has another identifier or oid than that place, and says nothing there. Notes of the slot ([`super::large_object_state`]) repeat
 //! the token, so they end with their marker.
 //!
+//! A line that has the slot's name, and a kind or a form that is not known, is a newer version's ([`unknown_line`]). It stays, and nothing is known
+//! of the tables beside it: it may say that a record of them does not count.
+//!
 //! Who writes the comment holds the advisory lock [`LOCK`] from the last look at it to the write.
 
 use super::connection::Connection;
@@ -133,6 +136,12 @@ pub(crate) struct TableStatement {
 }
 
 impl TableStatement {
+    /// Parses what follows the token: `at` and the list. `None`: its form is not known.
+    fn of_words(words: &str) -> Option<Self> {
+        let (at, list) = words.split_once(' ').filter(|(_, list)| !list.contains(' '))?;
+        Self::parse(at, list)
+    }
+
     /// Parses `at` and the list: `OID:FINGERPRINT` for each table of `known`, and `OID` for each other one. `-`: there is none.
     fn parse(at: &str, list: &str) -> Option<Self> {
         let mut statement = Self { at: at.parse().ok()?, ..Self::default() };
@@ -212,15 +221,51 @@ pub(crate) fn token<'c>(comment: Option<&'c str>, slot: &'c str) -> Option<&'c s
     lines_of(comment, EMPTY, slot).find_map(|words| words.split(' ').next())
 }
 
-/// What the marker of `slot` states: first of the tables that were empty, then of those that a person has named.
+/// What the marker of `slot` states: first of the tables that were empty, then of those that a person has named. Empty: there is no marker with
+/// a token, or the form of its list is not known.
 pub(crate) fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatement> {
-    let Some(token) = token(comment, slot) else { return Vec::new() };
-    let parse = |words: &str| {
-        let mut words = words.split(' ').skip_while(|word| *word == token);
-        TableStatement::parse(words.next()?, words.next()?)
+    let Some((token, listed)) = lines_of(comment, EMPTY, slot).find_map(|words| words.split_once(' ')) else {
+        return Vec::new();
     };
-    let lines = [EMPTY, PUBLISHED].into_iter().flat_map(|prefix| lines_of(comment, prefix, slot));
-    lines.filter(|words| words.split(' ').next() == Some(token)).filter_map(parse).collect()
+    let Some(listed) = TableStatement::of_words(listed) else { return Vec::new() };
+    let published = lines_of(comment, PUBLISHED, slot).filter_map(|words| words.split_once(' '));
+    let published = published.filter(|(of, _)| *of == token).filter_map(|(_, words)| TableStatement::of_words(words));
+    [listed].into_iter().chain(published).collect()
+}
+
+/// The first line with the name of `slot` whose kind or form is not known, or a line about a move in such a form. `None`: there is none.
+pub(crate) fn unknown_line<'c>(comment: Option<&'c str>, slot: &str) -> Option<&'c str> {
+    let is_about_slot = |line: &&str| {
+        let said = line.strip_prefix("walrelay ").and_then(|line| line.split_once(": "));
+        line.starts_with(MOVE) || said.is_some_and(|(_, words)| words.split(' ').any(|word| word == slot))
+    };
+    comment.unwrap_or_default().lines().filter(is_about_slot).find(|line| !is_known(line))
+}
+
+/// Whether a line has a kind and a form that this version knows, of whichever slot it is.
+fn is_known(line: &str) -> bool {
+    if let Some(slot) = line.strip_prefix(PREFIX).or_else(|| line.strip_prefix(CREATING)) {
+        return !slot.contains(' ');
+    }
+    if line.starts_with(SHARD) {
+        return shard(Some(line)).is_some_and(|(_, slot)| !slot.contains(' '));
+    }
+    if line.starts_with(MOVE) {
+        return moving(Some(line)).is_some();
+    }
+    let said = line.split_once(": ").and_then(|(_, words)| words.split_once(' '));
+    let Some((slot, words)) = said else { return false };
+    if [WHOLE, SNAPSHOT].iter().any(|prefix| line.starts_with(prefix)) {
+        return true;
+    }
+    if line.starts_with(SINCE) {
+        return since(Some(line), slot).is_some();
+    }
+    if line.starts_with(AT) {
+        return anchor(Some(line), slot).is_some();
+    }
+    let is_statement = [EMPTY, PUBLISHED].iter().any(|prefix| line.starts_with(prefix));
+    is_statement && words.split_once(' ').is_some_and(|(_, words)| TableStatement::of_words(words).is_some())
 }
 
 /// The comment with what a person states of tables of `slot`. An earlier statement of the same tables goes. `None`: the marker has no token.
@@ -308,6 +353,83 @@ fn without(comment: Option<&str>, goes: impl Fn(&str) -> bool) -> Option<String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{assert_written, golden};
+
+    /// The comment that has each kind of line of one slot: the marker of a setup, a person's statement, a shard's progress.
+    fn written() -> String {
+        let stated =
+            TableStatement { at: Lsn::new(2000), known: [(16390, "e5f6".to_owned())].into(), others: BTreeSet::new() };
+        let comment = with_published(Some(&marked(Some("events of the shop"), "orders", "781")), "orders", &stated);
+        let shard = new_shard(Shard::new(0, 2).unwrap(), "orders_0_of_2");
+        format!("{}\n{shard}", comment.unwrap())
+    }
+
+    #[test]
+    fn the_marker_that_each_version_has_written_is_read() {
+        assert_written("marker.txt", &format!("{}\n", written()));
+        for golden in golden("marker.txt") {
+            let (comment, version) = (Some(golden.text.as_str()), golden.version.as_str());
+            assert_eq!((is_set(comment, "orders"), unknown_line(comment, "orders")), (true, None), "{version}");
+            assert!(!is_creating(comment, "orders"), "{version}");
+            if version == "0.1" {
+                assert_eq!((token(comment, "orders"), statements(comment, "orders")), (None, Vec::new()));
+                continue;
+            }
+            assert_eq!(since(comment, "orders"), Some(781), "{version}");
+            assert_eq!(anchor(comment, "orders").unwrap().written, Lsn::new(1000), "{version}");
+            assert_eq!(token(comment, "orders"), Some("a1b2.77.5"), "{version}");
+            let found = statements(comment, "orders");
+            let said: Vec<_> = found.iter().map(|found| (found.at, found.has(16385), found.has(16390))).collect();
+            assert_eq!(said, [(Lsn::new(1000), true, true), (Lsn::new(2000), false, true)], "{version}");
+            assert_eq!(moving(comment), Some(MoveState::Waits), "{version}");
+            assert_eq!(shard(comment), Some((Shard::new(0, 2).unwrap(), "orders_0_of_2")), "{version}");
+        }
+    }
+
+    #[test]
+    fn the_intent_that_each_version_has_written_is_read() {
+        assert_written("intent.txt", &format!("{}\n", creating(Some("events of the shop"), "orders")));
+        for golden in golden("intent.txt") {
+            let comment = Some(golden.text.as_str());
+            assert!(is_creating(comment, "orders") && !is_set(comment, "orders"), "{}", golden.version);
+            assert_eq!(unknown_line(comment, "orders"), None, "{}", golden.version);
+        }
+    }
+
+    #[test]
+    fn a_line_of_a_newer_form_is_found_says_nothing_and_stays() {
+        let comment = written();
+        for line in [
+            "walrelay paused: orders",
+            "walrelay not published: 16385 of orders",
+            "walrelay creating: orders 2",
+            "walrelay slot: orders 2",
+            "walrelay slot at: orders 77 2 0/3E8 1700000000 more",
+            "walrelay since: orders 0/3E8",
+            "walrelay empty: orders a1b2.77.5 0/3E8 16385:c3d4 more",
+            "walrelay empty: orders a1b2.77.5 0/3E8 public.a:c3d4",
+            "walrelay published: orders a1b2.77.5 0/3E8 - more",
+            "walrelay shard: 0/2/1 orders",
+            "walrelay move: halted",
+        ] {
+            let with = format!("{comment}\n{line}");
+            assert_eq!(unknown_line(Some(&with), "orders"), Some(line));
+            assert_eq!(statements(Some(line), "orders"), [], "{line}");
+            assert!(removed(Some(&format!("walrelay paused: orders\n{line}")), "orders").is_some());
+        }
+        for line in ["walrelay paused: returns", "walrelay publishes orders", "orders: see the wiki", ""] {
+            assert_eq!(unknown_line(Some(&format!("{comment}\n{line}")), "orders"), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_a_newer_form_is_not_replaced_by_what_a_person_states() {
+        let comment = written().replace(" 16385:c3d4,16390", " public.a:c3d4");
+        assert_eq!(
+            (token(Some(&comment), "orders"), statements(Some(&comment), "orders")),
+            (Some("a1b2.77.5"), vec![])
+        );
+    }
 
     /// The comment with the values that the server would fill in.
     fn marked(comment: Option<&str>, slot: &str, xid: &str) -> String {

@@ -4,11 +4,13 @@
 //! `pg::large_object_state`).
 //!
 //! Invariant: the note only loses trust by itself. A table that the relay did not read for a while, or read with another id column, is read
-//! since the position at which it is read again: what was committed before is in no topic, or cannot be found by its id.
+//! since the position at which it is read again: what was committed before is in no topic, or cannot be found by its id. A trusted note in a
+//! form that is not known is a newer version's. It may say that the relay did not read a table, so nothing is known from the other notes of the
+//! slot either ([`Stored::Unknown`]), and it is never changed.
 
 use super::connection::Connection;
 use super::error::Error;
-use super::large_object_state as state;
+use super::large_object_state::{self as state, Note};
 use super::marker;
 use crate::lsn::Lsn;
 use serde::{Deserialize, Serialize};
@@ -22,6 +24,7 @@ pub(crate) const ALL: &str = "*";
 
 /// A relay's note.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct RelayNote {
     /// The marker's token.
     pub(crate) token: String,
@@ -86,26 +89,59 @@ impl RelayNote {
     }
 }
 
-/// The latest trusted note of the slot with this token, and whether the connection's role owns it.
+/// What the trusted notes of a slot say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// No relay has noted anything with the marker's token.
+    Nothing,
+    /// The latest note with the marker's token.
+    Known {
+        note: RelayNote,
+        /// Whether the connection's role owns it.
+        own: bool,
+    },
+    /// At least one note has a form that is not known. Nothing is known from the others.
+    Unknown {
+        /// The large objects of all trusted notes of the slot. An older note must not outlive the unknown one, since it would be believed.
+        large_objects: Vec<u32>,
+    },
+}
+
+impl Stored {
+    /// Reads the trusted notes of a slot.
+    fn of(notes: &[Note], token: &str) -> Self {
+        let mut latest: Option<(RelayNote, bool)> = None;
+        for found in notes {
+            let Some(note) = parse(&found.text) else {
+                return Self::Unknown { large_objects: notes.iter().map(|note| note.large_object).collect() };
+            };
+            let is_later = latest.as_ref().is_none_or(|(last, own)| (last.at, *own) <= (note.at, found.own));
+            if note.token == token && is_later {
+                latest = Some((note, found.own));
+            }
+        }
+        latest.map_or(Self::Nothing, |(note, own)| Self::Known { note, own })
+    }
+
+    /// The note, if its form is known.
+    pub(crate) fn note(self) -> Option<RelayNote> {
+        match self {
+            Self::Known { note, .. } => Some(note),
+            Self::Nothing | Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// Reads what the trusted notes of the slot say with this token.
 ///
 /// # Errors
 /// The connection broke.
-fn latest(
+pub(crate) fn read(
     connection: &mut Connection,
     (publication, slot): (&str, &str),
     token: &str,
-) -> Result<Option<(RelayNote, bool)>, Error> {
-    let notes = state::read_trusted(connection, &prefix(slot), publication)?;
-    let parsed = notes.iter().filter_map(|note| Some((serde_json::from_str::<RelayNote>(&note.text).ok()?, note.own)));
-    Ok(parsed.filter(|(note, _)| note.token == token).max_by_key(|(note, own)| (note.at, *own)))
-}
-
-/// Reads the latest trusted note of the slot with this token. `None`: there is none.
-///
-/// # Errors
-/// The connection broke.
-pub(crate) fn read(connection: &mut Connection, names: (&str, &str), token: &str) -> Result<Option<RelayNote>, Error> {
-    Ok(latest(connection, names, token)?.map(|(note, _)| note))
+) -> Result<Stored, Error> {
+    Ok(Stored::of(&state::read_trusted(connection, &prefix(slot), publication)?, token))
 }
 
 /// What became of a note.
@@ -113,12 +149,15 @@ pub(crate) fn read(connection: &mut Connection, names: (&str, &str), token: &str
 pub(crate) enum Noted {
     /// It is written, or was there, or the publication has no marker that a note could go with.
     Yes,
-    /// It could not be written. `contradicts`: an earlier note says something else, and would be believed.
+    /// It could not be written. `contradicts`: an earlier note says something else, or may do so, and would be believed: one of a newer form
+    /// by the version that has written it.
     No { error: Error, contradicts: bool },
 }
 
 /// Notes what a relay reads from `position` on, before it reads the first row. A server in recovery takes no note: nobody can delete rows by
 /// a slot of a standby. `accepted`: rows from before the position may be in no topic, whatever an earlier note says.
+///
+/// Beside a note of a newer form, what is written counts from `position` on, each time anew: that version finds the latest, and goes on with it.
 ///
 /// # Errors
 /// The connection broke, or a question was refused.
@@ -131,7 +170,12 @@ pub(crate) fn keep(
 ) -> Result<Noted, Error> {
     let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(Noted::Yes) };
     let listed = marker::statements(comment, slot).first().map(|listed| listed.at).unwrap_or_default();
-    let former = latest(connection, (publication, slot), &token)?;
+    let stored = read(connection, (publication, slot), &token)?;
+    let is_any = stored != Stored::Nothing;
+    let former = match stored {
+        Stored::Known { note, own } => Some((note, own)),
+        Stored::Nothing | Stored::Unknown { .. } => None,
+    };
     let reads = if reading.tables.is_empty() { vec![ALL.to_owned()] } else { oids(connection, &reading.tables)? };
     let now = RelayNote {
         at: Lsn::ZERO,
@@ -141,20 +185,20 @@ pub(crate) fn keep(
         only_local: reading.only_local,
     };
     let before = former.as_ref().map(|(note, _)| note).filter(|_| !accepted);
-    let mut note = RelayNote::next(before, &token, &now, position, position <= listed && !accepted);
+    let mut note = RelayNote::next(before, &token, &now, position, !is_any && position <= listed && !accepted);
     let is_said = former.as_ref().is_some_and(|(former, _)| former.says_same(&note));
     if is_said && former.as_ref().is_some_and(|(_, own)| *own) {
         return Ok(Noted::Yes);
     }
     let written = at(connection).and_then(|at| {
         note.at = at;
-        let text = serde_json::to_string(&note).unwrap_or_default();
-        state::update(connection, &prefix(slot), |_| true, |_| Some(text))
+        let text = json(&note);
+        state::update(connection, &prefix(slot), |text| parse(text).is_some(), |_| Some(text))
     });
     match written {
         // The note of another role says it, too.
         Err(Error::Server { .. }) if is_said => Ok(Noted::Yes),
-        Err(error @ Error::Server { .. }) => Ok(Noted::No { error, contradicts: former.is_some() }),
+        Err(error @ Error::Server { .. }) => Ok(Noted::No { error, contradicts: is_any }),
         written => written.map(|()| Noted::Yes),
     }
 }
@@ -180,9 +224,56 @@ pub(super) fn prefix(slot: &str) -> String {
     format!("{PREFIX}{slot} ")
 }
 
+fn json(note: &RelayNote) -> String {
+    // Strings, positions and a truth value: nothing that JSON cannot say.
+    serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix. `None`: its form is not known.
+fn parse(text: &str) -> Option<RelayNote> {
+    serde_json::from_str(text).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{assert_written, golden};
+
+    #[test]
+    fn the_note_that_each_version_has_written_is_read_and_one_of_another_form_is_not() {
+        let note = RelayNote {
+            token: "a1b2.77.5".to_owned(),
+            at: Lsn::new(1000),
+            reads: [("16385".to_owned(), Lsn::new(500))].into(),
+            ids: [("public.outbox".to_owned(), ("event_id".to_owned(), Lsn::new(500)))].into(),
+            only_local: true,
+        };
+        assert_written("relay-note.txt", &format!("{}{}\n", prefix("shop"), json(&note)));
+        for golden in golden("relay-note.txt") {
+            let text = golden.text.trim_end().strip_prefix(&prefix("shop")).unwrap();
+            assert_eq!(parse(text), Some(note.clone()), "{}", golden.version);
+            assert_eq!(parse(&text.replacen('{', r#"{"form":2,"#, 1)), None, "{}", golden.version);
+            let more = text.replace(r#"["event_id","0/1F4"]"#, r#"["event_id","0/1F4",2]"#);
+            assert_eq!((parse(&more), more != text), (None, true), "{}", golden.version);
+        }
+    }
+
+    #[test]
+    fn the_latest_note_counts_and_one_of_a_newer_form_leaves_nothing_known() {
+        let of = |large_object, at, own, token: &str| {
+            let note = RelayNote { at: Lsn::new(at), token: token.to_owned(), ..reads(&[("1", at)]) };
+            Note { large_object, text: json(&note), own, owner: "r".to_owned() }
+        };
+        let known = |at, own| Stored::Known { note: RelayNote { at: Lsn::new(at), ..reads(&[("1", at)]) }, own };
+        let notes = [of(1, 7, true, "t"), of(2, 9, false, "t"), of(3, 11, true, "of an earlier marker")];
+        assert_eq!(Stored::of(&notes, "t"), known(9, false));
+        assert_eq!(Stored::of(&[of(1, 9, true, "t"), of(2, 9, false, "t")], "t"), known(9, true));
+        assert_eq!(Stored::of(&notes, "another"), Stored::Nothing);
+        let newer = Note { text: r#"{"form":2,"token":"t"}"#.to_owned(), ..of(4, 0, false, "t") };
+        let notes: Vec<Note> = notes.into_iter().chain([newer]).collect();
+        assert_eq!(Stored::of(&notes, "t"), Stored::Unknown { large_objects: vec![1, 2, 3, 4] });
+        assert_eq!(Stored::of(&notes, "t").note(), None);
+    }
 
     fn reads(tables: &[(&str, u64)]) -> RelayNote {
         let reads = tables.iter().map(|(table, since)| ((*table).to_owned(), Lsn::new(*since))).collect();

@@ -7,8 +7,10 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::relay;
 
+use crate::backfill::{fill, filled, with_old_rows};
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, insert};
 use crate::lane::{LONG, Lane, binary, ended, hint, ids};
+use crate::prune::{AGED, left, noted, old, proven, pruned};
 
 /// Writes a record as somebody else.
 fn produce(lane: &Lane, record: BaseRecord<'_, str, str>) {
@@ -81,15 +83,114 @@ fn a_dead_letter_or_mark_of_a_newer_form_is_not_replayed() {
 fn a_note_of_skipped_rows_of_a_newer_form_stays_beside_a_new_one() {
     let lane = Lane::with(TABLE, "outbox");
     let newer = format!("walrelay passed over: {} {{\"form\":2,\"rows\":[\"1-9\"]}}", lane.name);
-    lane.sql(&format!(
-        "DO $$ BEGIN EXECUTE format('COMMENT ON LARGE OBJECT %s IS %L', lo_create(0), '{newer}'); END $$"
-    ));
+    write_note(&lane, &newer);
     let relay = lane.streaming(&["--on-bad-row", "skip"]);
     lane.sql("INSERT INTO outbox VALUES (10, NULL, 'k', 't', 'p'), (11, 'order', 'k', 't', 'p')");
     lane.wait_confirmed();
     assert_eq!(lane.ids("order"), ["11"], "{}", relay.log());
-    let sql = "SELECT description FROM pg_description WHERE description LIKE 'walrelay passed over: %' ORDER BY 1";
-    let notes: Vec<String> = lane.connect().query(sql, &[]).unwrap().iter().map(|row| row.get(0)).collect();
+    let notes = notes(&lane, "passed over");
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(notes.contains(&newer) && notes.iter().any(|note| note.contains(r#"["10"]"#)), "{notes:?}");
+}
+
+/// Writes a note, as a version that is newer.
+fn write_note(lane: &Lane, note: &str) {
+    lane.sql(&format!(
+        "DO $$ BEGIN EXECUTE format('COMMENT ON LARGE OBJECT %s IS %L', lo_create(0), '{note}'); END $$"
+    ));
+}
+
+/// The notes of a kind.
+fn notes(lane: &Lane, kind: &str) -> Vec<String> {
+    let sql = format!(
+        "SELECT description FROM pg_description WHERE starts_with(description, 'walrelay {kind}: ') ORDER BY 1"
+    );
+    lane.connect().query(&sql, &[]).unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// Runs a relay until all rows are confirmed.
+#[track_caller]
+fn deliver(lane: &Lane) {
+    let mut relay = lane.streaming(&[]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn a_relays_note_of_a_newer_form_keeps_prune_from_believing_an_older_one() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let newer = format!("walrelay relay: {} {{\"form\":2,\"unread\":[\"outbox\"]}}", lane.name);
+    write_note(&lane, &newer);
+    lane.sql(&old(&["1", "2"]));
+    let refused = || {
+        let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+        assert!(code == 2 && text.contains("reads in a form that this version does not know"), "{code} {text}");
+        assert_eq!(left(&lane), ["1", "2"]);
+        hint(&text)
+    };
+    refused();
+    // What the relay notes does not count beside it either.
+    deliver(&lane);
+    let forget = refused();
+    let kept = notes(&lane, "relay");
+    assert!(kept.len() == 2 && kept.contains(&newer), "{kept:?}");
+    // The hint's statement leaves no older note that would be believed.
+    let statement = forget.split("owners: ").nth(1).unwrap().split(';').next().unwrap();
+    lane.sql(statement);
+    assert_eq!(notes(&lane, "relay"), [""; 0]);
+    noted(&lane, &[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("rows from before may be in no topic"), "{code} {text}");
+    assert_eq!(left(&lane), ["1", "2"]);
+}
+
+#[test]
+fn a_line_of_the_marker_of_a_newer_kind_lets_nothing_be_deleted_and_nothing_be_written_beside_it() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let sql =
+        format!("SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = '{}'", lane.name);
+    let comment = || -> String { lane.connect().query_one(&sql, &[]).unwrap().get(0) };
+    let line = format!("walrelay unpublished: {} 16385", lane.name);
+    let write = |text: &str| lane.sql(&format!("COMMENT ON PUBLICATION {} IS '{text}'", lane.name));
+    let marked = comment();
+    write(&format!("{marked}\n{line}"));
+    lane.sql(&old(&["1"]));
+    deliver(&lane);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains(&format!("that this version does not know: {line}")), "{code} {text}");
+    let set_up = |more: &[&str]| {
+        let place = ["setup", "--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name, "--apply"];
+        let output = relay::run(&binary(), &[&place[..], more].concat()).unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let published = ["--published", "--yes", "--table", "outbox"];
+    let (code, text) = set_up(&published);
+    assert!(code == Some(2) && text.contains(&line), "{text}");
+    assert_eq!((comment(), set_up(&[]).0), (format!("{marked}\n{line}"), Some(0)), "the slot is marked");
+    write(&line);
+    let (code, text) = set_up(&[]);
+    assert!(code == Some(2) && text.contains(&line), "{text}");
+    assert_eq!((comment(), left(&lane)), (line, vec!["1".to_owned()]));
+    write(&marked);
+    let _relay = lane.streaming(&[]);
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("1 rows deleted"), "{code} {text}");
+}
+
+#[test]
+fn a_backfill_whose_progress_has_a_newer_form_is_refused_and_a_note_of_tables_stays_beside_a_new_one() {
+    let lane = with_old_rows(10);
+    let tables = format!("walrelay tables: {} {{\"form\":2}}", lane.name);
+    let progress = format!("walrelay backfill: {} {{\"form\":2,\"done\":[\"outbox\"]}}", lane.name);
+    write_note(&lane, &tables);
+    write_note(&lane, &progress);
+    let (code, text) = filled(&lane, &[]);
+    assert!(code == 2 && text.contains("the progress of a backfill of slot"), "{code} {text}");
+    assert!(hint(&text).contains("run the walrelay that has begun it"), "{text}");
+    assert_eq!((notes(&lane, "backfill"), lane.records_now("order").len()), (vec![progress], 0));
+    lane.sql(hint(&text).split("backfill: ").nth(1).unwrap());
+    fill(&lane, &[]);
+    assert_eq!((notes(&lane, "backfill").len(), lane.records_now("order").len()), (1, 10));
+    let kept = notes(&lane, "tables");
+    assert!(kept.len() == 2 && kept.contains(&tables), "{kept:?}");
 }

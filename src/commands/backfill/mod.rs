@@ -37,7 +37,7 @@ use super::shards;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
-use crate::pg::backfill_progress::{self, BackfillProgress};
+use crate::pg::backfill_progress::{self, BackfillProgress, StoredProgress};
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
 use crate::pg::{self, Connection, Purpose, catalog, marker, server};
@@ -168,7 +168,13 @@ impl Job {
         let comment = comment.as_deref();
         let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
         let asked = asked(&mut connection, request)?;
-        let mut before = backfill_progress::read(&mut connection, &run.slot)?;
+        let mut before = match backfill_progress::read(&mut connection, &run.slot)? {
+            StoredProgress::Nothing => None,
+            StoredProgress::Known(progress) => Some(progress),
+            StoredProgress::Unknown { large_object } => {
+                return Err(CommandError::unknown_backfill(&run.slot, large_object));
+            }
+        };
         if let Some(before) = &mut before {
             forget_changed(&mut connection, run, comment, (&tables, &parts), before)?;
         }

@@ -190,6 +190,30 @@ impl CommandError {
         Self::said(Operator, text).with_remedy(remedy.and(run))
     }
 
+    /// A trusted note of the slot's relay has a form that is not known. `notes`: the large objects of all of its trusted notes. They go together,
+    /// since an older one would be believed once the newer one is gone. `run` starts the relay.
+    pub(in crate::commands) fn unknown_relay_note(slot: &str, notes: &[u32], run: Command) -> Self {
+        let text = format!(
+            "no row is deleted: the relay of slot \"{slot}\" has recorded which tables it reads in a form that this version does not know"
+        );
+        let unlink: Vec<String> = notes.iter().map(|note| format!("lo_unlink({note})")).collect();
+        let remedy = format!(
+            "run the walrelay that has recorded it, or a newer one; to forget all that its relays have recorded, run as the notes' owners: SELECT {}; and start the relay again: ",
+            unlink.join(", ")
+        );
+        Self::said(Operator, text).with_remedy(Remedy::from(remedy).and(run))
+    }
+
+    /// The comment on the publication has a `line` with the slot's name in a form that is not known.
+    pub(in crate::commands) fn unknown_marker(slot: &str, publication: &str, line: &str) -> Self {
+        let text = format!(
+            "the comment on publication \"{publication}\" has a line about slot \"{slot}\" in a form that this version does not know: {line}"
+        );
+        Self::said(Operator, text).with_remedy(
+            "run the walrelay that has written it, or a newer one; if walrelay has not written it, begin it with another word than walrelay",
+        )
+    }
+
     /// Nothing says which tables are known. `setup --apply` does not mark the slot of a shard.
     pub(in crate::commands) fn no_proof(slot: &str, publication: &str, is_shard: bool, why: &str) -> Self {
         let text = format!(
@@ -411,6 +435,15 @@ impl CommandError {
         Self::said(Operator, format!("another backfill of slot \"{slot}\" is running")).with_remedy(
             "wait until it ends; if it was killed, the server notices within a minute or two: then run the same command again",
         )
+    }
+
+    /// The large object `note` has the progress of a backfill in a form that is not known.
+    pub(in crate::commands) fn unknown_backfill(slot: &str, note: u32) -> Self {
+        let text = format!("the progress of a backfill of slot \"{slot}\" has a form that this version does not know");
+        Self::said(Operator, text).with_remedy(format!(
+            "run the walrelay that has begun it, or a newer one; to publish all rows again instead, run as the role of that backfill: SELECT \
+             lo_unlink({note});"
+        ))
     }
 
     /// A backfill with other flags (`before`) has published rows of the table.

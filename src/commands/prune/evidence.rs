@@ -13,7 +13,7 @@ use crate::commands::outbox_place::{OutboxPlace, objection};
 use crate::outbox::TableName;
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
-use crate::pg::relay_note::{self, RelayNote};
+use crate::pg::relay_note::{self, RelayNote, Stored};
 use crate::pg::slot_sighting::Sighting;
 use crate::pg::{Connection, catalog, marker, server};
 use crate::supervise::RunError;
@@ -72,6 +72,9 @@ impl Evidence {
     ) -> Result<Self, CommandError> {
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let comment = mark.comment.as_deref();
+        if let Some(line) = marker::unknown_line(comment, &place.slot) {
+            return Err(CommandError::unknown_marker(&place.slot, &place.publication, line));
+        }
         let missing = |why: &str| CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why);
         let Some(known) = Known::read(connection, &place.publication, &place.slot, comment)? else {
             if server::publication(connection, &place.publication)?.is_none() {
@@ -86,8 +89,13 @@ impl Evidence {
             return Err(missing(why));
         }
         let names = (place.publication.as_str(), place.slot.as_str());
-        let relay = relay_note::read(connection, names, &known.token)?
-            .ok_or_else(|| CommandError::relay_not_noted(&place.slot, place.run_command()))?;
+        let relay = match relay_note::read(connection, names, &known.token)? {
+            Stored::Known { note, .. } => note,
+            Stored::Nothing => return Err(CommandError::relay_not_noted(&place.slot, place.run_command())),
+            Stored::Unknown { large_objects } => {
+                return Err(CommandError::unknown_relay_note(&place.slot, &large_objects, place.run_command()));
+            }
+        };
         let all = leaves::look(connection, &place.publication)?;
         Ok(Self { place: place.clone(), known, relay, all })
     }
@@ -146,7 +154,12 @@ impl Evidence {
 
     fn refusal(&self, table: &Table, leaf: &Leaf, why: Why) -> CommandError {
         let whole = leaf.oid == table.shape.oid;
-        let text = if whole { why.text().to_owned() } else { format!("partition {}: {}", leaf.shown(), why.text()) };
+        let mut text =
+            if whole { why.text().to_owned() } else { format!("partition {}: {}", leaf.shown(), why.text()) };
+        if let (Why::Unknown | Why::ReadLater, Some(note)) = (why, self.known.unknown_note) {
+            text =
+                format!("{text}; large object {note} has a note of tables in a form that this version does not know");
+        }
         match why {
             Why::NotSent | Why::Filtered | Why::OnlyLocal => {
                 CommandError::not_proven(&table.name, &text, &self.place.publication)

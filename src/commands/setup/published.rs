@@ -14,8 +14,9 @@ use crate::commands::output::counted;
 use crate::outbox::TableName;
 use crate::pg::leaves::{self, Leaf};
 use crate::pg::marker::{self, TableStatement};
+use crate::pg::relay_note::{self, Stored};
 use crate::pg::shape::shape;
-use crate::pg::{Connection, catalog, leaf_notes, relay_note};
+use crate::pg::{Connection, catalog, leaf_notes};
 use crate::remedy::Command;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -100,11 +101,19 @@ fn statement(
 ) -> Result<(TableStatement, Option<String>), CommandError> {
     let OutboxPlace { publication, slot, .. } = place;
     let comment = catalog::publication_mark(connection, publication)?.comment;
+    if let Some(line) = marker::unknown_line(comment.as_deref(), slot) {
+        return Err(CommandError::unknown_marker(slot, publication, line));
+    }
     let token = marker::token_of_here(connection, comment.as_deref(), slot)?.ok_or_else(|| {
         CommandError::no_proof(slot, publication, place.shard.is_some(), "there is no setup marker of this database")
     })?;
-    let relay = relay_note::read(connection, (publication, slot), &token)?
-        .ok_or_else(|| CommandError::relay_not_noted(slot, place.run_command()))?;
+    let relay = match relay_note::read(connection, (publication, slot), &token)? {
+        Stored::Known { note, .. } => note,
+        Stored::Nothing => return Err(CommandError::relay_not_noted(slot, place.run_command())),
+        Stored::Unknown { large_objects } => {
+            return Err(CommandError::unknown_relay_note(slot, &large_objects, place.run_command()));
+        }
+    };
     // Rows that are committed later come through the slot.
     let at = connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default();
     let all = leaves::look(connection, publication)?;

@@ -197,6 +197,11 @@ fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError
         check_slot(&request.slot, &facts.server.database, slot)?;
     }
     is_not_lost(request, facts)?;
+    // What would be written beside it may contradict it.
+    let unknown = marker::unknown_line(comment(facts), &request.slot);
+    if let Some(line) = unknown.filter(|_| intent(request, facts).is_some() || mark(request, facts).is_some()) {
+        return Err(CommandError::unknown_marker(&request.slot, &request.publication, line));
+    }
     if let Some(found) = facts.publication.as_ref().filter(|found| !found.mark.owned && facts.slot.is_none()) {
         let (comment, user) = (found.mark.comment.as_deref(), &facts.server.user);
         return Err(CommandError::not_markable(
