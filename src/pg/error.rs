@@ -290,10 +290,24 @@ pub mod sqlstate {
 /// enough, since many other notices have the same.
 const STANDBY_SLOTS: &str = "StandbySlotsHaveCaughtup";
 
+/// The server's function that reports that no replication slot is free. `temp_file_limit` has the same SQLSTATE.
+const CREATE_SLOT: &str = "ReplicationSlotCreate";
+
 impl ServerError {
     /// Whether Postgres waits for a standby or its slot, one of which is missing. No row was skipped, and the wait may end.
     pub fn is_of_standby_slots(&self) -> bool {
         self.routine == STANDBY_SLOTS
+    }
+
+    /// Whether the role lacks a right. An error of this SQLSTATE for another reason, as an output plugin that
+    /// `output_plugin_libraries` does not have, comes with the server's own hint, which then is the one to follow.
+    pub fn lacks_a_right(&self) -> bool {
+        self.code == sqlstate::INSUFFICIENT_PRIVILEGE && self.hint.is_empty()
+    }
+
+    /// Whether no replication slot is free.
+    pub fn lacks_a_free_slot(&self) -> bool {
+        self.code == sqlstate::LIMIT_EXCEEDED && self.routine == CREATE_SLOT
     }
 
     /// The reaction, by SQLSTATE: see the table at the beginning of this file.

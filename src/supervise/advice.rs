@@ -248,9 +248,7 @@ pub(super) fn advised(target: &StreamTarget, outbox: &Outbox, error: RunError) -
         Ok(Some(Advice::Remedy(remedy))) => error.advised(Some(remedy)),
         Ok(Some(Advice::Instead(error))) => error,
         // An ordinary session is refused as well: it is not the right to replicate.
-        Err(pg::Error::LoginRefused { error: refusal, .. })
-            if may_not(&error) && refusal.code == sqlstate::INSUFFICIENT_PRIVILEGE =>
-        {
+        Err(pg::Error::LoginRefused { error: refusal, .. }) if may_not(&error) && refusal.lacks_a_right() => {
             let StreamTarget { source, .. } = target;
             let (database, user) = (identifier(&source.dbname), identifier(&source.user));
             let grant = Remedy::sql(format!("GRANT CONNECT ON DATABASE {database} TO {user};")).and(
@@ -299,7 +297,7 @@ fn needs_a_look(error: &RunError) -> bool {
 
 /// The role lacks the one right that a run needs.
 fn may_not(error: &RunError) -> bool {
-    error.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE))
+    error.postgres().and_then(pg::Error::server_error).is_some_and(pg::ServerError::lacks_a_right)
 }
 
 fn look(
@@ -523,5 +521,9 @@ mod tests {
         assert_eq!(remedy(&around, refused()), "ALTER ROLE \"My role\" REPLICATION;");
         around.grants_by_role = true;
         assert_eq!(remedy(&around, refused()), "GRANT rds_replication TO \"My role\";");
+        let hint = "add it to output_plugin_libraries".to_owned();
+        let error = Box::new(pg::ServerError { hint: hint.clone(), ..server.clone() });
+        let untrusted = RunError::from(pg::Error::Server { doing: "x".to_owned(), error });
+        assert_eq!(remedy(&around, untrusted), hint, "the role has the right");
     }
 }

@@ -185,7 +185,11 @@ impl Service {
 
 /// Returns the remedy for a refused attempt to replicate.
 pub(super) fn replication_fix(service: Service, user: &str, database: &str, error: &pg::Error) -> String {
+    let said = error.server_error();
     match error.code() {
+        Some(sqlstate::INSUFFICIENT_PRIVILEGE) if said.is_some_and(|said| !said.hint.is_empty()) => {
+            said.map(|said| said.hint.clone()).unwrap_or_default()
+        }
         Some(sqlstate::INSUFFICIENT_PRIVILEGE) => service.replication_right(user),
         Some("28000") => service.admission(user, database),
         Some("53300") => service.parameter("max_wal_senders", "20", true),
@@ -309,7 +313,9 @@ mod tests {
         assert!(fix("53300").contains("max_wal_senders"));
         assert!(fix("55000").contains("wal_level"));
         assert!(fix("P0001").contains("login trigger"));
-        assert!(fix("55000").contains("wal_level"));
-        assert!(fix("P0001").contains("login trigger"));
+        let (code, hint) = ("42501".to_owned(), "its own words".to_owned());
+        let error = Box::new(ServerError { code, hint, ..ServerError::default() });
+        let error = pg::Error::Server { doing: "connecting".to_owned(), error };
+        assert_eq!(replication_fix(Service::Own, "app", "shop", &error), "its own words");
     }
 }

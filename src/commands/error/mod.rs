@@ -6,7 +6,7 @@
 mod cases;
 
 use crate::http::BindError;
-use crate::pg::{self, sqlstate};
+use crate::pg;
 use crate::remedy::Remedy;
 use crate::route::TopicError;
 use crate::setting_text::SettingError;
@@ -81,10 +81,10 @@ impl CommandError {
     /// The server refuses a step. The remedy is `fix` where a right is missing, else the server's own word.
     pub(super) fn refused(step: String, fix: Option<Remedy>, source: pg::Error) -> Self {
         let kind = if source.recovery() == pg::Recovery::Stop { ExitKind::Operator } else { ExitKind::Restart };
-        let lacks_a_right = source.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE);
+        let lacks_a_right = source.server_error().is_some_and(pg::ServerError::lacks_a_right);
         let by_server = || {
             let error = source.server_error()?;
-            if error.code == sqlstate::LIMIT_EXCEEDED {
+            if error.lacks_a_free_slot() {
                 return Some(Remedy::from(
                     "raise max_replication_slots (needs a restart), or drop a slot that nobody uses: SELECT slot_name, active, restart_lsn FROM pg_replication_slots;",
                 ));
@@ -97,7 +97,8 @@ impl CommandError {
 
     /// Turns the answer that a right is missing into the refusal of this step, with its `fix`.
     pub(super) fn with_fix(self, step: String, fix: impl Into<Remedy>) -> Self {
-        let lacks_a_right = self.postgres().is_some_and(|error| error.code() == Some(sqlstate::INSUFFICIENT_PRIVILEGE));
+        let lacks_a_right =
+            self.postgres().and_then(pg::Error::server_error).is_some_and(pg::ServerError::lacks_a_right);
         let CommandCause::Run(cause) = self.cause else { return self };
         if lacks_a_right && let RunCause::Postgres(source) = *cause {
             return Self::refused(step, Some(fix.into()), source);
@@ -161,11 +162,15 @@ impl From<BindError> for CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pg::ServerError;
+    use crate::pg::{ServerError, sqlstate};
 
     fn refusal(code: &str, fix: &str) -> CommandError {
-        let error = Box::new(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() });
-        CommandError::refused("do it".to_owned(), Some(fix.into()), pg::Error::Server { doing: "X".to_owned(), error })
+        refusal_by(ServerError { code: code.to_owned(), message: "no".to_owned(), ..ServerError::default() }, fix)
+    }
+
+    fn refusal_by(error: ServerError, fix: &str) -> CommandError {
+        let source = pg::Error::Server { doing: "X".to_owned(), error: Box::new(error) };
+        CommandError::refused("do it".to_owned(), Some(fix.into()), source)
     }
 
     #[test]
@@ -176,9 +181,19 @@ mod tests {
 
     #[test]
     fn no_free_slot_is_for_an_operator_and_names_the_setting() {
-        let error = refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it");
+        let code = sqlstate::LIMIT_EXCEEDED.to_owned();
+        let no_slot = ServerError { code, routine: "ReplicationSlotCreate".to_owned(), ..ServerError::default() };
+        let error = refusal_by(no_slot, "GRANT it");
         assert_eq!(error.kind, ExitKind::Operator);
         assert!(error.remedy.unwrap().to_string().contains("max_replication_slots"));
+        assert_eq!(refusal(sqlstate::LIMIT_EXCEEDED, "GRANT it").remedy, None, "temp_file_limit, for one");
+    }
+
+    #[test]
+    fn a_reason_of_the_servers_own_goes_before_a_right_that_may_be_missing() {
+        let code = sqlstate::INSUFFICIENT_PRIVILEGE.to_owned();
+        let untrusted = ServerError { code, hint: "add it".to_owned(), ..ServerError::default() };
+        assert_eq!(refusal_by(untrusted, "GRANT it").remedy, Some("add it".into()));
     }
 
     #[test]

@@ -40,8 +40,24 @@ fn bad(reason: BadReason) -> Box<BadRowAt> {
 }
 
 fn server(code: &str) -> pg::Error {
-    let error = ServerError { code: code.to_owned(), message: "its words".to_owned(), ..ServerError::default() };
-    pg::Error::Server { doing: "asking".to_owned(), error: Box::new(error) }
+    server_error(ServerError { code: code.to_owned(), ..ServerError::default() })
+}
+
+fn server_error(error: ServerError) -> pg::Error {
+    let error = Box::new(ServerError { message: "its words".to_owned(), ..error });
+    pg::Error::Server { doing: "asking".to_owned(), error }
+}
+
+/// No replication slot is free.
+fn no_free_slot() -> pg::Error {
+    let (code, routine) = (sqlstate::LIMIT_EXCEEDED.to_owned(), "ReplicationSlotCreate".to_owned());
+    server_error(ServerError { code, routine, ..ServerError::default() })
+}
+
+/// A right that is missing by its SQLSTATE, and something else by the server's own words.
+fn of_another_reason() -> pg::Error {
+    let (code, hint) = (sqlstate::INSUFFICIENT_PRIVILEGE.to_owned(), "the server's own hint".to_owned());
+    server_error(ServerError { code, hint, ..ServerError::default() })
 }
 
 fn plan_errors() -> Vec<PlanError> {
@@ -101,7 +117,7 @@ fn run_errors() -> Vec<RunError> {
         BadReason::TooLarge { bytes: 5 << 20, limit: 1 << 20 },
         BadReason::Refused { label: "too_large", text: "topic orders: too large".to_owned() },
     ];
-    let codes = ["28P01", "28000", sqlstate::NO_DATABASE, sqlstate::INSUFFICIENT_PRIVILEGE, sqlstate::LIMIT_EXCEEDED];
+    let codes = ["28P01", "28000", sqlstate::NO_DATABASE, sqlstate::INSUFFICIENT_PRIVILEGE];
     let moved = |shard, to| RunError::shards_moved("shard 1/3", shard, to);
     let lost = |reason: &str| RunError::slot_lost(slot, reason.to_owned(), AT);
     let (table, published) = (|name| TableName::parse(name).unwrap(), vec!["public.outbox".to_owned()]);
@@ -110,6 +126,7 @@ fn run_errors() -> Vec<RunError> {
     let mut refused = bad(BadReason::Updated);
     refused.dead_letter_refused = Some(("walrelay.dead-letter".to_owned(), failure(FailureClass::Topic)));
     let mut errors: Vec<RunError> = codes.map(|code| RunError::from(server(code))).into();
+    errors.extend([no_free_slot(), of_another_reason()].map(RunError::from));
     let error = ServerError { code: "P0001".to_owned(), message: "its words".to_owned(), ..ServerError::default() };
     errors.push(pg::Error::LoginRefused { host: "h".to_owned(), error: Box::new(error) }.into());
     let holder = Box::new(pg::LockHolder { pid: Some(7), ..pg::LockHolder::default() });
@@ -194,15 +211,16 @@ fn run_errors() -> Vec<RunError> {
 fn command_errors() -> Vec<CommandError> {
     let (table, archive) = (TableName::parse("outbox").unwrap(), TableName::parse("archive").unwrap());
     let name = "walrelay";
-    let refused = |code: &str| {
+    let refused = |error| {
         let fix = Remedy::sql("ALTER ROLE … REPLICATION;");
-        CommandError::refused("create the slot".to_owned(), Some(fix), server(code))
+        CommandError::refused("create the slot".to_owned(), Some(fix), error)
     };
     let mut errors = vec![
         CommandError::flag_needed("--table", "why", Command::new("setup").set("--table", "outbox")),
         CommandError::no_table(&table, "shop"),
-        refused(sqlstate::INSUFFICIENT_PRIVILEGE),
-        refused(sqlstate::LIMIT_EXCEEDED),
+        refused(server(sqlstate::INSUFFICIENT_PRIVILEGE)),
+        refused(of_another_reason()),
+        refused(no_free_slot()),
         CommandError::no_failover_slots("16.1"),
         CommandError::not_markable(name, "app", "COMMENT ON PUBLICATION …"),
         CommandError::unheard(io::ErrorKind::BrokenPipe.into()),

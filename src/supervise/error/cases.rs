@@ -633,14 +633,15 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
     if let Some(right) = pg::right_to_note(error, "…") {
         return Some(Remedy::sql(right));
     }
+    let said = error.server_error();
     Some(match (error, error.code()?) {
         (_, "28P01") => "check user and password (PGPASSWORD, ~/.pgpass, WALRELAY_SOURCE)".into(),
         (_, "28000") => "the server's pg_hba.conf has no line that lets this user in from here (where its lines are for TLS alone: sslmode=require in --source), or the role does not exist or may not log in".into(),
         (_, sqlstate::NO_DATABASE) => "name the database in --source: postgres://user@host/DATABASE".into(),
-        (_, sqlstate::INSUFFICIENT_PRIVILEGE) => {
+        (_, sqlstate::INSUFFICIENT_PRIVILEGE) if said.is_some_and(pg::ServerError::lacks_a_right) => {
             "the role needs to replicate: ALTER ROLE … REPLICATION; (managed services: GRANT rds_replication TO …;, or their own role)".into()
         }
-        (_, sqlstate::LIMIT_EXCEEDED) => "raise max_replication_slots, or drop a slot that nobody uses".into(),
+        (_, sqlstate::LIMIT_EXCEEDED) if said.is_some_and(pg::ServerError::lacks_a_free_slot) => "raise max_replication_slots, or drop a slot that nobody uses".into(),
         (_, sqlstate::UNTRANSLATABLE_CHARACTER) => Remedy::from(
             "some row has a text with bytes that are no character of the database's encoding, so Postgres cannot send it: correct it with UPDATE (the message has the bytes); the slot has the row as it was, so a new slot leaves it out: ",
         )

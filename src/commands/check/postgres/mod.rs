@@ -36,6 +36,9 @@ const CLOCK_MS: i64 = 1_000;
 /// A slot further behind than this is worth a word, in bytes.
 const FAR_BEHIND: u64 = 1 << 30;
 
+/// The output plugin of the relay's slot.
+const PLUGIN: &str = "pgoutput";
+
 /// Decoding with less than this much memory writes ordinary transactions to disk, in kB.
 const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 
@@ -66,6 +69,7 @@ pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> 
     found.extend(encryption(facts));
     found.extend(recovery(server));
     found.push(wal_level(server));
+    found.extend(output_plugin(server));
     found.push(replication(config, facts));
     found.extend(slot_holder(config, facts));
     found.extend(slots(facts));
@@ -136,6 +140,19 @@ fn wal_level(server: &ServerFacts) -> Finding {
     SIDE.fail("wal_level", error.to_string())
         .why("without it, the WAL lacks what a slot decodes")
         .with_fix(server.service.wal_level())
+}
+
+/// Whether the server lets slots use `pgoutput`. Versions without the setting let them use any output plugin.
+fn output_plugin(server: &ServerFacts) -> Option<Finding> {
+    let trusted = server.settings.get("output_plugin_libraries")?;
+    let has = trusted.split(',').map(|name| name.trim().trim_matches('"')).any(|name| name == PLUGIN);
+    (!has).then(|| {
+        SIDE.fail("output_plugin", format!("output_plugin_libraries = '{trusted}' does not have {PLUGIN}"))
+            .why("the server refuses to create or read a slot: it says that the library may not be used as an output plugin")
+            .with_fix(format!(
+                "add {PLUGIN} to what output_plugin_libraries has, and reload the server's configuration"
+            ))
+    })
 }
 
 fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {

@@ -114,6 +114,11 @@ fn holder(age: Duration) -> ServerSession {
 #[test]
 fn nothing_is_said_of_what_is_well() {
     assert_eq!(bad(&facts()), []);
+    for trusted in ["pgoutput, test_decoding", "\"pgoutput\""] {
+        let mut facts = facts();
+        set("output_plugin_libraries", trusted)(&mut facts);
+        assert_eq!(bad(&facts), [], "{trusted}");
+    }
 }
 
 #[test]
@@ -121,6 +126,7 @@ fn each_setting_that_fails_later_has_its_fix() {
     use Level::{Fail, Warn};
     check(set("wal_level", "replica"), "wal_level", Fail, "ALTER SYSTEM SET wal_level = logical");
     check(set("max_slot_wal_keep_size", "-1"), "slot_wal_limit", Warn, "SET max_slot_wal_keep_size = '50GB'");
+    check(set("output_plugin_libraries", "test_decoding, \"other\""), "output_plugin", Fail, "add pgoutput");
     check(set("wal_sender_timeout", "0"), "sender_timeout", Warn, "'60s'");
     check(set("wal_sender_timeout", "900"), "sender_timeout", Warn, "'60s'");
     check(set("logical_decoding_work_mem", "64"), "decoding_memory", Warn, "'256MB'");
