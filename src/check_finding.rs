@@ -2,8 +2,9 @@
 //!
 //! Made by whoever knows the thing: the checks of Postgres and of tables, and each destination's own.
 
-use crate::remedy::Remedy;
+use crate::remedy::{Remedy, TypedFlags};
 use serde::{Serialize, Serializer};
+use std::fmt;
 
 /// The hint of log lines whose cause only a look at both Postgres and the destination can tell.
 pub const CHECK: &str = "walrelay check, with the same flags, says what fixes it";
@@ -74,8 +75,61 @@ pub struct Finding {
     pub finding: String,
     /// Why it matters.
     pub why: Option<String>,
-    /// The SQL or the command that fixes it.
-    pub fix: Option<Remedy>,
+    /// What fixes it.
+    pub fix: Option<Fix>,
+}
+
+/// What fixes a finding. There is no other kind: SQL or a command that could lose rows, or of which that is not known, is not printed.
+/// `tests/golden/fixes.txt` lists each fix with its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fix {
+    /// It grants, creates or adds, and takes nothing away.
+    Safe(Remedy),
+    /// It is computed from what `check` has looked at, and loses no row of what is there. The commands of this program are of this kind, since each
+    /// looks by itself before it changes anything.
+    Bounded(Remedy),
+    /// It says what to do, and has nothing to paste but commands of this program.
+    Words(Remedy),
+}
+
+impl Fix {
+    /// One that grants, creates or adds.
+    pub fn safe(fix: impl Into<Remedy>) -> Self {
+        Self::Safe(fix.into())
+    }
+
+    /// One that is computed from what was looked at.
+    pub fn bounded(fix: impl Into<Remedy>) -> Self {
+        Self::Bounded(fix.into())
+    }
+
+    /// One that is said in words.
+    pub fn words(fix: impl Into<Remedy>) -> Self {
+        Self::Words(fix.into())
+    }
+
+    /// The fix whose commands also have the flags that the user typed.
+    #[must_use]
+    pub fn with(self, typed: &TypedFlags) -> Self {
+        match self {
+            Self::Safe(fix) => Self::Safe(fix.with(typed)),
+            Self::Bounded(fix) => Self::Bounded(fix.with(typed)),
+            Self::Words(fix) => Self::Words(fix.with(typed)),
+        }
+    }
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Safe(fix) | Self::Bounded(fix) | Self::Words(fix)) = self;
+        fix.fmt(f)
+    }
+}
+
+impl Serialize for Fix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl Finding {
@@ -89,10 +143,28 @@ impl Finding {
         Self { why: Some(why.into()), ..self }
     }
 
-    /// Adds the SQL or the command that fixes it.
+    /// Adds a fix that grants, creates or adds.
     #[must_use]
-    pub fn with_fix(self, fix: impl Into<Remedy>) -> Self {
-        Self { fix: Some(fix.into()), ..self }
+    pub fn safe(self, fix: impl Into<Remedy>) -> Self {
+        self.with_fix(Fix::safe(fix))
+    }
+
+    /// Adds a fix that is computed from what was looked at.
+    #[must_use]
+    pub fn bounded(self, fix: impl Into<Remedy>) -> Self {
+        self.with_fix(Fix::bounded(fix))
+    }
+
+    /// Adds a fix that is said in words.
+    #[must_use]
+    pub fn words(self, fix: impl Into<Remedy>) -> Self {
+        self.with_fix(Fix::words(fix))
+    }
+
+    /// Adds what fixes it.
+    #[must_use]
+    pub fn with_fix(self, fix: Fix) -> Self {
+        Self { fix: Some(fix), ..self }
     }
 
     /// Sets the level to `ok` if `good`, and removes the reason and the fix.

@@ -75,9 +75,9 @@ impl Kind {
         let found = Side::Destination(self.name).fail("connection", failure.text.clone());
         match &failure.remedy {
             Some(remedy) if failure.class == FailureClass::LogIn => {
-                found.why(format!("the {who} refuses the authentication")).with_fix(remedy.clone())
+                found.why(format!("the {who} refuses the authentication")).bounded(remedy.clone())
             }
-            Some(_) | None => found.why("nothing else could be checked here").with_fix(elsewhere),
+            Some(_) | None => found.why("nothing else could be checked here").words(elsewhere),
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::commands::output::COUNT_LIMIT;
 use crate::commands::run::{self, RunRequest};
 use crate::outbox::{Outbox, TableName};
 use crate::pg::catalog::{self, PreparedTransaction, PublicationMark, ServerRow, ServerSession, SubscribedTable};
+use crate::pg::leaf_notes::Known;
+use crate::pg::leaves::{self, Leaf};
 use crate::pg::marker;
 use crate::pg::server::{self, Publication, Slot};
 use crate::pg::shape::{Shape, shape};
@@ -24,7 +26,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Row filters and column lists came with this version.
-pub(super) const FILTERS_SINCE: u32 = 150_000;
+const FILTERS_SINCE: u32 = 150_000;
 
 /// How many of a table's latest rows are looked at.
 const SAMPLE_ROWS: u32 = 200;
@@ -92,6 +94,8 @@ pub(super) struct ServerFacts {
     pub(super) in_recovery: bool,
     /// Slots in use.
     pub(super) slots: u64,
+    /// The most WAL that a slot keeps, in bytes; 0: no slot keeps any. `None`: not known.
+    pub(super) most_kept_bytes: Option<u64>,
     /// Walsenders at work, ours not counted.
     pub(super) walsenders: u64,
     /// Physical standbys that are connected.
@@ -171,8 +175,6 @@ pub(super) struct TableFacts {
     pub(super) filter: Option<String>,
     /// The publication lists columns.
     pub(super) column_list: bool,
-    /// As `server_version_num` has it: before [`FILTERS_SINCE`] there are no row filters and column lists.
-    pub(super) server_version: u32,
     /// As SQL names it, what the publication names: the table, or the table that it is a partition of. `None`: it is in the publication by
     /// its schema, or with all tables.
     pub(super) member: Option<String>,
@@ -216,6 +218,8 @@ pub(super) struct RowFacts {
     pub(super) count: u64,
     /// How many of them are known to be older than the slot; `None`: not known.
     pub(super) before_slot: Option<u64>,
+    /// Rows are older than the slot, and no record says that they are published.
+    pub(super) backfill_is_due: bool,
     /// The latest, the last one at the end, in the order of the published columns, as text.
     pub(super) latest: Vec<Vec<Option<String>>>,
 }
@@ -240,10 +244,11 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
     let sighting = slot.as_ref().and_then(|slot| slot.sighting.as_ref());
     let is_marked = sighting.is_some_and(|now| agrees(&config.publication, &config.slot, comment, now).is_ok());
     let since = marker::since(comment, &config.slot).filter(|_| is_marked);
-    let tables = server::published_tables(&mut connection, &config.publication)?
+    let mut tables = server::published_tables(&mut connection, &config.publication)?
         .into_iter()
         .map(|table| table_facts(&mut connection, table, &config.publication, server.version(), since))
-        .collect::<Result<_, _>>()?;
+        .collect::<Result<Vec<_>, _>>()?;
+    mark_due(&mut connection, config, comment, &mut tables)?;
     let (refused, trees) = or_none(supervise::refusals(&mut connection, &run::target(config)))?;
     let oids: Vec<u32> = trees.iter().map(|table| table.oid).collect();
     let subscriptions = or_none(catalog::subscriptions(&mut connection, &oids))?;
@@ -274,6 +279,34 @@ pub(super) fn gather(config: &RunRequest, outbox: &Outbox) -> Result<Facts, pg::
     })
 }
 
+/// Marks the tables that a backfill is due for. What the notes say is left out where the role may not read them.
+fn mark_due(
+    connection: &mut Connection,
+    config: &RunRequest,
+    comment: Option<&str>,
+    tables: &mut [TableFacts],
+) -> Result<(), pg::Error> {
+    let mut older = Vec::new();
+    for table in tables {
+        if let Ok(rows) = &mut table.rows
+            && rows.before_slot > Some(0)
+        {
+            older.push((table.published.relation.id, rows));
+        }
+    }
+    if older.is_empty() {
+        return Ok(());
+    }
+    let known = or_none(Known::read(connection, &config.publication, &config.slot, comment))?;
+    let leaves = or_none(leaves::look(connection, &config.publication))?;
+    for (oid, rows) in older {
+        let of_table = |leaf: &&Leaf| !leaf.is_partitioned && leaf.chain.contains(&oid);
+        let is_known = |leaf: &Leaf| known.as_ref().is_some_and(|known| known.since(leaf, &leaves).is_some());
+        rows.backfill_is_due = !leaves.values().filter(of_table).all(is_known);
+    }
+    Ok(())
+}
+
 /// A refusal by the server is no answer; anything else is the connection's end.
 fn or_none<T: Default>(answer: Result<T, pg::Error>) -> Result<T, pg::Error> {
     match answer {
@@ -299,7 +332,12 @@ fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
         "SELECT pg_catalog.pg_is_in_recovery(), (SELECT count(*) FROM pg_catalog.pg_replication_slots),
                 (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_type = 'walsender'),
                 (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders() AS s
-                   LEFT JOIN pg_catalog.pg_replication_slots AS r ON r.active_pid = s.pid WHERE r.plugin IS NULL AND s.state = 'streaming')",
+                   LEFT JOIN pg_catalog.pg_replication_slots AS r ON r.active_pid = s.pid WHERE r.plugin IS NULL AND s.state = 'streaming'),
+                (SELECT CASE WHEN count(*) = 0 THEN 0 ELSE max(pg_catalog.pg_wal_lsn_diff(w.now, k.restart_lsn)) END::bigint
+                   FROM pg_catalog.pg_replication_slots AS k,
+                        (SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                                     ELSE pg_catalog.pg_current_wal_lsn() END) AS w (now)
+                  WHERE k.restart_lsn IS NOT NULL)",
     )?;
     let names = connection.query(
         "SELECT DISTINCT s.application_name FROM pg_catalog.pg_stat_replication AS s
@@ -315,6 +353,7 @@ fn server_facts(connection: &mut Connection) -> Result<ServerFacts, pg::Error> {
         settings,
         in_recovery: counts.is_some_and(|row| row.is_true(0)),
         slots: count(1),
+        most_kept_bytes: counts.and_then(|row| row.parse::<i64>(4)).map(|kept| u64::try_from(kept).unwrap_or(0)),
         walsenders: count(2),
         standbys: count(3),
         standby_names: names.iter().filter_map(|row| row.text(0)).map(str::to_owned).collect(),
@@ -421,7 +460,6 @@ fn table_facts(
         has_identity: is(1),
         filter: row.and_then(|row| row.text(2)).map(str::to_owned),
         column_list: is(3),
-        server_version: version,
         member: row.and_then(|row| row.text(4)).map(str::to_owned),
         estimated_rows: number(5),
         deleted_rows: number(6),
@@ -480,7 +518,7 @@ fn bounded_row_facts(
         Some(_) => Some(0),
         None => None,
     };
-    Ok(RowFacts { count, before_slot, latest })
+    Ok(RowFacts { count, before_slot, backfill_is_due: false, latest })
 }
 
 /// The rows that came last: by a column that says when they came, if an index has it; by their transactions, where there are few enough to

@@ -25,7 +25,7 @@ fn judge(lacking: &Row) -> Option<Finding> {
     let finding = Side::Table
         .warn("next_partition", format!("no partition takes all rows of tomorrow ({tomorrow})"))
         .why("an insert that no partition takes fails, and its transaction with it; walrelay prune --partitions drops old partitions and creates none");
-    Some(finding.with_fix(create).of(table))
+    Some(finding.safe(create).of(table))
 }
 
 /// The tables that lack a partition for tomorrow: `schema.table`, the day, and SQL that creates the partition. `ids`: `pg_class.oid` of

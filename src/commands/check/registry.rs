@@ -40,7 +40,7 @@ fn refused(side: Side, failure: &Failure) -> Finding {
     if failure.class == FailureClass::Topic {
         return finding
             .why("rows of this subject wait, and those after them")
-            .with_fix("register its schema, or name another subject with --schema-subject");
+            .words("register its schema, or name another subject with --schema-subject");
     }
-    finding.why("rows wait until it answers").with_fix("--schema-registry with its address; --schema-registry-user, --schema-registry-password @FILE, --schema-registry-ca FILE")
+    finding.why("rows wait until it answers").words("--schema-registry with its address; --schema-registry-user, --schema-registry-password @FILE, --schema-registry-ca FILE")
 }

@@ -21,7 +21,7 @@ fn unasked(address: &str, slot: &str) -> Finding {
     Side::Postgres
         .ok("relay", format!("no relay of slot {slot} answers at {address}, and somebody reads it"))
         .why("what the relay reports is more reliable than what its slot shows")
-        .with_fix("--http with the address that the relay serves, if it runs on this machine")
+        .words("--http with the address that the relay serves, if it runs on this machine")
 }
 
 fn judge(address: &str, report: &RelayReport) -> Finding {
@@ -35,18 +35,18 @@ fn judge(address: &str, report: &RelayReport) -> Finding {
         Some(State::Stopped | State::Blocked) => Side::Postgres
             .fail("relay", more)
             .why("no row is published until that is fixed; the slot keeps all of them")
-            .with_fix(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
+            .bounded(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
         Some(State::Connecting | State::Careful) | None => Side::Postgres
             .warn("relay", more)
             .why("rows wait until that has passed")
-            .with_fix(format!("see http://{address}/ and the relay's log, if it lasts")),
+            .words(format!("see http://{address}/ and the relay's log, if it lasts")),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check_finding::Level;
+    use crate::check_finding::{Fix, Level};
     use serde_json::json;
 
     fn judged(state: &str, hint: Option<&str>) -> Finding {
@@ -58,7 +58,7 @@ mod tests {
     fn a_relay_that_is_held_fails_with_the_hint_that_it_gives() {
         let found = judged("stopped", Some("walrelay run --bad-row-at 0/1:0=skip"));
         assert_eq!((found.level, found.finding.as_str()), (Level::Fail, "the relay at h:1 is stopped: a row is bad"));
-        assert_eq!(found.fix, Some("walrelay run --bad-row-at 0/1:0=skip".into()));
+        assert_eq!(found.fix, Some(Fix::bounded("walrelay run --bad-row-at 0/1:0=skip")));
         assert_eq!(judged("blocked", None).level, Level::Fail);
     }
 

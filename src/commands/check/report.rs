@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     fn report() -> CheckReport {
-        let bad = Side::Postgres.fail("wal_level", "it is replica").why("no rows").with_fix("ALTER SYSTEM …;");
+        let bad = Side::Postgres.fail("wal_level", "it is replica").why("no rows").bounded("ALTER SYSTEM …;");
         let fine = Side::Table.ok("columns", "all there").of("public.outbox");
         let roles = vec![("id".to_owned(), "event_id".to_owned())];
         let sample_topic = Some("outbox.event.order".to_owned());

@@ -3,7 +3,7 @@
 //! In: the settings of a run that is a shard. Out: findings. Findings about the shard's own publication and slot get the remedy that sets
 //! all shards up. Reads only.
 
-use crate::check_finding::{Finding, Level, Side};
+use crate::check_finding::{Finding, Fix, Level, Side};
 use crate::commands::output::setup_shards;
 use crate::commands::run;
 use crate::commands::shards::{Member, Set, sets, unfinished};
@@ -20,7 +20,7 @@ pub(super) fn add(config: &run::RunRequest, findings: &mut Vec<Finding>) {
     let set_up = setup_shards("--shards", shard.count()).set("--table", "SCHEMA.TABLE");
     for finding in findings.iter_mut() {
         if finding.level == Level::Fail && ["publication", "slot"].contains(&finding.check) {
-            finding.fix = Some(set_up.clone().into());
+            finding.fix = Some(Fix::bounded(set_up.clone()));
         }
     }
     findings.push(look(config, shard).map_or_else(
@@ -39,15 +39,15 @@ fn judge(shard: Shard, sets: &[Set], set_up: Command) -> Finding {
     let count = shard.count();
     let Some(set) = sets.iter().find(|set| set.count == Some(count)) else {
         let finding = Side::Postgres.fail(CHECK, format!("there are no {count} shards"));
-        return finding.why("rows of a shard that does not exist are published by nobody").with_fix(set_up);
+        return finding.why("rows of a shard that does not exist are published by nobody").bounded(set_up);
     };
     if let Some((new, resume)) = unfinished(sets) {
         let finding = Side::Postgres.warn(CHECK, format!("the setup of {} is not finished", new.shown()));
-        return finding.why("until then their relays wait, and rows stay in their slots").with_fix(resume);
+        return finding.why("until then their relays wait, and rows stay in their slots").bounded(resume);
     }
     if let Err(error) = set.is_whole() {
         let finding = Side::Postgres.fail(CHECK, error.to_string()).why("its rows are published by nobody");
-        return Finding { fix: error.remedy, ..finding };
+        return Finding { fix: error.remedy.map(Fix::bounded), ..finding };
     }
     let is_unread = |member: &&Member| member.found.as_ref().is_some_and(|slot| !slot.row.active);
     let others = set.members.iter().filter(|member| member.shard != Some(shard));
@@ -58,7 +58,7 @@ fn judge(shard: Shard, sets: &[Set], set_up: Command) -> Finding {
     let slots: Vec<String> = unread.iter().map(|member| format!("\"{}\"", member.slot)).collect();
     let finding = Side::Postgres.warn(CHECK, format!("no relay reads slot {}", slots.join(", ")));
     let commands = unread.iter().map(|member| Remedy::from(member.command()));
-    let fix = commands.reduce(|first, next| first.and("; ").and(next));
+    let fix = commands.reduce(|first, next| first.and("; ").and(next)).map(Fix::bounded);
     Finding { fix, ..finding.why("their rows wait in their slots, which keep WAL") }
 }
 

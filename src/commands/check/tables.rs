@@ -2,10 +2,10 @@
 //!
 //! In: [`TableFacts`] and the settings. Out: findings and a report for each table. Pure.
 
-use super::facts::{FILTERS_SINCE, Facts, TableFacts};
+use super::facts::{Facts, TableFacts};
 use super::report::TableReport;
 use super::sample::{Sample, sample};
-use crate::check_finding::{Finding, Side};
+use crate::check_finding::{Finding, Fix, Side};
 use crate::commands::AGE_COLUMNS;
 use crate::commands::outbox_place::publishing_again;
 use crate::commands::output::{bytes, counted_rows};
@@ -117,29 +117,30 @@ fn mapped(
     found.extend(nullable(table, plan));
     found.extend(shared_out(config, table, plan));
     found.extend(payload(table, plan));
-    found.extend(scheduled(config, table));
+    found.extend(scheduled(table));
     found.extend(bad_rows(config, table, sample));
     found
 }
 
 /// Why records have no key, and what gives them one.
-fn without_key(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) -> (String, Remedy) {
+fn without_key(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) -> (String, Fix) {
     let published: Vec<&str> = table.published.relation.columns.iter().map(|column| column.name.as_str()).collect();
     let is_there = |name: &str| table.columns.iter().any(|have| have.column.name == name);
     let hidden = Role::Key.names().iter().copied().find(|name| is_there(name) && !published.contains(name));
     if let Some(hidden) = hidden
-        && let Some(sql) = in_publication(config, table, &[published.as_slice(), &[hidden]].concat(), None)
+        && let columns = [published.as_slice(), &[hidden]].concat()
+        && let Some(sql) = in_publication(config, table, &columns, table.filter.as_deref())
     {
-        return (format!("the publication's column list hides {hidden}, the column of the key"), sql.into());
+        let text = format!("the publication's column list hides {hidden}, the column of the key");
+        return (text, Fix::bounded(publication_change(config, [table], sql)));
     }
     let likely = |name: &&&str| name.ends_with("id") && Some(**name) != plan.column(Role::Id);
     let fix = match published.iter().find(likely) {
-        Some(name) => Command::new("run").set("--key-column", name).into(),
-        None => format!(
+        Some(name) => Fix::bounded(Command::new("run").set("--key-column", name)),
+        None => Fix::safe(format!(
             "ALTER TABLE {} ADD COLUMN aggregateid text; -- and have the application write the key there",
             table.sql_name()
-        )
-        .into(),
+        )),
     };
     ("no column for the key: aggregateid, aggregate_id".to_owned(), fix)
 }
@@ -153,12 +154,10 @@ fn nullable(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     if names.is_empty() {
         return None;
     }
-    let alter: Vec<String> =
-        names.iter().map(|name| format!("ALTER COLUMN {} SET NOT NULL", identifier(name))).collect();
     Some(
         SIDE.warn("nulls", format!("may be null: {}", names.join(", ")))
             .why("a row with a null there has no topic, or no id: it stops the relay")
-            .with_fix(format!("ALTER TABLE {} {};", table.sql_name(), alter.join(", "))),
+            .words("have the application always write a value there; NOT NULL on a table in use refuses its inserts with a null, and is set under a lock while the whole table is read"),
     )
 }
 
@@ -168,11 +167,7 @@ fn payload(table: &TableFacts, plan: &TablePlan) -> Option<Finding> {
     (column.column.type_id == JSONB).then(|| {
         SIDE.ok("payload_type", format!("{name} is jsonb"))
             .why("the server turns each back into text, with keys reordered: text or json is decoded 1.5 times as fast")
-            .with_fix(format!(
-                "ALTER TABLE {} ALTER COLUMN {} TYPE json; -- rewrites the table",
-                table.sql_name(),
-                identifier(name)
-            ))
+            .words("nothing has to be done; a new outbox table can have it as text or json. Another type for this one rewrites the table under a lock, and no record of what was published holds for it then")
     })
 }
 
@@ -183,18 +178,18 @@ fn shared_out(config: &run::RunRequest, table: &TableFacts, plan: &TablePlan) ->
         let finding = SIDE.fail("shard_key", format!("publication \"{}\" has all of its rows", config.publication));
         let setup = Command::new("setup").set("--shards", "N").flag("--apply");
         let fix = Remedy::from(setup).and(" creates publications with filters");
-        return Some(finding.why("each shard publishes them").with_fix(fix));
+        return Some(finding.why("each shard publishes them").bounded(fix));
     };
     let key = plan.column(Role::Key).filter(|key| !filter.contains(*key))?;
     let finding = SIDE.fail("shard_key", format!("its rows are shared out by another column than the key, \"{key}\""));
     let fix = Remedy::from("the same --key-column as setup --shards had; or ")
         .and(Command::new("setup").set("--reshard", "N").set("--key-column", key).flag("--apply"))
         .and(format!(", with N other than {}", shard.count()));
-    Some(finding.why("rows of a key may be in several shards, which publish them in no order").with_fix(fix))
+    Some(finding.why("rows of a key may be in several shards, which publish them in no order").bounded(fix))
 }
 
 /// A row filter that names the column has dealt with it.
-fn scheduled(config: &run::RunRequest, table: &TableFacts) -> Vec<Finding> {
+fn scheduled(table: &TableFacts) -> Vec<Finding> {
     let filtered = |name: &str| table.filter.as_ref().is_some_and(|filter| filter.contains(name));
     let columns = table.columns.iter().map(|have| have.column.name.as_str());
     let columns = columns.filter(|name| SCHEDULE_COLUMNS.contains(name) && !filtered(name));
@@ -202,32 +197,21 @@ fn scheduled(config: &run::RunRequest, table: &TableFacts) -> Vec<Finding> {
         .map(|name| {
             SIDE.warn("schedule", format!("column {name}: rows meant for later are published at once"))
                 .why("walrelay publishes a row when it is committed: this column neither delays it nor retries it")
-                .with_fix(match without_scheduled(config, table, name) {
-                    Some(sql) => format!("insert such rows when they are due; or keep them out: {sql}"),
-                    None => "insert such rows when they are due".to_owned(),
-                })
+                .words("insert such rows when they are due; a row filter would keep them out for good")
         })
         .collect()
-}
-
-fn without_scheduled(config: &run::RunRequest, table: &TableFacts, column: &str) -> Option<String> {
-    let filter = format!("{} IS NULL", identifier(column));
-    (table.server_version >= FILTERS_SINCE)
-        .then(|| in_publication(config, table, &listed(table), Some(&filter)))
-        .flatten()
 }
 
 fn bad_rows(config: &run::RunRequest, table: &TableFacts, sample: &Sample) -> Option<Finding> {
     let reason = sample.bad.first()?;
     let looked_at = table.rows.as_ref().map_or(0, |rows| rows.latest.len());
     let text = format!("{} of the latest {looked_at} rows cannot be published: {}", sample.bad.len(), reason.text);
-    let fix: Remedy = match &config.mapping.topic {
+    let fix = match &config.mapping.topic {
         crate::route::TopicSetting::Template(text) if reason.name_is_invalid && !text.contains("kebab") => {
-            Command::new("run").set("--topic", text.replace('}', "|kebab}")).into()
+            Fix::bounded(Command::new("run").set("--topic", text.replace('}', "|kebab}")))
         }
         TopicSetting::Template(_) | TopicSetting::Regex { .. } => {
-            format!("delete the row and insert it again with correct values: DELETE FROM {} …;", table.sql_name())
-                .into()
+            Fix::words("in one transaction, delete the row and insert it again with correct values")
         }
     };
     Some(match config.bad_rows.action {
@@ -249,14 +233,35 @@ fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox,
         Ok(_) => SIDE
             .fail("columns", format!("the publication's column list hides what is needed: {error}"))
             .why(format!("the server does not send the column; {OLDER_ROWS}"))
-            .with_fix(
-                in_publication(config, table, &[], table.filter.as_deref()).map_or_else(|| error.hint(), Remedy::from),
+            .bounded(
+                // No backfill goes first: it lacks the column as well.
+                in_publication(config, table, &[], table.filter.as_deref()).map_or_else(|| error.hint(), Remedy::sql),
             ),
         // What was meant may be among the columns that are hidden.
         Err(of_all) => {
-            SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").with_fix(of_all.hint())
+            SIDE.fail("columns", error.to_string()).why("the relay ends before its first row").bounded(of_all.hint())
         }
     }
+}
+
+/// A statement that changes the publication, or these tables in it. What `setup` and `backfill` have recorded of the tables holds for the
+/// publication as it was: where rows from before the slot are still to be published, `backfill` goes first.
+pub(super) fn publication_change<'t>(
+    config: &run::RunRequest,
+    tables: impl IntoIterator<Item = &'t TableFacts>,
+    sql: String,
+) -> Remedy {
+    let due: BTreeSet<String> = tables
+        .into_iter()
+        .filter(|table| table.rows.as_ref().is_ok_and(|rows| rows.backfill_is_due))
+        .map(|table| TableName::of_whole(&table.published).as_typed())
+        .collect();
+    if due.is_empty() {
+        return Remedy::sql(sql);
+    }
+    let backfill = Command::new("backfill").set("--slot", &config.slot).set("--publication", &config.publication);
+    let backfill = due.iter().fold(backfill, |backfill, table| backfill.set("--table", table));
+    Remedy::from("after ").and(backfill).and(": ").and(Remedy::sql(sql))
 }
 
 /// The columns that the publication lists; none: all.
@@ -282,17 +287,23 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
     let name = identifier(&config.publication);
     let mut found = Vec::new();
     if let Some(filter) = table.filter.as_ref().filter(|_| config.shard.is_none()) {
-        found.push(
-            SIDE.warn("row_filter", format!("only rows where {filter}"))
-                .why(format!("other rows are never published, without any message; {OLDER_ROWS}"))
-                .with_fix(in_publication(config, table, &listed(table), None).unwrap_or_default()),
-        );
+        let found_filter = SIDE
+            .warn("row_filter", format!("only rows where {filter}"))
+            .why(format!("other rows are never published, without any message; {OLDER_ROWS}"));
+        found.push(match in_publication(config, table, &listed(table), None) {
+            Some(sql) => found_filter.bounded(publication_change(config, [table], sql)),
+            None => found_filter,
+        });
     }
     if (publication.row.pubupdate || publication.row.pubdelete) && !table.has_identity {
         found.push(
             SIDE.warn("identity", "the publication carries updates or deletes, and the table has no replica identity")
                 .why("Postgres refuses UPDATE and DELETE on it, the application's and those of walrelay prune")
-                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .bounded(publication_change(
+                    config,
+                    &facts.tables,
+                    format!("ALTER PUBLICATION {name} SET (publish = 'insert');"),
+                )),
         );
     }
     if table.partitioned {
@@ -301,7 +312,11 @@ fn publication(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> V
         found.push(
             SIDE.ok("partitions", format!("a partition of {schema}.{root}, announced as itself"))
                 .why("fine for walrelay; other readers of the publication see each partition as a table")
-                .with_fix(format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);")),
+                .bounded(publication_change(
+                    config,
+                    &facts.tables,
+                    format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true);"),
+                )),
         );
     }
     found
@@ -314,12 +329,12 @@ fn rows(config: &run::RunRequest, facts: &Facts, table: &TableFacts) -> Vec<Find
         Err(refusal) => found.push(
             SIDE.ok("rows_seen", format!("its rows were not checked: {refusal}"))
                 .why("run needs no right on the table; with it check sees topics, sizes, and rows from before the slot")
-                .with_fix(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
+                .safe(format!("GRANT SELECT ON {} TO {};", table.sql_name(), identifier(&config.source.user))),
         ),
         Ok(rows) if facts.slot.is_none() && rows.count > 0 => found.push(
             SIDE.warn("before_slot", format!("{} there already, from before the slot is created", counted(rows.count)))
                 .why("a slot publishes what is committed after it was created; check then names the command that publishes what is older")
-                .with_fix(set_up(config, table)),
+                .bounded(set_up(config, table)),
         ),
         Ok(rows) => found.extend(rows.before_slot.and_then(|count| before_slot(config, facts, table, count))),
     }
@@ -337,7 +352,7 @@ fn before_slot(config: &run::RunRequest, facts: &Facts, table: &TableFacts, coun
     Some(
         SIDE.warn("before_slot", format!("{} older than the slot: never published by it", counted(count)))
             .why("a slot publishes what is committed after it was created; the statement deletes these rows and inserts them again, through the slot")
-            .with_fix(match &table.shape {
+            .bounded(match &table.shape {
                 Some(shape) => publishing_again(shape, &TableName::of(&table.published.relation), &catalog::older_than(xid), id) + ";",
                 None => format!("see {REPUBLISH_PAGE}"),
             }),
@@ -363,7 +378,7 @@ fn pruned_without_index(table: &TableFacts) -> Option<Finding> {
     (!indexed && table.deleted_rows > 0 && table.estimated_rows >= MANY_ROWS).then(|| {
         SIDE.warn("age_index", format!("rows are deleted from it, and {age} has no index"))
             .why("deleting old rows reads the whole table each time")
-            .with_fix(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
+            .safe(format!("CREATE INDEX CONCURRENTLY ON {} ({});", table.sql_name(), identifier(age)))
     })
 }
 
@@ -376,7 +391,7 @@ pub(super) fn largest(config: &run::RunRequest, bytes_seen: usize) -> Option<Fin
                 format!("the largest record has {}, --max-row is {}", size(bytes_seen), size(config.limits.max_row)),
             )
             .why("the relay stops before it")
-            .with_fix(Command::new("run").set("--max-row", format_args!("{}KiB", bytes_seen.next_power_of_two() >> 10)))
+            .bounded(Command::new("run").set("--max-row", format_args!("{}KiB", bytes_seen.next_power_of_two() >> 10)))
     })
 }
 

@@ -3,13 +3,14 @@
 //! In: [`Facts`] and the settings. Out: findings. Pure. What keeps rows from the slot now is among the findings about the publication.
 
 use super::facts::Facts;
-use crate::check_finding::{Finding, Side};
+use super::tables::publication_change;
+use crate::check_finding::{Finding, Fix, Side};
 use crate::commands::run;
 use crate::outbox::TableName;
 use crate::pg::catalog::SubscribedTable;
 use crate::pg::identifier;
 use crate::pg::table_tree::{TableKind, TreeTable};
-use crate::remedy::{Command, Remedy};
+use crate::remedy::Command;
 use crate::supervise::coverage::name;
 
 /// The subject of the findings here.
@@ -32,10 +33,7 @@ fn access_method(table: &TreeTable) -> Option<Finding> {
     let finding = SIDE.warn("access_method", format!("its access method is {method}"));
     let finding = finding
         .why("whether its rows can be decoded depends on the extension: without that, they are in no slot, and nothing says so")
-        .with_fix(format!(
-            "insert a row, and look whether its record arrives; or ALTER TABLE {} SET ACCESS METHOD heap; -- rewrites the table",
-            name(table).sql()
-        ));
+        .words("insert a row, and look whether its record arrives; if not, give a new outbox table the access method heap");
     Some(finding.of(&name(table).to_string()))
 }
 
@@ -54,9 +52,11 @@ fn partitions(config: &run::RunRequest, facts: &Facts, top: &TreeTable) -> Optio
         SIDE.warn("partitions", "its partitions are published one by one")
             .why("rows of a new partition are in no slot until it is added: the relay is then not ready")
             .with_fix(if is_whole {
-                Remedy::sql(add)
+                Fix::safe(publication_change(config, facts.tables.iter().filter(of_table), add))
             } else {
-                "add each new partition to the publication, with the row filter and the columns of the others".into()
+                Fix::words(
+                    "add each new partition to the publication, with the row filter and the columns of the others",
+                )
             })
     } else {
         return None;
@@ -76,9 +76,9 @@ fn subscriptions(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
             let finding =
                 finding.why("if a relay publishes them where they were inserted, each event is published twice");
             if facts.server.version() >= ORIGINS {
-                finding.with_fix(Command::new("run").set("--origin", "local"))
+                finding.bounded(Command::new("run").set("--origin", "local"))
             } else {
-                finding.with_fix("run a relay on one of the two servers alone; from Postgres 16 on, --origin local leaves such rows out")
+                finding.words("run a relay on one of the two servers alone; from Postgres 16 on, --origin local leaves such rows out")
             }
         };
         finding.of(&format!("{schema}.{table}"))

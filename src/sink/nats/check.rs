@@ -6,7 +6,6 @@ use super::client::NatsConnection;
 use super::errors::{self, Answered, Names};
 use super::{KIND, NatsSettings};
 use crate::check_finding::{Finding, Side};
-use crate::setting_text::shell_quoted;
 use crate::sink::Failure;
 use crate::sink::destination::Wanted;
 use crate::sink::ordered_queue::block_on;
@@ -109,7 +108,7 @@ fn findings(settings: &NatsSettings, facts: &NatsFacts, largest_bytes: usize) ->
         found.push(
             SIDE.fail("jetstream", format!("JetStream is not there: {reason}"))
                 .why("no stream would store or acknowledge the messages")
-                .with_fix(
+                .words(
                     "jetstream { store_dir: \"/var/lib/nats\" } in the server's file; nsc edit account --js-enable 1",
                 ),
         );
@@ -119,7 +118,7 @@ fn findings(settings: &NatsSettings, facts: &NatsFacts, largest_bytes: usize) ->
         found.push(
             SIDE.warn("jetstream", "the user may not ask JetStream's API")
                 .why("whether streams take the subjects, and how they keep messages, could not be checked")
-                .with_fix("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
+                .words("let it publish to $JS.API.INFO, $JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*"),
         );
         return found;
     }
@@ -132,7 +131,7 @@ fn findings(settings: &NatsSettings, facts: &NatsFacts, largest_bytes: usize) ->
             found.push(
                 SIDE.warn("atomic", format!("stream {name} allows no atomic batches"))
                     .why("messages of one key are sent one by one")
-                    .with_fix("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
+                    .words("NATS 2.12 or newer, and allow_atomic in the stream's configuration"),
             );
         }
     }
@@ -142,7 +141,7 @@ fn findings(settings: &NatsSettings, facts: &NatsFacts, largest_bytes: usize) ->
 fn payload(facts: &NatsFacts, largest_bytes: usize) -> Option<Finding> {
     let most = facts.info.max_payload;
     let text = format!("max_payload is {most} bytes, the largest of the latest rows has {largest_bytes}");
-    let found = SIDE.fail("limits", text).why("larger rows are refused").with_fix("max_payload in the server's file");
+    let found = SIDE.fail("limits", text).why("larger rows are refused").words("max_payload in the server's file");
     (most > 0).then(|| found.ok_if(largest_bytes + HEADER_ROOM <= most))
 }
 
@@ -152,11 +151,11 @@ fn of_subject(settings: &NatsSettings, subject: &str, streams: &[String]) -> Fin
         [] => SIDE
             .fail("stream", format!("no stream takes subject {subject}"))
             .why("messages to it are refused, and their rows wait")
-            .with_fix(errors::create(subject, wanted)),
+            .safe(errors::create(subject, wanted)),
         [name, ..] if wanted.is_some_and(|wanted| wanted != name) => SIDE
             .fail("stream", format!("stream {name} takes subject {subject}, and -X stream asks for another"))
             .why("messages to it are refused, and their rows wait")
-            .with_fix(format!("-X stream={name}, or another --topic")),
+            .words(format!("-X stream={name}, or another --topic")),
         [name, ..] => SIDE.ok("stream", format!("stream {name} takes subject {subject}")),
     }
 }
@@ -167,13 +166,13 @@ fn of_stream(facts: &NatsFacts, name: &str, config: &Config, largest_bytes: usiz
         found.push(
             SIDE.fail("acknowledgements", format!("stream {name} acknowledges nothing (no_ack)"))
                 .why("no row would ever count as delivered")
-                .with_fix(format!("nats stream edit {name} --ack")),
+                .bounded(format!("nats stream edit {name} --ack")),
         );
     }
     if config.sealed || config.mirror.is_some() {
         let why = "it takes no messages that are published";
         found.push(
-            SIDE.fail("stream", format!("stream {name} is sealed or a mirror")).why(why).with_fix("another --topic"),
+            SIDE.fail("stream", format!("stream {name} is sealed or a mirror")).why(why).words("another --topic"),
         );
     }
     let most = usize::try_from(config.max_msg_size).ok().filter(|most| *most > 0);
@@ -184,7 +183,7 @@ fn of_stream(facts: &NatsFacts, name: &str, config: &Config, largest_bytes: usiz
                 format!("stream {name} takes {most} bytes a message, the largest row has {largest_bytes}"),
             )
             .why("larger rows are refused")
-            .with_fix(format!("nats stream edit {name} --max-msg-size=-1")),
+            .bounded(format!("nats stream edit {name} --max-msg-size=-1")),
         );
     }
     let window = Duration::from_nanos(config.duplicate_window);
@@ -203,18 +202,16 @@ fn durability(facts: &NatsFacts, name: &str, config: &Config) -> Finding {
         return SIDE
             .warn("storage", format!("stream {name} is kept in memory, on {replicas} servers"))
             .why("what it has acknowledged is lost when its servers restart")
-            .with_fix(format!(
-                "a stream cannot change its storage; once its messages are consumed: nats stream rm {}; {}",
-                shell_quoted(name),
-                errors::create(&config.subjects.join(","), Some(name))
-            ));
+            .words(
+                "a stream cannot change its storage: once its messages are consumed, delete it, and create it again with files",
+            );
     }
     let text = format!("stream {name} is kept in files, on {replicas} servers");
     if replicas == 1 && facts.info.cluster.is_some() {
         return SIDE
             .warn("storage", text)
             .why("what it has acknowledged is lost with that server's disk, and unavailable while it is down")
-            .with_fix(format!("nats stream edit {name} --replicas 3"));
+            .bounded(format!("nats stream edit {name} --replicas 3"));
     }
     if replicas == 1 {
         return SIDE

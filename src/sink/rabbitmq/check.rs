@@ -87,7 +87,7 @@ fn not_reached(failure: &Failure, alone: bool) -> Finding {
     if failure.class == FailureClass::LogIn {
         return found;
     }
-    found.why("another host of --to answers").with_fix("start it, or remove it from --to")
+    found.why("another host of --to answers").words("start it, or remove it from --to")
 }
 
 fn findings(settings: &RabbitSettings, facts: &RabbitmqFacts, largest_bytes: usize) -> Vec<Finding> {
@@ -104,7 +104,7 @@ fn findings(settings: &RabbitSettings, facts: &RabbitmqFacts, largest_bytes: usi
         found.push(
             SIDE.warn("mandatory", "mandatory is false: RabbitMQ drops a message that no queue takes, and confirms it")
                 .why("the row of such a message counts as published, and is lost")
-                .with_fix("-X mandatory=true, unless the exchange keeps what it returns, as one of the type x-delayed-message does"),
+                .words("-X mandatory=true, unless the exchange keeps what it returns, as one of the type x-delayed-message does"),
         );
     }
     found
@@ -119,7 +119,7 @@ fn of_size(largest_bytes: usize) -> Finding {
     }
     let found =
         SIDE.warn("max_message_size", text).why("a broker refuses larger messages, and does not say what its limit is");
-    found.with_fix(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
+    found.bounded(format!("max_message_size = {} in rabbitmq.conf", largest_bytes.next_power_of_two()))
 }
 
 fn of_exchange(settings: &RabbitSettings, found: &Result<(), Closing>) -> Finding {
@@ -134,11 +134,11 @@ fn of_exchange(settings: &RabbitSettings, found: &Result<(), Closing>) -> Findin
             if refusal.is_missing() {
                 return found
                     .why("messages for it are refused; with -X declare=true walrelay declares it")
-                    .with_fix(errors::declare_exchange(settings, name));
+                    .safe(errors::declare_exchange(settings, name));
             }
             found
                 .why("messages for it are refused; the command replaces the user's rights in the vhost")
-                .with_fix(errors::permit(settings, name))
+                .bounded(errors::permit(settings, name))
         }
     }
 }
@@ -156,7 +156,7 @@ fn of_queue(settings: &RabbitSettings, found: Option<&Result<(), Closing>>) -> F
             let found = SIDE.warn("queue", format!("queue {queue}: {}", refusal.shown()));
             found
                 .why("messages are refused unless another queue takes them")
-                .with_fix(errors::declare_queue(settings, queue))
+                .safe(errors::declare_queue(settings, queue))
         }
         (_, _) => SIDE.ok("queue", "which queues take the messages was not checked").why(unknown),
     }
@@ -167,13 +167,13 @@ fn of_probe(probe: &Probe) -> Finding {
         Probe::Returned => SIDE.ok("confirms", "messages are confirmed and returned, and no alarm blocks publishers"),
         Probe::Blocked(reason) => SIDE.fail("alarm", format!("the broker blocks publishers: {reason}"))
             .why("nothing is published until the alarm is over; no data is lost")
-            .with_fix("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
+            .words("free memory or disk, or raise vm_memory_high_watermark or lower disk_free_limit: rabbitmq-diagnostics alarms"),
         Probe::Refused(refusal) => {
             SIDE.ok("confirms", format!("whether an alarm blocks publishers was not checked: {}", refusal.shown()))
         }
         Probe::Nothing => SIDE.fail("confirms", "the broker neither returns nor confirms a message")
             .why("messages count only when they are confirmed")
-            .with_fix("--to a broker with publisher confirms, such as RabbitMQ"),
+            .words("--to a broker with publisher confirms, such as RabbitMQ"),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) fn check(settings: &RedisSettings, wanted: &Wanted<'_>) -> Vec<Findin
         Err(failure) if failure.reason == NOT_PERMITTED => vec![
             SIDE.fail("connection", failure.text)
                 .why("the user may not ask which nodes have the streams")
-                .with_fix(format!("{}, on each node", allow(settings, &["+info", "+cluster|slots", "+cluster|info"]))),
+                .safe(format!("{}, on each node", allow(settings, &["+info", "+cluster|slots", "+cluster|info"]))),
         ],
         Err(failure) => vec![KIND.unreachable(&failure, "server", ELSEWHERE)],
     }
@@ -54,14 +54,14 @@ fn of_node(settings: &RedisSettings, node: &NodeFacts) -> Vec<Finding> {
     found.extend(node.may_not_ask.iter().map(|refused| {
         SIDE.fail("asking", refused.clone())
             .why("while a slot moves to this node, streams that are there already take no records")
-            .with_fix(allow(settings, &["+asking"]))
+            .safe(allow(settings, &["+asking"]))
     }));
     found.extend(node.may_not_add.iter().map(|failure| {
         SIDE.fail("commands", failure.text.clone()).why("nothing is published: a batch could be added again and again")
     }));
     if node.info.field("role") == Some("slave") {
         found.push(
-            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").with_fix("--to its primary"),
+            SIDE.fail("role", "the server is a replica").why("a replica takes no writes").words("--to its primary"),
         );
     }
     found.extend(durability(settings, node));
@@ -76,16 +76,14 @@ fn of_cluster(settings: &RedisSettings, facts: &RedisFacts, view: &View) -> Vec<
     found.extend(facts.silent.iter().map(|failure| {
         SIDE.fail("connection", failure.text.clone())
             .why("the cluster names this primary: records for its streams cannot be delivered")
-            .with_fix(
+            .words(
                 "start the node, or let this machine reach it at the address that it announces (cluster-announce-ip)",
             )
     }));
     found.extend(facts.unready.iter().map(|failure| {
         SIDE.warn("failover", failure.text.clone())
             .why("once this replica takes over from its primary, records for its streams cannot be delivered")
-            .with_fix(
-                "start it, let this machine reach it at the address that it announces, and give it the same users",
-            )
+            .words("start it, let this machine reach it at the address that it announces, and give it the same users")
     }));
     let mut common: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in &facts.nodes {
@@ -111,7 +109,7 @@ fn state(settings: &RedisSettings, view: &View) -> Finding {
         return SIDE
             .fail("cluster", format!("the nodes that have the slots {} announce no address", nameless.join(", ")))
             .why("records for streams in these slots cannot be delivered")
-            .with_fix(
+            .words(
                 "CONFIG SET cluster-announce-hostname NAME there, or cluster-preferred-endpoint-type ip on each node",
             );
     }
@@ -119,17 +117,17 @@ fn state(settings: &RedisSettings, view: &View) -> Finding {
         return SIDE
             .fail("cluster", format!("no node of the cluster has the slots {}", uncovered.join(", ")))
             .why("records for streams in these slots cannot be delivered")
-            .with_fix("valkey-cli --cluster fix HOST:PORT, or redis-cli --cluster fix HOST:PORT");
+            .words("start the nodes that had these slots; what valkey-cli or redis-cli does with --cluster fix gives slots to other nodes, without the streams in them");
     }
     match view.state.as_deref() {
         Some("ok") => SIDE.ok("cluster", format!("a cluster of {primaries} primaries, which have all slots")),
         Some(state) => SIDE
             .fail("cluster", format!("cluster_state is {state}, as {} sees it", view.by))
             .why("a cluster in this state takes no writes")
-            .with_fix("start the nodes that CLUSTER NODES shows as fail"),
+            .words("start the nodes that CLUSTER NODES shows as fail"),
         None => SIDE
             .warn("cluster", format!("a cluster of {primaries} primaries, which does not say its state"))
-            .with_fix(allow(settings, &["+cluster|info"])),
+            .safe(allow(settings, &["+cluster|info"])),
     }
 }
 
@@ -141,7 +139,7 @@ fn of_connection(settings: &RedisSettings, node: &NodeFacts) -> Finding {
         (None, None) => SIDE
             .warn("connection", "the server answers, and does not say how it is configured")
             .why("whether it keeps what it acknowledges could not be checked")
-            .with_fix(allow(settings, &["+info", "+config|get"])),
+            .safe(allow(settings, &["+info", "+config|get"])),
     }
 }
 
@@ -151,7 +149,7 @@ fn durability(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
     let file = node.info.field("aof_enabled")?;
     if file != "1" {
         let found = SIDE.warn("appendonly", "appendonly is no").why(why);
-        return Some(found.with_fix("CONFIG SET appendonly yes, and appendonly yes in its file"));
+        return Some(found.bounded("CONFIG SET appendonly yes, and appendonly yes in its file"));
     }
     Some(match node.sync.as_deref() {
         Some("always") => SIDE.ok("appendonly", "appendonly is yes, appendfsync is always"),
@@ -159,7 +157,7 @@ fn durability(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
         Some(sync) => SIDE
             .warn("appendonly", format!("appendonly is yes, appendfsync is {sync}"))
             .why(why)
-            .with_fix("-X wait=0,1000, or CONFIG SET appendfsync always"),
+            .bounded("-X wait=0,1000, or CONFIG SET appendfsync always"),
         None => SIDE.ok("appendonly", "appendonly is yes").why("appendfsync could not be checked"),
     })
 }
@@ -175,7 +173,7 @@ fn eviction(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
         let found = SIDE.warn("eviction", text).why("a full server forgets ids, and repeats are added again");
         (found, settings.adding.dedupe.is_none())
     };
-    let found = found.with_fix("CONFIG SET maxmemory-policy noeviction");
+    let found = found.bounded("CONFIG SET maxmemory-policy noeviction");
     Some(found.ok_if(policy == "noeviction" || unlimited || is_harmless))
 }
 
@@ -184,7 +182,7 @@ fn replicas(settings: &RedisSettings, node: &NodeFacts) -> Option<Finding> {
     let connected: u32 = node.info.field("connected_slaves")?.parse().ok()?;
     let text = format!("{connected} replicas are connected, {} are waited for", wait.replicas);
     let found = SIDE.fail("replicas", text).why("nothing counts as delivered before they have it");
-    Some(found.with_fix("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
+    Some(found.words("start replicas, or lower -X wait").ok_if(connected >= wait.replicas))
 }
 
 /// The finding about whether acknowledged records survive a failover.
@@ -198,7 +196,7 @@ fn failover(settings: &RedisSettings, facts: &RedisFacts) -> Option<Finding> {
         }
         (_, _) => return None,
     };
-    let found = SIDE.warn(check, text).with_fix("-X wait=1,1000");
+    let found = SIDE.warn(check, text).bounded("-X wait=1,1000");
     let found = found.why("a failover loses what was acknowledged and the new primary has not received");
     Some(found.ok_if(settings.wait.is_some_and(|wait| wait.replicas > 0)))
 }
@@ -209,7 +207,7 @@ fn of_stream(settings: &RedisSettings, stream: &StreamFacts) -> Finding {
         return SIDE
             .fail("stream", format!("stream {name}: {refused}"))
             .why("records for it are refused")
-            .with_fix(allow_stream(settings, name));
+            .safe(allow_stream(settings, name));
     }
     let kind = match kind {
         Ok(kind) => kind.as_str(),
@@ -217,7 +215,7 @@ fn of_stream(settings: &RedisSettings, stream: &StreamFacts) -> Finding {
             return SIDE
                 .fail("stream", format!("stream {name}: {why}"))
                 .why("whether it takes records could not be checked")
-                .with_fix("check again once the cluster has settled");
+                .words("check again once the cluster has settled");
         }
     };
     match kind {
@@ -226,7 +224,7 @@ fn of_stream(settings: &RedisSettings, stream: &StreamFacts) -> Finding {
         other => SIDE
             .fail("stream", format!("{name} is a {other}, not a stream"))
             .why("records for it are refused")
-            .with_fix(format!("RENAME {name} OTHER, or another --topic")),
+            .words("another --topic; or another name for that key, if no program needs it under this one"),
     }
 }
 

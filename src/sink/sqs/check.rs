@@ -110,7 +110,7 @@ impl Queue {
                 self.side()
                     .warn("attributes", format!("{}: its attributes cannot be seen", self.shown()))
                     .why("limits could not be checked")
-                    .with_fix(format!("allow {right} on it")),
+                    .words(format!("allow {right} on it")),
             );
         }
         found.extend(self.of_retention(place, attributes));
@@ -139,9 +139,9 @@ impl Queue {
     fn refused(&self, refusal: &ServiceRefusal) -> Finding {
         let found = self.side().fail("queue", format!("{}: {}", self.shown(), refusal.text));
         if refusal.fault().0 == SqsFault::Missing {
-            return found.why("records for it wait, and so does the slot").with_fix(self.create(""));
+            return found.why("records for it wait, and so does the slot").safe(self.create(""));
         }
-        found.why("records for it are refused").with_fix(errors::allow(self.service, "it"))
+        found.why("records for it are refused").safe(errors::allow(self.service, "it"))
     }
 
     fn of_order(&self, attributes: &BTreeMap<String, String>) -> Finding {
@@ -151,10 +151,7 @@ impl Queue {
                 .side()
                 .warn("order", format!("{} is a standard {place}", self.shown()))
                 .why("it keeps no order, and may deliver a message twice")
-                .with_fix(format!(
-                    "{}, and its name in --topic, if rows of a key must stay in order",
-                    self.create(FIFO)
-                ));
+                .safe(format!("{}, and its name in --topic, if rows of a key must stay in order", self.create(FIFO)));
         }
         let text = format!(
             "{} is a FIFO {place}: rows of a key stay in order, repeats within 5 minutes are dropped",
@@ -172,7 +169,7 @@ impl Queue {
     fn of_retention(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
-        let found = self.side().warn("retention", text).with_fix(self.set(place, "MessageRetentionPeriod", "1209600"));
+        let found = self.side().warn("retention", text).bounded(self.set(place, "MessageRetentionPeriod", "1209600"));
         let found = found.why("the service deletes messages that nobody has read by then");
         Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
@@ -183,7 +180,7 @@ impl Queue {
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
         let queue = place.replacen(":sns:", ":sqs:", 1);
         let subscribe = format!("aws sns subscribe --topic-arn {place} --protocol sqs --notification-endpoint {queue}");
-        let found = self.side().warn("subscriptions", text).with_fix(subscribe);
+        let found = self.side().warn("subscriptions", text).safe(subscribe);
         let found = found.why("SNS keeps no message: what is published while nobody is subscribed is lost");
         Some(found.ok_if(subscriptions > 0))
     }
@@ -196,7 +193,7 @@ impl Queue {
         } else {
             "--on-bad-row dead-letter, or smaller rows".to_owned()
         };
-        let found = self.side().fail("size", text).why("such a row is a bad row").with_fix(fix);
+        let found = self.side().fail("size", text).why("such a row is a bad row").bounded(fix);
         Some(found.ok_if(u64::try_from(largest_bytes).is_ok_and(|bytes| bytes < limit)))
     }
 }

@@ -29,13 +29,14 @@ fn topics_that_are_missing_too_small_compacted_or_short_of_replicas_are_fixed() 
     assert_eq!(found.code, 2);
     found.level("topics", "ok", &[]);
     let mut given = Vec::new();
-    for (name, setting) in
-        [("record_size", "max.message.bytes"), ("replicas", "min.insync.replicas"), ("compaction", "cleanup.policy")]
-    {
+    for (name, setting) in [("record_size", "max.message.bytes"), ("replicas", "min.insync.replicas")] {
         let fix = found.level(name, "fail", &[&topic]);
         let value = fix.split_once(&format!("--add-config {setting}=")).unwrap_or_else(|| panic!("{fix}")).1;
         given.push((setting, value.to_owned()));
     }
+    let fix = found.level("compaction", "fail", &[&topic]);
+    assert!(fix.contains("--key-column") && !fix.contains("kafka-configs"), "{fix}");
+    given.push(("cleanup.policy", "delete".to_owned()));
     let given: Vec<(&str, &str)> = given.iter().map(|(name, value)| (*name, value.as_str())).collect();
     kafka.alter_topic(&topic, &given).unwrap();
     let after = check(&lane, &[]);

@@ -5,7 +5,8 @@
 use super::asking::Asking;
 use super::facts::{Facts, ServerFacts, SlotFacts};
 use super::service::replication_fix;
-use crate::check_finding::{Finding, Side};
+use super::tables::publication_change;
+use crate::check_finding::{Finding, Fix, Side};
 use crate::commands::output::{self, bytes, duration, session};
 use crate::commands::run;
 use crate::outbox::OnUpdate;
@@ -36,6 +37,9 @@ const CLOCK_MS: i64 = 1_000;
 /// A slot further behind than this is worth a word, in bytes.
 const FAR_BEHIND: u64 = 1 << 30;
 
+/// The limit of the WAL that slots keep, where none keeps more than a quarter of it, in MiB.
+const WAL_LIMIT_MIB: u64 = 50 * 1024;
+
 /// The output plugin of the relay's slot.
 const PLUGIN: &str = "pgoutput";
 
@@ -45,19 +49,23 @@ const LITTLE_MEMORY_KB: i64 = 16 * 1024;
 /// The finding about a connection that failed.
 pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
     if let pg::Error::Locked { holder, .. } = &error {
-        return SIDE
-            .fail("lock", error.to_string())
-            .why("until the lock is gone, Postgres does not list the publication's tables: a relay that starts waits for it")
-            .with_fix(holder.release().unwrap_or_else(|| "wait for the transaction that holds the lock".to_owned()));
+        let found = SIDE.fail("lock", error.to_string()).why(
+            "until the lock is gone, Postgres does not list the publication's tables: a relay that starts waits for it",
+        );
+        return match (holder.pid, holder.release()) {
+            (Some(_), Some(sql)) => found.bounded(sql),
+            (_, Some(words)) => found.words(words),
+            (_, None) => found.words("wait for the transaction that holds the lock"),
+        };
     }
     let found = SIDE.fail("connection", chain(&error));
     if let Some(pooler) = Pooler::recognise(host, &error) {
         return found
             .why(format!("this is {}, and a slot's stream does not go through it", pooler.name))
-            .with_fix(pooler.way_around);
+            .words(pooler.way_around);
     }
     let hint = RunError::from(error).remedy;
-    found.why("nothing else could be checked here").with_fix(
+    found.why("nothing else could be checked here").bounded(
         hint.unwrap_or_else(|| "is it running, and is the address right? --source, or PGHOST and PGPORT".into()),
     )
 }
@@ -77,7 +85,7 @@ pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> 
     found.extend(publication(config, facts));
     found.extend(on_update(config, facts));
     found.extend(slot(config, facts));
-    found.push(wal_keep(server));
+    found.push(wal_keep(facts));
     found.push(sender_timeout(server));
     found.push(decoding_memory(facts));
     found.extend(idle_timeout(server));
@@ -91,14 +99,14 @@ pub(super) fn findings(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> 
 /// As `run` says it, with its fix.
 fn as_run(check: &'static str, facts: &Facts, error: RunError) -> Finding {
     let error = facts.around.advised(error);
-    Finding { fix: error.remedy.clone(), ..SIDE.fail(check, error.to_string()) }
+    Finding { fix: error.remedy.clone().map(Fix::bounded), ..SIDE.fail(check, error.to_string()) }
 }
 
 fn version(server: &ServerFacts) -> Finding {
     let text = server.row.as_ref().map_or("unknown", |row| row.version_text.as_str());
     SIDE.fail("version", format!("Postgres {text}"))
         .why("walrelay is tested with 14 to 19; older ones lack what it asks for")
-        .with_fix("upgrade to a version that is maintained")
+        .words("upgrade to a version that is maintained")
         .ok_if(server.version() >= OLDEST)
 }
 
@@ -111,7 +119,7 @@ fn encryption(facts: &Facts) -> Option<Finding> {
     facts.unencrypted.as_ref().map(|reason| {
         SIDE.warn("encryption", format!("the connection to Postgres at {} is not encrypted: {reason}", facts.host))
             .why("others on the network path can read the rows, and somebody between may change them")
-            .with_fix("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
+            .words("sslmode=verify-full in --source, with sslrootcert=FILE or sslrootcert=system, once the server has TLS (ssl = on)")
     })
 }
 
@@ -119,7 +127,7 @@ fn recovery(server: &ServerFacts) -> Option<Finding> {
     server.in_recovery.then(|| {
         SIDE.fail("standby", "this server is a standby")
             .why("slots and publications are created on the primary, and rows are written there")
-            .with_fix("set --source to the primary's address, or to all hosts with target_session_attrs=read-write")
+            .words("set --source to the primary's address, or to all hosts with target_session_attrs=read-write")
     })
 }
 
@@ -139,7 +147,7 @@ fn wal_level(server: &ServerFacts) -> Finding {
     let error = RunError::wal_level(&found);
     SIDE.fail("wal_level", error.to_string())
         .why("without it, the WAL lacks what a slot decodes")
-        .with_fix(server.service.wal_level())
+        .bounded(server.service.wal_level())
 }
 
 /// Whether the server lets slots use `pgoutput`. Versions without the setting let them use any output plugin.
@@ -149,7 +157,7 @@ fn output_plugin(server: &ServerFacts) -> Option<Finding> {
     (!has).then(|| {
         SIDE.fail("output_plugin", format!("output_plugin_libraries = '{trusted}' does not have {PLUGIN}"))
             .why("the server refuses to create or read a slot: it says that the library may not be used as an output plugin")
-            .with_fix(format!(
+            .words(format!(
                 "add {PLUGIN} to what output_plugin_libraries has, and reload the server's configuration"
             ))
     })
@@ -162,8 +170,8 @@ fn replication(config: &run::RunRequest, facts: &Facts) -> Finding {
     let found = SIDE.fail("replication", chain(error));
     let why = "the slot's stream comes over a replication connection";
     match Pooler::recognise(&facts.host, error) {
-        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name)).with_fix(pooler.way_around),
-        None => found.why(why).with_fix(replication_fix(
+        Some(pooler) => found.why(format!("{why}, and this is {}", pooler.name)).words(pooler.way_around),
+        None => found.why(why).bounded(replication_fix(
             facts.server.service,
             &config.source.user,
             &config.source.dbname,
@@ -188,13 +196,13 @@ fn slot_holder(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
         (Ok(()), Ok(())) => SIDE.ok("slot_holder", "who holds the slot can be asked beside the stream"),
         (Err(error), Ok(())) => warn(beside(error))
             .why(format!("{waits}: over an ordinary connection, once a second, each with a log-in"))
-            .with_fix(connection_fix(config, facts, "max_wal_senders", error)),
+            .bounded(connection_fix(config, facts, "max_wal_senders", error)),
         (Ok(()), Err(error)) => warn(second(error))
             .why("the relay could not ask once max_wal_senders are in use, nor note a skipped row")
-            .with_fix(connection_fix(config, facts, "max_connections", error)),
+            .bounded(connection_fix(config, facts, "max_connections", error)),
         (Err(error), Err(other)) => warn(format!("{}; {}", beside(error), second(other)))
             .why(format!("{waits}: it could not, and would wait"))
-            .with_fix(connection_fix(config, facts, "max_wal_senders", error)),
+            .bounded(connection_fix(config, facts, "max_wal_senders", error)),
     })
 }
 
@@ -212,7 +220,7 @@ fn slots(facts: &Facts) -> Option<Finding> {
     let free = most.saturating_sub(i64::try_from(used).unwrap_or(i64::MAX));
     let text = format!("{used} of max_replication_slots = {most} in use");
     let more = facts.server.service.parameter("max_replication_slots", &(most + 10).to_string(), true);
-    let found = SIDE.fail("free_slots", text).why("the slot still has to be created, and none is free").with_fix(more);
+    let found = SIDE.fail("free_slots", text).why("the slot still has to be created, and none is free").bounded(more);
     Some(found.ok_if(facts.slot.is_some() || free > 0))
 }
 
@@ -220,7 +228,7 @@ fn walsenders(facts: &Facts) -> Option<Finding> {
     let (used, most) = (facts.server.walsenders, facts.server.number("max_wal_senders")?);
     let text = format!("{used} of max_wal_senders = {most} in use");
     let more = facts.server.service.parameter("max_wal_senders", &(most + 10).to_string(), true);
-    let found = SIDE.warn("free_walsenders", text).with_fix(more);
+    let found = SIDE.warn("free_walsenders", text).bounded(more);
     let found = found.why("none is free for a standby relay, a dry run or a physical standby");
     Some(found.ok_if(i64::try_from(used).unwrap_or(i64::MAX) < most))
 }
@@ -256,16 +264,17 @@ pub(super) fn coverage(facts: &mut Facts) -> Vec<Finding> {
 fn on_update(config: &run::RunRequest, facts: &Facts) -> Option<Finding> {
     let publication = facts.publication.as_ref()?;
     let name = identifier(&config.publication);
+    let changing = |sql| publication_change(config, &facts.tables, sql);
     match (config.mapping.on_update, publication.row.pubupdate) {
         (OnUpdate::Stop, false) => Some(
             SIDE.warn("updates", "--on-update is stop, and the publication carries no updates")
                 .why("an updated row will never stop the relay: none arrives")
-                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');")),
+                .bounded(changing(format!("ALTER PUBLICATION {name} SET (publish = 'insert, update');"))),
         ),
         (OnUpdate::Warn | OnUpdate::Skip, true) => Some(
             SIDE.ok("updates", "the publication carries updates, which publish nothing")
                 .why("each is decoded and sent for nothing, as polling workers' status columns make them")
-                .with_fix(format!("ALTER PUBLICATION {name} SET (publish = 'insert');")),
+                .bounded(changing(format!("ALTER PUBLICATION {name} SET (publish = 'insert');"))),
         ),
         (OnUpdate::Stop, true) | (OnUpdate::Warn | OnUpdate::Skip, false) => None,
     }
@@ -292,7 +301,7 @@ fn slot(config: &run::RunRequest, facts: &Facts) -> Vec<Finding> {
     findings.extend(found.slot.row.slotsync_skip_reason.as_ref().map(|reason| {
         SIDE.warn("slot_sync", format!("this standby's last copy of the slot was left out: {reason}"))
             .why("after a promotion the slot would be older than the primary's, or not there: rows would repeat, or be in no slot")
-            .with_fix("SELECT slot_name, slotsync_skip_count, slotsync_last_skip FROM pg_stat_replication_slots; on the standby, until the count stands still")
+            .bounded("SELECT slot_name, slotsync_skip_count, slotsync_last_skip FROM pg_stat_replication_slots; on the standby, until the count stands still")
     }));
     findings
 }
@@ -319,13 +328,13 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
         return SIDE
             .fail("slot_wal", text)
             .why("the next checkpoint may remove WAL that it needs: then its unpublished rows are lost")
-            .with_fix(run().and(format!(", at once; and more room: {}", room(facts))));
+            .bounded(run().and(format!(", at once; and more room: {}", room(facts))));
     }
     if most.is_some_and(|most| most > 0 && kept >= most / 5 * 4) {
         return SIDE
             .warn("slot_wal", text)
             .why("above max_slot_wal_keep_size the slot is lost")
-            .with_fix(run().and(format!("; and more room: {}", room(facts))));
+            .bounded(run().and(format!("; and more room: {}", room(facts))));
     }
     if lag < FAR_BEHIND {
         return SIDE.ok("slot_wal", text);
@@ -335,13 +344,25 @@ fn behind(config: &run::RunRequest, facts: &Facts, found: &SlotFacts) -> Finding
     } else {
         run().and(", or if nobody needs it any more: ").and(Command::new("teardown").set("--slot", &config.slot))
     };
-    SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").with_fix(fix)
+    SIDE.warn("slot_wal", text).why("rows wait to be published, and the server's disk holds them all").bounded(fix)
 }
 
-/// Twice as much, or something that is not nothing.
+/// Twice as much as the limit is now, or something that is not nothing; and at least four times what a slot keeps.
 fn room(facts: &Facts) -> String {
     let now = facts.server.slot_wal_limit_mib().unwrap_or(0);
-    facts.server.service.wal_limit(now.max(8 * 1024) * 2)
+    let kept = most_kept(facts).unwrap_or(0);
+    facts.server.service.wal_limit(four_times_mib(kept).max(now.max(8 * 1024) * 2))
+}
+
+/// The most WAL that a slot keeps, in bytes. `None`: not known.
+fn most_kept(facts: &Facts) -> Option<u64> {
+    let own = facts.slot.as_ref().and_then(|slot| slot.slot.retained_wal_bytes).unwrap_or(0);
+    Some(facts.server.most_kept_bytes?.max(own))
+}
+
+/// Four times as much, in MiB, rounded up to whole GiB.
+const fn four_times_mib(kept_bytes: u64) -> u64 {
+    kept_bytes.saturating_mul(4).div_ceil(1 << 30) * 1024
 }
 
 fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
@@ -354,28 +375,45 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     let text = format!("{} standbys are connected, and the slot is not kept on them", facts.server.standbys);
     let found = SIDE.warn("failover", text).why("after a promotion there is no slot, and rows in between are in none");
     Some(if facts.server.version() < FAILOVER_SLOTS {
-        found.with_fix(
+        found.words(
             Remedy::from("Postgres 17 or later keeps slots; until then, after a promotion: ")
                 .and(Command::new("setup").flag("--apply"))
                 .and(format!(", then the SQL statement in {REPUBLISH_PAGE}")),
         )
     } else {
-        found.with_fix(format!(
+        found.bounded(format!(
             "with the relay stopped, over a replication connection (psql 'replication=database …'): ALTER_REPLICATION_SLOT {} (FAILOVER true);",
             identifier(name)
         ))
     })
 }
 
-fn wal_keep(server: &ServerFacts) -> Finding {
-    match server.slot_wal_limit_mib() {
+fn wal_keep(facts: &Facts) -> Finding {
+    match facts.server.slot_wal_limit_mib() {
         None => SIDE
             .warn("slot_wal_limit", "max_slot_wal_keep_size is unlimited")
             .why("while the relay or the destination is unavailable, WAL fills the server's disk")
-            .with_fix(server.service.wal_limit(50 * 1024)),
+            .with_fix(new_wal_limit(facts)),
         Some(mib) => SIDE
             .ok("slot_wal_limit", format!("max_slot_wal_keep_size is {}", bytes(mib << 20)))
             .why("beyond that the slot is lost: alert on walrelay_slot_retained_wal_bytes"),
+    }
+}
+
+/// A limit loses at once each slot that keeps more than that.
+fn new_wal_limit(facts: &Facts) -> Fix {
+    let service = facts.server.service;
+    let Some(kept) = most_kept(facts) else {
+        return Fix::words("look first how much WAL each slot keeps; a limit below that loses the slot");
+    };
+    match four_times_mib(kept) {
+        0..=WAL_LIMIT_MIB => Fix::bounded(service.wal_limit(WAL_LIMIT_MIB)),
+        more => Fix::bounded(
+            Remedy::from(format!("a slot keeps {}: first run the relay (", bytes(kept)))
+                .and(Command::new("run"))
+                .and("), or whatever else reads that slot, and check again; or, if the disk has the room: ")
+                .and(service.wal_limit(more)),
+        ),
     }
 }
 
@@ -385,11 +423,11 @@ fn sender_timeout(server: &ServerFacts) -> Finding {
         Some(0) => SIDE
             .warn("sender_timeout", "wal_sender_timeout is off")
             .why("a relay that vanished keeps the slot until TCP notices: a standby relay waits that long")
-            .with_fix(fix()),
+            .bounded(fix()),
         Some(ms @ 1..5_000) => SIDE
             .warn("sender_timeout", format!("wal_sender_timeout is {ms} ms"))
             .why("a pause of the machine or the network is taken for the relay's end")
-            .with_fix(fix()),
+            .bounded(fix()),
         Some(ms) => SIDE.ok("sender_timeout", format!("wal_sender_timeout is {} s", ms / 1000)),
         None => SIDE.ok("sender_timeout", "wal_sender_timeout cannot be seen"),
     }
@@ -410,7 +448,7 @@ fn decoding_memory(facts: &Facts) -> Finding {
     if kib < LITTLE_MEMORY_KB || spilled > 0 {
         return found
             .why("a transaction that does not fit is written to the server's disk and read again before it is sent")
-            .with_fix(facts.server.service.quantity("logical_decoding_work_mem", 256 * 1024, "256MB"));
+            .bounded(facts.server.service.quantity("logical_decoding_work_mem", 256 * 1024, "256MB"));
     }
     found
 }
@@ -422,7 +460,7 @@ fn idle_timeout(server: &ServerFacts) -> Option<Finding> {
             let time = duration(Duration::from_secs(seconds));
             SIDE.warn("idle_timeout", format!("idle_replication_slot_timeout is {time}"))
                 .why("a relay that is unavailable for longer loses its slot, and rows with it")
-                .with_fix(server.service.parameter("idle_replication_slot_timeout", "0", false))
+                .bounded(server.service.parameter("idle_replication_slot_timeout", "0", false))
         }
         Ok(0) | Err(_) => SIDE.ok("idle_timeout", "idle_replication_slot_timeout is off"),
     })
@@ -434,7 +472,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
     let open = open.map(|holder| {
         SIDE.warn("transactions", session(holder))
             .why(why)
-            .with_fix(format!("SELECT pg_terminate_backend({});", holder.pid))
+            .bounded(format!("SELECT pg_terminate_backend({});", holder.pid))
     });
     let prepared = facts.prepared.iter().filter(|holder| holder.age >= LONG).map(|holder| {
         let gid = literal(&holder.gid);
@@ -446,7 +484,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
         );
         SIDE.warn("transactions", text)
             .why(why)
-            .with_fix(format!("ROLLBACK PREPARED {gid}; -- or COMMIT PREPARED {gid};"))
+            .words("whoever prepared it decides whether it is committed or rolled back: its transaction manager, or the application")
     });
     let mut found: Vec<Finding> = open.chain(prepared).collect();
     if found.is_empty() {
@@ -473,10 +511,10 @@ fn synchronous_commit(server: &ServerFacts) -> Finding {
         return SIDE
             .warn("sync_commit", format!("synchronous_commit is off for {whom}"))
             .why(why)
-            .with_fix(format!("{alter} RESET synchronous_commit;"));
+            .bounded(format!("{alter} RESET synchronous_commit;"));
     }
     if off {
-        return SIDE.warn("sync_commit", "synchronous_commit is off").why(why).with_fix(server.service.parameter(
+        return SIDE.warn("sync_commit", "synchronous_commit is off").why(why).bounded(server.service.parameter(
             "synchronous_commit",
             "on",
             false,
@@ -496,11 +534,14 @@ fn synchronous_standby(config: &run::RunRequest, server: &ServerFacts) -> Option
     }
     let text = format!("synchronous_standby_names = '{named}' names the relay (application_name {own})");
     let standbys = server.standby_names.iter().filter(|name| !name.eq_ignore_ascii_case(own));
-    let standbys: Vec<String> = standbys.map(|name| identifier(name).replace('\'', "''")).collect();
+    let standbys: Vec<String> = standbys.map(|name| identifier(name)).collect();
     Some(
         SIDE.warn("sync_standby", text)
             .why("the relay becomes the synchronous standby: commits wait for it, and hang while it or the destination is down")
-            .with_fix(server.service.parameter("synchronous_standby_names", &standbys.join(", "), false)),
+            .words(format!(
+                "name the standbys alone in synchronous_standby_names, with FIRST or ANY and their number as the guarantee needs it; connected now: {}",
+                if standbys.is_empty() { "none".to_owned() } else { standbys.join(", ") }
+            )),
     )
 }
 
@@ -513,7 +554,7 @@ fn clock(server: &ServerFacts) -> Finding {
     let time = duration(Duration::from_millis(apart.unsigned_abs()));
     SIDE.warn("clock", format!("the server's clock is {time} {way} this machine's"))
         .why("walrelay_publish_latency_seconds and walrelay_lag_seconds are wrong by that much")
-        .with_fix("timedatectl set-ntp true # on both machines")
+        .bounded("timedatectl set-ntp true # on both machines")
 }
 
 #[cfg(test)]

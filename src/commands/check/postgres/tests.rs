@@ -50,6 +50,7 @@ fn facts() -> Facts {
     let server = ServerFacts {
         row: Some(row),
         settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        most_kept_bytes: Some(0),
         ..ServerFacts::default()
     };
     let publication =
@@ -176,7 +177,7 @@ fn a_transaction_counts_once_it_has_been_open_for_a_minute() {
         database: "shop".to_owned(),
         age: Duration::from_mins(5),
     };
-    check(|facts| facts.prepared = vec![prepared], "transactions", Level::Warn, "ROLLBACK PREPARED 'it''s';");
+    check(|facts| facts.prepared = vec![prepared], "transactions", Level::Warn, "whoever prepared it decides");
 }
 
 #[test]
@@ -205,6 +206,24 @@ fn a_slot_is_judged_by_what_it_holds_and_how_long_it_can() {
         facts.publication.as_mut().unwrap().mark.comment = Some("walrelay slot: walrelay".to_owned());
     };
     check(lost, "slot", Level::Fail, "it was there before");
+}
+
+#[test]
+fn a_limit_of_the_wal_that_slots_keep_is_four_times_what_any_of_them_keeps() {
+    let fix = |gib: Option<u64>| {
+        let mut facts = facts();
+        facts.server.most_kept_bytes = gib.map(|gib| gib << 30);
+        new_wal_limit(&facts)
+    };
+    assert_eq!(fix(Some(12)), Fix::bounded(Service::Own.wal_limit(50 * 1024)));
+    let told = fix(Some(80)).to_string();
+    assert!(told.contains("keeps 80.0 GiB: first run the relay (walrelay run)"), "{told}");
+    assert!(told.contains("SET max_slot_wal_keep_size = '320GB'"), "{told}");
+    let Fix::Words(words) = fix(None) else { panic!("nothing is known") };
+    assert!(!words.to_string().contains("SET"), "{words}");
+    let mut near = facts();
+    near.server.most_kept_bytes = Some(80 << 30);
+    assert!(room(&near).contains("'320GB'"), "the limit of 50 GB is doubled where that is enough: {}", room(&near));
 }
 
 #[test]
@@ -279,7 +298,7 @@ fn on_update_stop_without_updates_is_said() {
 #[test]
 fn a_relay_that_would_be_the_synchronous_standby_is_reported_with_the_standbys_that_are_there() {
     let of = |names: &'static str| set("synchronous_standby_names", names);
-    let none = "ALTER SYSTEM SET synchronous_standby_names = ''; SELECT pg_reload_conf();";
+    let none = "name the standbys alone in synchronous_standby_names, with FIRST or ANY";
     for names in ["*", "ANY 1 (*)", "FIRST 1 (other, Walrelay)", "\"walrelay\""] {
         check(of(names), "sync_standby", Level::Warn, none);
     }
@@ -287,7 +306,7 @@ fn a_relay_that_would_be_the_synchronous_standby_is_reported_with_the_standbys_t
         of("*")(facts);
         facts.server.standby_names = vec!["walrelay".to_owned(), "the other's".to_owned()];
     };
-    check(with_standbys, "sync_standby", Level::Warn, "SET synchronous_standby_names = '\"the other''s\"';");
+    check(with_standbys, "sync_standby", Level::Warn, "connected now: \"the other's\"");
     let mut named = facts();
     of("FIRST 1 (standby, walrelay_standby)")(&mut named);
     assert_eq!(bad(&named), []);

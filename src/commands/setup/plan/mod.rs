@@ -13,7 +13,7 @@ use crate::pg::server::{Publication, Slot};
 use crate::pg::slot_sighting::{self, Agreement, Sighting};
 use crate::pg::{self, catalog, identifier, leaves, literal};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::{RunError, check_slot};
+use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -508,8 +508,7 @@ fn older_than_publication(request: &SetupRequest, facts: &SetupFacts, slot: &Slo
         "changes from before it are skipped".to_owned()
     };
     Some(format!(
-        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. To resume from now: SELECT pg_replication_slot_advance({}, pg_current_wal_lsn()); (or drop the slot and create it again), which skips rows committed until then",
-        literal(name)
+        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. A new slot begins behind them: drop this one, if nobody reads it, and run setup once more; rows committed until then are in no slot, and the SQL statement in {REPUBLISH_PAGE} publishes them"
     ))
 }
 

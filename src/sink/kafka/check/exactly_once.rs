@@ -47,13 +47,13 @@ fn transactions(settings: &KafkaSettings, id: &str, found: Option<&Result<(), Ri
         Some(Err(refusal)) => {
             let found = SIDE.fail("transactional_id", format!("no transactions as {id}: {}", refusal.text));
             if refusal.forbidden {
-                found.why("with exactly once every record is written in a transaction").with_fix(allow(
+                found.why("with exactly once every record is written in a transaction").safe(allow(
                     settings,
                     &["Write", "Describe"],
                     &format!("--transactional-id {id}"),
                 ))
             } else {
-                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state needs as many brokers as it has replicas").with_fix(
+                found.why("Kafka's transaction coordinator does not answer: its topic __transaction_state needs as many brokers as it has replicas").words(
                     "server.properties of the brokers: transaction.state.log.replication.factor and transaction.state.log.min.isr, at most the number of brokers",
                 )
             }
@@ -66,9 +66,9 @@ pub(super) fn replicas(settings: &KafkaSettings, name: &str, topic: &TopicFacts)
     let least = setting(&topic.settings, MIN_INSYNC).and_then(|least| least.parse().ok());
     match judge(name, Some(topic.replicas), least, settings) {
         ReplicaVerdict::Kept => None,
-        ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).with_fix(MORE_REPLICAS)),
+        ReplicaVerdict::Risky { text } => Some(SIDE.warn("replicas", text).words(MORE_REPLICAS)),
         ReplicaVerdict::Refused { text, fix } => {
-            Some(SIDE.fail("replicas", text).why("the relay does not start").with_fix(fix))
+            Some(SIDE.fail("replicas", text).why("the relay does not start").bounded(fix))
         }
     }
 }
@@ -83,7 +83,7 @@ fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, wa
             return SIDE
                 .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
                 .why(WHY_MISSING)
-                .with_fix(create_by_hand(settings, brokers));
+                .safe(create_by_hand(settings, brokers));
         }
         ProgressAnswer::Absent(Ok(())) => {
             return SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"));
@@ -99,7 +99,7 @@ fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, wa
     };
     SIDE.fail("progress", format!("topic {PROGRESS_TOPIC} {problem}"))
         .why("there the relay keeps how far it has come, in the same transactions")
-        .with_fix(fix)
+        .bounded(fix)
 }
 
 /// The finding about the progress topic's `cleanup.policy`, if its settings can be seen.
@@ -108,7 +108,7 @@ fn policy(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
     let found = SIDE.fail("progress_policy", format!("{PROGRESS_TOPIC}: {CLEANUP_POLICY}={policy}"));
     let found = found
         .why("the topic would lose the relay's progress, and rows would repeat: the relay does not start")
-        .with_fix(alter(settings, PROGRESS_TOPIC, CLEANUP_POLICY, "compact"));
+        .bounded(alter(settings, PROGRESS_TOPIC, CLEANUP_POLICY, "compact"));
     Some(found.ok_if(keeps_the_last(policy)))
 }
 
@@ -121,7 +121,7 @@ fn timeout(settings: &KafkaSettings, cluster: &Cluster) -> Option<Finding> {
             format!("transaction.timeout.ms is {}, {TRANSACTION_MAX_TIMEOUT} {}", ours.as_millis(), most.as_millis());
         SIDE.fail("transaction_timeout", text)
             .why("the brokers refuse transactions that may be open for longer")
-            .with_fix(Command::new("run").set("-X", format_args!("transaction.timeout.ms={}", most.as_millis())))
+            .bounded(Command::new("run").set("-X", format_args!("transaction.timeout.ms={}", most.as_millis())))
     })
 }
 

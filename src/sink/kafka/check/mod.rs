@@ -87,12 +87,12 @@ fn unreachable(settings: &KafkaSettings, failure: &Failure, speaks: &Speaks) -> 
     let found = SIDE.fail("connection", failure.text.clone());
     let protocol = settings.property("security.protocol").unwrap_or("plaintext").to_ascii_lowercase();
     if let Some((why, fix)) = other_protocol(settings, &protocol, speaks) {
-        return found.why(why).with_fix(fix);
+        return found.why(why).bounded(fix);
     }
     if failure.class == FailureClass::LogIn {
-        return found.why("the brokers refuse the credentials").with_fix(LOGIN_HINT);
+        return found.why("the brokers refuse the credentials").words(LOGIN_HINT);
     }
-    found.why("nothing else could be checked here").with_fix(match speaks {
+    found.why("nothing else could be checked here").words(match speaks {
         Speaks::Tls => CERTIFICATES.to_owned(),
         Speaks::Plain | Speaks::Sasl(_) | Speaks::Nothing => {
             format!("--brokers with the brokers' address; security.protocol is {protocol}")
@@ -166,7 +166,7 @@ impl Check<'_> {
         if encrypted && !verified {
             return SIDE.warn("security", format!("{text}, and the brokers' certificates are not verified"))
                 .why("anybody on the network path can read and change records")
-                .with_fix("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
+                .words("leave out -X enable.ssl.certificate.verification=false; an authority of your own: -X ssl.ca.location=FILE");
         }
         if encrypted {
             return SIDE.ok("security", text);
@@ -176,7 +176,7 @@ impl Check<'_> {
             return SIDE.ok("security", text).why(why);
         }
         let flag = if protocol.starts_with("sasl") { "SASL_SSL" } else { "SSL" };
-        SIDE.warn("security", format!("{text}, and brokers are on other machines")).why(why).with_fix(format!(
+        SIDE.warn("security", format!("{text}, and brokers are on other machines")).why(why).words(format!(
             "-X security.protocol={flag}, with the address of a TLS listener of the brokers in --brokers"
         ))
     }
@@ -201,7 +201,7 @@ impl Check<'_> {
             Err(error) => SIDE
                 .fail("write", format!("no identity for an idempotent producer: {error}"))
                 .why("every record is written idempotently; the user may write no topic, and not idempotently either")
-                .with_fix(allow(self.settings, &["Write", "Describe"], &self.topics_by_pattern())),
+                .safe(allow(self.settings, &["Write", "Describe"], &self.topics_by_pattern())),
         }
     }
 
@@ -213,7 +213,7 @@ impl Check<'_> {
         (limit < batch + ROOM_BYTES).then(|| {
             SIDE.fail("request_size", format!("{LIMIT} of the brokers is {limit}, and batch.size {batch}"))
                 .why("a broker closes the connection upon a larger request, which is then sent again and again")
-                .with_fix(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
+                .bounded(Command::new("run").set("-X", format_args!("batch.size={}", (limit / 2).max(1))))
         })
     }
 
@@ -251,7 +251,7 @@ impl Check<'_> {
 
     /// The finding about a topic that the user may not see. It may exist. `resource`: the command's options that name it.
     fn out_of_sight(&self, check: &'static str, name: &str, resource: &str) -> Finding {
-        SIDE.fail(check, format!("this user may not see topic {name}, nor write it")).with_fix(allow(
+        SIDE.fail(check, format!("this user may not see topic {name}, nor write it")).safe(allow(
             self.settings,
             &["Write", "Describe"],
             resource,
@@ -267,7 +267,7 @@ impl Check<'_> {
                 vec![
                     SIDE.ok("topics", format!("made with their first record: {}", names.join(", ")))
                         .why("with the brokers' defaults for partitions and replicas")
-                        .with_fix(self.create(names.first().copied().unwrap_or_default())),
+                        .safe(self.create(names.first().copied().unwrap_or_default())),
                 ]
             }
             creates => missing
@@ -282,7 +282,7 @@ impl Check<'_> {
                     } else {
                         SIDE.warn("topics", text)
                     };
-                    found.why("the relay waits before its first record").with_fix(self.create(name))
+                    found.why("the relay waits before its first record").safe(self.create(name))
                 })
                 .collect(),
         }
@@ -303,7 +303,7 @@ impl Check<'_> {
             return Some(SIDE.ok("dead_letters", format!("topic {topic} is created with the first bad row")));
         }
         let text = format!("topic {topic} is not there, or may not be seen{more}");
-        Some(SIDE.fail("dead_letters", text).why(why).with_fix(self.create(topic)))
+        Some(SIDE.fail("dead_letters", text).why(why).safe(self.create(topic)))
     }
 
     /// Whether the brokers create topics on demand, if their settings can be seen, and an addition to the finding.
@@ -350,12 +350,10 @@ impl Check<'_> {
         let found = SIDE.fail("replicas", text);
         if least > topic.replicas {
             let why = "the relay writes with acks=all: older brokers never accept a record, newer ones with fewer replicas than asked for";
-            return Some(found.why(why).with_fix(alter(self.settings, name, MIN_INSYNC, topic.replicas.max(1))));
+            return Some(found.why(why).bounded(alter(self.settings, name, MIN_INSYNC, topic.replicas.max(1))));
         }
         (topic.in_sync < least).then(|| {
-            found
-                .why("no record is accepted until more replicas are in sync")
-                .with_fix("start the brokers that are down")
+            found.why("no record is accepted until more replicas are in sync").words("start the brokers that are down")
         })
     }
 
@@ -366,7 +364,7 @@ impl Check<'_> {
         let found = SIDE.warn("replicas", text);
         if topic.replicas == 1 {
             let why = "if its only broker is down, the relay waits; if that broker's disk is lost, so are the records";
-            return (self.cluster.brokers.len() > 1).then(|| found.why(why).with_fix(MORE_REPLICAS));
+            return (self.cluster.brokers.len() > 1).then(|| found.why(why).words(MORE_REPLICAS));
         }
         let found = match least {
             1 => found.why("an acknowledged record may be on one broker only, and is lost with it"),
@@ -375,8 +373,8 @@ impl Check<'_> {
         };
         Some(match topic.replicas {
             // Neither 1 nor 2 in sync is right.
-            2 => found.with_fix(MORE_REPLICAS),
-            replicas => found.with_fix(alter(self.settings, name, MIN_INSYNC, replicas.saturating_sub(1))),
+            2 => found.words(MORE_REPLICAS),
+            replicas => found.bounded(alter(self.settings, name, MIN_INSYNC, replicas.saturating_sub(1))),
         })
     }
 
@@ -392,9 +390,9 @@ impl Check<'_> {
             (needed > limit).then_some(found)
         };
         let of_topic = found(limit(setting(&topic.settings, "max.message.bytes")), &format!("{name} takes"), "broker")
-            .map(|found| found.with_fix(alter(self.settings, name, "max.message.bytes", room)));
+            .map(|found| found.bounded(alter(self.settings, name, "max.message.bytes", room)));
         let of_client = found(limit(self.settings.property("message.max.bytes")), "message.max.bytes is", "client")
-            .map(|found| found.with_fix(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))));
+            .map(|found| found.bounded(Command::new("run").set("-X", format_args!("message.max.bytes={room}"))));
         of_topic.into_iter().chain(of_client).collect()
     }
 
@@ -403,7 +401,9 @@ impl Check<'_> {
         (compacts && self.wanted.without_key).then(|| {
             SIDE.fail("compaction", format!("{name} is compacted, and rows without a key go there"))
                 .why("a compacted topic refuses records without a key")
-                .with_fix(alter(self.settings, name, CLEANUP_POLICY, "delete"))
+                .words(format!(
+                    "let rows have keys (--key-column), or send them to another topic; with {CLEANUP_POLICY}=delete this one deletes old records, also the last one of a key"
+                ))
         })
     }
 }
@@ -415,7 +415,7 @@ fn is_loopback(broker: &str) -> bool {
 }
 
 fn misled(found: Finding) -> Finding {
-    found.why("clients are sent from the bootstrap address to the advertised ones").with_fix(
+    found.why("clients are sent from the bootstrap address to the advertised ones").words(
         "server.properties of that broker: advertised.listeners=PLAINTEXT://ADDRESS_FROM_HERE:PORT, then restart it",
     )
 }

@@ -49,9 +49,9 @@ impl Check<'_> {
         let send = Command::new("run").set("--timestamp", "send");
         if exists {
             let millis = (*age * 2).as_millis();
-            found.with_fix(format!("{send}; or: {}", alter(self.settings, name, RETENTION, millis)))
+            found.bounded(format!("{send}; or: {}", alter(self.settings, name, RETENTION, millis)))
         } else {
-            found.with_fix(send)
+            found.bounded(send)
         }
     }
 }
