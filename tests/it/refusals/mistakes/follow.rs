@@ -123,8 +123,16 @@ impl Walk {
                 continue;
             }
             let said = String::from_utf8(output.stderr).unwrap();
-            if said.contains("\nhint: run it as the owner") {
-                words.extend(["--source".to_owned(), self.place.lane().source.clone()]);
+            let more = if said.contains("\nhint: run it as the owner") {
+                vec!["--source".to_owned(), self.place.lane().source.clone()]
+            } else if said.contains("if it is the one to drop, add --unmarked") {
+                // The hint that is followed has named the slot.
+                vec!["--unmarked".to_owned()]
+            } else {
+                Vec::new()
+            };
+            if !more.is_empty() {
+                words.extend(more);
                 let output = self.place.run(&words);
                 assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
                 self.told |= String::from_utf8_lossy(&output.stdout).contains("will not be published");
