@@ -75,11 +75,11 @@ pub struct Finding {
     pub finding: String,
     /// Why it matters.
     pub why: Option<String>,
-    /// What fixes it.
+    /// Its fix.
     pub fix: Option<Fix>,
 }
 
-/// What fixes a finding. There is no other kind: SQL or a command that could lose rows, or of which that is not known, is not printed.
+/// The fix of a finding. There is no other kind: SQL or a command that could lose rows, or of which that is not known, is not printed.
 /// `tests/golden/fixes.txt` lists each fix with its kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {

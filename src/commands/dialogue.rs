@@ -8,9 +8,9 @@ use std::io::{self, BufRead, Write};
 
 /// Where a command's words go to, and where answers come from.
 pub struct Dialogue<'a> {
-    /// What was done, or found.
+    /// The lines that say what was done, or found.
     pub out: &'a mut dyn Write,
-    /// What is waited for, and questions where `out` may be the records' place.
+    /// The lines that say what is waited for, and questions where `out` may be the records' place.
     pub notes: &'a mut dyn Write,
     /// Where an answer is read from. `None`: nobody is there.
     pub terminal: Option<&'a mut dyn BufRead>,

@@ -83,7 +83,7 @@ pub fn read(connection: &mut Connection, slot: &str) -> Result<StoredProgress, E
     Ok(stored(&state::read(connection, &prefix(slot), NoteOwner::Any)?))
 }
 
-/// What the notes of a slot say.
+/// The content of a slot's notes.
 fn stored(notes: &[Note]) -> StoredProgress {
     if let Some(note) = notes.iter().find(|note| parse(&note.text).is_none()) {
         return StoredProgress::Unknown { large_object: note.large_object };

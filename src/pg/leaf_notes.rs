@@ -44,7 +44,7 @@ struct LeafNote {
 pub(crate) struct Known {
     /// The marker's token.
     pub(crate) token: String,
-    /// What `setup` listed.
+    /// The tables that `setup` listed.
     listed: TableStatement,
     /// All other records: for each table its fingerprints, with the positions.
     stated: Vec<(u32, String, Lsn)>,

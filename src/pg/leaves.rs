@@ -86,7 +86,7 @@ fn parse(row: &Row) -> Option<Leaf> {
     })
 }
 
-/// Those of these tables that have no page, and so no row. The fingerprint of a table has to be read before this.
+/// The tables among these that have no page, and so no row. The fingerprint of a table has to be read before this.
 ///
 /// # Errors
 /// A table is locked, or the connection broke.

@@ -33,7 +33,7 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl LockHolder {
-    /// What ends the lock: SQL, and words where only whoever prepared the transaction can decide. `None`: the holder is not known.
+    /// The way to end the lock: SQL, and words where only whoever prepared the transaction can decide. `None`: the holder is not known.
     pub fn release(&self) -> Option<String> {
         match (self.pid, &self.gid) {
             (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),

@@ -124,7 +124,7 @@ pub(crate) fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Opt
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-/// What is stated of tables at one moment.
+/// A statement about tables at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct TableStatement {
     /// The position in the WAL. Of each row that was committed before it, the statement says that it is published, or that there was none.
@@ -221,7 +221,7 @@ pub(crate) fn token<'c>(comment: Option<&'c str>, slot: &'c str) -> Option<&'c s
     lines_of(comment, EMPTY, slot).find_map(|words| words.split(' ').next())
 }
 
-/// What the marker of `slot` states: first of the tables that were empty, then of those that a person has named. Empty: there is no marker with
+/// The statements in the marker of `slot`: first of the tables that were empty, then of those that a person has named. Empty: there is no marker with
 /// a token, or the form of its list is not known.
 pub(crate) fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatement> {
     let Some((token, listed)) = lines_of(comment, EMPTY, slot).find_map(|words| words.split_once(' ')) else {

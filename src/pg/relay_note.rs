@@ -39,7 +39,7 @@ pub(crate) struct RelayNote {
     pub(crate) only_local: bool,
 }
 
-/// What a relay reads now.
+/// The tables and columns that a relay reads now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Reading {
     /// The names of the tables: schema and name. Empty: all tables of the publication.
@@ -89,7 +89,7 @@ impl RelayNote {
     }
 }
 
-/// What the trusted notes of a slot say.
+/// The content of a slot's trusted notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Stored {
     /// No relay has noted anything with the marker's token.
@@ -144,7 +144,7 @@ pub(crate) fn read(
     Ok(Stored::of(&state::read_trusted(connection, &prefix(slot), publication)?, token))
 }
 
-/// What became of a note.
+/// The outcome of writing a note.
 #[derive(Debug)]
 pub(crate) enum Noted {
     /// It is written, or was there, or the publication has no marker that a note could go with.

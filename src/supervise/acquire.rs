@@ -464,7 +464,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
     }
 }
 
-/// What the relay reads: the tables of its settings, or those that Debezium's expressions capture of `listed`.
+/// The tables that the relay reads: the tables of its settings, or those that Debezium's expressions capture of `listed`.
 fn reading(target: &StreamTarget, listed: &[PublishedTable], outbox: &mut Outbox) -> Reading {
     let id = Role::Id.to_string();
     let id_of = |reading: &TableReading| {

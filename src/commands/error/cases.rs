@@ -125,7 +125,7 @@ impl CommandError {
             .with_remedy(format!("find out which publication its reader uses; if it is another one, or the slot is not needed: --also-read-by {slot}"))
     }
 
-    /// What was agreed to is not what there is now.
+    /// There is something else now than what was agreed to.
     pub(in crate::commands) fn changed_meanwhile() -> Self {
         Self::said(Restart, "slot or publication were changed since they were looked at: nothing was dropped")
             .with_remedy("run the same command again: it looks at what there is now")

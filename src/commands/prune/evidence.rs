@@ -19,7 +19,7 @@ use crate::pg::{Connection, catalog, marker, server};
 use crate::supervise::RunError;
 use std::collections::BTreeMap;
 
-/// What is known of the tables of one slot.
+/// The knowledge of the tables of one slot.
 #[derive(Debug)]
 pub(super) struct Evidence {
     place: OutboxPlace,

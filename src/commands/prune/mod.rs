@@ -208,7 +208,7 @@ struct Round<'a> {
     request: &'a PruneRequest,
     /// The slot, or those of all shards.
     slots: OutboxSlots,
-    /// What is known of the tables of each slot.
+    /// The knowledge of the tables of each slot.
     evidence: Vec<Evidence>,
     skipped: Skipped,
     /// How long to wait for the slot to confirm. `None`: indefinitely.

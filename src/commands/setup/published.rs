@@ -93,7 +93,7 @@ pub(super) fn record(
     out.end()
 }
 
-/// What is to be recorded of one slot, and the comment of its publication.
+/// The record to make of one slot, and the comment of its publication.
 fn statement(
     connection: &mut Connection,
     place: &OutboxPlace,

@@ -96,7 +96,7 @@ impl Records {
         self.headers = emptied(kept);
     }
 
-    /// What was not compared.
+    /// The reasons for which something was not compared.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.has_broker_time {

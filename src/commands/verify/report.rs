@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
         if counts.rows == 0 && !self.is_of_table() { Err(CommandError::nothing_to_compare()) } else { Ok(()) }
     }
 
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     fn wrong(&self) -> String {
         let counts = self.counts();
         let rows = counted(counts.rows);

@@ -72,14 +72,14 @@ pub(super) enum Beginning {
     Time(String),
 }
 
-/// What a comparison has shown.
+/// The result of a comparison.
 pub(super) struct Seen {
     pub(super) outcome: Outcome,
     pub(super) from: Beginning,
     /// The end of the WAL behind the last row that counts.
     pub(super) to: Lsn,
     pub(super) lasted: Duration,
-    /// What was not compared, and why the window ended early.
+    /// The reasons for which something was not compared, or the window ended early.
     pub(super) notes: Vec<String>,
     /// The topics that were read.
     pub(super) topics: usize,

@@ -188,7 +188,7 @@ impl StreamReader {
         Ok(())
     }
 
-    /// What the server says of a stream. `None`: it is missing.
+    /// The server's figures of a stream. `None`: it is missing.
     fn info(&mut self, stream: &str) -> Result<Option<StreamInfo>, Failure> {
         self.ask(&async |connection| match connection.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await? {
             Answered::With(data) => Ok(serde_json::from_slice(&data).ok()),

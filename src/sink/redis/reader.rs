@@ -65,12 +65,12 @@ struct FollowedStream {
     next: i64,
     /// The end that was seen last. If a read brings fewer entries than it may, all in front of this were read.
     end: i64,
-    /// What the server said first.
+    /// The server's first answer.
     before: Option<StreamInfo>,
     unread: BTreeSet<&'static str>,
 }
 
-/// What XINFO STREAM says.
+/// The answer of XINFO STREAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StreamInfo {
     /// Behind the last entry that was ever added.
@@ -144,7 +144,7 @@ impl EntryReader {
         Err(with_fix(of_stream(&address, &error), rights))
     }
 
-    /// What the server says of these streams. Those that are missing are left out: XINFO has no code for that.
+    /// The server's figures of these streams. Those that are missing are left out: XINFO has no code for that.
     fn infos(&mut self, streams: &BTreeSet<String>) -> Result<BTreeMap<String, StreamInfo>, Failure> {
         let exist: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), exists(stream))).collect();
         let mut there = Vec::new();

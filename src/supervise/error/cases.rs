@@ -306,7 +306,7 @@ impl RunError {
         Self::ended(Operator, text, remedy)
     }
 
-    /// What the relay reads could not be noted, and an earlier note says something else. `grant` gives the right that is missing.
+    /// The relay could not note what it reads, and an earlier note says something else. `grant` gives the right that is missing.
     pub(crate) fn not_noted(slot: &str, grant: Option<String>, error: pg::Error) -> Self {
         let remedy = grant.map_or_else(
             || Remedy::from("let the relay's role write: a note is the comment on an empty large object of its own."),

@@ -66,7 +66,7 @@ pub(super) struct RecordAt {
     pub(super) offset: i64,
 }
 
-/// What is known of a record beside its bytes.
+/// The facts of a record beside its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundAt {
     /// Where it lies.
@@ -136,7 +136,7 @@ pub(super) struct Fault {
     pub(super) why: String,
 }
 
-/// What became of a row that has no record at the end.
+/// The outcome for a row that has no record at the end.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The relay skipped it, and has noted that.
