@@ -6,7 +6,7 @@
 //!  records:  topics ─► RecordReader ─────────────────────────────────┘
 //! ```
 //!
-//! `--since` takes the rows from the table instead of a slot, and matches them in a [`row_set`].
+//! `--since` takes the rows from the table instead of a slot, and matches them in a `row_set`.
 //!
 //! In: the settings of a run, how long to look, or how far back. Out: a report on `out`, and an error if a row is not right or was not judged. Nothing is
 //! written: no record, no row, no permanent slot, no consumer group.
