@@ -118,7 +118,7 @@ fn a_payload_that_the_dead_letter_topic_does_not_take_either_is_left_out_and_its
     let bytes = |at: usize| dead_letters[at].header("walrelay-payload-bytes");
     assert_eq!([bytes(0), bytes(1), bytes(2)], [Some("40000"), Some("2000000"), Some("49984")]);
     assert!(dead_letters[2].header("walrelay-error").unwrap().contains("\"aggregatetype\" is null"));
-    assert_eq!(dead_letters[2].headers.iter().filter(|(name, _)| name.starts_with("walrelay-")).count(), 5);
+    assert_eq!(dead_letters[2].headers.iter().filter(|(name, _)| name.starts_with("walrelay-")).count(), 6);
     assert_eq!(relay.metric("walrelay_bad_rows_total").unwrap().to_string(), "3");
 }
 
