@@ -212,21 +212,15 @@ fn a_missing_right_is_named_and_nothing_is_changed() {
 }
 
 #[test]
-fn a_slot_from_before_its_publication_is_warned_of_and_the_fix_fixes() {
+fn a_slot_from_before_its_publication_is_warned_of_in_words() {
     let place = Place::new();
     place.run(&format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", place.slot));
     place.run("INSERT INTO public.outbox VALUES (1)");
     let out = done(&place.setup());
-    assert!(out.contains("is older than publication \"walrelay\""), "{out}");
-    let (_, fix) = out.split_once("To resume from now: ").unwrap();
-    place.run(fix.split_once(';').unwrap().0);
-    place.run("INSERT INTO public.outbox VALUES (2)");
-    let changes = format!(
-        "SELECT count(*) FROM pg_logical_slot_get_binary_changes('{}', NULL, NULL, 'proto_version', '1', 'publication_names', 'walrelay')
-          WHERE get_byte(data, 0) = ascii('I')",
-        place.slot
-    );
-    assert_eq!(place.value(&changes).unwrap(), "1");
+    let warning = out.lines().find(|line| line.contains("is older than publication \"walrelay\"")).unwrap();
+    assert!(warning.contains("drop this one, if nobody reads it, and run setup once more"), "{out}");
+    // A statement that moves the slot would lose rows.
+    assert!(!warning.contains("SELECT"), "{out}");
 }
 
 /// Runs `setup --apply` while a transaction holds the slot up, until `tell` sees a word about it and says to go on.
