@@ -33,12 +33,12 @@ impl std::fmt::Display for LockHolder {
 }
 
 impl LockHolder {
-    /// The way to end the lock: SQL, and words where only whoever prepared the transaction can decide. `None`: the holder is not known.
+    /// The way to end the lock: SQL, and words where only the transaction manager, or the application that prepared the transaction, can decide. `None`: the holder is not known.
     pub fn release(&self) -> Option<String> {
         match (self.pid, &self.gid) {
             (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),
             (None, Some(gid)) => Some(format!(
-                "COMMIT PREPARED or ROLLBACK PREPARED of {}, as whoever prepared it has decided",
+                "COMMIT PREPARED or ROLLBACK PREPARED of {}, as its transaction manager or the application has decided",
                 literal(gid)
             )),
             (None, None) => None,
@@ -61,7 +61,12 @@ mod tests {
         assert_eq!(holder.release().as_deref(), Some("SELECT pg_terminate_backend(42);"));
         let prepared = LockHolder { gid: Some("it's".to_owned()), ..LockHolder::default() };
         assert_eq!(prepared.to_string(), "prepared transaction 'it''s'");
-        assert!(prepared.release().unwrap().ends_with("of 'it''s', as whoever prepared it has decided"));
+        assert!(
+            prepared
+                .release()
+                .unwrap()
+                .ends_with("of 'it''s', as its transaction manager or the application has decided")
+        );
         assert_eq!(LockHolder::default().release(), None);
     }
 }

@@ -407,13 +407,15 @@ fn slot_facts(connection: &mut Connection, name: &str) -> Result<Option<SlotFact
 }
 
 /// How long ago the WAL that the slot has not confirmed began to be written, at least: its file was changed last then. Servers before 17
-/// do not know when a slot was released. `None`: the role may not list the files (`pg_monitor`), or the server is a standby.
+/// do not know when a slot was released. `None`: the role may not list the files (`pg_monitor`), nothing was written since, or
+/// the server is a standby.
 fn written_ago(connection: &mut Connection, name: &str) -> Result<Option<Duration>, pg::Error> {
     let rows = connection.query(&format!(
         "SELECT floor(extract(epoch FROM pg_catalog.clock_timestamp() - f.modification))::bigint
            FROM pg_catalog.pg_replication_slots AS s
            JOIN pg_catalog.pg_ls_waldir() AS f ON f.name = pg_catalog.pg_walfile_name(s.confirmed_flush_lsn)
-          WHERE s.slot_name = {} AND NOT pg_catalog.pg_is_in_recovery()",
+          WHERE s.slot_name = {} AND NOT pg_catalog.pg_is_in_recovery()
+            AND s.confirmed_flush_lsn < pg_catalog.pg_current_wal_lsn()",
         literal(name)
     ))?;
     let seconds: Option<i64> = rows.first().and_then(|row| row.parse(0));

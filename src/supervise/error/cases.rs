@@ -224,7 +224,7 @@ impl RunError {
     /// The setup that creates the slot was ended before the slot was marked.
     pub(crate) fn setup_unfinished(slot: &str, publication: &str) -> Self {
         let text = format!("the setup of slot \"{slot}\" has begun and not ended: the slot is not marked yet");
-        let remedy = Remedy::from("run it once more, it goes on where it ended: ")
+        let remedy = Remedy::from("run it once more, it resumes where it stopped: ")
             .and(setup().set("--publication", publication).set("--slot", slot));
         Self::ended(Operator, text, remedy)
     }

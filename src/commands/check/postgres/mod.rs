@@ -377,7 +377,7 @@ fn failover(name: &str, facts: &Facts, found: &SlotFacts) -> Option<Finding> {
     Some(if facts.server.version() < FAILOVER_SLOTS {
         found.words(
             Remedy::from("Postgres 17 or later keeps slots; until then, after a promotion: ")
-                .and(Command::new("setup").flag("--apply"))
+                .and(Command::new("setup").flag("--apply").flag("--after-loss"))
                 .and(format!(", then the SQL statement in {REPUBLISH_PAGE}")),
         )
     } else {
@@ -484,7 +484,7 @@ fn transactions(facts: &Facts) -> Vec<Finding> {
         );
         SIDE.warn("transactions", text)
             .why(why)
-            .words("whoever prepared it decides whether it is committed or rolled back: its transaction manager, or the application")
+            .words("its transaction manager, or the application that prepared it, decides whether it is committed or rolled back")
     });
     let mut found: Vec<Finding> = open.chain(prepared).collect();
     if found.is_empty() {

@@ -177,7 +177,12 @@ fn a_transaction_counts_once_it_has_been_open_for_a_minute() {
         database: "shop".to_owned(),
         age: Duration::from_mins(5),
     };
-    check(|facts| facts.prepared = vec![prepared], "transactions", Level::Warn, "whoever prepared it decides");
+    check(
+        |facts| facts.prepared = vec![prepared],
+        "transactions",
+        Level::Warn,
+        "its transaction manager, or the application",
+    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Check<'_> {
         let waited = match self.wanted.times {
             RecordTimes::Sent => return Vec::new(),
             RecordTimes::OfRows { unread_for } => {
-                unread_for.map(|age| (age, format!("nobody has read the slot for {}", words(age))))
+                unread_for.map(|age| (age, format!("rows may have waited for {}", words(age))))
             }
             RecordTimes::OfOldRows(age) => Some((age, format!("the oldest row is {} old", words(age)))),
         };
