@@ -148,6 +148,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
     world.reader.begin_round(round.number);
     std::thread::sleep(round.calm);
     let in_flight = world.caught_in_flight(PUT_OFF);
+    let given_up = world.given_up();
     let began = Instant::now();
     let first = faults::begin(world, round.first)?;
     let mut absent = Vec::new();
@@ -182,6 +183,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         round: round.clone(),
         in_flight,
         lost,
+        given_up: world.given_up() > given_up,
         second: struck_second,
         killed: (round.first.kind == Kind::RelayKill && first.hit) || struck_second == Some(Kind::RelayKill),
         code: first.code,

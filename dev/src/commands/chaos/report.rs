@@ -30,6 +30,8 @@ pub(super) struct Outcome {
     pub(super) killed: bool,
     /// The connection to the broker was lost with what was under way.
     pub(super) lost: bool,
+    /// The relay has said that it gives up what is in flight, since another relay may have had the slot.
+    pub(super) given_up: bool,
     /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
@@ -85,10 +87,11 @@ impl Outcome {
         // While the relay was frozen, another one may have held the slot, as far as it can know. A refused record ends the producer, and what
         // was in flight comes again from the slot.
         let is_anew = self.killed || self.had(|kind| kind == Kind::RelayFreeze);
+        let gave_up = self.given_up && self.had(Kind::releases_slot);
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
-            Repeats::AfterLosses => is_anew || self.lost,
-            Repeats::AfterRefusals => is_anew || self.lost || settings.dead_letter(),
+            Repeats::AfterLosses => is_anew || self.lost || gave_up,
+            Repeats::AfterRefusals => is_anew || self.lost || gave_up || settings.dead_letter(),
             Repeats::AfterLostSlots => is_anew || self.lost || self.had(Kind::releases_slot),
         };
         if self.repeats.0 > 0 && !may_repeat {
@@ -260,6 +263,7 @@ mod tests {
             second: None,
             killed,
             lost: false,
+            given_up: false,
             code: None,
             recovery: Duration::ZERO,
             standstill: Duration::ZERO,
@@ -285,12 +289,17 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_slot_may_repeat_only_where_the_broker_takes_long_to_confirm() {
+    fn a_lost_slot_may_repeat_only_where_the_broker_takes_long_to_confirm_or_the_relay_says_so() {
         let mut lost = outcome(false, 3);
         lost.round.first.kind = Kind::PostgresKill;
         let to = |to| Settings { to, ..settings(false) };
         assert!(lost.broken(&to(To::Rabbitmq)).is_empty());
         assert_eq!([lost.broken(&to(To::Redis)).len(), lost.broken(&settings(false)).len()], [1, 1]);
+        lost.given_up = true;
+        assert_eq!([lost.broken(&to(To::Redis)).len(), lost.broken(&settings(false)).len()], [0, 0]);
+        assert_eq!([lost.broken(&to(To::Nats)).len(), lost.broken(&settings(true)).len()], [1, 1]);
+        lost.round.first.kind = Kind::BrokerKill;
+        assert_eq!(lost.broken(&settings(false)).len(), 1, "nobody else can have had the slot");
     }
 
     #[test]

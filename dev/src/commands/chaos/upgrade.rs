@@ -139,6 +139,7 @@ impl HandOver<'_> {
             second: None,
             killed: self.kind == Kind::RelayKill,
             lost: false,
+            given_up: false,
             code,
             recovery,
             standstill,
