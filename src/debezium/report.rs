@@ -72,6 +72,7 @@ impl Translation {
     fn without_flags(&self) -> String {
         let Connect { key, value, header, .. } = &self.connect;
         let mut lines = vec![
+            ("version".to_owned(), "3.6.3: of a few columns, Debezium 3.7 writes something else".to_owned()),
             ("keys".to_owned(), described(key)),
             ("values".to_owned(), described(value)),
             ("headers".to_owned(), described(header)),
