@@ -9,6 +9,8 @@
 //! `last` is the last transaction before `end_lsn`. If the slot is behind it, the server sends it again, and a relay that resumes compares it:
 //! a copy of the cluster has the same system identifier, slot and timeline, and other transactions at the same positions.
 //!
+//! Before the first row, the progress is stored with `end_lsn` `0/0`. So a slot that was read and has no progress is one whose progress is gone.
+//!
 //! In: who the server is, what is kept under the slot's name. Out: the position before which everything is published, or why
 //! that cannot be said. Slot names are not unique across clusters, so the key has the system identifier as well; the source tells a
 //! cluster that has taken another's place from one that only has a slot of the same name. A value with a member that is not in this picture
@@ -66,6 +68,11 @@ pub enum ProgressMismatch {
         before: u32,
         /// The server's.
         found: u32,
+    },
+    /// Nothing is stored, and the slot has been read.
+    Missing {
+        /// The slot's confirmed position.
+        confirmed: Lsn,
     },
     /// The server's history has not the last transaction that was published.
     OtherHistory {
@@ -149,6 +156,11 @@ impl Identity {
     /// The key of this relay's progress.
     pub fn key(&self) -> String {
         format!("{}/{}", self.system_identifier, self.slot)
+    }
+
+    /// The value to store before anything is published: nothing commits before `0/0`, so it moves no position.
+    pub fn first_value(&self) -> String {
+        self.value(Lsn::ZERO, None)
     }
 
     /// The value to store once everything that commits before `end_lsn` is published, `last` as the last one.

@@ -11,6 +11,9 @@
 //! A progress that is ahead of the slot counts once the server has sent its last transaction again. Otherwise it is of another history of the
 //! cluster, such as a copy's, and nothing passes the slot's position.
 //!
+//! The first progress is committed before the first row, and moves no position. Without it, a relay that was killed before its first commit
+//! could not be told from one whose progress is gone: then the slot's position counts only if the operator says so.
+//!
 //! Invariants: until the commit, no report counts in the ledger, so no position passes a record that may yet be aborted. A transaction is
 //! committed only while no note of a skipped row is open, so the progress passes none either. A transaction of
 //! Postgres is never split. Without transactions, each function reads one field and returns.
@@ -44,6 +47,8 @@ pub(super) struct SinkTransaction {
     pub(super) committed: Committed,
     /// The destination accepts this relay's transactions, and no other relay's.
     is_initialized: bool,
+    /// The destination is this relay's, and its first progress is not committed yet.
+    writes_first: bool,
     open: Option<OpenTransaction>,
     /// `final_lsn` of a transaction of Postgres that gets a transaction of the destination for itself: everything before it is
     /// committed first.
@@ -133,7 +138,7 @@ impl SinkTransaction {
 
     /// Forgets everything uncommitted, which is lost with the sink. The new sink has to take the destination over again.
     pub(super) fn forget(&mut self) {
-        (self.is_initialized, self.open, self.unproven) = (false, None, None);
+        (self.is_initialized, self.writes_first, self.open, self.unproven) = (false, false, None, None);
     }
 
     /// The slot was taken at `confirmed`; everything that we have committed commits before `ours`.
@@ -146,6 +151,14 @@ impl SinkTransaction {
             Committed::Confirmed | Committed::More => Committed::More,
             before @ (Committed::Nothing | Committed::Unknown) => before,
         };
+    }
+
+    /// What the slot's position may not show. If the operator has accepted that position, nothing.
+    fn may_have_committed(&self) -> Committed {
+        match self.committed {
+            Committed::Unknown if self.identity.accepts_slot => Committed::Nothing,
+            committed => committed,
+        }
     }
 
     /// The progress to store once everything that commits before `end_lsn` is published.
@@ -220,27 +233,48 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         if self.transaction.is_initialized {
             return Ok(true);
         }
-        let initialized = self
-            .sink
-            .init_transactions(&self.transaction.identity.owner(self.transaction.committed))
-            .map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))?;
+        if self.transaction.writes_first {
+            return self.write_first_progress(session);
+        }
+        let owner = self.transaction.identity.owner(self.transaction.may_have_committed());
+        let initialized =
+            self.sink.init_transactions(&owner).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))?;
         match initialized {
+            Initialized::Missing => Err(self.no_progress()),
             Initialized::Pending { reason, answered } => {
                 session.waits_for_takeover(reason, answered, self.clock.now());
                 Ok(false)
             }
             Initialized::Ready(stored) => {
-                session.taking_over = None;
-                self.resume_from(&stored)?;
-                (self.transaction.is_initialized, self.transaction.committed) = (true, Committed::More);
-                Ok(true)
+                if self.resume_from(&stored)? {
+                    return Ok(self.initialized(session));
+                }
+                self.transaction.writes_first = true;
+                self.write_first_progress(session)
             }
         }
     }
 
-    /// Resumes from the stored progress. If the slot is behind its last transaction, the server sends that one again, which proves that it
-    /// is this server's.
-    fn resume_from(&mut self, stored: &[(String, String)]) -> Turn<()> {
+    /// Commits the first progress, before the first row. A relay that is killed from now on has one.
+    fn write_first_progress(&mut self, session: &mut Session) -> Turn<bool> {
+        let (key, value) = (self.transaction.identity.key(), self.transaction.identity.first_value());
+        if self.sink.commit(&key, &value).map_err(|failure| Box::new(StreamEnd::SinkFailed(failure)))? {
+            (self.transaction.writes_first, self.transaction.gives_progress_up) = (false, false);
+            return Ok(self.initialized(session));
+        }
+        session.waits_for_takeover(Some("committing the first progress".to_owned()), false, self.clock.now());
+        Ok(false)
+    }
+
+    fn initialized(&mut self, session: &mut Session) -> bool {
+        session.taking_over = None;
+        (self.transaction.is_initialized, self.transaction.committed) = (true, Committed::More);
+        true
+    }
+
+    /// Resumes from the stored progress, and returns whether there is one. If the slot is behind its last transaction, the server sends that
+    /// one again, which proves that it is this server's.
+    fn resume_from(&mut self, stored: &[(String, String)]) -> Turn<bool> {
         let Self { transaction, ledger, .. } = self;
         let start = transaction.identity.start(stored).map_err(|found| Box::new(StreamEnd::ProgressMismatch(found)))?;
         match start.filter(|_| !transaction.gives_progress_up) {
@@ -253,9 +287,20 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 ledger.raise(end_lsn);
                 tracing::info!(published = %ledger.flush_lsn(), "exactly once: resuming after the last commit");
             }
-            None => tracing::info!(from = %ledger.flush_lsn(), "exactly once: beginning at the slot's position"),
+            None if transaction.may_have_committed() == Committed::Unknown => return Err(self.no_progress()),
+            None => {
+                tracing::info!(from = %ledger.flush_lsn(), "exactly once: beginning at the slot's position");
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Nothing is stored, and something may have been committed that the slot's position does not show.
+    #[cold]
+    #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
+    fn no_progress(&self) -> Box<StreamEnd> {
+        Box::new(StreamEnd::ProgressMismatch(ProgressMismatch::Missing { confirmed: self.ledger.flush_lsn() }))
     }
 
     /// Whether the transaction that begins was published before, as far as that is to be proven. It may be the one that proves it.

@@ -353,6 +353,8 @@ pub enum Initialized {
         /// The destination has answered since the last call: it is there, and not ready.
         answered: bool,
     },
+    /// The place for the progress is not there, and is not made, since something may have been committed before.
+    Missing,
     /// It is done. Keys and values of the saved progress.
     Ready(Vec<(String, String)>),
 }
@@ -512,8 +514,8 @@ pub trait Sink {
         Ok(Initialized::Ready(Vec::new()))
     }
 
-    /// Commits the open transaction together with the progress in `key` and `value`. Every record of the transaction has been reported.
-    /// Returns `true` once the commit is done; ask again until then.
+    /// Commits the open transaction together with the progress in `key` and `value`, or that progress alone if none is open. Every record
+    /// of the transaction has been reported. Returns `true` once the commit is done; ask again until then.
     ///
     /// # Errors
     /// Nobody knows whether the transaction was committed: the sink has to start over.

@@ -340,6 +340,7 @@ impl<V: Server, S: Sink, C: Clock> Supervisor<V, S, C> {
                 RunError::other_cluster(&before, self.server.system().unwrap_or_default())
             }
             ProgressMismatch::OlderCopy { seen, flushed } => RunError::older_copy(seen, flushed),
+            ProgressMismatch::Missing { confirmed } => RunError::no_progress(confirmed),
             ProgressMismatch::OtherHistory { published, confirmed } => RunError::other_history(&published, confirmed),
             ProgressMismatch::EarlierTimeline { before, found } => RunError::earlier_timeline(before, found),
             ProgressMismatch::Unreadable { key, value } => RunError::strange_progress(&key, &value),

@@ -7,7 +7,7 @@ use crate::lanes::Mutant;
 use crate::machines::{MACHINES, Shared};
 use crate::nature::Bounds;
 use crate::noter::SimNoter;
-use crate::postgres::Walsender;
+use crate::postgres::{BEGIN, Walsender};
 use crate::truth::DEAD_LETTERS;
 use crate::wal::{PREFIX, published};
 use crate::world::World;
@@ -340,7 +340,7 @@ impl SimServer {
                 flushed: world.postgres.wal.end,
                 is_standby: false,
                 source: "db:5432/shop".to_owned(),
-                was_read: true,
+                was_read: world.postgres.slot.confirmed > BEGIN,
                 accepts_slot: false,
             }
         })

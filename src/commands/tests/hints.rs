@@ -194,6 +194,7 @@ fn run_errors() -> Vec<RunError> {
         RunError::other_cluster("1", "2"),
         RunError::older_copy(AT, AT),
         RunError::unsent_row(&next_row, "streaming: string buffer exceeds maximum allowed length"),
+        RunError::no_progress(AT),
         RunError::other_history(&LastTransaction { final_lsn: AT, xid: 742, commit_time: PgTime(0) }, AT),
         RunError::earlier_timeline(2, 1),
         RunError::on_standby(),

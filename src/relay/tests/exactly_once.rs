@@ -17,10 +17,12 @@ struct Broker {
     reports: bool,
     /// But not now.
     silence: Range<Instant>,
-    /// It commits what it is asked to.
+    /// It commits the first progress.
+    commits_first: bool,
+    /// It commits what it is asked to behind that.
     commits: bool,
     in_flight: Vec<Token>,
-    /// The progress of each commit.
+    /// The progress of each commit behind it.
     committed: Vec<String>,
     /// The progress that an earlier process has stored, by its key.
     stored: Vec<(String, String)>,
@@ -71,12 +73,18 @@ impl Sink for Transactional {
         })
     }
 
-    fn commit(&mut self, _key: &str, value: &str) -> Result<bool, Failure> {
+    fn commit(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
         let mut broker = self.0.borrow_mut();
-        if broker.commits {
-            broker.committed.push(value.to_owned());
+        let is_first = value == Identity::default().first_value();
+        assert!(!is_first || broker.committed.is_empty(), "it would forget what is committed");
+        let commits = if is_first { broker.commits_first } else { broker.commits };
+        if commits {
+            broker.stored = vec![(key.to_owned(), value.to_owned())];
+            if !is_first {
+                broker.committed.push(value.to_owned());
+            }
         }
-        Ok(broker.commits)
+        Ok(commits)
     }
 }
 
@@ -99,9 +107,11 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let (now, in_flight, committed) = (Instant::now(), Vec::new(), Vec::new());
-        let (yields, obstacle, reports, commits) = (true, None, true, true);
+        let (yields, obstacle, reports, commits_first, commits) = (true, None, true, true, true);
         let stored = Vec::new();
-        let broker = Broker { yields, obstacle, reports, silence: now..now, commits, in_flight, committed, stored };
+        let silence = now..now;
+        let broker =
+            Broker { yields, obstacle, reports, silence, commits_first, commits, in_flight, committed, stored };
         let (broker, clock) = (Rc::new(RefCell::new(broker)), TestClock(Rc::new(Cell::new(now)), now));
         let limits = Limits {
             coalesce: Duration::ZERO,
@@ -238,6 +248,39 @@ fn what_is_whole_before_a_bad_rows_transaction_is_committed() {
     let progress =
         r#"{"timeline":0,"end_lsn":"0/BE0","source":"","last":{"final_lsn":"0/BB8","xid":0,"commit_time":0}}"#;
     assert!(fixture.broker.borrow().committed.iter().eq([progress]));
+}
+
+#[test]
+fn the_first_progress_is_committed_before_the_first_row_is_taken() {
+    let mut fixture = Fixture::new();
+    fixture.broker.borrow_mut().commits_first = false;
+    fixture.sends = backlog(&[1500]);
+    fixture.stream(seconds(10));
+    assert!(fixture.broker.borrow().in_flight.is_empty() && fixture.broker.borrow().stored.is_empty());
+    assert_eq!(fixture.relay.flush_lsn(), Lsn::new(1000));
+    fixture.broker.borrow_mut().commits_first = true;
+    fixture.stream(seconds(10));
+    assert_eq!((fixture.broker.borrow().committed.len(), fixture.relay.flush_lsn()), (1, Lsn::new(1540)));
+}
+
+#[test]
+fn a_first_progress_moves_nothing_and_a_slot_that_was_read_wants_a_progress_or_a_word() {
+    let identity = Identity { was_read: true, flushed: Lsn::new(10_000), ..Identity::default() };
+    let resumed = |stored: Vec<(String, String)>, accepts_slot| {
+        let mut fixture = Fixture::new();
+        fixture.broker.borrow_mut().stored = stored;
+        fixture.relay.identified(Identity { accepts_slot, ..identity.clone() });
+        // Taken by a process that knows nothing of the slot.
+        fixture.relay.transaction.taken(Lsn::new(1000), Lsn::ZERO);
+        fixture.sends = backlog(&[1500]);
+        let (ended, _) = fixture.stream(seconds(10));
+        (ended, fixture.relay.flush_lsn())
+    };
+    let (ended, position) = resumed(Vec::new(), false);
+    let StreamEnd::ProgressMismatch(ProgressMismatch::Missing { confirmed }) = ended else { panic!("{ended:?}") };
+    assert_eq!((confirmed, position), (Lsn::new(1000), Lsn::new(1000)));
+    assert_eq!(resumed(Vec::new(), true).1, Lsn::new(1540), "the operator has said so");
+    assert_eq!(resumed(vec![(identity.key(), identity.first_value())], false).1, Lsn::new(1540), "it is there");
 }
 
 /// A relay at 1000 whose destination has stored that all up to 2040 is published, the transaction at 2000 as the last one.

@@ -50,8 +50,8 @@ const OPEN_FOR: Duration = Duration::from_secs(2);
 pub(super) enum Read {
     /// The reading is not done. Whether a broker has answered.
     Pending { answered: bool },
-    /// The topic does not exist. The cluster has so many brokers.
-    Missing { brokers: usize },
+    /// The topic does not exist, and is not made.
+    Missing,
     /// The reading is done: the last value of each key.
     Done(KeptProgress),
 }
@@ -232,23 +232,10 @@ pub(super) fn create(settings: &KafkaSettings, brokers: usize) -> String {
     tools::create(settings, TOPIC, brokers, &more)
 }
 
-/// The consequence of a missing topic if an earlier process may have committed transactions.
-pub(super) const WHY_MISSING: &str =
-    "rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again";
-
-/// Says when a user may create a missing topic that the relay does not create, and how.
-pub(super) fn create_by_hand(settings: &KafkaSettings, brokers: usize) -> String {
-    format!(
-        "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had \
-         --delivery exactly-once before, create the topic, then start walrelay again: {}",
-        create(settings, brokers)
-    )
-}
-
 /// Creates the topic unless it exists. Returns whether it does then.
 pub(super) fn make(settings: &KafkaSettings, brokers: usize) -> Result<bool, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
-    Ok(make_topic_with(&admin, settings, (true, brokers))?.is_none())
+    make_topic_with(&admin, settings, (true, brokers))
 }
 
 /// Makes sure that the topic exists, is compacted and has enough replicas. `make`: whether to create a missing topic. Returns the outcome of
@@ -259,8 +246,8 @@ fn make_topic(
     (make, brokers): (bool, usize),
 ) -> Result<Option<Read>, Failure> {
     let admin = Admin::new(settings, ANSWERED_WITHIN).map_err(errors::client)?;
-    if let Some(brokers) = make_topic_with(&admin, settings, (make, brokers))? {
-        return Ok(Some(Read::Missing { brokers }));
+    if !make_topic_with(&admin, settings, (make, brokers))? {
+        return Ok(Some(Read::Missing));
     }
     see_that_it_is_compacted(&admin, settings)?;
     let found = admin.metadata(Some(TOPIC)).map_err(|error| Failure {
@@ -276,17 +263,13 @@ fn make_topic(
 
 /// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of
 /// brokers if the topic is missing.
-fn make_topic_with(
-    admin: &Admin,
-    settings: &KafkaSettings,
-    (make, brokers): (bool, usize),
-) -> Result<Option<usize>, Failure> {
+fn make_topic_with(admin: &Admin, settings: &KafkaSettings, (make, brokers): (bool, usize)) -> Result<bool, Failure> {
     let outcome = match admin.create(&[new_topic(brokers)], !make) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),
         Err(error) => Some(error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown)),
     };
     match outcome {
-        None if !make => return Ok(Some(brokers)),
+        None if !make => return Ok(false),
         None => tracing::info!(topic = TOPIC, "progress topic created"),
         Some(RDKafkaErrorCode::TopicAlreadyExists) => {}
         // The user may lack the right to create topics, and the topic may exist all the same.
@@ -299,7 +282,7 @@ fn make_topic_with(
             return Err(Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text));
         }
     }
-    Ok(None)
+    Ok(true)
 }
 
 /// Whether a topic with this `cleanup.policy` keeps the last value of each key.

@@ -189,16 +189,12 @@ impl KafkaSink {
 
     fn read(&mut self, mut reading: Box<ProgressReading>, owner: &Owner) -> Result<Initialized, Failure> {
         let brokers = self.look(Instant::now()).map_or(0, |answer| answer.brokers);
-        let Self { transactions, settings, .. } = self;
+        let transactions = &mut self.transactions;
         let (committed, certain) = (owner.committed, transactions.certain);
         let make = committed == Committed::Nothing || committed == Committed::Confirmed && certain;
         match reading.read(&mut transactions.replicas, make, brokers)? {
-            Read::Missing { .. } if committed == Committed::More && certain => Err(gone()),
-            Read::Missing { brokers } => {
-                let slot = owner.keys_ending.trim_start_matches('/');
-                let failure = missing(slot).with_remedy(progress::create_by_hand(settings, brokers));
-                Err(transactions.replicas.refuse(failure))
-            }
+            Read::Missing if committed == Committed::More && certain => Err(gone()),
+            Read::Missing => Ok(Initialized::Missing),
             Read::Pending { answered } => {
                 let reason = reading.reason();
                 Ok(self.pending(Phase::Reading(reading), &reason, answered))
@@ -216,9 +212,12 @@ impl KafkaSink {
     }
 
     pub(super) fn commit_progress(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        let transactions = &mut self.transactions;
+        let Self { transactions, producers, .. } = self;
+        if matches!(transactions.phase, Phase::Idle) {
+            transactions.open(producers.first())?;
+        }
         match &mut transactions.phase {
-            Phase::Unused | Phase::Idle => return Ok(true),
+            Phase::Unused => return Ok(true),
             Phase::Open => {
                 #[allow(clippy::cast_possible_truncation, reason = "pointers are 64 bits wide, see above")]
                 let record = BaseRecord::with_opaque_to(TOPIC, PROGRESS as usize);
@@ -245,7 +244,7 @@ impl KafkaSink {
                     }
                 }
             }
-            Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) => {
+            Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) | Phase::Idle => {
                 return Err(errors::client("a transaction was to be committed that is not ours"));
             }
         }
@@ -303,10 +302,4 @@ fn gone() -> Failure {
     let text =
         format!("topic {TOPIC} is not there any more: it is made again once Postgres has confirmed the last commit");
     Failure::new(FailureClass::Environment, errors::PROGRESS_TOPIC, text)
-}
-
-fn missing(slot: &str) -> Failure {
-    let why = progress::WHY_MISSING;
-    let text = format!("topic {TOPIC} does not exist, and slot \"{slot}\" has been read: {why}");
-    Failure::new(FailureClass::Client, errors::PROGRESS_TOPIC, text)
 }

@@ -352,6 +352,16 @@ impl RunError {
         ))
     }
 
+    /// No progress is stored, and the slot, which is at `confirmed`, has been read.
+    pub(crate) fn no_progress(confirmed: Lsn) -> Self {
+        let text = "Kafka has no progress of this slot, and the slot has been read: rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again; nothing was read";
+        let remedy = Remedy::from(
+            "only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had --delivery exactly-once before: ".to_owned(),
+        )
+        .and(run().set("--accept-slot-at", confirmed));
+        Self::ended(Operator, text.to_owned(), remedy)
+    }
+
     /// The server's history has not the last transaction that was published. The slot is at `confirmed`.
     pub(crate) fn other_history(published: &LastTransaction, confirmed: Lsn) -> Self {
         let LastTransaction { final_lsn, xid, .. } = published;

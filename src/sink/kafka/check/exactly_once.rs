@@ -9,9 +9,7 @@ use super::{MORE_REPLICAS, SIDE};
 use crate::check_finding::Finding;
 use crate::remedy::Command;
 use crate::sink::kafka::config::KafkaSettings;
-use crate::sink::kafka::progress::{
-    CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, WHY_MISSING, create, create_by_hand, keeps_the_last,
-};
+use crate::sink::kafka::progress::{CLEANUP_POLICY, TOPIC as PROGRESS_TOPIC, create, keeps_the_last};
 use crate::sink::kafka::replicas::{ReplicaVerdict, TRANSACTION_STATE, judge};
 use crate::sink::kafka::tools::{MIN_INSYNC, allow, alter};
 use std::time::Duration;
@@ -82,8 +80,8 @@ fn progress(settings: &KafkaSettings, brokers: usize, found: &ProgressAnswer, wa
         ProgressAnswer::Absent(Ok(())) if was_read => {
             return SIDE
                 .fail("progress", format!("topic {PROGRESS_TOPIC} does not exist, and the slot has been read"))
-                .why(WHY_MISSING)
-                .safe(create_by_hand(settings, brokers));
+                .why("rows that were committed to Kafka exactly once, and not confirmed to Postgres, would be published again: the relay does not start")
+                .words("only the last transactions of a relay that was killed are such rows; if you accept that, or if no relay of this slot had --delivery exactly-once before: run it once with the --accept-slot-at that its error names");
         }
         ProgressAnswer::Absent(Ok(())) => {
             return SIDE.ok("progress", format!("topic {PROGRESS_TOPIC} is created at the first start"));
@@ -165,7 +163,7 @@ mod tests {
         let created = "--config segment.bytes=16777216 --replication-factor 3 --config min.insync.replicas=2";
         check(&progress(ProgressAnswer::Absent(Err(refusal(false)))), Level::Fail, created);
         let read = super::progress(&settings, 3, &ProgressAnswer::Absent(Ok(())), true);
-        check(&read, Level::Fail, created);
+        check(&read, Level::Fail, "--accept-slot-at");
     }
 
     #[test]
