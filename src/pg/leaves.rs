@@ -43,7 +43,7 @@ pub(crate) struct Leaf {
     pub(crate) chain: Vec<u32>,
     /// Whether the publication has a row filter on it, or on a table above it.
     pub(crate) is_filtered: bool,
-    /// Whether it was created as the partition that it is.
+    /// Whether it was created as the partition that it is, and never rewritten.
     pub(crate) is_born: bool,
 }
 
@@ -140,11 +140,13 @@ pub(crate) fn empty_list(publication: &str, version: u32, made: bool, carried: &
     )
 }
 
-/// As SQL, whether a row of `of`, an alias of a catalog about the table `node`, was written by the statement that created the table:
-/// attaching a table writes the rows of its columns anew.
+/// As SQL, whether the table `c` was created by the statement that attached it (`i` of `pg_inherits`), and never rewritten. Attaching a table
+/// writes the rows of its columns anew. The first file of a table has the number of its `oid`, and each rewrite makes another one: so a table
+/// does not count that was `UNLOGGED`, had rows then, and was made `LOGGED`.
 const BORN: &str = "EXISTS (SELECT FROM pg_catalog.pg_attribute AS s JOIN pg_catalog.pg_attribute AS a
                        ON a.attrelid = s.attrelid AND a.attnum > 0 AND a.xmin = s.xmin AND a.cmin = s.cmin
-                    WHERE s.attrelid = c.oid AND s.attnum = -1 AND s.xmin = i.xmin)";
+                    WHERE s.attrelid = c.oid AND s.attnum = -1 AND s.xmin = i.xmin)
+                       AND (c.relkind = 'p' OR c.relfilenode = c.oid)";
 
 /// The query behind [`look`]: `oid`, `schema`, `name`, `kind`, `fingerprint`, `chain` (with blanks between), `filtered`, `born`.
 fn sql(publication: &str, version: u32) -> String {

@@ -4,7 +4,7 @@ use walrelay_dev::postgres::default_major;
 
 use crate::lane::{LONG, Lane, hint};
 use crate::prune::{AGED, left, noted, old, proven, pruned, set_up};
-use crate::prune_partitions::in_partitions;
+use crate::prune_partitions::{by_id, in_partitions};
 
 /// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
 #[test]
@@ -124,4 +124,18 @@ fn an_old_partition_is_dropped_where_the_publication_names_only_partitions() {
     let _relay = lane.streaming(&[]);
     let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions", "--table", "outbox"]);
     assert!(code == 0 && text.contains("dropped partition public.outbox_old"), "{text}");
+}
+
+/// Nothing of it is in the WAL from before it was logged.
+#[test]
+fn a_later_partition_that_was_unlogged_stays() {
+    let lane = by_id();
+    lane.sql("CREATE UNLOGGED TABLE outbox_a PARTITION OF outbox FOR VALUES IN ('a')");
+    lane.sql(&old(&["a"]));
+    lane.sql("ALTER TABLE outbox_a SET LOGGED");
+    let _relay = lane.streaming(&["--table", "outbox"]);
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("partition public.outbox_a: nothing says"), "{code} {text}");
+    assert_eq!((left(&lane), lane.records_now("order").len()), (vec!["a".to_owned()], 0));
 }

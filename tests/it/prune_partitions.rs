@@ -42,7 +42,7 @@ fn partitions_that_are_not_published_stay() {
 }
 
 /// A table that is partitioned by its id, with a slot that `setup` has created.
-fn by_id() -> Lane {
+pub(crate) fn by_id() -> Lane {
     let lane = Lane::empty();
     lane.sql(&format!("{} PARTITION BY LIST (id)", AGED.replace("text PRIMARY KEY", "text")));
     lane.sql("CREATE TABLE outbox_z PARTITION OF outbox FOR VALUES IN ('z')");
