@@ -4,7 +4,7 @@ use walrelay_dev::postgres::default_major;
 
 use crate::lane::{LONG, Lane, hint};
 use crate::prune::{AGED, left, noted, old, proven, pruned, set_up};
-use crate::prune_partitions::{by_id, in_partitions};
+use crate::prune_partitions::by_id;
 
 /// A published table itself cannot be made so, but one of a publication for all tables can, and a partition.
 #[test]
@@ -112,18 +112,6 @@ fn a_row_that_was_skipped_stays_though_its_id_is_of_bytes_beyond_ascii() {
     assert!(code == 0 && text.contains("2 rows deleted") && text.contains("2 rows that the relay skipped"), "{text}");
     let rows = lane.connect().query("SELECT convert_from(id, 'UTF8') FROM outbox ORDER BY id", &[]).unwrap();
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["zä".to_owned(), long]);
-}
-
-/// Their rows were sent by it, although the table itself is not in the publication.
-#[test]
-fn an_old_partition_is_dropped_where_the_publication_names_only_partitions() {
-    let lane = in_partitions();
-    lane.sql(&format!("DROP PUBLICATION {}", lane.name));
-    lane.publish("outbox_old");
-    let lane = proven(lane);
-    let _relay = lane.streaming(&[]);
-    let (code, text) = pruned(&lane, &["--older-than", "1h", "--partitions", "--table", "outbox"]);
-    assert!(code == 0 && text.contains("dropped partition public.outbox_old"), "{text}");
 }
 
 /// Nothing of it is in the WAL from before it was logged.

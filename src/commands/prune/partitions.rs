@@ -61,9 +61,18 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
     }
     // The relay may be far behind: that is waited for without a lock.
     round.confirmed(table, Some(&oids))?;
-    round.patience = Some(round.patience.map_or(UNDER_LOCK, |patience| patience.min(UNDER_LOCK)));
+    let patience = round.patience;
+    round.patience = Some(patience.map_or(UNDER_LOCK, |patience| patience.min(UNDER_LOCK)));
+    let dropped = drop_each(round, table, &old, out);
+    // The next table is waited for without a lock again.
+    round.patience = patience;
+    dropped
+}
+
+/// Drops each partition that nobody uses.
+fn drop_each(round: &mut Round<'_>, table: &Table, old: &[Old], out: &mut dyn Write) -> Result<(), CommandError> {
     let mut locker = Connection::open(&round.request.place.source, Purpose::Control)?;
-    for partition in &old {
+    for partition in old {
         let outcome = drop_partition(round, table, partition, &mut locker)?;
         let text = format!("{outcome} partition {}", partition.name);
         round.say(table, out, &text, json!({ "partition": partition.name, "result": outcome }))?;
@@ -129,8 +138,11 @@ fn drop_partition(
         }
         Ok(()) if has_skipped(round, table, name)? => "rows that the relay skipped stay in",
         Ok(()) => {
-            let drop = format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}; COMMIT");
+            let drop = format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}");
             if is_locked(locker, &format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE; {drop}"))? {
+                // Nobody can have moved the table's rows to other shards since the publication was looked at: the partition is locked.
+                round.slots.look_at_members(locker)?;
+                locker.query("COMMIT")?;
                 return Ok("dropped");
             }
             "somebody uses"

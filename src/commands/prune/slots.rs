@@ -90,6 +90,14 @@ impl OutboxSlots {
         Ok(None)
     }
 
+    /// Takes the tables that the publications have now, in the transaction of `connection`: it has dropped one of them.
+    pub(super) fn look_at_members(&mut self, connection: &mut Connection) -> Result<(), CommandError> {
+        for carrier in &mut self.of {
+            carrier.members = catalog::membership(connection, &carrier.place.publication)?;
+        }
+        Ok(())
+    }
+
     /// Checks that the slots still carry the rows that they carried at the first look.
     pub(super) fn are_unchanged(&self, connection: &mut Connection) -> Result<(), CommandError> {
         self.of.iter().try_for_each(|carrier| carrier.has_members(connection))
