@@ -407,6 +407,25 @@ fn what_it_has_published_may_be_pruned() {
     assert!(code == 0 && text.contains("5 rows deleted"), "{text}");
 }
 
+/// As if it had been killed after its last row.
+#[test]
+fn what_it_has_published_is_noted_by_the_next_run_if_it_ended_before_that() {
+    let lane = Lane::empty();
+    let age = "ALTER TABLE outbox ADD created_at timestamptz DEFAULT now() - interval '1 day'";
+    lane.sql(&format!("{OUTBOX}; {age}; {}", rows(1, 5)));
+    set_up(&lane, "outbox");
+    let _relay = lane.streaming(&[]);
+    fill(&lane, &[]);
+    lane.sql("SELECT lo_unlink(objoid) FROM pg_description WHERE starts_with(description, 'walrelay tables: ')");
+    let (code, text) = crate::prune::pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("nothing says that all of its rows are published"), "{text}");
+    let text = fill(&lane, &[]);
+    assert!(text.contains("nothing to do: its rows were published already"), "{text}");
+    let (code, text) = crate::prune::pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 0 && text.contains("5 rows deleted"), "{text}");
+    assert_once(&lane, &numbers(1, 5));
+}
+
 #[test]
 #[ignore = "slow"]
 fn with_a_new_slot_rows_are_published_as_the_snapshot_sees_them_whatever_becomes_of_them() {

@@ -24,7 +24,7 @@ fn composite_keys_are_paged_through_and_rows_come_in_the_order_that_is_asked_for
     let mut found: Vec<u32> = stored(&lane).iter().map(|value| value.parse().unwrap()).collect();
     found.sort_unstable();
     assert_eq!(found, (1..=400).collect::<Vec<_>>());
-    let (code, text) = filled(&lane, &["--order-by", "at"]);
+    let (code, text) = filled(&lane, &["--order-by", "at", "--again"]);
     assert!(code == 64 && text.contains("needs the snapshot of a new slot"), "{text}");
     let lane = Lane::empty();
     lane.sql(&table);
@@ -37,6 +37,8 @@ fn composite_keys_are_paged_through_and_rows_come_in_the_order_that_is_asked_for
         .map(|row| row.get(0))
         .collect();
     assert_eq!(stored(&lane), expected);
+    let text = fill(&lane, &["--order-by", "at"]);
+    assert!(text.contains("nothing to do: its rows were published already"), "{text}");
 }
 
 #[test]
@@ -52,6 +54,8 @@ fn a_table_without_a_key_is_read_by_place_under_the_snapshot_and_not_without_it(
     let lane = Lane::empty();
     lane.sql(&table);
     fill(&lane, &["--setup", "--table", "outbox"]);
+    let text = fill(&lane, &[]);
+    assert!(text.contains("nothing to do: its rows were published already"), "{text}");
     assert_once(&lane, &numbers(1, 500));
 }
 

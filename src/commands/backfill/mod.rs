@@ -156,14 +156,6 @@ impl Job {
         let target = run::target(run);
         supervise::read_tables(&mut connection, &target, &mut outbox)?;
         let (tables, parts) = select(&mut connection, run, request.order.as_deref())?;
-        if is_late {
-            if let Some(order) = &request.order {
-                return Err(CommandError::order_needs_snapshot(order));
-            }
-            if let Some(part) = parts.iter().find(|part| matches!(part.paging, Paging::Places { .. })) {
-                return Err(CommandError::no_key(&part.name.to_string()));
-            }
-        }
         let comment = catalog::publication_mark(&mut connection, &run.publication)?.comment;
         let comment = comment.as_deref();
         let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
@@ -179,6 +171,9 @@ impl Job {
             forget_changed(&mut connection, run, comment, (&tables, &parts), before)?;
         }
         let (progress, parts) = resume::resume(&request.rows(), before, &token, &tables, parts)?;
+        if is_late && !parts.is_empty() {
+            can_be_late(request, &parts)?;
+        }
         if run.dry_run {
             count(&mut connection, &asked, &tables, &parts, dialogue.out)?;
             return Ok(None);
@@ -188,6 +183,8 @@ impl Job {
                 let rows = progress.tables.get(&table.to_string()).map_or(0, |table| table.rows);
                 tracing::info!(%table, rows, "nothing to do: its rows were published already");
             }
+            // The run before may have ended between its last row and this note.
+            Keeper::new(connection, &run.source, &run.slot, progress, tables, 0).note_published(&run.publication)?;
             return Ok(None);
         }
         let total = expected(&mut connection, &asked, &parts)?;
@@ -321,6 +318,17 @@ impl Job {
         tracing::info!(rows = keeper.rows(), done = ended.is_ok(), "backfill ends");
         ended?;
         kept
+    }
+}
+
+/// Checks that rows that are left can be read without the snapshot of a new slot.
+fn can_be_late(request: &BackfillRequest, parts: &[Part]) -> Result<(), CommandError> {
+    if let Some(order) = &request.order {
+        return Err(CommandError::order_needs_snapshot(order));
+    }
+    match parts.iter().find(|part| matches!(part.paging, Paging::Places { .. })) {
+        Some(part) => Err(CommandError::no_key(&part.name.to_string())),
+        None => Ok(()),
     }
 }
 

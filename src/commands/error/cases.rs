@@ -411,7 +411,9 @@ impl CommandError {
         let text = format!(
             "--order-by {column} needs the snapshot of a new slot: a row whose {column} changes meanwhile would be missed"
         );
-        Self::said(Settings, text).with_remedy("leave out --order-by: rows come in the order of the table's key")
+        Self::said(Settings, text).with_remedy(
+            "leave out --order-by: rows come in the order of the table's key; if a backfill with it was interrupted, add --again as well",
+        )
     }
 
     pub(in crate::commands) fn rows_hidden(table: &str) -> Self {

@@ -29,6 +29,10 @@ pub(super) fn resume(
 ) -> Result<(BackfillProgress, Vec<Part>), CommandError> {
     let fresh = || BackfillProgress { token: token.to_owned(), ..BackfillProgress::default() };
     let mut progress = before.filter(|before| before.token == token).unwrap_or_else(fresh);
+    // Without a token, nothing says that the slot is the one of then: a new one lacks rows that came in between.
+    if token.is_empty() {
+        progress.tables.retain(|_, table| !table.done);
+    }
     let mut left = parts;
     for (at, name) in tables.iter().enumerate() {
         let title = name.to_string();

@@ -42,6 +42,8 @@ struct Case<'a> {
     found: TableProgress,
     condition: Option<&'a str>,
     again: bool,
+    /// The token that the progress has.
+    before: &'a str,
     token: &'a str,
 }
 
@@ -49,7 +51,7 @@ struct Case<'a> {
 fn left(case: Case<'_>) -> Result<Vec<(String, Start)>, CommandError> {
     let asked = AskedRows { condition: case.condition, order: None, again: case.again };
     let before = BackfillProgress {
-        token: "1:1:".to_owned(),
+        token: case.before.to_owned(),
         rows: 9,
         tables: [("public.a".to_owned(), case.found)].into_iter().collect(),
     };
@@ -77,6 +79,7 @@ const CASE: Case<'_> = Case {
     },
     condition: None,
     again: false,
+    before: "1:1:",
     token: "1:1:",
 };
 
@@ -100,6 +103,14 @@ fn what_is_done_is_not_read_unless_again_or_for_another_slot() {
     assert_eq!(left(Case { found: table("a_3", true), ..CASE }).unwrap(), []);
     assert_eq!(left(Case { found: table("a_3", true), again: true, ..CASE }).unwrap().len(), 3);
     assert_eq!(left(Case { found: table("a_3", true), token: "2:2:", ..CASE }).unwrap().len(), 3);
+}
+
+#[test]
+fn without_a_token_nothing_is_done_and_what_is_not_done_goes_on() {
+    let case = Case { before: "", token: "", ..CASE };
+    assert_eq!(left(Case { found: table("a_3", true), ..case }).unwrap().len(), 3);
+    let case = Case { before: "", token: "", ..CASE };
+    assert_eq!(names(&left(Case { found: table("a_2", false), ..case }).unwrap()), ["a_2", "a_3"]);
 }
 
 #[test]
