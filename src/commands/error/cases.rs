@@ -214,15 +214,26 @@ impl CommandError {
         )
     }
 
-    /// Nothing says which tables are known. `setup --apply` does not mark the slot of a shard.
-    pub(in crate::commands) fn no_proof(slot: &str, publication: &str, is_shard: bool, why: &str) -> Self {
+    /// Nothing says which tables are known. `setup --apply` does not mark the slot of a shard. `is_marked`: there is a setup marker, which does not
+    /// count for this slot, and which `setup --apply` leaves as it is.
+    pub(in crate::commands) fn no_proof(
+        slot: &str,
+        publication: &str,
+        (is_shard, is_marked): (bool, bool),
+        why: &str,
+    ) -> Self {
         let text = format!(
             "no row is deleted: which rows of publication \"{publication}\" are published through slot \"{slot}\" is not known: {why}"
         );
+        let record = "run as the publication's owner: ";
         Self::said(Operator, text).with_remedy(if is_shard {
             "publications of shards have to stay as they were created".into()
+        } else if is_marked {
+            Remedy::from(format!("once you have compared the table with the topic, {record}"))
+                .and(setup().flag("--after-loss"))
+                .and(", which records it from then on")
         } else {
-            Remedy::from("run as the publication's owner: ").and(setup()).and(", which records it from then on")
+            Remedy::from(record).and(setup()).and(", which records it from then on")
         })
     }
 

@@ -75,7 +75,10 @@ impl Evidence {
         if let Some(line) = marker::unknown_line(comment, &place.slot) {
             return Err(CommandError::unknown_marker(&place.slot, &place.publication, line));
         }
-        let missing = |why: &str| CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why);
+        let is_marked = marker::token(comment, &place.slot).is_some();
+        let missing = |why: &str| {
+            CommandError::no_proof(&place.slot, &place.publication, (place.shard.is_some(), is_marked), why)
+        };
         let Some(known) = Known::read(connection, &place.publication, &place.slot, comment)? else {
             if server::publication(connection, &place.publication)?.is_none() {
                 return Err(RunError::no_publication(&place.publication, &place.source.dbname).into());

@@ -68,7 +68,9 @@ impl OutboxSlots {
         for OutboxSlot { place, .. } in self.of.iter().filter(|carrier| carrier.place.shard.is_some()) {
             let filter = filter(connection, &place.publication, table)?;
             let why = "it has the table without a row filter, or not at all";
-            filters.push(filter.ok_or_else(|| CommandError::no_proof(&place.slot, &place.publication, true, why))?);
+            filters.push(
+                filter.ok_or_else(|| CommandError::no_proof(&place.slot, &place.publication, (true, true), why))?,
+            );
         }
         Ok((!filters.is_empty()).then(|| filters.join(" OR ")))
     }
@@ -129,7 +131,7 @@ impl OutboxSlot {
         let now = sight(connection, place)?;
         if self.slot.proves(&now, Witness { watching: true, ..Witness::default() }).is_none() {
             let why = "a slot of that name may have been created while it was waited for";
-            return Err(CommandError::no_proof(&place.slot, &place.publication, place.shard.is_some(), why));
+            return Err(CommandError::no_proof(&place.slot, &place.publication, (place.shard.is_some(), true), why));
         }
         self.slot = now;
         Ok(self.slot.confirmed.unwrap_or_default())

@@ -105,7 +105,9 @@ fn statement(
         return Err(CommandError::unknown_marker(slot, publication, line));
     }
     let token = marker::token_of_here(connection, comment.as_deref(), slot)?.ok_or_else(|| {
-        CommandError::no_proof(slot, publication, place.shard.is_some(), "there is no setup marker of this database")
+        let is_marked = marker::token(comment.as_deref(), slot).is_some();
+        let why = "there is no setup marker of this database";
+        CommandError::no_proof(slot, publication, (place.shard.is_some(), is_marked), why)
     })?;
     let relay = match relay_note::read(connection, (publication, slot), &token)? {
         Stored::Known { note, .. } => note,
