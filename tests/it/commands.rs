@@ -218,9 +218,14 @@ fn a_slot_from_before_its_publication_is_warned_of_in_words() {
     place.run("INSERT INTO public.outbox VALUES (1)");
     let out = done(&place.setup());
     let warning = out.lines().find(|line| line.contains("is older than publication \"walrelay\"")).unwrap();
-    assert!(warning.contains("drop this one, if nobody reads it, and run setup once more"), "{out}");
+    let words = "drop this one, if nobody reads it, and run setup once more, with --after-loss;";
+    assert!(warning.contains(words), "{out}");
     // A statement that moves the slot would lose rows.
     assert!(!warning.contains("SELECT"), "{out}");
+    // The words, followed to the letter.
+    place.run(&format!("SELECT pg_drop_replication_slot('{}')", place.slot));
+    let out = done(&setup::SetupRequest { after_loss: true, ..place.setup() });
+    assert!(out.contains("created slot") && !out.contains("is older than"), "{out}");
 }
 
 /// Runs `setup --apply` while a transaction holds the slot up, until `tell` sees a word about it and says to go on.

@@ -231,9 +231,10 @@ fn is_not_lost(request: &SetupRequest, facts: &SetupFacts) -> Result<(), Command
     };
     let Some(anchor) = marker::anchor(comment(facts), &request.slot) else { return Ok(()) };
     match anchor.agrees(sighting) {
-        // An upgraded cluster has another identifier, and its slots.
-        Agreement::Fits | Agreement::OtherCluster => Ok(()),
-        Agreement::Refuted | Agreement::OtherTimeline => {
+        // An upgraded cluster has another identifier, and its slots. A promoted server has another timeline, and may have slots that somebody
+        // has copied.
+        Agreement::Fits | Agreement::OtherCluster | Agreement::OtherTimeline => Ok(()),
+        Agreement::Refuted => {
             let confirmed = slot.confirmed_flush_lsn.unwrap_or_default();
             Err(RunError::slot_not_marked(&request.slot, &request.publication, anchor.written, confirmed).into())
         }
@@ -447,8 +448,8 @@ fn mark(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     let SetupRequest { publication, slot, .. } = request;
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
     // A token of another place stays: it says that what was known is known there.
-    let is_marked = marker::is_set(comment, slot)
-        && (marker::token(comment, slot).is_some() || is_of_other_cluster(request, facts));
+    let is_marked =
+        marker::is_set(comment, slot) && (marker::token(comment, slot).is_some() || is_of_other_place(request, facts));
     if !owned || (is_marked && facts.slot.is_some() && !request.after_loss) {
         return None;
     }
@@ -470,10 +471,11 @@ fn mark(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     })
 }
 
-/// Whether the marker was written in another cluster: in a copy, or before an upgrade.
-fn is_of_other_cluster(request: &SetupRequest, facts: &SetupFacts) -> bool {
+/// Whether the marker was written in another cluster, or on another timeline: before a copy, an upgrade or a promotion.
+fn is_of_other_place(request: &SetupRequest, facts: &SetupFacts) -> bool {
     let anchor = marker::anchor(comment(facts), &request.slot);
-    anchor.zip(facts.sighting.as_ref()).is_some_and(|(anchor, now)| anchor.agrees(now) == Agreement::OtherCluster)
+    let agreement = anchor.zip(facts.sighting.as_ref()).map(|(anchor, now)| anchor.agrees(now));
+    matches!(agreement, Some(Agreement::OtherCluster | Agreement::OtherTimeline))
 }
 
 fn comment(facts: &SetupFacts) -> Option<&str> {
@@ -487,7 +489,7 @@ fn warnings(request: &SetupRequest, facts: &SetupFacts) -> Vec<String> {
         found.and_then(|slot| no_failover(request, slot)),
         no_password(request, facts),
         lost_before(request, facts),
-        of_other_place(request, facts),
+        written_elsewhere(request, facts),
         cannot_mark(request, facts),
     ]
     .into_iter()
@@ -508,7 +510,7 @@ fn older_than_publication(request: &SetupRequest, facts: &SetupFacts, slot: &Slo
         "changes from before it are skipped".to_owned()
     };
     Some(format!(
-        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. A new slot begins behind them: drop this one, if nobody reads it, and run setup once more; rows committed until then are in no slot, and the SQL statement in {REPUBLISH_PAGE} publishes them"
+        "warning: slot \"{name}\" (confirmed {confirmed}) is older than publication \"{publication}\": {consequence}. Rows committed before the publication cannot be published from this slot. A new slot begins behind them: drop this one, if nobody reads it, and run setup once more, with --after-loss; rows committed until then are in no slot, and the SQL statement in {REPUBLISH_PAGE} publishes them"
     ))
 }
 
@@ -537,13 +539,13 @@ fn lost_before(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     })
 }
 
-/// Says that the marker was copied, or that the cluster was upgraded.
-fn of_other_place(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
+/// Says that the marker was copied, or that the cluster was upgraded or a standby promoted.
+fn written_elsewhere(request: &SetupRequest, facts: &SetupFacts) -> Option<String> {
     let found = facts.publication.as_ref()?;
     let has_other = marker::token(comment(facts), &request.slot).is_some() && !found.has_token;
-    ((has_other || is_of_other_cluster(request, facts)) && facts.slot.is_some() && !request.after_loss).then(|| {
+    ((has_other || is_of_other_place(request, facts)) && facts.slot.is_some() && !request.after_loss).then(|| {
         format!(
-            "warning: the setup marker of slot \"{}\" was written in another cluster or database: nothing is known of its tables here, and walrelay prune deletes no row. After pg_upgrade, or once you have compared the table with the topic: {}",
+            "warning: the setup marker of slot \"{}\" was written in another cluster, database or timeline: nothing is known of its tables here, and walrelay prune deletes no row. After pg_upgrade or a promotion, or once you have compared the table with the topic: {}",
             request.slot,
             request.told().add_to(Command::new("setup").flag("--apply").flag("--after-loss"))
         )

@@ -132,14 +132,10 @@ fn a_slot_that_is_not_the_marked_one_is_an_error_until_its_loss_is_accepted() {
     let mut request = request(&["outbox"]);
     let mut facts = complete(&request);
     assert_eq!(kinds(&request, &facts), []);
-    for other in
-        [Sighting { transactions: Some(0), ..slot(1040, 1080) }, Sighting { timeline: Some(2), ..slot(500, 2000) }]
-    {
-        facts.sighting = Some(other);
-        let error = plan(&request, &facts).unwrap_err();
-        assert!(error.to_string().contains("is not the one that"), "{error}");
-        assert!(error.remedy.unwrap().to_string().contains("setup --apply --slot walrelay --after-loss"));
-    }
+    facts.sighting = Some(Sighting { transactions: Some(0), ..slot(1040, 1080) });
+    let error = plan(&request, &facts).unwrap_err();
+    assert!(error.to_string().contains("is not the one that"), "{error}");
+    assert!(error.remedy.unwrap().to_string().contains("setup --apply --slot walrelay --after-loss"));
     request.after_loss = true;
     let found = plan(&request, &facts).unwrap();
     assert_eq!(found.steps.iter().map(|step| step.kind).collect::<Vec<_>>(), [StepKind::Mark]);
@@ -150,15 +146,23 @@ fn a_slot_that_is_not_the_marked_one_is_an_error_until_its_loss_is_accepted() {
 }
 
 #[test]
-fn a_marker_of_another_cluster_is_left_as_it_is_and_said() {
-    let mut request = request(&["outbox"]);
-    let mut facts = complete(&request);
-    facts.publication.as_mut().unwrap().has_token = false;
-    facts.sighting = Some(Sighting { system_identifier: "2".to_owned(), ..slot(500, 2000) });
-    let found = plan(&request, &facts).unwrap();
-    assert!(found.steps.is_empty() && found.warnings[0].contains("walrelay setup --apply --after-loss"), "{found:?}");
-    request.after_loss = true;
-    assert_eq!(kinds(&request, &facts), [StepKind::Mark]);
+fn a_marker_of_another_cluster_or_timeline_is_left_as_it_is_and_said() {
+    for (has_token, elsewhere) in [
+        (false, Sighting { system_identifier: "2".to_owned(), ..slot(500, 2000) }),
+        (true, Sighting { timeline: Some(2), ..slot(500, 2000) }),
+    ] {
+        let mut request = request(&["outbox"]);
+        let mut facts = complete(&request);
+        facts.publication.as_mut().unwrap().has_token = has_token;
+        facts.sighting = Some(elsewhere);
+        let found = plan(&request, &facts).unwrap();
+        assert!(
+            found.steps.is_empty() && found.warnings[0].contains("walrelay setup --apply --after-loss"),
+            "{found:?}"
+        );
+        request.after_loss = true;
+        assert_eq!(kinds(&request, &facts), [StepKind::Mark]);
+    }
 }
 
 #[test]
@@ -279,7 +283,12 @@ fn a_slot_from_before_the_publication_is_a_warning_with_its_fix() {
     facts.slot = Some(good_slot());
     let old = plan(&request, &facts).unwrap();
     assert!(old.step(StepKind::Slot).is_none() && old.step(StepKind::Publication).is_some());
-    assert!(old.warnings[0].contains("ends the stream") && old.warnings[0].contains("run setup once more"));
+    assert!(
+        old.warnings[0].contains("ends the stream")
+            && old.warnings[0].contains("run setup once more, with --after-loss;"),
+        "{:?}",
+        old.warnings
+    );
     assert!(!old.warnings[0].contains("SELECT"), "what skips rows is not there to be pasted: {:?}", old.warnings);
     facts.server.version = 180_006;
     assert!(plan(&request, &facts).unwrap().warnings[0].contains("skipped"));
