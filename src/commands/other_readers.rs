@@ -12,8 +12,8 @@ use crate::pg::{self, Connection, Row, literal, names};
 /// Another slot of the database that `pgoutput` decodes.
 struct OtherSlot {
     name: String,
-    /// The statement of its reader. `None`: nobody reads it, or the statement is hidden.
-    statement: Option<String>,
+    /// The publications that its reader has named. `None`: nobody reads it, or its statement is hidden or cut off.
+    publications: Option<Vec<String>>,
 }
 
 /// Checks that nobody else reads the publication. `own`: the slot that goes. `known`: slots of which the user is told, or has told.
@@ -28,10 +28,9 @@ pub(super) fn refuse(
 ) -> Result<(), CommandError> {
     let elsewhere = names::slots_of_others(connection, publication)?;
     for slot in others(connection)? {
-        let named = format!("\"{}\"", publication.replace('"', "\"\""));
-        match &slot.statement {
+        match &slot.publications {
             _ if slot.name == own => {}
-            Some(statement) if statement.contains(&named) => {
+            Some(named) if named.iter().any(|named| named == publication) => {
                 return Err(CommandError::read_by_another(publication, &slot.name));
             }
             Some(_) => {}
@@ -48,10 +47,25 @@ fn others(connection: &mut Connection) -> Result<Vec<OtherSlot>, pg::Error> {
            LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = s.active_pid
           WHERE s.plugin = 'pgoutput' AND s.database = pg_catalog.current_database() AND NOT s.temporary ORDER BY 1",
     )?;
-    // A statement that the role may not see, or that does not name a publication any more, shows nothing.
-    let shown = |row: &Row| row.text(1).filter(|text| text.contains("publication_names")).map(str::to_owned);
-    let other = |row: &Row| Some(OtherSlot { name: row.text(0)?.to_owned(), statement: shown(row) });
+    let publications = |row: &Row| row.text(1).and_then(publications);
+    let other = |row: &Row| Some(OtherSlot { name: row.text(0)?.to_owned(), publications: publications(row) });
     Ok(rows.iter().filter_map(other).collect())
+}
+
+/// The publications that the statement of a reader names. `None`: it names none any more, or is cut off (`track_activity_query_size`). The
+/// option's value is a text of SQL, and in it a list of identifiers, which need quotes only as elsewhere in SQL.
+fn publications(statement: &str) -> Option<Vec<String>> {
+    /// Neither a statement nor a name has it.
+    const QUOTE: &str = "\0";
+    let (_, options) = statement.split_once('(')?;
+    let (_, value) = options.split_once("publication_names")?.1.split_once('\'')?;
+    let value = value.replace("''", QUOTE);
+    let list = value.split_once('\'')?.0.replace(QUOTE, "'").replace("\"\"", QUOTE);
+    let names = list.split('"').enumerate().flat_map(|(at, part)| match at % 2 {
+        0 => part.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect(),
+        _ => vec![part.replace(QUOTE, "\"")],
+    });
+    Some(names.collect())
 }
 
 /// The publications of the database whose markers name a slot, or say that it is to be created.
@@ -66,4 +80,36 @@ pub(super) fn marked_by(connection: &mut Connection, slot: &str) -> Result<Vec<S
         literal(slot)
     ))?;
     Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &str, expected: Option<&[&str]>) {
+        let statement = format!(
+            "START_REPLICATION SLOT \"publication_names\" LOGICAL 0/0 (proto_version '1', \"publication_names\" {value}"
+        );
+        let expected = expected.map(|names| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(publications(&statement), expected, "{value}");
+    }
+
+    #[test]
+    fn the_publications_of_a_statement_are_read_with_quotes_and_without() {
+        check(r#"'"walrelay"')"#, Some(&["walrelay"]));
+        check("'walrelay', messages 'true')", Some(&["walrelay"]));
+        check(r#"'Dbz , "a,""B" ,c')"#, Some(&["dbz", "a,\"B", "c"]));
+        check(r#"'"it''s",other')"#, Some(&["it's", "other"]));
+        check("'')", Some(&[]));
+    }
+
+    #[test]
+    fn a_statement_that_is_cut_off_or_names_no_publication_shows_nothing() {
+        check("'a,b", None);
+        check("'a''", None);
+        for statement in ["SELECT 1", r#"START_REPLICATION SLOT "publication_names" LOGICAL 0/0 (proto_version '1')"#] {
+            assert_eq!(publications(statement), None, "{statement}");
+        }
+    }
 }
