@@ -11,7 +11,7 @@ use crate::pg::server::{self, Slot};
 use crate::pg::shard::{MOST, Shard};
 use crate::pg::{self, Connection, Row, catalog};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::REPUBLISH_PAGE;
+use crate::supervise::{REPUBLISH_PAGE, RunError};
 use std::iter;
 
 /// A publication with its slot, whether or not they exist.
@@ -47,6 +47,14 @@ impl Member {
 
     pub(super) fn moving(&self) -> Option<MoveState> {
         marker::moving(self.comment.as_deref())
+    }
+
+    /// Checks that the comment says nothing of it in a form that is not known.
+    pub(super) fn is_known(&self) -> Result<(), CommandError> {
+        match marker::unknown_line(self.comment.as_deref(), &self.slot) {
+            Some(line) => Err(RunError::unknown_marker(&self.slot, &self.publication, line).into()),
+            None => Ok(()),
+        }
     }
 
     /// Returns the command that runs its relay.
@@ -156,6 +164,8 @@ pub(super) fn sets(connection: &mut Connection, whole: (&str, &str)) -> Result<V
 pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, CommandError> {
     is_whole_name(connection, whole)?;
     let mut sets = sets(connection, whole)?;
+    let members = sets.iter().flat_map(|set| &set.members);
+    members.filter(|member| member.moving() == Some(MoveState::Unknown)).try_for_each(Member::is_known)?;
     if let Some((set, resume)) = unfinished(&sets) {
         return Err(CommandError::rows_move(&set.shown(), resume));
     }

@@ -20,7 +20,7 @@ use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, catalog, identifier, leaf_notes, literal, server, sqlstate};
 use crate::remedy::{Command, Remedy};
-use crate::supervise::check_owner;
+use crate::supervise::{RunError, check_owner};
 use std::io::{BufRead, Write};
 
 /// The names of the objects to drop.
@@ -119,6 +119,11 @@ fn work(connection: &mut Connection, request: &TeardownRequest) -> Result<Vec<Wo
         let facts = look(connection, &each)?;
         refuse(connection, &each, &facts)?;
         let steps = plan(&each, &facts);
+        let comment = facts.publication.as_ref().and_then(|mark| mark.comment.as_deref());
+        // It may say that what is to go is still needed.
+        if let Some(line) = marker::unknown_line(comment, &each.slot).filter(|_| !steps.is_empty()) {
+            return Err(RunError::unknown_marker(&each.slot, &each.publication, line).into());
+        }
         work.push((each, facts, steps));
     }
     Ok(work)

@@ -73,10 +73,13 @@ pub(crate) enum MoveState {
     Drains,
     /// All of its rows are acknowledged.
     Drained,
+    /// A newer version has written it. It may mean anything: so nothing is read, and nothing is written beside it.
+    Unknown,
 }
 
 impl MoveState {
-    const ALL: [Self; 3] = [Self::Waits, Self::Drains, Self::Drained];
+    /// The states that this version writes.
+    const WRITTEN: [Self; 3] = [Self::Waits, Self::Drains, Self::Drained];
 
     /// The word for it in the comment.
     pub(crate) const fn word(self) -> &'static str {
@@ -84,6 +87,7 @@ impl MoveState {
             Self::Waits => "waits",
             Self::Drains => "drains",
             Self::Drained => "drained",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -113,7 +117,7 @@ pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
 pub(crate) fn moving(comment: Option<&str>) -> Option<MoveState> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
-    MoveState::ALL.into_iter().find(|moving| moving.word() == word)
+    Some(MoveState::WRITTEN.into_iter().find(|moving| moving.word() == word).unwrap_or(MoveState::Unknown))
 }
 
 /// The comment with this progress in the place of the old one. `None`: the comment is empty then.
@@ -251,7 +255,7 @@ fn is_known(line: &str) -> bool {
         return shard(Some(line)).is_some_and(|(_, slot)| !slot.contains(' '));
     }
     if line.starts_with(MOVE) {
-        return moving(Some(line)).is_some();
+        return moving(Some(line)) != Some(MoveState::Unknown);
     }
     let said = line.split_once(": ").and_then(|(_, words)| words.split_once(' '));
     let Some((slot, words)) = said else { return false };
@@ -557,6 +561,7 @@ mod tests {
         let marked = set(moving_to(Some(&comment), None).as_deref(), "orders_2_of_3");
         assert_eq!((moving(Some(&marked)), shard(Some(&marked)).is_some()), (None, true));
         assert_eq!(moving_to(Some("walrelay move: drains"), None), None);
+        assert_eq!(moving(Some("walrelay move: unknown")), Some(MoveState::Unknown), "no version has written it");
         assert_eq!(shard(Some("walrelay shard: 3/3 orders")), None, "there is no such shard");
     }
 

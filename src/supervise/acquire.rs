@@ -184,8 +184,13 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         check_wal_level(&mut control)?;
         check_origin(&mut control, target)?;
         let mark = catalog::publication_mark(&mut control, &target.publication)?;
-        if target.temporary_slot.is_none() && marker::moving(mark.comment.as_deref()) == Some(MoveState::Waits) {
-            return Ok(None);
+        match marker::moving(mark.comment.as_deref()).filter(|_| target.temporary_slot.is_none()) {
+            Some(MoveState::Waits) => return Ok(None),
+            Some(MoveState::Unknown) => {
+                let line = marker::unknown_line(mark.comment.as_deref(), &target.slot).unwrap_or(marker::MOVE);
+                return Err(RunError::unknown_marker(&target.slot, &target.publication, line).into());
+            }
+            Some(MoveState::Drains | MoveState::Drained) | None => {}
         }
         // A setup that was killed goes on later: nobody may have read the slot by then.
         if target.temporary_slot.is_none() && marker::is_creating(mark.comment.as_deref(), &target.slot) {

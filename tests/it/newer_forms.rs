@@ -5,6 +5,7 @@ use std::process::Output;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::postgres::default_major;
 use walrelay_dev::relay;
 
 use crate::backfill::{fill, filled, with_old_rows};
@@ -175,6 +176,48 @@ fn a_line_of_the_marker_of_a_newer_kind_lets_nothing_be_deleted_and_nothing_be_w
     let _relay = lane.streaming(&[]);
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 0 && text.contains("1 rows deleted"), "{code} {text}");
+}
+
+#[test]
+fn beside_a_line_of_the_marker_of_a_newer_kind_nothing_is_torn_down_or_moved_to_shards() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let sql = format!(
+        "SELECT obj_description(oid, 'pg_publication'), (SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{0}')
+           FROM pg_publication WHERE pubname = '{0}'",
+        lane.name
+    );
+    let there = || -> (Option<String>, i64) {
+        let row = lane.connect().query_one(&sql, &[]).unwrap();
+        (row.get(0), row.get(1))
+    };
+    let run = |flags: &[&str]| {
+        let place = ["--source", &lane.source, "--publication", &lane.name, "--slot", &lane.name];
+        let output = relay::run(&binary(), &[flags, &place[..]].concat()).unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let write = |text: &str| lane.sql(&format!("COMMENT ON PUBLICATION {} IS '{text}'", lane.name));
+    let marked = there().0.unwrap();
+    let reshard: &[&str] = &["setup", "--reshard", "2", "--apply"];
+    let teardowns: [&[&str]; 2] = [&["teardown", "--yes"], &["teardown", "--yes", "--publication-too"]];
+    // Only versions that filter rows have shards.
+    let all = teardowns.into_iter().chain((default_major() >= 15).then_some(reshard));
+    let commands: Vec<&[&str]> = all.collect();
+    for line in [format!("walrelay paused: {}", lane.name), "walrelay move: halted".to_owned()] {
+        let with = format!("{marked}\n{line}");
+        write(&with);
+        for command in &commands {
+            let (code, text) = run(command);
+            assert!(code == Some(2) && text.contains(&format!("does not know: {line}")), "{command:?}: {text}");
+            assert_eq!(there(), (Some(with.clone()), 1), "{command:?}");
+        }
+    }
+    // A move may have to be waited for.
+    let mut relay = lane.relay(&[]);
+    let (code, log) = ended(&mut relay);
+    assert!(code == 2 && log.contains("does not know: walrelay move: halted"), "{log}");
+    write(&marked);
+    let (code, text) = run(&["teardown", "--yes"]);
+    assert_eq!((code, there()), (Some(0), (None, 0)), "{text}");
 }
 
 #[test]

@@ -204,16 +204,6 @@ impl CommandError {
         Self::said(Operator, text).with_remedy(Remedy::from(remedy).and(run))
     }
 
-    /// The comment on the publication has a `line` with the slot's name in a form that is not known.
-    pub(in crate::commands) fn unknown_marker(slot: &str, publication: &str, line: &str) -> Self {
-        let text = format!(
-            "the comment on publication \"{publication}\" has a line about slot \"{slot}\" in a form that this version does not know: {line}"
-        );
-        Self::said(Operator, text).with_remedy(
-            "run the walrelay that has written it, or a newer one; if walrelay has not written it, begin it with another word than walrelay",
-        )
-    }
-
     /// Nothing says which tables are known. `setup --apply` does not mark the slot of a shard. `is_marked`: there is a setup marker, which does not
     /// count for this slot, and which `setup --apply` leaves as it is.
     pub(in crate::commands) fn no_proof(

@@ -73,7 +73,7 @@ impl Evidence {
         let mark = catalog::publication_mark(connection, &place.publication)?;
         let comment = mark.comment.as_deref();
         if let Some(line) = marker::unknown_line(comment, &place.slot) {
-            return Err(CommandError::unknown_marker(&place.slot, &place.publication, line));
+            return Err(RunError::unknown_marker(&place.slot, &place.publication, line).into());
         }
         let is_marked = marker::token(comment, &place.slot).is_some();
         let missing = |why: &str| {

@@ -18,6 +18,7 @@ use crate::pg::relay_note::{self, Stored};
 use crate::pg::shape::shape;
 use crate::pg::{Connection, catalog, leaf_notes};
 use crate::remedy::Command;
+use crate::supervise::RunError;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
@@ -102,7 +103,7 @@ fn statement(
     let OutboxPlace { publication, slot, .. } = place;
     let comment = catalog::publication_mark(connection, publication)?.comment;
     if let Some(line) = marker::unknown_line(comment.as_deref(), slot) {
-        return Err(CommandError::unknown_marker(slot, publication, line));
+        return Err(RunError::unknown_marker(slot, publication, line).into());
     }
     let token = marker::token_of_here(connection, comment.as_deref(), slot)?.ok_or_else(|| {
         let is_marked = marker::token(comment.as_deref(), slot).is_some();

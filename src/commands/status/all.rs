@@ -19,7 +19,7 @@ use std::io::Write;
 struct SlotEntry {
     /// `0/3`; null: it is the one without shards.
     shard: Option<String>,
-    /// The stage of a move: `waits`, `drains`, `drained`; null: there is no move.
+    /// The stage of a move: `waits`, `drains`, `drained`; `unknown`: a newer version's; null: there is no move.
     moving: Option<&'static str>,
     #[serde(flatten)]
     report: StatusReport,

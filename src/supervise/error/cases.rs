@@ -229,6 +229,15 @@ impl RunError {
         Self::ended(Operator, text, remedy)
     }
 
+    /// The comment on the publication has a `line` with the slot's name, or about a move, in a form that is not known.
+    pub(crate) fn unknown_marker(slot: &str, publication: &str, line: &str) -> Self {
+        let text = format!(
+            "the comment on publication \"{publication}\" has a line about slot \"{slot}\" in a form that this version does not know: {line}"
+        );
+        let remedy = "run the walrelay that has written it, or a newer one; if walrelay has not written it, begin it with another word than walrelay";
+        Self::ended(Operator, text, remedy)
+    }
+
     /// The rows are published by the relays of `to` shards now. `from`: `shard 1/3`, or the slot that all rows were in. `shard`: the one
     /// that it was; `None`: all rows were in one slot.
     pub(crate) fn shards_moved(from: &str, shard: Option<Shard>, to: u8) -> Self {

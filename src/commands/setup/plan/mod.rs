@@ -200,7 +200,7 @@ fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError
     // What would be written beside it may contradict it.
     let unknown = marker::unknown_line(comment(facts), &request.slot);
     if let Some(line) = unknown.filter(|_| intent(request, facts).is_some() || mark(request, facts).is_some()) {
-        return Err(CommandError::unknown_marker(&request.slot, &request.publication, line));
+        return Err(RunError::unknown_marker(&request.slot, &request.publication, line).into());
     }
     if let Some(found) = facts.publication.as_ref().filter(|found| !found.mark.owned && facts.slot.is_none()) {
         let (comment, user) = (found.mark.comment.as_deref(), &facts.server.user);

@@ -81,6 +81,8 @@ pub(super) fn look(connection: &mut Connection, request: &SetupRequest, shards: 
     }
     let (count, whole) = (Some(shards.count), (request.publication.as_str(), request.slot.as_str()));
     let mut others = sets(connection, whole)?;
+    // What would be written beside it may contradict it.
+    others.iter().flat_map(|set| &set.members).try_for_each(Member::is_known)?;
     // A copy of a database has its publications with their comments, and none of its slots.
     for member in others.iter().flat_map(|set| &set.members) {
         member.found.as_ref().map_or(Ok(()), |slot| check_owner(&member.slot, &server.database, slot))?;
