@@ -69,6 +69,8 @@ pub struct Outbox {
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
+    /// See [`Outbox::has_noted_id`].
+    ids: BTreeMap<RelationId, String>,
     /// The tables that are or were published. `None`: the publication was not read yet.
     known: Option<BTreeSet<RelationId>>,
     /// See [`Outbox::take_new_tables`].
@@ -205,6 +207,7 @@ impl Outbox {
             details: Details::default(),
             details_as_of: Lsn::ZERO,
             readings: Vec::new(),
+            ids: BTreeMap::new(),
             known: None,
             new_tables: Vec::new(),
             scratch: record::Scratch::default(),
@@ -276,6 +279,7 @@ impl Outbox {
         self.unmappable = None;
         self.tables.published(tables);
         self.readings.clear();
+        self.ids.clear();
         for table in tables {
             self.domains.add_from_catalog(&table.domains);
         }
@@ -290,6 +294,10 @@ impl Outbox {
         }
         let plans: Vec<TablePlan> =
             covered.iter().map(|table| self.mapped(&table.relation)).collect::<Result<_, _>>()?;
+        let id_of = |(table, plan): (&&PublishedTable, &TablePlan)| {
+            Some((table.relation.id, plan.column(Role::Id)?.to_owned()))
+        };
+        self.ids = covered.iter().zip(&plans).filter_map(id_of).collect();
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.check_envelopes_alike(&plans)?;
@@ -324,6 +332,13 @@ impl Outbox {
     /// their table.
     pub fn readings(&self) -> &[TableReading] {
         &self.readings
+    }
+
+    /// Whether the ids of a table's rows come from the column that [`Outbox::readings`] has for it: not if another column has taken its role in
+    /// the stream, before or after the catalog was read.
+    pub fn has_noted_id(&self, relation: RelationId) -> bool {
+        let now = self.plan(relation).and_then(|plan| plan.column(Role::Id));
+        self.ids.get(&relation).is_none_or(|noted| now.is_none_or(|now| now == noted))
     }
 
     fn reading(&self, table: &PublishedTable, plan: &TablePlan) -> TableReading {

@@ -22,7 +22,7 @@ use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
 use crate::pgoutput::PgTime;
 use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
-use crate::sink::{Enqueue, Failure, Sink, Tag};
+use crate::sink::{Enqueue, Failure, Sink, Source, Tag, Token};
 
 /// The relay logs each of the first ten bad rows, and later each whose number is a power of two.
 const LOGGED_BAD_ROWS: u64 = 10;
@@ -109,7 +109,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let position = position(context);
         session.may_have_waited = true;
         match decide(self.bad_rows.action(position), Seen::Fault, Kind::Row) {
-            Verdict::Skip => Ok(self.skip_row(&row, change.is_of_table(), position, session)),
+            Verdict::Skip => Ok(self.skip_row(&row, change.source(&self.outbox), position, session)),
             Verdict::DeadLetter { .. } => self.enqueue_dead_letter(row, change, context, session),
             Verdict::Stop | Verdict::Wait => Ok(self.stop_at(row, position, None, session)),
         }
@@ -135,8 +135,9 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             let (seen, failure) = match self.offer_dead_letter(&row, without_payload, change, context) {
                 Ok(RowOutcome::Record(Enqueue::Taken)) => {
                     self.count_enqueued(session);
-                    if without_payload && change.is_of_table() {
-                        self.note_skipped(&row);
+                    if without_payload {
+                        let token = self.ledger.token(0);
+                        self.note_skipped(row.id.as_deref(), change.source(&self.outbox), token);
                     }
                     self.count_bad_row(&row, position, "dead-letter");
                     return Ok(self.row_done(session));
@@ -154,7 +155,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             match decide(BadRowAction::DeadLetter, seen, kind) {
                 Verdict::Wait => return self.wait_for(failure, session),
                 Verdict::DeadLetter { .. } => without_payload = true,
-                Verdict::Skip => return Ok(self.skip_row(&row, change.is_of_table(), position, session)),
+                Verdict::Skip => return Ok(self.skip_row(&row, change.source(&self.outbox), position, session)),
                 Verdict::Stop => return Ok(self.stop_at(row, position, Some(failure), session)),
             }
         }
@@ -183,13 +184,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     pub(super) fn skip_row(
         &mut self,
         row: &BadRow,
-        is_of_table: bool,
+        source: Source,
         position: Position,
         session: &mut Session,
     ) -> FrameStep {
-        if is_of_table {
-            self.note_skipped(row);
-        }
+        let token = self.ledger.token(0);
+        self.note_skipped(row.id.as_deref(), source, token);
         self.count_bad_row(row, position, "skip");
         self.row_done(session)
     }
@@ -205,10 +205,12 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session.end(Ending::BadRow(self.bad_row_at(row, position, dead_letter_refused)))
     }
 
-    /// The payload of this table's row of the open transaction will be in no topic.
-    fn note_skipped(&mut self, row: &BadRow) {
-        let token = self.ledger.token(0);
-        self.notes.skipped(row.id.as_deref(), token, &mut self.ledger);
+    /// The payload of a row will be in no topic: if the row is a table's, it is noted. An id counts as missing if it comes from another column
+    /// than the one that the relay has noted, since `prune` would look for it there.
+    pub(super) fn note_skipped(&mut self, id: Option<&str>, source: Source, token: Token) {
+        let Source::Table(relation) = source else { return };
+        let id = id.filter(|_| self.outbox.has_noted_id(relation));
+        self.notes.skipped(id, token, &mut self.ledger);
     }
 
     /// Counts and logs a bad row whose action is finished, so that the stream goes on.

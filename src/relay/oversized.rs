@@ -11,7 +11,7 @@ use super::{Clock, Relay};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError};
 use crate::pg::frame::FrameError;
 use crate::pgoutput::RelationId;
-use crate::sink::Sink;
+use crate::sink::{Sink, Source};
 use crate::wire::{DecodeError, Reader};
 
 /// So many bytes are enough for any kind but a message with a longer prefix.
@@ -64,13 +64,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                     let listed = outbox.update(relation, context.final_lsn)?.is_some();
                     Ok(listed.then(|| outbox.table(relation).to_owned()))
                 };
-                self.take_oversized_row("Insert", true, published, &error, session)
+                self.take_oversized_row("Insert", Source::Table(relation), published, &error, session)
             }
             Oversized::Message { transactional: true, prefix } => {
                 let published = |outbox: &mut Outbox, _: &RowContext| {
                     Ok(outbox.wants_message(prefix).then(|| format!("message {prefix:?}")))
                 };
-                self.take_oversized_row("Message", false, published, &error, session)
+                let source = Source::Message(self.outbox.message_prefix_index(prefix));
+                self.take_oversized_row("Message", source, published, &error, session)
             }
             Oversized::Message { transactional: false, prefix } => {
                 if self.outbox.wants_message(prefix) {
@@ -90,7 +91,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_oversized_row(
         &mut self,
         message: &'static str,
-        is_of_table: bool,
+        source: Source,
         published: impl FnOnce(&mut Outbox, &RowContext) -> Result<Option<String>, RowError>,
         error: &FrameError,
         session: &mut Session,
@@ -111,7 +112,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         let row = BadRow { table, id: None, reason };
         Ok(match decide(self.bad_rows.action(position), Seen::Unreadable, Kind::Row) {
-            Verdict::Skip => self.skip_row(&row, is_of_table, position, session),
+            Verdict::Skip => self.skip_row(&row, source, position, session),
             Verdict::Stop | Verdict::Wait | Verdict::DeadLetter { .. } => self.stop_at(row, position, None, session),
         })
     }

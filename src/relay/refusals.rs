@@ -47,8 +47,7 @@ pub(super) struct Refusals {
 #[derive(Debug)]
 struct RefusedRow {
     row: BadRow,
-    /// The row is a table's, so it is noted if its payload will be in no topic.
-    is_of_table: bool,
+    source: Source,
     id: RefusalId,
     /// The token with which the record was enqueued.
     token: Token,
@@ -191,8 +190,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         };
         let row = self.refusals.row(&self.outbox, &refused, error);
         let Refused { id, tag: Tag { token, origin }, record, .. } = refused;
-        let is_of_table = matches!(origin.source, Source::Table(_));
-        let refused = RefusedRow { row, is_of_table, id, token, record, is_dead_letter };
+        let refused = RefusedRow { row, source: origin.source, id, token, record, is_dead_letter };
         match stage {
             None => self.skip_refused(&refused, position),
             Some(stage) => {
@@ -204,9 +202,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The row is skipped: its sequence continues.
     fn skip_refused(&mut self, refused: &RefusedRow, position: Position) {
-        if refused.is_of_table {
-            self.notes.skipped(refused.row.id.as_deref(), refused.token, &mut self.ledger);
-        }
+        self.note_skipped(refused.row.id.as_deref(), refused.source, refused.token);
         self.sink.resolve(refused.id, Resolution::Skip);
         self.ledger.withdrawn(refused.token);
         if !refused.is_dead_letter {
@@ -266,8 +262,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         let (seen, failure) = match outcome {
             Enqueue::Taken => {
                 let Some((refused, _)) = self.refusals.rows.remove(&position) else { return };
-                if without_payload && refused.is_of_table {
-                    self.notes.skipped(refused.row.id.as_deref(), refused.token, &mut self.ledger);
+                if without_payload {
+                    self.note_skipped(refused.row.id.as_deref(), refused.source, refused.token);
                 }
                 if !refused.is_dead_letter {
                     self.count_bad_row(&refused.row, position, "dead-letter");

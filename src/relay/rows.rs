@@ -40,19 +40,19 @@ impl Change<'_> {
         }
     }
 
-    /// Whether it is a table's row, and no message.
-    pub(super) const fn is_of_table(&self) -> bool {
-        matches!(self, Self::Row { .. })
+    /// The row's table, or the message's prefix.
+    #[inline]
+    pub(super) fn source(&self, outbox: &Outbox) -> Source {
+        match self {
+            Self::Row { relation, .. } => Source::Table(*relation),
+            Self::Message(message) => Source::Message(outbox.message_prefix_index(message.prefix)),
+        }
     }
 
     /// The row's origin, which the sink gives back with a refusal.
     #[inline]
     pub(super) fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
-        let source = match self {
-            Self::Row { relation, .. } => Source::Table(*relation),
-            Self::Message(message) => Source::Message(outbox.message_prefix_index(message.prefix)),
-        };
-        Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source }
+        Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source: self.source(outbox) }
     }
 
     /// Calls `take` with the row's record.

@@ -114,6 +114,24 @@ fn a_row_that_was_skipped_stays_though_its_id_is_of_bytes_beyond_ascii() {
     assert_eq!(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>(), ["zä".to_owned(), long]);
 }
 
+/// Another column has taken the id's role since the relay noted which one has it.
+#[test]
+fn a_row_that_was_skipped_by_another_id_than_the_noted_one_stays() {
+    let table = AGED.replace("id text PRIMARY KEY", "event_id text PRIMARY KEY");
+    let lane = proven(Lane::with(&table, "outbox"));
+    let _relay = lane.streaming(&["--on-bad-row=skip"]);
+    lane.sql(
+        "ALTER TABLE outbox ADD id text;
+         INSERT INTO outbox (event_id, id, aggregatetype, aggregateid, payload)
+         VALUES ('event', 'other', 'no topic', 'k', 'p'), ('next', 'order', 'order', 'k', 'p')",
+    );
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("has skipped rows that cannot be identified"), "{code} {text}");
+    let rows = lane.connect().query("SELECT FROM outbox", &[]).unwrap();
+    assert_eq!((rows.len(), lane.ids("order")), (2, vec!["order".to_owned()]));
+}
+
 /// Nothing of it is in the WAL from before it was logged.
 #[test]
 fn a_later_partition_that_was_unlogged_stays() {

@@ -252,6 +252,20 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
 }
 
 #[test]
+fn an_id_is_that_of_the_noted_column_while_it_has_the_role_in_stream_and_catalog() {
+    let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
+    let (first, mut later) = (debezium(), debezium());
+    later.columns.first_mut().unwrap().0 = "event_id".into();
+    for (noted, other) in [(&first, &later), (&later, &first)] {
+        outbox.published(&found(noted, false)).unwrap();
+        outbox.relation(&noted.relation()).unwrap();
+        assert!(outbox.has_noted_id(RELATION) && outbox.has_noted_id(RELATION + 1));
+        outbox.relation(&other.relation()).unwrap();
+        assert!(!outbox.has_noted_id(RELATION));
+    }
+}
+
+#[test]
 fn a_table_that_cannot_be_mapped_now_ends_the_stream_once_everything_from_before_has_come() {
     let mut outbox = Outbox::new(Mapping { payload_column: Some("payload".into()), ..defaults() }, Vec::new()).unwrap();
     let mut renamed = debezium();
