@@ -133,7 +133,10 @@ pub(super) fn acquire(
             {
                 return Err(Error::NotPromoted { refusal: error.to_string() }.into());
             }
-            Err(failure) => return Err(failure),
+            Err(failure) => {
+                acquisition.note_doubt();
+                return Err(failure);
+            }
         }
         if !std::mem::replace(&mut has_waited, true) {
             let publication = &target.publication;
@@ -246,7 +249,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             let was_read = self.known.slot_identity.was_read(mark.comment.as_deref(), &target.slot);
             let (confirmed, reader) = self.confirmed_position(own)?;
             self.set_identity(was_read, confirmed)?;
-            self.note_reading(confirmed)?;
+            self.note_reading(confirmed, false)?;
             // Behind a pooler, this connection's process id is not the server's.
             let walsender = reader.unwrap_or(own);
             let asks = Box::new(SlotHolder::start(target, &self.known.started_at, walsender)?);
@@ -429,9 +432,21 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         Ok(())
     }
 
+    /// If the slot was refused, since it may be another one, notes so for `prune`: the process that reads it next knows nothing of that.
+    fn note_doubt(&mut self) {
+        let Some(position) = self.known.slot_identity.take_doubted() else { return };
+        if let Err(error) = self.note_reading(position, true) {
+            tracing::warn!(
+                slot = self.target.slot,
+                %error,
+                "the doubt about the slot is not recorded: walrelay prune may delete rows from before its position that are in no topic"
+            );
+        }
+    }
+
     /// Notes which tables the relay reads from `position` on, for `prune`. A relay that cannot do so goes on, unless `prune` would believe
-    /// an earlier note that says something else.
-    fn note_reading(&mut self, position: Lsn) -> Result<(), RunError> {
+    /// an earlier note that says something else. `is_doubted`: the slot may be another one, so rows from before the position may be in no topic.
+    fn note_reading(&mut self, position: Lsn, is_doubted: bool) -> Result<(), RunError> {
         let (target, known) = (self.target, &mut *self.known);
         if known.was_standby {
             return Ok(());
@@ -440,8 +455,8 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         let mark = catalog::publication_mark(&mut control, &target.publication)?;
         let reading = reading(target, known.listed.as_deref().unwrap_or_default(), self.relay.outbox_mut());
         let names = (target.publication.as_str(), target.slot.as_str());
-        let accepted = known.slot_identity.take_accepted();
-        match relay_note::keep(&mut control, names, mark.comment.as_deref(), &reading, (position, accepted))? {
+        let from_there_only = known.slot_identity.take_accepted() || is_doubted;
+        match relay_note::keep(&mut control, names, mark.comment.as_deref(), &reading, (position, from_there_only))? {
             Noted::Yes => Ok(()),
             // Time cures it.
             Noted::No { error, .. } if error.recovery() == Recovery::Reconnect => Err(error.into()),

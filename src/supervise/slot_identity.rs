@@ -4,7 +4,8 @@
 //! In: a connection, the last sighting, the position up to which the relay has read. Out: the slot's position, or why it must not be
 //! read.
 //! Invariant: if a slot is ahead of the relay's position, it is read only with a proof that it is the same slot ([`slot_sighting`]), or if
-//! the operator has named its position. A new process has no sighting, and uses the setup marker.
+//! the operator has named its position. A new process has no sighting, and uses the setup marker. So a process that refuses the slot leaves
+//! word of it, which keeps `prune` from deleting rows once another process reads the slot.
 //!
 //! The first check comes before the slot is taken. If a relay took it, found that it is new and released it, the next relay would take
 //! this one for a relay that has published rows.
@@ -21,6 +22,8 @@ pub(super) struct SlotIdentity {
     last: Option<Sighting>,
     /// Whether the operator has accepted the slot since this was asked last.
     accepted: bool,
+    /// The position of a slot that was refused since this was asked last, since it may be another one.
+    doubted: Option<Lsn>,
 }
 
 impl SlotIdentity {
@@ -41,10 +44,12 @@ impl SlotIdentity {
         let reader = now.reader;
         let now = now.without_reader(own);
         let accepted = match &self.last {
-            None => check_marker(connection, target, (&now, confirmed))?,
-            Some(last) => compare(target, last, (&now, confirmed), witness)?,
+            None => check_marker(connection, target, (&now, confirmed)),
+            Some(last) => compare(target, last, (&now, confirmed), witness),
         };
-        self.accepted |= accepted;
+        let is_refused = accepted.as_ref().is_err_and(|error| error.postgres().is_none());
+        self.doubted = self.doubted.or(is_refused.then_some(confirmed));
+        self.accepted |= accepted?;
         self.last = Some(now);
         Ok((confirmed, reader))
     }
@@ -52,6 +57,12 @@ impl SlotIdentity {
     /// Whether the operator has accepted the slot since this was asked last: rows from before its position may be in no topic.
     pub(super) fn take_accepted(&mut self) -> bool {
         std::mem::take(&mut self.accepted)
+    }
+
+    /// The position of a slot that was refused since this was asked last, since it may be another one: rows from before its position may be in no
+    /// topic.
+    pub(super) fn take_doubted(&mut self) -> Option<Lsn> {
+        self.doubted.take()
     }
 
     /// Whether a relay has read the slot. `comment`: that of the publication.

@@ -1,8 +1,9 @@
 //! Rows that `prune` keeps: those that no slot has carried, and those that would be nowhere else.
 
-use walrelay_dev::postgres::default_major;
+use walrelay_dev::postgres::{default_major, shared_postgres};
+use walrelay_dev::tap::Tap;
 
-use crate::lane::{LONG, Lane, hint};
+use crate::lane::{LONG, Lane, ended, hint, wait_events, wait_log};
 use crate::prune::{AGED, left, noted, old, proven, pruned, set_up};
 use crate::prune_partitions::by_id;
 
@@ -144,4 +145,36 @@ fn a_later_partition_that_was_unlogged_stays() {
     let (code, text) = pruned(&lane, &["--older-than", "1h"]);
     assert!(code == 2 && text.contains("partition public.outbox_a: nothing says"), "{code} {text}");
     assert_eq!((left(&lane), lane.records_now("order").len()), (vec!["a".to_owned()], 0));
+}
+
+/// The relay that saw the slot before has ended, and the next one finds nothing against the slot: somebody has looked into it.
+#[test]
+fn rows_stay_once_a_relay_has_met_a_slot_that_may_be_another_one() {
+    let lane = proven(Lane::with(AGED, "outbox"));
+    let tap = Tap::start(format!("127.0.0.1:{}", shared_postgres().unwrap().port())).unwrap();
+    let source = format!("postgres://postgres@{}/{}", tap.address(), lane.name);
+    let mut relay = lane.streaming(&["--source", &source]);
+    lane.sql(&old(&["before"]));
+    wait_events(&relay, 1);
+    lane.wait_confirmed();
+    tap.refuse(true);
+    tap.cut();
+    wait_log(&relay, "Postgres connection failed; retrying");
+    lane.drop_slot(&lane.name);
+    lane.sql(&old(&["lost"]));
+    lane.make_slot();
+    lane.sql(&old(&["after"]));
+    lane.sql(&format!(
+        "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('{0}', NULL, NULL, 'proto_version', '1', 'publication_names', '{0}')",
+        lane.name
+    ));
+    tap.flow();
+    let (code, log) = ended(&mut relay);
+    assert!(code == 2 && log.contains("nothing proves that it is the slot that was read"), "{log}");
+    assert!(hint(&log).contains("--after-loss"), "{log}");
+    let _relay = lane.streaming(&["--accept-slot-at", &lane.confirmed()]);
+    lane.wait_confirmed();
+    let (code, text) = pruned(&lane, &["--older-than", "1h"]);
+    assert!(code == 2 && text.contains("has not read it all the time"), "{code} {text}");
+    assert_eq!((left(&lane).len(), lane.ids("order").contains(&"lost".to_owned())), (3, false));
 }

@@ -307,7 +307,7 @@ impl RunError {
         let remedy = Remedy::from(format!(
             "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, "
         ))
-        .and(setup().set("--slot", slot))
+        .and(setup().set("--slot", slot).flag("--after-loss"))
         .and(format!(
             ", and the SQL statement in {REPUBLISH_PAGE} for rows that are missing; or another relay read it and left no trace, since the server lost its statistics in a crash: nothing is missing. Then: "
         ))
