@@ -14,7 +14,7 @@ use crate::elsewhere::{self, insert, killed_in_turns, lane};
 use crate::lane::{LONG, Lane, ended, wait_events, wait_log};
 
 /// A client of the test's own, as nobody.
-fn client(broker: &Broker) -> JetStream {
+pub(crate) fn client(broker: &Broker) -> JetStream {
     broker.jetstream(&Value::Null).unwrap()
 }
 

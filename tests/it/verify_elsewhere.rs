@@ -6,7 +6,7 @@ use walrelay_dev::relay::{self, Relay};
 
 use crate::elsewhere::{insert, lane, start};
 use crate::lane::{LONG, Lane, binary, wait_log};
-use crate::nats::with_stream;
+use crate::nats::{client, with_stream};
 use crate::verify::{advance, counts, verdict};
 use crate::verify_since::Advancing;
 
@@ -149,7 +149,7 @@ fn what_redis_trims_or_deletes_is_not_judged() {
     insert(&mut client, 1, 20);
     lane.wait_confirmed();
     let report = check(since(&lane, &url, &[]), 1, "rows 20, right 5, not_judged 15");
-    assert!(report["reasons"].to_string().contains("may have deleted records of these rows"), "{report:#}");
+    assert!(report["reasons"].to_string().contains("entries of it were trimmed"), "{report:#}");
     drop(relay);
 
     // In the window, by a consumer.
@@ -167,6 +167,91 @@ fn what_redis_trims_or_deletes_is_not_judged() {
     let report = check((code, report, log), 1, "rows 3, right 2, not_judged 1");
     assert!(report["reasons"].to_string().contains("XDEL"), "{report:#}");
     drop(relay);
+}
+
+/// Compares 20 rows behind row `first`, of which only the last five records are left when the comparison goes on. `first`: 0 if there is no
+/// row before. `inserted`: is called once their records are there.
+#[track_caller]
+fn check_deleted_meanwhile(lane: &Lane, url: &str, first: u32, inserted: &dyn Fn()) -> (i32, Value, String) {
+    // The stream of the dead-letter topic is looked at from the beginning on: this is another one.
+    let dead_letters = format!("--dead-letter-topic=dead.{}", lane.name);
+    let mut comparison = comparing(lane, url, &["--wait=5s", &dead_letters]);
+    if first > 0 {
+        insert(&mut lane.connect(), first, first);
+        lane.wait_confirmed();
+    }
+    comparison.signal(rustix::process::Signal::STOP).unwrap();
+    insert(&mut lane.connect(), first + 1, first + 20);
+    lane.wait_confirmed();
+    inserted();
+    comparison.signal(rustix::process::Signal::CONT).unwrap();
+    verdict(&mut comparison)
+}
+
+/// Does it with a place that is new to the comparison, and with one that it knows.
+#[track_caller]
+fn deleted_meanwhile_is_not_judged(lane: &Lane, url: &str, reason: &str, inserted: &dyn Fn()) {
+    let report = check(check_deleted_meanwhile(lane, url, 0, inserted), 1, "rows 20, right 5, not_judged 15");
+    assert!(report["reasons"].to_string().contains(reason), "{report:#}");
+    let (code, report, log) = check_deleted_meanwhile(lane, url, 100, inserted);
+    // The first row's record may have been read in time.
+    let expected = ["rows 21, right 5, not_judged 16", "rows 21, right 6, not_judged 15"];
+    assert!(code == 1 && expected.contains(&counts(&report).as_str()), "{report:#}{log}");
+    assert!(report["reasons"].to_string().contains(reason), "{report:#}");
+}
+
+#[test]
+fn what_redis_trims_in_the_window_is_not_judged() {
+    let url = shared(Kind::Valkey).unwrap().url();
+    let lane = lane();
+    let _relay = start(&lane, &url, &["-X", "maxlen=5", "-X", "approx=false"]);
+    deleted_meanwhile_is_not_judged(&lane, &url, "entries of it were trimmed", &|| ());
+}
+
+#[test]
+fn what_is_purged_from_nats_in_the_window_is_not_judged() {
+    let nats = shared(Kind::Nats).unwrap();
+    let url = nats.url();
+    let lane = with_stream(nats, &json!({}));
+    let _relay = start(&lane, &url, &[]);
+    let purge = || drop(client(nats).api(&format!("STREAM.PURGE.{}", lane.name), &json!({ "keep": 5 })).unwrap());
+    deleted_meanwhile_is_not_judged(&lane, &url, "messages of its stream were deleted before they were read", &purge);
+}
+
+#[test]
+fn records_that_are_too_many_bytes_for_one_reply_are_read() {
+    for (lane, broker) in lanes() {
+        with_age(&lane);
+        let url = broker.url();
+        let _relay = start(&lane, &url, &[]);
+        let row =
+            "SELECT i::text, 'order', 'k' || i % 7, 't', to_jsonb(repeat('x', 900000)) FROM generate_series(1, 80) i";
+        lane.sql(&format!("INSERT INTO outbox {row}"));
+        lane.wait_confirmed();
+        check(since(&lane, &url, &[]), 0, "rows 80, right 80");
+    }
+}
+
+#[test]
+fn a_stream_is_known_from_before_the_window_however_many_there_are() {
+    let nats = Broker::start(Kind::Nats, &[]).unwrap();
+    let mut streams = client(&nats);
+    // The server gives 1,024 names an answer, in their order.
+    for number in 0..1030 {
+        streams
+            .create_stream(&format!("0{number}"), &[&format!("filler.{number}")], &json!({ "storage": "memory" }))
+            .unwrap();
+    }
+    let lane = with_stream(&nats, &json!({}));
+    let url = nats.url();
+    let _relay = start(&lane, &url, &[]);
+    let mut client = lane.connect();
+    insert(&mut client, 1, 5);
+    lane.wait_confirmed();
+    let mut comparison = comparing(&lane, &url, &[]);
+    insert(&mut client, 6, 10);
+    lane.wait_confirmed();
+    check(verdict(&mut comparison), 0, "rows 5, right 5");
 }
 
 #[test]

@@ -291,6 +291,8 @@ const WENT_BACK: &str = "its offsets went back: it was deleted and created again
 const MADE_AGAIN: &str = "it was deleted and created again";
 const GONE: &str = "it was deleted";
 const COMPACTED: &str = "it is compacted (cleanup.policy), which removes records that have a successor";
+const POLICY_UNKNOWN: &str = "Kafka does not say whether it is compacted (cleanup.policy; the user needs DESCRIBE_CONFIGS on it), which would \
+                              remove records that have a successor";
 
 impl RecordReader for TopicReader {
     fn ends(&mut self, prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
@@ -409,11 +411,15 @@ impl RecordReader for TopicReader {
         let policy = Admin::new(&self.settings, SETTINGS_WITHIN)
             .ok()
             .and_then(|admin| admin.setting_of(topic, super::progress::CLEANUP_POLICY).ok().flatten());
-        if policy.is_some_and(|policy| policy.split(',').any(|part| part.trim() == "compact")) {
-            reasons.push(COMPACTED.to_owned());
-        }
+        reasons.extend(compaction(policy.as_deref()).map(str::to_owned));
         reasons
     }
+}
+
+/// The reason for which a topic with this `cleanup.policy` may lack records. `policy`: `None` if it is not known.
+fn compaction(policy: Option<&str>) -> Option<&'static str> {
+    let Some(policy) = policy else { return Some(POLICY_UNKNOWN) };
+    policy.split(',').any(|part| part.trim() == "compact").then_some(COMPACTED)
 }
 
 fn forbidden() -> Failure {
@@ -425,4 +431,17 @@ fn forbidden() -> Failure {
 fn is_of_missing_topic(code: RDKafkaErrorCode) -> bool {
     use RDKafkaErrorCode as Code;
     matches!(code, Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_may_lack_records_if_it_is_compacted_or_nobody_says_that_it_is_not() {
+        assert_eq!(compaction(Some("delete")), None);
+        assert_eq!(compaction(Some("compact")), Some(COMPACTED));
+        assert_eq!(compaction(Some("delete, compact")), Some(COMPACTED));
+        assert_eq!(compaction(None), Some(POLICY_UNKNOWN));
+    }
 }

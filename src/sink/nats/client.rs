@@ -22,7 +22,7 @@ use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
 use async_nats::{Client, HeaderMap, Message, RequestErrorKind, ServerInfo, StatusCode, Subscriber};
 use bytes::Bytes;
-use futures_util::future::join_all;
+use futures_util::stream::FuturesOrdered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -529,28 +529,40 @@ impl NatsConnection {
     /// # Errors
     /// The connection is lost, or no answer comes.
     pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
-        Ok(self.ask_all(subject, &[data.to_owned()]).await?.pop().unwrap_or(Answered::Forbidden))
+        Ok(self.ask_all(subject, &[data.to_owned()], usize::MAX).await?.pop().unwrap_or(Answered::Forbidden))
     }
 
     /// Asks several questions at once, while no message is under way. The answers are in their order. If the user may not ask, there is only
-    /// that answer.
+    /// that answer. `most`: once the answers have so many bytes, the later ones are not awaited.
     ///
     /// # Errors
     /// As [`NatsConnection::ask`].
-    pub(super) async fn ask_all(&mut self, subject: &str, questions: &[String]) -> Result<Vec<Answered>, Failure> {
+    pub(super) async fn ask_all(
+        &mut self,
+        subject: &str,
+        questions: &[String],
+        most: usize,
+    ) -> Result<Vec<Answered>, Failure> {
         let Self { client, events, address, timeout, .. } = self;
         let asked = |data: &String| client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes()));
-        let mut asking = std::pin::pin!(join_all(questions.iter().map(asked)));
-        loop {
+        let mut asking: FuturesOrdered<_> = questions.iter().map(asked).collect();
+        let (mut answers, mut bytes) = (Vec::with_capacity(questions.len()), 0);
+        while bytes < most {
             tokio::select! {
-                answered = &mut asking => return answered.into_iter().map(|answered| match answered {
-                    Ok(Message { payload, .. }) => Ok(Answered::of(payload)),
-                    Err(error) if error.kind() == RequestErrorKind::NoResponders => Ok(Answered::no_responders()),
-                    Err(error) if error.kind() == RequestErrorKind::TimedOut => {
-                        Err(KIND.broken(address, &format!("no answer within {} s", ANSWERED_WITHIN.as_secs())))
-                    }
-                    Err(error) => Err(KIND.broken(address, &error.to_string())),
-                }).collect(),
+                answered = asking.next() => {
+                    let answer = match answered {
+                        None => break,
+                        Some(Ok(Message { payload, .. })) => Answered::of(payload),
+                        Some(Err(error)) if error.kind() == RequestErrorKind::NoResponders => Answered::no_responders(),
+                        Some(Err(error)) if error.kind() == RequestErrorKind::TimedOut => {
+                            let text = format!("no answer within {} s", ANSWERED_WITHIN.as_secs());
+                            return Err(KIND.broken(address, &text));
+                        }
+                        Some(Err(error)) => return Err(KIND.broken(address, &error.to_string())),
+                    };
+                    bytes += answer.bytes();
+                    answers.push(answer);
+                }
                 event = events.recv() => match EventMeaning::of(address, event) {
                     EventMeaning::Forbidden(_) => return Ok(vec![Answered::Forbidden]),
                     EventMeaning::Closes(failure) => return Err(failure),
@@ -559,6 +571,7 @@ impl NatsConnection {
                 },
             }
         }
+        Ok(answers)
     }
 
     /// Whether a stream stores batches as a whole or not at all. A server without such batches does not say so.

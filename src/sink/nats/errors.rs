@@ -89,6 +89,11 @@ impl Answered {
         refused.unwrap_or(Self::With(data))
     }
 
+    /// The bytes of its data.
+    pub(super) const fn bytes(&self) -> usize {
+        if let Self::With(data) = self { data.len() } else { 0 }
+    }
+
     /// The answer of the server if nobody listens on the subject.
     pub(super) fn no_responders() -> Self {
         Self::Refused("JetStream does not answer (503)".to_owned(), None)
@@ -100,6 +105,8 @@ impl Answered {
 #[serde(default)]
 pub(super) struct Names {
     pub(super) streams: Option<Vec<String>>,
+    /// How many there are, of which an answer has a part.
+    pub(super) total: usize,
 }
 
 /// JetStream's acknowledgement of a message.

@@ -10,6 +10,9 @@
 //!
 //! A stream is read from front to end, also for subjects that are named later: once a mark names a prefix, messages of all subjects with it
 //! are given out.
+//!
+//! Invariant: no number is passed over without a note. If numbers have no message, the stream is looked at again before the reading goes on.
+//! Answers of more than `MOST_READ` bytes are not kept at once, unless one message alone has more.
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.INFO`, `STREAM.MSG.GET`).
 
 use super::NatsSettings;
@@ -27,8 +30,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How many questions are under way at once.
-const AT_ONCE: i64 = 500;
+/// The most questions that are under way at once.
+const AT_ONCE: usize = 500;
+
+/// The most bytes of answers, with which no more of them are awaited.
+const MOST_READ: usize = 32 << 20;
+
+/// The bytes that the answers are meant to have at most.
+const WANTED: usize = 16 << 20;
 
 /// The pause while nothing comes.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -62,8 +71,21 @@ pub(super) struct StreamReader {
 struct ReadStream {
     /// The next number. `None`: nothing of it is read yet.
     next: Option<i64>,
+    /// How many messages are asked for next.
+    at_once: usize,
     info: StreamInfo,
     unread: BTreeSet<&'static str>,
+}
+
+/// Messages of a stream, with their numbers.
+#[derive(Debug)]
+struct Batch {
+    /// Behind the last number that was answered.
+    to: i64,
+    /// Those that are there.
+    messages: Vec<(i64, OwnedRecord)>,
+    /// The bytes of the answers.
+    bytes: usize,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -102,16 +124,46 @@ impl StreamInfo {
 }
 
 impl ReadStream {
-    fn look(&mut self, info: StreamInfo) {
-        if let Some(next) = self.next {
-            if info.created != self.info.created || info.end() < next {
-                self.unread.insert(MADE_AGAIN);
-                self.next = Some(0);
-            } else if info.state.first_seq > next.max(1) {
-                self.unread.insert(DELETED);
-            }
-        }
+    fn new(info: StreamInfo) -> Self {
+        Self { next: None, at_once: AT_ONCE, info, unread: BTreeSet::new() }
+    }
+
+    /// Whether these are the figures of the stream that is read, not of one that was created again.
+    fn is_same(&self, info: &StreamInfo) -> bool {
+        info.created == self.info.created && self.next.is_none_or(|next| info.end() >= next)
+    }
+
+    /// Notes messages that are gone before they were read. Returns whether the stream is the same one. If not, it is read from its front.
+    fn look(&mut self, info: StreamInfo) -> bool {
+        let is_same = self.is_same(&info);
         self.info = info;
+        if is_same {
+            self.look_at_front();
+        } else {
+            self.unread.insert(MADE_AGAIN);
+            self.next = self.next.map(|_| 0);
+        }
+        is_same
+    }
+
+    /// Notes messages that are gone between the next number and the first one that is there.
+    fn look_at_front(&mut self) {
+        if self.next.is_some_and(|next| self.info.state.first_seq > next.max(1)) {
+            self.unread.insert(DELETED);
+        }
+    }
+
+    /// Notes what was read, and goes on behind it. The stream was looked at since if messages are missing.
+    fn pass(&mut self, from: i64, batch: &Batch) {
+        let there = (batch.to - from.max(self.info.state.first_seq)).max(0);
+        if i64::try_from(batch.messages.len()).is_ok_and(|found| found < there) {
+            self.unread.insert(SOME_DELETED);
+        }
+        self.next = Some(batch.to);
+        if !batch.messages.is_empty() {
+            let fitting = WANTED / (batch.bytes / batch.messages.len()).max(1);
+            self.at_once = fitting.clamp(1, self.at_once.saturating_mul(2).min(AT_ONCE));
+        }
     }
 
     /// The reasons for which a message may be gone.
@@ -148,27 +200,29 @@ impl StreamReader {
     fn ask<T>(&mut self, question: &impl AsyncFn(&mut NatsConnection) -> Result<T, Failure>) -> Result<T, Failure> {
         let begun = Instant::now();
         loop {
-            let Self { settings, runtime, connection, .. } = self;
-            let answered = runtime.block_on(async {
-                if connection.is_none() {
-                    *connection = Some(NatsConnection::open(settings, 0).await?);
-                }
-                match connection {
-                    Some(connection) => question(connection).await.map(Some),
-                    None => Ok(None),
-                }
-            });
-            match answered {
-                Ok(Some(answer)) => return Ok(answer),
-                Err(failure) if failure.class != FailureClass::Environment || begun.elapsed() >= SILENT_FOR => {
-                    return Err(failure);
-                }
-                Ok(None) | Err(_) => {
-                    self.connection = None;
+            match self.try_ask(question) {
+                Err(failure) if failure.class == FailureClass::Environment && begun.elapsed() < SILENT_FOR => {
                     std::thread::sleep(PAUSE * 10);
                 }
+                answered => return answered,
             }
         }
+    }
+
+    /// Asks once. A connection that fails is given up.
+    fn try_ask<T>(&mut self, question: &impl AsyncFn(&mut NatsConnection) -> Result<T, Failure>) -> Result<T, Failure> {
+        let Self { settings, runtime, connection, .. } = self;
+        let answered = runtime.block_on(async {
+            let mut open = match connection.take() {
+                Some(open) => open,
+                None => NatsConnection::open(settings, 0).await?,
+            };
+            Ok((question(&mut open).await?, open))
+        });
+        answered.map(|(answer, open)| {
+            *connection = Some(open);
+            answer
+        })
     }
 
     /// Finds the streams of these subjects.
@@ -177,15 +231,58 @@ impl StreamReader {
             if self.of_subject.contains_key(subject) {
                 continue;
             }
-            let names = self.ask(&async |connection| {
-                let found = answer(connection, subject, "STREAM.NAMES", &json!({ "subject": subject })).await?;
-                Ok(serde_json::from_slice::<Names>(&found).unwrap_or_default())
-            })?;
+            // At most one stream has it.
+            let names = self.names(Some(subject), 0)?;
             if let Some(stream) = names.streams.unwrap_or_default().into_iter().next() {
                 self.of_subject.insert(subject.clone(), stream);
             }
         }
         Ok(())
+    }
+
+    /// A page of the names of streams, from so many on: those that take a subject, or all.
+    fn names(&mut self, subject: Option<&str>, offset: usize) -> Result<Names, Failure> {
+        let question = subject.map_or_else(|| json!({ "offset": offset }), |subject| json!({ "subject": subject }));
+        self.ask(&async |connection| {
+            let found = answer(connection, subject.unwrap_or("streams"), "STREAM.NAMES", &question).await?;
+            Ok(serde_json::from_slice(&found).unwrap_or_default())
+        })
+    }
+
+    /// The names of all streams of the account. The server gives so many of them an answer.
+    fn all_names(&mut self) -> Result<BTreeSet<String>, Failure> {
+        let (mut all, mut asked) = (BTreeSet::new(), 0);
+        loop {
+            let Names { streams, total } = self.names(None, asked)?;
+            let page = streams.unwrap_or_default();
+            asked += page.len();
+            let is_last = page.is_empty() || asked >= total;
+            all.extend(page);
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Looks at a stream again while it is read. `false`: it is another one now, or gone.
+    fn look_again(&mut self, name: &str) -> Result<bool, Failure> {
+        let info = self.info(name)?;
+        let Some(stream) = self.streams.get_mut(name) else { return Ok(false) };
+        let Some(info) = info else {
+            stream.unread.insert(GONE);
+            self.of_subject.retain(|_, of| of != name);
+            return Ok(false);
+        };
+        let is_same = stream.look(info);
+        if !is_same {
+            // Its numbers begin again.
+            for (subject, next) in &mut self.subjects {
+                if self.of_subject.get(subject).is_some_and(|of| of == name) {
+                    *next = 0;
+                }
+            }
+        }
+        Ok(is_same)
     }
 
     /// The server's figures of a stream. `None`: it is missing.
@@ -203,15 +300,13 @@ impl StreamReader {
         self.find(subjects)?;
         let streams: BTreeSet<String> = subjects.iter().filter_map(|name| self.of_subject.get(name).cloned()).collect();
         for name in streams {
-            if let Some(info) = self.info(&name)? {
-                let new = || ReadStream { next: None, info: info.clone(), unread: BTreeSet::new() };
-                self.streams.entry(name).or_insert_with(new).look(info.clone());
-                continue;
+            if self.streams.contains_key(&name) {
+                self.look_again(&name)?;
+            } else if let Some(info) = self.info(&name)? {
+                self.streams.insert(name.clone(), ReadStream::new(info));
+            } else {
+                self.of_subject.retain(|_, of| *of != name);
             }
-            if let Some(stream) = self.streams.get_mut(&name) {
-                stream.unread.insert(GONE);
-            }
-            self.of_subject.retain(|_, of| *of != name);
         }
         let known = |subject: &String| {
             let stream = self.streams.get(self.of_subject.get(subject)?)?;
@@ -220,13 +315,16 @@ impl StreamReader {
         Ok(subjects.iter().filter_map(known).collect())
     }
 
-    /// Reads the messages of these numbers. Those that are missing are left out.
-    fn messages(&mut self, stream: &str, from: i64, to: i64) -> Result<Vec<(i64, OwnedRecord)>, Failure> {
+    /// Reads the messages of these numbers, or of the first ones if they have many bytes. Those that are missing are left out.
+    fn messages(&mut self, stream: &str, from: i64, to: i64) -> Result<Batch, Failure> {
         let questions: Vec<String> = (from..to).map(|number| json!({ "seq": number }).to_string()).collect();
         let request = format!("$JS.API.STREAM.MSG.GET.{stream}");
-        let answers = self.ask(&async |connection| connection.ask_all(&request, &questions).await)?;
-        let mut found = Vec::with_capacity(answers.len());
+        let ask = async |connection: &mut NatsConnection| connection.ask_all(&request, &questions, MOST_READ).await;
+        let answers = if questions.len() > 1 { self.try_ask(&ask) } else { self.ask(&ask) }?;
+        let to = from.saturating_add(i64::try_from(answers.len()).unwrap_or(i64::MAX));
+        let (mut found, mut bytes) = (Vec::with_capacity(answers.len()), 0);
         for answer in answers {
+            bytes += answer.bytes();
             match answer {
                 Answered::With(data) => {
                     let Some(stored) = serde_json::from_slice::<Got<'_>>(&data).ok().and_then(|got| got.message) else {
@@ -242,7 +340,7 @@ impl StreamReader {
                 Answered::Forbidden => return Err(forbidden(stream, "STREAM.MSG.GET")),
             }
         }
-        Ok(found)
+        Ok(Batch { to, messages: found, bytes })
     }
 
     /// The number and the time of the first message from a number on. `None`: there is none.
@@ -288,12 +386,8 @@ impl RecordReader for StreamReader {
     /// For each stream of the account, and for subjects that have one, the next number.
     fn mark(&mut self, prefix: &str, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         self.prefix = Some(prefix.to_owned());
-        let names = self.ask(&async |connection| {
-            let found = answer(connection, prefix, "STREAM.NAMES", &json!({})).await?;
-            Ok(serde_json::from_slice::<Names>(&found).unwrap_or_default())
-        })?;
         let mut mark: TopicOffsets = TopicOffsets::new();
-        for stream in names.streams.unwrap_or_default() {
+        for stream in self.all_names()? {
             if let Some(info) = self.info(&stream)? {
                 mark.insert(marked(&stream), vec![Some(info.end())]);
             }
@@ -351,26 +445,41 @@ impl RecordReader for StreamReader {
 
     fn read(&mut self, wait: Duration, each: &mut dyn FnMut(&ReadRecord<'_>)) -> Result<usize, Failure> {
         let (mut count, mut room) = (0, HeaderRoom::default());
-        let streams: Vec<(String, i64)> =
-            self.streams.iter().filter_map(|(name, stream)| Some((name.clone(), stream.next?))).collect();
-        for (name, next) in streams {
-            let Some(mut info) = self.streams.get(&name).map(|stream| stream.info.clone()) else { continue };
-            if next >= info.end() {
-                let Some(now) = self.info(&name)? else { continue };
-                if let Some(stream) = self.streams.get_mut(&name) {
-                    stream.look(now.clone());
-                }
-                info = now;
+        let is_at_end = |stream: &ReadStream| Some(stream.next? >= stream.info.end());
+        let streams: Vec<(String, bool)> =
+            self.streams.iter().filter_map(|(name, stream)| Some((name.clone(), is_at_end(stream)?))).collect();
+        for (name, is_at_end) in streams {
+            if is_at_end {
+                self.look_again(&name)?;
             }
-            let from = next.max(info.state.first_seq);
-            let to = info.end().min(from.saturating_add(AT_ONCE));
+            let Some(stream) = self.streams.get_mut(&name) else { continue };
+            let Some(next) = stream.next else { continue };
+            // It may have been looked at before it was known from where it is read.
+            stream.look_at_front();
+            let from = next.max(stream.info.state.first_seq);
+            let most = i64::try_from(stream.at_once).unwrap_or(i64::MAX);
+            let to = stream.info.end().min(from.saturating_add(most));
             if from >= to {
-                if let Some(stream) = self.streams.get_mut(&name) {
-                    stream.next = Some(next.max(info.end()));
-                }
+                stream.next = Some(next.max(stream.info.end()));
                 continue;
             }
-            for (offset, record) in self.messages(&name, from, to)? {
+            let batch = match self.messages(&name, from, to) {
+                Err(failure) if failure.class == FailureClass::Environment && to - from > 1 => {
+                    // So many answers may take too long. One by one they are tried again for a while.
+                    self.streams.entry(name).and_modify(|stream| stream.at_once = 1);
+                    continue;
+                }
+                batch => batch?,
+            };
+            // Messages may have been deleted since the last look. If the stream was created again, these numbers are nobody's.
+            let has_all = i64::try_from(batch.messages.len()).is_ok_and(|found| found == batch.to - from);
+            if !has_all && !self.look_again(&name)? {
+                continue;
+            }
+            if let Some(stream) = self.streams.get_mut(&name) {
+                stream.pass(from, &batch);
+            }
+            for (offset, record) in batch.messages {
                 record.with_record(&mut room, |record| {
                     let has_prefix = self.prefix.as_ref().is_some_and(|prefix| record.topic.starts_with(prefix));
                     let known = self.subjects.get_mut(record.topic);
@@ -385,9 +494,6 @@ impl RecordReader for StreamReader {
                     let record = Record { partition: Some(0), ..*record };
                     each(&ReadRecord { record, offset, writers_time: false, partition_of_key: None });
                 });
-            }
-            if let Some(stream) = self.streams.get_mut(&name) {
-                stream.next = Some(to);
             }
         }
         if count == 0 {
@@ -429,9 +535,50 @@ mod tests {
 
     #[track_caller]
     fn check(next: i64, now: StreamInfo, expected: &[&str]) {
-        let mut stream = ReadStream { next: Some(next), info: info(1, 9, 0, "a"), unread: BTreeSet::new() };
-        stream.look(now);
+        let mut stream = ReadStream { next: Some(next), ..ReadStream::new(info(1, 9, 0, "a")) };
+        let is_same = stream.look(now);
         assert_eq!(stream.reasons().into_iter().collect::<Vec<_>>(), expected);
+        let made_again = expected.contains(&MADE_AGAIN);
+        assert_eq!((is_same, stream.next), (!made_again, Some(if made_again { 0 } else { next })));
+    }
+
+    fn batch(from: i64, to: i64, missing: usize, bytes: usize) -> Batch {
+        let messages = (from..to).skip(missing).map(|number| (number, OwnedRecord::default())).collect();
+        Batch { to, messages, bytes }
+    }
+
+    #[test]
+    fn numbers_without_a_message_are_noted_although_the_server_has_forgotten_them_later() {
+        let mut stream = ReadStream { next: Some(3), ..ReadStream::new(info(1, 9, 0, "a")) };
+        stream.pass(3, &batch(3, 6, 0, 30));
+        assert_eq!((stream.next, stream.reasons().len()), (Some(6), 0));
+        // 6 is deleted.
+        assert!(stream.look(info(1, 9, 1, "a")));
+        stream.pass(6, &batch(6, 9, 1, 20));
+        // Later all in front of 9 is.
+        assert!(stream.look(info(9, 9, 0, "a")));
+        assert_eq!((stream.next, stream.reasons()), (Some(9), BTreeSet::from([SOME_DELETED])));
+    }
+
+    #[test]
+    fn messages_that_are_deleted_from_the_front_while_they_are_asked_for_are_noted_as_that() {
+        let mut stream = ReadStream { next: Some(3), ..ReadStream::new(info(1, 9, 0, "a")) };
+        assert!(stream.look(info(8, 9, 0, "a")));
+        stream.pass(3, &batch(3, 9, 5, 10));
+        assert_eq!((stream.next, stream.reasons()), (Some(9), BTreeSet::from([DELETED])));
+    }
+
+    #[test]
+    fn as_many_messages_are_asked_for_as_fit_by_the_size_of_those_before() {
+        let mut stream = ReadStream { next: Some(0), ..ReadStream::new(info(1, 9999, 0, "a")) };
+        let mut check = |count: i64, bytes: usize, expected: usize| {
+            stream.pass(1, &batch(1, 1 + count, 0, bytes));
+            assert_eq!(stream.at_once, expected);
+        };
+        check(500, 50_000, AT_ONCE);
+        check(10, WANTED, 10);
+        check(10, 1000, 20);
+        check(2, 100 * WANTED, 1);
     }
 
     #[test]

@@ -10,6 +10,9 @@
 //!
 //! A server that holds all streams is read over one connection, up to `AT_ONCE` entries of each stream at a time. In a cluster each question
 //! opens a connection.
+//!
+//! Invariant: a reply has at most `MOST_READ` bytes, or one entry of each stream. It ends the connection if it has more, and the same entries are
+//! read one by one. So that this is rare, a stream is asked for as many entries as fit by the size of those before.
 //! Specification: Redis, commands XREAD, XINFO STREAM, TIME.
 
 use super::RedisSettings;
@@ -20,7 +23,7 @@ use super::errors::{allow, of_stream, pattern, said, with_fix};
 use crate::setting_text::SettingError;
 use crate::sink::destination::{DeadLetterPlace, KeptRecord};
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
-use crate::sink::{Failure, FailureClass, HeaderRoom, Record};
+use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord, Record};
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -28,6 +31,12 @@ use tokio::runtime::Runtime;
 
 /// The most entries of a stream that are read at once.
 const AT_ONCE: u32 = 500;
+
+/// The most bytes of a reply with more than one entry of a stream.
+const MOST_READ: usize = 64 << 20;
+
+/// The bytes that a reply is meant to have at most, of all streams.
+const WANTED: usize = 16 << 20;
 
 /// The bits of the second part of an id. A server adds fewer entries in a millisecond.
 const SECOND_BITS: u32 = 22;
@@ -63,6 +72,10 @@ pub(super) struct EntryReader {
 struct FollowedStream {
     first: i64,
     next: i64,
+    /// `next` when the stream was looked at last. Entries behind it may have been read or not when others were trimmed.
+    looked: i64,
+    /// How many entries are read next.
+    at_once: u32,
     /// The end that was seen last. If a read brings fewer entries than it may, all in front of this were read.
     end: i64,
     /// The server's first answer.
@@ -100,7 +113,7 @@ impl EntryReader {
         }
         let begun = Instant::now();
         loop {
-            match self.try_ask(commands) {
+            match self.try_ask(commands, MOST_BYTES) {
                 Err(failure) if failure.class == FailureClass::Environment && begun.elapsed() < SILENT_FOR => {
                     self.connection = None;
                     std::thread::sleep(PAUSE * 10);
@@ -110,7 +123,8 @@ impl EntryReader {
         }
     }
 
-    fn try_ask(&mut self, commands: &[(String, Cmd)]) -> Result<Vec<Value>, Failure> {
+    /// Sends commands, as [`EntryReader::ask`] does, once. `most`: the most bytes of the replies.
+    fn try_ask(&mut self, commands: &[(String, Cmd)], most: usize) -> Result<Vec<Value>, Failure> {
         let Self { settings, runtime, connection, is_cluster, .. } = self;
         runtime.block_on(async {
             if connection.is_none() && !*is_cluster {
@@ -122,7 +136,7 @@ impl EntryReader {
             let Some(connection) = connection else {
                 let mut replies = Vec::with_capacity(commands.len());
                 for (stream, command) in commands {
-                    replies.push(client::call(settings, stream, command, MOST_BYTES).await?.1);
+                    replies.push(client::call(settings, stream, command, most).await?.1);
                 }
                 return Ok(replies);
             };
@@ -130,9 +144,37 @@ impl EntryReader {
             for (_, command) in commands {
                 pipeline.add_command(command.clone());
             }
-            connection.expect(MOST_BYTES);
+            connection.expect(most);
             connection.call_all(pipeline).await
         })
+    }
+
+    /// Reads the next entries of all streams. Returns the commands, and their replies.
+    fn read_entries(&mut self) -> Result<(Vec<(String, Cmd)>, Vec<Value>), Failure> {
+        // Without a new end nothing says that there is more. Beyond that, new entries come.
+        let reads = |streams: &BTreeMap<String, FollowedStream>| -> Vec<(String, Cmd)> {
+            let read = |(name, stream): (&String, &FollowedStream)| {
+                let mut command = cmd("XREAD");
+                command.arg("COUNT").arg(stream.at_once).arg("STREAMS").arg(name).arg(before(stream.next));
+                (name.clone(), command)
+            };
+            streams.iter().map(read).collect()
+        };
+        let commands = reads(&self.streams);
+        if commands.is_empty() {
+            return Ok(Default::default());
+        }
+        match self.try_ask(&commands, MOST_READ) {
+            Err(failure) if failure.class == FailureClass::Environment => {
+                // The reply may have been too long.
+                self.connection = None;
+                self.streams.values_mut().for_each(|stream| stream.at_once = 1);
+                let commands = reads(&self.streams);
+                let replies = self.ask(&commands)?;
+                Ok((commands, replies))
+            }
+            replies => Ok((commands, replies?)),
+        }
     }
 
     /// A reply that is no error.
@@ -140,7 +182,7 @@ impl EntryReader {
         let Some(error) = said(&reply) else { return Ok(reply) };
         let address = self.connection.as_ref().map_or_else(String::new, |connection| connection.address().to_owned());
         let rights =
-            || allow(&self.settings, &[&pattern(stream), "+exists", "+xinfo|stream", "+xread", "+xrange", "+time"]);
+            || allow(&self.settings, &[&pattern(stream), "+info", "+exists", "+xinfo|stream", "+xread", "+time"]);
         Err(with_fix(of_stream(&address, &error), rights))
     }
 
@@ -173,19 +215,36 @@ impl EntryReader {
 }
 
 impl FollowedStream {
+    fn new(first: i64) -> Self {
+        Self { first, next: first, looked: first, at_once: AT_ONCE, end: 0, before: None, unread: BTreeSet::new() }
+    }
+
+    /// Chooses how many entries are read next, if `read` had so many bytes. `share`: the bytes that this stream's may have.
+    fn adapt(&mut self, read: usize, bytes: usize, share: usize) {
+        if read == 0 {
+            return;
+        }
+        let fitting = u32::try_from(share / (bytes / read).max(1)).unwrap_or(AT_ONCE);
+        self.at_once = fitting.clamp(1, self.at_once.saturating_mul(2).min(AT_ONCE));
+    }
+
     fn look(&mut self, info: StreamInfo) {
         self.end = info.end;
         if info.deleted >= self.first {
             self.unread.insert(DELETED);
         }
-        let Some(before) = self.before.replace(info) else { return };
-        match (before.added, info.added) {
-            (Some((added, _)), Some((now, _))) if now < added => drop(self.unread.insert(MADE_AGAIN)),
-            // What was trimmed may have been behind that which was read.
-            (Some((_, gone)), Some((_, now))) if now > gone && info.first > self.next => {
+        // Not the present `next`: it may have passed entries that were trimmed before they were read.
+        let looked = std::mem::replace(&mut self.looked, self.next);
+        let Some(before) = self.before.replace(info) else {
+            if info.first > self.first && info.added.is_some_and(|(_, gone)| gone > 0) {
                 self.unread.insert(TRIMMED);
             }
-            (_, None) if info.first > before.first && info.first > self.next => drop(self.unread.insert(TRIMMED)),
+            return;
+        };
+        match (before.added, info.added) {
+            (Some((added, _)), Some((now, _))) if now < added => drop(self.unread.insert(MADE_AGAIN)),
+            (Some((_, gone)), Some((_, now))) if now > gone && info.first > looked => drop(self.unread.insert(TRIMMED)),
+            (_, None) if info.first > before.first && info.first > looked => drop(self.unread.insert(TRIMMED)),
             _ => {}
         }
     }
@@ -279,31 +338,22 @@ impl RecordReader for EntryReader {
 
     fn follow(&mut self, topic: &str, from: &[Option<i64>]) {
         let first = from.first().copied().flatten().unwrap_or_default();
-        let new = FollowedStream { first, next: first, end: 0, before: None, unread: BTreeSet::new() };
-        self.streams.entry(topic.to_owned()).or_insert(new);
+        self.streams.entry(topic.to_owned()).or_insert_with(|| FollowedStream::new(first));
     }
 
     fn read(&mut self, wait: Duration, each: &mut dyn FnMut(&ReadRecord<'_>)) -> Result<usize, Failure> {
-        // Without a new end nothing says that there is more. Beyond that, new entries come.
-        let commands: Vec<(String, Cmd)> = self
-            .streams
-            .iter()
-            .map(|(name, stream)| {
-                let mut command = cmd("XREAD");
-                command.arg("COUNT").arg(AT_ONCE).arg("STREAMS").arg(name).arg(before(stream.next));
-                (name.clone(), command)
-            })
-            .collect();
-        let replies = if commands.is_empty() { Vec::new() } else { self.ask(&commands)? };
+        let (commands, replies) = self.read_entries()?;
+        let share = WANTED / commands.len().max(1);
         let (mut count, mut room) = (0, HeaderRoom::default());
         for ((name, _), reply) in commands.iter().zip(replies) {
             let reply = self.judged(name, reply)?;
             let Some(stream) = self.streams.get_mut(name) else { continue };
             let mut of_stream: Vec<(String, Value)> = from_redis_value(reply).unwrap_or_default();
             let read = of_stream.pop().map_or_else(Default::default, |(_, found)| entries(found, name));
-            if read.len() < AT_ONCE as usize {
+            if read.len() < stream.at_once as usize {
                 stream.next = stream.next.max(stream.end);
             }
+            stream.adapt(read.len(), read.iter().map(|kept| OwnedRecord::room_bytes(&kept.record)).sum(), share);
             for KeptRecord { place, record, .. } in read {
                 let offset = offset_of_place(&place);
                 stream.next = stream.next.max(offset + 1);
@@ -349,12 +399,20 @@ mod tests {
         StreamInfo { end, first, added, deleted }
     }
 
+    /// Looks at a stream that is read from 10 on, while what comes next is the first number of each pair.
+    #[track_caller]
+    fn look(looks: &[(i64, StreamInfo)], expected: &[&str]) {
+        let mut stream = FollowedStream::new(10);
+        for (next, info) in looks {
+            stream.next = *next;
+            stream.look(*info);
+        }
+        assert_eq!(stream.unread.into_iter().collect::<Vec<_>>(), expected);
+    }
+
     #[track_caller]
     fn check(next: i64, before: StreamInfo, now: StreamInfo, expected: &[&str]) {
-        let mut stream = FollowedStream { first: 10, next, end: 0, before: None, unread: BTreeSet::new() };
-        stream.look(before);
-        stream.look(now);
-        assert_eq!(stream.unread.into_iter().collect::<Vec<_>>(), expected);
+        look(&[(next, before), (next, now)], expected);
     }
 
     #[test]
@@ -368,5 +426,38 @@ mod tests {
         check(15, before, info(5, 30, Some((12, 1)), 10), &[DELETED]);
         check(15, before, info(5, 30, Some((2, 0)), 0), &[MADE_AGAIN]);
         check(15, info(5, 20, None, 0), info(16, 30, None, 0), &[TRIMMED]);
+    }
+
+    #[test]
+    fn entries_that_were_trimmed_between_two_looks_are_noted_although_later_ones_were_read() {
+        let before = info(5, 20, Some((9, 0)), 0);
+        look(&[(15, before), (30, info(25, 30, Some((12, 4)), 0))], &[TRIMMED]);
+        look(&[(15, before), (30, info(15, 30, Some((12, 4)), 0))], &[]);
+        // What was trimmed had been read at the look before.
+        look(&[(15, before), (30, before), (30, info(25, 30, Some((12, 4)), 0))], &[]);
+        look(&[(15, info(5, 20, None, 0)), (30, info(25, 30, None, 0))], &[TRIMMED]);
+    }
+
+    #[test]
+    fn entries_that_are_gone_at_the_first_look_are_noted() {
+        look(&[(10, info(11, 30, Some((12, 4)), 0))], &[TRIMMED]);
+        look(&[(30, info(11, 30, Some((12, 4)), 0))], &[TRIMMED]);
+        look(&[(10, info(10, 30, Some((12, 4)), 0))], &[]);
+        look(&[(10, info(11, 30, Some((12, 0)), 0))], &[]);
+    }
+
+    #[test]
+    fn as_many_entries_are_read_as_fit_by_the_size_of_those_before() {
+        let mut stream = FollowedStream::new(10);
+        assert_eq!(stream.at_once, AT_ONCE);
+        stream.adapt(0, 0, 1000);
+        stream.adapt(10, 100, 1 << 20);
+        assert_eq!(stream.at_once, AT_ONCE);
+        stream.adapt(500, 50_000, 1000);
+        assert_eq!(stream.at_once, 10);
+        stream.adapt(10, 10, 1000);
+        assert_eq!(stream.at_once, 20, "it grows step by step");
+        stream.adapt(20, 1 << 30, 1000);
+        assert_eq!(stream.at_once, 1);
     }
 }
