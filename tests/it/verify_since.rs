@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use walrelay_dev::kafka::shared_kafka;
+use walrelay_dev::process::wait_until;
 use walrelay_dev::relay;
 
 use crate::lane::{LONG, Lane, binary, fresh, hint};
@@ -128,6 +129,58 @@ fn a_row_that_a_moved_slot_left_out_is_found_and_named() {
     insert(&lane, &[("lost", "a")]);
     check(since(&lane, &[]), 0, "rows 4, right 4");
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+#[test]
+fn rows_from_before_the_slot_are_not_missing_because_a_row_without_a_time_has_its_record() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[]);
+    insert(&lane, &[("1", "a"), ("untimed", "a")]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    lane.sql("UPDATE outbox SET created_at = NULL WHERE id = 'untimed'");
+    insert(&lane, &[("before", "a"), ("untimed before", "a")]);
+    lane.sql("UPDATE outbox SET created_at = now() - interval '30 min' WHERE id = 'before'");
+    lane.sql("UPDATE outbox SET created_at = NULL WHERE id = 'untimed before'");
+    advance(&lane);
+    let _advancing = Advancing::begin(&lane);
+    let report = check(since(&lane, &[]), 1, "rows 4, right 2, not_judged 2");
+    let reasons = report["reasons"].to_string();
+    assert!(reasons.contains("no row that is as old") && reasons.contains("they have no time"), "{report:#}");
+}
+
+#[test]
+fn a_row_that_does_not_come_again_for_a_second_look_is_not_judged() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut relay = lane.streaming(&[]);
+    insert(&lane, &[("1", "a")]);
+    lane.wait_confirmed();
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+    insert(&lane, &[("lost", "a")]);
+    // The row is chosen as long as somebody has the lock.
+    let mut holder = lane.connect();
+    holder.batch_execute("SELECT pg_advisory_lock(7)").unwrap();
+    let lock =
+        "SELECT FROM pg_locks JOIN pg_database d ON d.oid = database WHERE objid = 7 AND datname = current_database()";
+    let chosen = format!("--where=id <> 'lost' OR EXISTS ({lock} AND locktype = 'advisory')");
+    let mut arguments = lane.arguments(&["--json", "--since=1h", &chosen]);
+    "verify".clone_into(&mut arguments[0]);
+    let mut comparison = relay::Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    // It waits for the slot, which it does behind the first look.
+    let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity q JOIN pg_stat_activity t USING (application_name)
+        WHERE application_name = $1 AND t.state = 'idle in transaction' AND q.query_start > t.state_change
+          AND q.query LIKE '%pg_replication_slots%')";
+    let name = format!("walrelay/verify/{}", lane.name);
+    let mut client = lane.connect();
+    let asked = || Ok(client.query_one(waits, &[&name])?.get(0));
+    wait_until(LONG, "the question for the slot", asked)
+        .unwrap_or_else(|error| panic!("{error}: {}", comparison.log()));
+    drop(holder);
+    let _advancing = Advancing::begin(&lane);
+    let code = comparison.wait_exit(LONG).unwrap();
+    let report = serde_json::from_str(&comparison.stdout()).unwrap();
+    let report = check((code, report, comparison.log()), 1, "rows 2, right 1, not_judged 1");
+    assert!(report["reasons"].to_string().contains("did not give them again"), "{report:#}");
 }
 
 #[test]

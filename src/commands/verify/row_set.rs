@@ -181,9 +181,14 @@ impl RowSet {
         self.rows.iter().filter(|row| !row.has(FOUND)).count()
     }
 
-    /// The time of the oldest row with a record. `None`: there is none.
+    /// How many rows have no record and did not come a second time.
+    pub(super) fn unnamed(&self) -> usize {
+        self.rows.iter().filter(|row| !row.has(FOUND | NAMED)).count()
+    }
+
+    /// The time of the oldest row with a record. Rows without a time do not count: theirs is 0 or less. `None`: there is none.
     pub(super) fn oldest_found(&self) -> Option<i64> {
-        self.rows.iter().filter(|row| row.has(FOUND)).map(|row| row.time).min()
+        self.rows.iter().filter(|row| row.has(FOUND) && row.time > 0).map(|row| row.time).min()
     }
 
     /// The state of a row that comes a second time, and its number. Of rows with equal records, each is given once. `None`: it was never added.
@@ -281,14 +286,28 @@ mod tests {
     fn a_place_or_a_time_that_the_row_does_not_give_is_an_alteration() {
         let asks = Expected { partition: Some(2), ..row(1, 0) };
         let timeless = Expected { time: Some(-1), ..row(3, 0) };
-        let mut set = set(&[asks, row(2, 0), timeless, row(4, 0)], true);
+        let at_zero = Expected { time: Some(0), ..row(5, 0) };
+        let mut set = set(&[asks, row(2, 0), timeless, row(4, 0), at_zero], true);
         let partition = Match::Misplaced(0, Misplaced::Partition(1, 2));
         assert_eq!(set.found(&at(1, Some(100)), hashes(1, 0)), partition);
         assert_eq!(set.found(&at(1, Some(101)), hashes(2, 0)), Match::Misplaced(1, Misplaced::Time(101, 100)));
         assert_eq!(set.found(&at(1, Some(101)), hashes(3, 0)), Match::Right(2));
         assert_eq!(set.found(&at(1, None), hashes(4, 0)), Match::Right(3));
+        assert_eq!(set.found(&at(1, Some(0)), hashes(5, 0)), Match::Right(4));
         assert_eq!(set.state_of(&row(2, 0)), Some((1, RowState::Misplaced)));
-        assert_eq!(set.oldest_found(), Some(-1));
+        assert_eq!(set.oldest_found(), Some(100), "a row without a time is not the oldest one");
+    }
+
+    #[test]
+    fn rows_without_a_record_that_did_not_come_again_are_counted() {
+        let bad = Expected { is_bad: true, ..row(4, 0) };
+        let mut set = set(&[row(1, 0), row(2, 0), row(3, 0), bad], false);
+        assert_eq!(set.found(&HERE, hashes(1, 0)), Match::Right(0));
+        assert_eq!(set.found(&HERE, hashes(2, 5)), Match::Candidate(1));
+        assert_eq!(set.unnamed(), 3);
+        assert_eq!(set.state_of(&row(3, 0)), Some((2, RowState::Open)));
+        // It has other bytes now.
+        assert_eq!((set.state_of(&row(2, 1)), set.unnamed()), (None, 2));
     }
 
     #[test]

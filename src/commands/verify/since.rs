@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  ACCESS SHARE ─► snapshot ─► position L, behind each commit that the snapshot sees
-//!  each pass:  rows ─► row set ◄─ records, from an hour before the oldest row on, or from the first one
+//!  each pass:  rows ─► row set ◄─ records, from an hour before the time of `--since` on, or from the first one
 //!              rows without a record: wait until the judged slot has confirmed L, read on to the ends, then read back to the first records
 //!              rows without a record, or with another one: the rows are read again, for their names and the reasons
 //! ```
@@ -20,9 +20,7 @@ use super::fingerprints::Fingerprints;
 use super::matcher::{Counts, Expected, Fate, Fault, Outcome, RecordAt, Verdict};
 use super::records::{Records, Taken, compares_time};
 use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
-use super::window::{
-    BATCHES, Beginning, LOOK_EVERY, Questions, SLICE, Seen, bad_rows, first_behind, held_back, is_skipped,
-};
+use super::window::{BATCHES, Beginning, LOOK_EVERY, Questions, SLICE, Seen, bad_rows, behind, held_back, is_skipped};
 use super::{TableWindow, VerifyRequest};
 use crate::commands::backfill::{Reading, TableRows, Wanted};
 use crate::commands::error::CommandError;
@@ -48,8 +46,12 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Records are read from so much before the oldest row's time: clocks may differ.
+/// Records are read from so much before the time in front of which no row counts: clocks may differ.
 const SLACK: Duration = Duration::from_hours(1);
+
+/// The reason for which rows were not judged that came only once.
+const NOT_AGAIN: &str =
+    "the table did not give them again for a second look: --where may not choose the same rows each time";
 
 /// Opens a reader.
 type OpenReader<'a> = dyn Fn() -> Result<Box<dyn RecordReader>, CommandError> + 'a;
@@ -108,7 +110,6 @@ struct Comparison<'a> {
 /// A part of the rows, and what was read for it.
 struct Pass {
     rows: RowSet,
-    records: Records,
     /// Which rows: those whose hash of the id has this remainder, of so many.
     part: u64,
     parts: u64,
@@ -209,7 +210,6 @@ impl<'a> Comparison<'a> {
         let run = &self.request.run;
         let mut pass = Pass {
             rows: RowSet::new(room, self.from_millis.is_none() && compares_time(&run.mapping)),
-            records: Records::new(run, &self.names, true),
             part,
             parts,
             counts: Counts::default(),
@@ -217,6 +217,7 @@ impl<'a> Comparison<'a> {
             misplaced: HashMap::new(),
             unread: BTreeMap::new(),
         };
+        let mut records = Records::new(run, &self.names, true);
         let mut numbers = BTreeSet::new();
         self.read_rows(false, &mut |row| {
             numbers.insert(row.topic);
@@ -230,10 +231,10 @@ impl<'a> Comparison<'a> {
         self.topics.extend(numbers.into_iter().map(|number| self.names.name(number)));
         self.topics.remove(&dead_letter_topic);
         let mut topics = self.topics.clone();
-        topics.insert(dead_letter_topic);
+        topics.insert(dead_letter_topic.clone());
         let mut reader = (self.reader)()?;
         let firsts = self.follow(reader.as_mut(), &topics)?;
-        self.read_on(reader.as_mut(), &topics, &mut pass)?;
+        self.read_on(reader.as_mut(), &topics, &mut pass, &mut records)?;
         if pass.rows.open() > 0 {
             self.wait_for_slot()?;
             // A topic may have been created meanwhile.
@@ -241,20 +242,38 @@ impl<'a> Comparison<'a> {
             for (topic, ends) in ends.iter().filter(|(topic, _)| !firsts.contains_key(*topic)) {
                 reader.follow(topic, &vec![Some(0); ends.len()]);
             }
-            self.read_on(reader.as_mut(), &topics, &mut pass)?;
+            self.read_on(reader.as_mut(), &topics, &mut pass, &mut records)?;
         }
-        let open: BTreeSet<String> = pass.rows.open_topics().iter().map(|number| self.names.name(*number)).collect();
+        let open = self.open_topics(&pass);
         if !open.is_empty() {
-            self.read_back(&open, &firsts, &mut pass)?;
+            self.read_back(&open, &firsts, &mut pass, &mut records)?;
         }
         self.oldest = self.oldest.into_iter().chain(pass.rows.oldest_found()).min();
         if pass.rows.open() > 0 || pass.counts.altered > 0 {
-            let explained = Explained::find(self, reader, &topics, &pass)?;
+            // Each question about a topic takes time, so only those are asked about whose rows are to be explained.
+            let mut asked = self.open_topics(&pass);
+            asked.insert(dead_letter_topic);
+            let explained = Explained::find(self, reader, &asked, &pass)?;
             self.name(&mut pass, explained)?;
+            self.count_unnamed(&mut pass);
         }
-        self.notes.extend(pass.records.notes());
+        self.notes.extend(records.notes());
         self.add(&pass.counts);
         Ok(())
+    }
+
+    /// The topics of rows without a record, bad ones apart.
+    fn open_topics(&self, pass: &Pass) -> BTreeSet<String> {
+        pass.rows.open_topics().into_iter().map(|number| self.names.name(number)).collect()
+    }
+
+    /// Counts rows without a record that the second look did not give again, so that nobody has judged them.
+    fn count_unnamed(&mut self, pass: &mut Pass) {
+        let unnamed = pass.rows.unnamed() as u64;
+        if unnamed > 0 {
+            pass.counts.not_judged += unnamed;
+            *self.reasons.entry(NOT_AGAIN.to_owned()).or_default() += unnamed;
+        }
     }
 
     fn add(&mut self, counts: &Counts) {
@@ -332,10 +351,11 @@ impl<'a> Comparison<'a> {
         reader: &mut dyn RecordReader,
         topics: &BTreeSet<String>,
         pass: &mut Pass,
+        records: &mut Records,
     ) -> Result<(), CommandError> {
         let ends = reader.ends(None, topics).map_err(CommandError::records_unreadable)?;
         let show = self.request.show;
-        self.read_to(reader, &ends, pass, &mut |comparison, pass, taken| match taken {
+        self.read_to(reader, &ends, pass, records, &mut |comparison, pass, taken| match taken {
             Taken::DeadLetter(said) => {
                 comparison.dead_letters.insert(row_hash(said.table, said.id.unwrap_or_default()));
             }
@@ -361,6 +381,7 @@ impl<'a> Comparison<'a> {
         topics: &BTreeSet<String>,
         firsts: &TopicOffsets,
         pass: &mut Pass,
+        records: &mut Records,
     ) -> Result<(), CommandError> {
         let mut reader = (self.reader)()?;
         let begins = reader.starts(topics).map_err(CommandError::records_unreadable)?;
@@ -378,7 +399,7 @@ impl<'a> Comparison<'a> {
         let numbers: HashMap<u32, &Vec<Option<i64>>> =
             ends.iter().map(|(topic, ends)| (self.names.number(topic), ends)).collect();
         let show = self.request.show;
-        self.read_to(reader.as_mut(), &ends, pass, &mut |_, pass, taken| {
+        self.read_to(reader.as_mut(), &ends, pass, records, &mut |_, pass, taken| {
             let Taken::Record(found, hashes, record) = taken else { return };
             let end = numbers.get(&found.at.topic).and_then(|ends| ends.get(usize::try_from(found.at.partition).ok()?));
             let is_before = end.copied().flatten().is_some_and(|end| found.at.offset < end);
@@ -396,26 +417,28 @@ impl<'a> Comparison<'a> {
         reader: &mut dyn RecordReader,
         ends: &TopicOffsets,
         pass: &mut Pass,
+        records: &mut Records,
         each: &mut dyn FnMut(&mut Self, &mut Pass, Taken<'_>),
     ) -> Result<(), CommandError> {
-        let (mut last, mut moved, mut read) = (TopicOffsets::new(), Instant::now(), 0);
+        let (mut last, mut moved, mut read) = (Vec::new(), Instant::now(), 0);
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(CommandError::interrupted());
             }
-            let mut records = std::mem::replace(&mut pass.records, Records::new(&self.request.run, &self.names, true));
             let mut take = |record: &ReadRecord<'_>| records.take(record, |taken| each(self, pass, taken));
-            let taken = reader.read(SLICE, &mut take).map_err(CommandError::records_unreadable);
-            pass.records = records;
-            read += taken? as u64;
+            read += reader.read(SLICE, &mut take).map_err(CommandError::records_unreadable)? as u64;
             let open = pass.rows.len() as u64 - pass.counts.right.min(pass.rows.len() as u64);
             self.progress.note(&format!("{} records read, {} rows open", number(read), number(open)));
             let positions = reader.positions().map_err(CommandError::records_unreadable)?;
-            let Some((topic, partition, at)) = first_behind(&positions, ends) else { return Ok(()) };
-            if positions != last {
-                (last, moved) = (positions, Instant::now());
+            let behind = behind(&positions, ends);
+            if behind.is_empty() {
+                return Ok(());
+            }
+            // Partitions that have reached their ends may go on.
+            if behind != last {
+                (last, moved) = (behind, Instant::now());
             } else if moved.elapsed() >= self.request.wait.max(LOOK_EVERY) {
-                pass.unread.insert(topic, held_back(partition, at));
+                pass.unread.extend(held_back(&behind));
                 return Ok(());
             }
         }
@@ -652,6 +675,11 @@ impl Judge<'_> {
             return Fate::NotJudged(format!("records of topic {topic} may have gone unread: {why}"));
         }
         let time = row.time.unwrap_or_default();
+        if !is_candidate && time <= 0 {
+            return Fate::NotJudged(
+                "they have no time and no record: they may be from before the slot, and not backfilled".to_owned(),
+            );
+        }
         if !is_candidate && self.oldest.is_none_or(|oldest| time < oldest) {
             return Fate::NotJudged(
                 "no row that is as old has a record: they may be from before the slot, and not backfilled".to_owned(),

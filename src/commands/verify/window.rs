@@ -441,9 +441,12 @@ impl<'a> Window<'a> {
         loop {
             self.turn()?;
             let positions = self.reader.positions().map_err(CommandError::records_unreadable)?;
-            let Some((topic, partition, at)) = first_behind(&positions, &ends) else { break };
+            let behind = behind(&positions, &ends);
+            if behind.is_empty() {
+                break;
+            }
             if begun.elapsed() >= self.request.wait.max(SAMPLE_EVERY) {
-                self.unread.insert(topic, held_back(partition, at));
+                self.unread.extend(held_back(&behind));
                 break;
             }
         }
@@ -590,11 +593,18 @@ pub(super) fn bad_rows(dead_letter_topic: String) -> BadRows {
     BadRows { action: BadRowAction::DeadLetter, at: Vec::new(), dead_letter_topic, readable: true }
 }
 
-/// The reason for which records behind an offset could not be read.
-pub(super) fn held_back(partition: usize, at: i64) -> String {
-    format!(
-        "partition {partition} could not be read beyond offset {at}: a transaction may be open there, or its broker is down"
-    )
+/// The topics of these partitions, each with the reason for which it could not be read to its end. A topic of several is named once.
+pub(super) fn held_back(behind: &[Behind]) -> impl Iterator<Item = (String, String)> {
+    // Of a topic that comes again, the last reason stays.
+    behind.iter().rev().map(|Behind { topic, partition, at }| {
+        let why = match at {
+            Some(at) => format!(
+                "partition {partition} could not be read beyond offset {at}: a transaction may be open there, or its broker is down"
+            ),
+            None => format!("the end of partition {partition} is not known: its broker may be down"),
+        };
+        (topic.clone(), why)
+    })
 }
 
 fn take_dead_letter(matcher: &mut Matcher, said: &DeadLetterHeaders<'_>) {
@@ -610,16 +620,28 @@ pub(super) fn is_skipped(row: &Expected, skipped: &SkippedRows) -> bool {
     !row.id.is_empty() && skipped.ids.contains(&id)
 }
 
-/// The first partition that is not read to its end.
-pub(super) fn first_behind(positions: &TopicOffsets, ends: &TopicOffsets) -> Option<(String, usize, i64)> {
-    ends.iter().find_map(|(topic, ends)| {
-        let at = positions.get(topic)?;
-        let behind = |(partition, end): (usize, &Option<i64>)| {
-            let (end, at) = ((*end)?, at.get(partition).copied().flatten().unwrap_or_default());
-            (at < end).then(|| (topic.clone(), partition, at))
-        };
-        ends.iter().enumerate().find_map(behind)
-    })
+/// A partition that is not read to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Behind {
+    topic: String,
+    partition: usize,
+    /// The next offset. `None`: the end is not known, so that no offset reaches it.
+    at: Option<i64>,
+}
+
+/// All partitions that are not read to their ends, of topics that are read.
+pub(super) fn behind(positions: &TopicOffsets, ends: &TopicOffsets) -> Vec<Behind> {
+    let mut all = Vec::new();
+    for (topic, ends) in ends {
+        let Some(positions) = positions.get(topic) else { continue };
+        for (partition, end) in ends.iter().enumerate() {
+            let at = positions.get(partition).copied().flatten().unwrap_or_default();
+            if end.is_none_or(|end| at < end) {
+                all.push(Behind { topic: topic.clone(), partition, at: end.map(|_| at) });
+            }
+        }
+    }
+    all
 }
 
 /// How many walsenders may still be started.
@@ -629,4 +651,39 @@ fn free_walsenders(connection: &mut Connection) -> Result<i64, pg::Error> {
                 - (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders())",
     )?;
     Ok(free.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_partition_that_is_not_at_its_end_is_behind_and_one_without_a_known_end_always() {
+        let offsets = |all: &[(&str, &[Option<i64>])]| -> TopicOffsets {
+            all.iter().map(|(topic, offsets)| ((*topic).to_owned(), offsets.to_vec())).collect()
+        };
+        let ends = offsets(&[("a", &[Some(3), Some(0), None]), ("b", &[Some(5), Some(5)]), ("other", &[Some(9)])]);
+        let check = |positions: &[(&str, &[Option<i64>])], expected: &[(&str, usize, Option<i64>)]| {
+            let found = behind(&offsets(positions), &ends);
+            let found: Vec<_> = found.iter().map(|found| (found.topic.as_str(), found.partition, found.at)).collect();
+            assert_eq!(found, expected);
+        };
+        let of_a = ("a", 2, None);
+        check(&[("a", &[Some(3), None, Some(7)]), ("b", &[Some(5), Some(6)])], &[of_a]);
+        check(
+            &[("a", &[Some(2), Some(0)]), ("b", &[None])],
+            &[("a", 0, Some(2)), of_a, ("b", 0, Some(0)), ("b", 1, Some(0))],
+        );
+        check(&[("b", &[Some(5), Some(4)])], &[("b", 1, Some(4))]);
+    }
+
+    #[test]
+    fn each_topic_that_is_held_back_has_its_reason() {
+        let at = |topic: &str, partition, at| Behind { topic: topic.to_owned(), partition, at };
+        let all = [at("a", 1, Some(4)), at("a", 2, None), at("b", 0, None)];
+        let reasons: BTreeMap<String, String> = held_back(&all).collect();
+        assert_eq!(reasons.len(), 2);
+        assert!(reasons["a"].starts_with("partition 1 could not be read beyond offset 4: "), "{reasons:?}");
+        assert!(reasons["b"].starts_with("the end of partition 0 is not known: "), "{reasons:?}");
+    }
 }
