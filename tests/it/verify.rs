@@ -182,6 +182,20 @@ fn insert(lane: &Lane, rows: &[(&str, &str)]) {
 }
 
 #[test]
+fn a_row_of_a_topic_that_is_new_when_the_window_ends_has_its_record() {
+    let lane = Lane::with(TABLE, "outbox");
+    let _relay = lane.streaming(&[BY_HAND]);
+    let mut comparison = comparing(&lane, &[BY_HAND]);
+    // Its look at the topics that is due when it goes on comes before the row.
+    comparison.signal(Signal::STOP).unwrap();
+    lane.sql("INSERT INTO outbox VALUES ('1', 'fresh', 'k', 't', 'payload', 7)");
+    lane.wait_confirmed();
+    comparison.signal(Signal::CONT).unwrap();
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, counts(&report).as_str()), (0, "rows 1, right 1"), "{report:#}{log}");
+}
+
+#[test]
 fn each_fault_put_in_by_hand_is_found_and_named() {
     let (lane, hand) = by_hand();
     let mut comparison = comparing(&lane, &[BY_HAND, "--exclusive"]);

@@ -435,6 +435,8 @@ impl<'a> Window<'a> {
 
     /// Reads the topics to the ends that they have now, and rows to the end of the WAL behind that.
     fn read_to_the_end(&mut self) -> Result<(), CommandError> {
+        // A topic that the last rows have named may be new. It is there by now, unless nobody has written their records.
+        self.look_at_topics()?;
         let ends = self.reader.ends(None, &self.followed).map_err(CommandError::records_unreadable)?;
         let begun = Instant::now();
         self.unread.clear();
