@@ -13,7 +13,7 @@ use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Message, PgTime, Tuple};
 use walrelay::sink::Record;
 
-const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
+const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
 
 fuzz_target!(|bytes: &[u8]| {
     let mut outboxes = [Mapping::default(), everything()].map(|mapping| Outbox::new(mapping, Vec::new()).unwrap());

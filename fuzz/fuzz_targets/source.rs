@@ -85,7 +85,7 @@ fn all(source: &Source) -> String {
 /// Whatever they quote is cut.
 fn judge(error: &SourceError, given: usize) {
     assert_short(&error.to_string(), 0);
-    assert_short(&error.place.to_string(), 0);
+    assert_short(&error.part.to_string(), 0);
     // Percent-encoded, a character takes twelve.
     assert_short(&error.problem.hint.clone().unwrap_or_default(), 12 * given);
 }
@@ -282,7 +282,7 @@ fn secret_in_password_file(lines: &str, before: &str, after: &str) {
 fn assert_hidden(text: &str, environment: &Environment) {
     let shown = match Source::resolve(Some(text), environment) {
         Ok(resolved) => format!("{resolved:?} {} {} {:?}", resolved.source, resolved.source.place(), resolved.warnings),
-        Err(error) => format!("{error:?} {error} {}", error.place),
+        Err(error) => format!("{error:?} {error} {}", error.part),
     };
     assert!(!shown.contains(SECRET), "{text:?} shows {shown:?}");
 }
