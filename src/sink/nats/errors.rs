@@ -142,7 +142,9 @@ struct ApiError<'a> {
 
 /// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.
 pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
-    let ack: PubAck<'_> = serde_json::from_slice(answer).ok()?;
+    // A list would be read as the fields in their order, but is another program's answer.
+    let is_object = answer.trim_ascii_start().starts_with(b"{");
+    let ack: PubAck<'_> = is_object.then(|| serde_json::from_slice(answer).ok()).flatten()?;
     match ack.error {
         // Every error of JetStream has such a code. This answer is another program's.
         Some(error) if error.err_code == 0 => None,
@@ -490,6 +492,7 @@ mod tests {
             r#"{"stream":"S"}"#,
             r#"{"stream":"","seq":7}"#,
             r#"{"stream":"S","seq":0}"#,
+            r#"["S",7]"#,
         ] {
             assert_eq!(judged(data), "none", "{data}");
         }
