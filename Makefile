@@ -207,7 +207,7 @@ dist: ## Build what is released into dist/: program for glibc 2.28 and newer, ar
 book: ## Build the manual as a searchable book, into target/book, and check its links (installs mdbook by cargo)
 	@dev/book
 
-fuzz: ## Run each fuzz target (frame, pgoutput, source, debezium, topic) for FUZZ_SECONDS=30
+fuzz: ## Run each fuzz target (frame, pgoutput, source, debezium, topic, login, http, notes, answers) for FUZZ_SECONDS=30
 	@dev/prerequisites build
 	@dev/fuzz $(FUZZ_SECONDS)
 

@@ -94,3 +94,19 @@ pub fn assert_well_formed(source: &str) {
 pub fn bare() -> Environment {
     Environment { user: Some("me".to_owned()), ..Environment::default() }
 }
+
+/// The bytes with each `from` replaced.
+pub fn replaced(bytes: &[u8], from: &str, to: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let Some((first, behind)) = rest.split_first() {
+        if let Some(behind) = rest.strip_prefix(from.as_bytes()) {
+            out.extend_from_slice(to);
+            rest = behind;
+        } else {
+            out.push(*first);
+            rest = behind;
+        }
+    }
+    out
+}

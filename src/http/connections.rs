@@ -1,6 +1,6 @@
 //! Serves connections. If there are too many, ends one of them.
 //!
-//! In: accepted sockets, an answer for a request. Out: one answer for each connection.
+//! In: accepted connections, an answer for a request. Out: one answer for each connection.
 //! Invariants: at most [`HttpLimits::connections`] are open. A client has [`HttpLimits::head`] to send the head of its request, and
 //! [`HttpLimits::life`] until it has read the answer. If the limit is reached, a new connection ends the oldest one that has not sent
 //! its head, or if all have sent it, the oldest of all. So clients that send nothing, or half a request, cannot keep an orchestrator's
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
@@ -44,8 +44,9 @@ impl Connections {
     }
 
     /// Serves `stream` in a task of `tasks`, once a connection may be added.
-    pub(super) async fn add<A>(self: &Arc<Self>, stream: TcpStream, answer: A, tasks: &mut JoinSet<()>)
+    pub(super) async fn add<S, A>(self: &Arc<Self>, stream: S, answer: A, tasks: &mut JoinSet<()>)
     where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
     {
         if self.free.available_permits() == 0 {
@@ -98,8 +99,9 @@ struct ServedConnection {
 
 impl ServedConnection {
     /// Reads one request, and sends one answer.
-    async fn converse<A>(self, stream: TcpStream, answer: A)
+    async fn converse<S, A>(self, stream: S, answer: A)
     where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static,
     {
         let HttpLimits { head, life, .. } = self.of.limits;

@@ -31,6 +31,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -173,15 +174,7 @@ async fn accept_all(listener: TcpListener, site: Arc<AnswerData>, connections: A
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let site = Arc::clone(&site);
-                let answer = move |request: &Request<Incoming>| {
-                    if is_loopback && !host::is_of_this_machine(request) {
-                        host::refusal()
-                    } else {
-                        site.answer(request)
-                    }
-                };
-                connections.add(stream, answer, &mut tasks).await;
+                connections.add(stream, answering(Arc::clone(&site), is_loopback), &mut tasks).await;
             }
             Err(error) => {
                 tracing::warn!(%error, "HTTP connection not accepted");
@@ -189,6 +182,23 @@ async fn accept_all(listener: TcpListener, site: Arc<AnswerData>, connections: A
             }
         }
         while tasks.try_join_next().is_some() {}
+    }
+}
+
+/// Serves one client, whose requests come from `stream`, as a listener does. `is_loopback`: as one on loopback.
+pub async fn serve_stream<S>(metrics: Arc<Metrics>, stream: S, is_loopback: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = answering(Arc::new(AnswerData::new(metrics)), is_loopback);
+    let mut tasks = JoinSet::new();
+    Arc::new(Connections::new(HttpLimits::default())).add(stream, answer, &mut tasks).await;
+    tasks.join_all().await;
+}
+
+fn answering(site: Arc<AnswerData>, is_loopback: bool) -> impl Fn(&Request<Incoming>) -> Reply + Send + Sync + 'static {
+    move |request| {
+        if is_loopback && !host::is_of_this_machine(request) { host::refusal() } else { site.answer(request) }
     }
 }
 

@@ -120,6 +120,11 @@ fn json(progress: &BackfillProgress) -> String {
     serde_json::to_string(progress).unwrap_or_default()
 }
 
+/// Reads a note's text behind its prefix, and writes it again. `None`: its form is not known.
+pub fn rewritten(text: &str) -> Option<String> {
+    parse(text).as_ref().map(json)
+}
+
 /// Reads a note's text behind its prefix. `None`: its form is not known.
 fn parse(text: &str) -> Option<BackfillProgress> {
     serde_json::from_str(text).ok()

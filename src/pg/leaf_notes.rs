@@ -1,6 +1,6 @@
 //! Decides of which tables it is known that each of their rows is published, or will come through the slot.
 //!
-//! In: the setup marker, the notes of the slot, and the tables of the publication as they are now ([`super::leaves`]). Out: for each table,
+//! In: the setup marker, the notes of the slot, and the tables of the publication as they are now (`pg::leaves`). Out: for each table,
 //! since which position in the WAL that is known. Positive records alone count:
 //!
 //! | record | written by | says |
@@ -140,6 +140,11 @@ pub(crate) fn note(
 fn json(note: &LeafNote) -> String {
     // Strings, numbers and positions: nothing that JSON cannot say.
     serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix, and writes it again. `None`: its form is not known.
+pub fn rewritten(text: &str) -> Option<String> {
+    parse(text).as_ref().map(json)
 }
 
 /// Reads a note's text behind its prefix. `None`: its form is not known.

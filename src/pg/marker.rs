@@ -15,13 +15,13 @@
 //! | `MOVE` | the shard's progress while rows move between sets of shards ([`MoveState`]) |
 //!
 //! The token is a random number, the cluster's system identifier and the database's oid. A marker that was copied into another cluster or
-//! database has another identifier or oid than that place, and says nothing there. Notes of the slot ([`super::large_object_state`]) repeat
+//! database has another identifier or oid than that place, and says nothing there. Notes of the slot (`pg::large_object_state`) repeat
 //! the token, so they end with their marker.
 //!
 //! A line that has the slot's name, and a kind or a form that is not known, is a newer version's ([`unknown_line`]). It stays, and nothing is known
 //! of the tables beside it: it may say that a record of them does not count.
 //!
-//! Who writes the comment holds the advisory lock [`LOCK`] from the last look at it to the write.
+//! Who writes the comment holds the advisory lock `LOCK` from the last look at it to the write.
 
 use super::connection::Connection;
 use super::error::Error;
@@ -66,7 +66,7 @@ pub(crate) const MOVE: &str = "walrelay move: ";
 
 /// A publication's progress in a move of rows from one set of shards to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MoveState {
+pub enum MoveState {
     /// Its relay must not read yet, since rows from before the cut may be in flight elsewhere.
     Waits,
     /// It has no rows from after the cut. The rows from before are being published.
@@ -93,7 +93,7 @@ impl MoveState {
 }
 
 /// The shard that a publication is, and its slot. `None`: it is no shard.
-pub(crate) fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
+pub fn shard(comment: Option<&str>) -> Option<(Shard, &str)> {
     let mut lines = comment.unwrap_or_default().lines();
     lines.find_map(|line| {
         let (shard, slot) = line.strip_prefix(SHARD)?.split_once(' ')?;
@@ -109,19 +109,19 @@ pub(crate) fn shard_of(comment: Option<&str>, name: &str, (publication, slot): (
 }
 
 /// The comment of a new shard's publication.
-pub(crate) fn new_shard(shard: Shard, slot: &str) -> String {
+pub fn new_shard(shard: Shard, slot: &str) -> String {
     moving_to(Some(&format!("{SHARD}{shard} {slot}")), Some(MoveState::Waits)).unwrap_or_default()
 }
 
 /// A publication's progress in a move. `None`: there is no move.
-pub(crate) fn moving(comment: Option<&str>) -> Option<MoveState> {
+pub fn moving(comment: Option<&str>) -> Option<MoveState> {
     let mut lines = comment.unwrap_or_default().lines();
     let word = lines.find_map(|line| line.strip_prefix(MOVE))?;
     Some(MoveState::WRITTEN.into_iter().find(|moving| moving.word() == word).unwrap_or(MoveState::Unknown))
 }
 
 /// The comment with this progress in the place of the old one. `None`: the comment is empty then.
-pub(crate) fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Option<String> {
+pub fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Option<String> {
     let kept = without(comment, |line| line.starts_with(MOVE));
     let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));
     let lines: Vec<String> = kept.into_iter().chain(line).collect();
@@ -130,13 +130,13 @@ pub(crate) fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Opt
 
 /// A statement about tables at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct TableStatement {
+pub struct TableStatement {
     /// The position in the WAL. Of each row that was committed before it, the statement says that it is published, or that there was none.
-    pub(crate) at: Lsn,
-    /// The fingerprints of the tables, by `pg_class.oid`: see [`super::leaves`].
-    pub(crate) known: BTreeMap<u32, String>,
+    pub at: Lsn,
+    /// The fingerprints of the tables, by `pg_class.oid`: see `pg::leaves`.
+    pub known: BTreeMap<u32, String>,
     /// The tables that were there as well, and of which nothing is stated.
-    pub(crate) others: BTreeSet<u32>,
+    pub others: BTreeSet<u32>,
 }
 
 impl TableStatement {
@@ -176,17 +176,17 @@ impl TableStatement {
 }
 
 /// Whether `slot` is marked.
-pub(crate) fn is_set(comment: Option<&str>, slot: &str) -> bool {
+pub fn is_set(comment: Option<&str>, slot: &str) -> bool {
     slots(comment).any(|marked| marked == slot)
 }
 
 /// The slots that are marked.
-pub(crate) fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
+pub fn slots(comment: Option<&str>) -> impl Iterator<Item = &str> {
     comment.unwrap_or_default().lines().filter_map(|line| line.strip_prefix(PREFIX))
 }
 
 /// The comment with `slot` marked.
-pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
+pub fn set(comment: Option<&str>, slot: &str) -> String {
     if is_set(comment, slot) {
         return comment.unwrap_or_default().to_owned();
     }
@@ -195,12 +195,12 @@ pub(crate) fn set(comment: Option<&str>, slot: &str) -> String {
 }
 
 /// The comment that says that `slot` is to be created, without what it says of an earlier slot of that name.
-pub(crate) fn creating(comment: Option<&str>, slot: &str) -> String {
+pub fn creating(comment: Option<&str>, slot: &str) -> String {
     with_line(removed(comment, slot), &format!("{CREATING}{slot}"))
 }
 
 /// Whether `slot` is to be created, and is not marked yet.
-pub(crate) fn is_creating(comment: Option<&str>, slot: &str) -> bool {
+pub fn is_creating(comment: Option<&str>, slot: &str) -> bool {
     let mut intents = comment.unwrap_or_default().lines().filter_map(|line| line.strip_prefix(CREATING));
     intents.any(|intent| intent == slot)
 }
@@ -216,18 +216,18 @@ pub(crate) const IS_LOCKED: &str = "SELECT EXISTS (
        AND l.classid = 2002873458 AND l.objid = 1701601657 AND l.objsubid = 1)";
 
 /// The first transaction that `slot` has, with 64 bits and its epoch. `None`: the comment does not have it.
-pub(crate) fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
+pub fn since(comment: Option<&str>, slot: &str) -> Option<u64> {
     lines_of(comment, SINCE, slot).find_map(|words| words.parse().ok())
 }
 
 /// The token of the marker of `slot`. `None`: it has none.
-pub(crate) fn token<'c>(comment: Option<&'c str>, slot: &'c str) -> Option<&'c str> {
+pub fn token<'c>(comment: Option<&'c str>, slot: &'c str) -> Option<&'c str> {
     lines_of(comment, EMPTY, slot).find_map(|words| words.split(' ').next())
 }
 
 /// The statements in the marker of `slot`: first of the tables that were empty, then of those that a person has named. Empty: there is no marker with
 /// a token, or the form of its list is not known.
-pub(crate) fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatement> {
+pub fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatement> {
     let Some((token, listed)) = lines_of(comment, EMPTY, slot).find_map(|words| words.split_once(' ')) else {
         return Vec::new();
     };
@@ -238,7 +238,7 @@ pub(crate) fn statements(comment: Option<&str>, slot: &str) -> Vec<TableStatemen
 }
 
 /// The first line with the name of `slot` whose kind or form is not known, or a line about a move in such a form. `None`: there is none.
-pub(crate) fn unknown_line<'c>(comment: Option<&'c str>, slot: &str) -> Option<&'c str> {
+pub fn unknown_line<'c>(comment: Option<&'c str>, slot: &str) -> Option<&'c str> {
     let is_about_slot = |line: &&str| {
         let said = line.strip_prefix("walrelay ").and_then(|line| line.split_once(": "));
         line.starts_with(MOVE) || said.is_some_and(|(_, words)| words.split(' ').any(|word| word == slot))
@@ -273,7 +273,7 @@ fn is_known(line: &str) -> bool {
 }
 
 /// The comment with what a person states of tables of `slot`. An earlier statement of the same tables goes. `None`: the marker has no token.
-pub(crate) fn with_published(comment: Option<&str>, slot: &str, stated: &TableStatement) -> Option<String> {
+pub fn with_published(comment: Option<&str>, slot: &str, stated: &TableStatement) -> Option<String> {
     let token = token(comment, slot)?;
     let is_replaced = |line: &str| {
         let words = lines_of(Some(line), PUBLISHED, slot).next().unwrap_or_default().to_owned();
@@ -285,7 +285,7 @@ pub(crate) fn with_published(comment: Option<&str>, slot: &str, stated: &TableSt
 }
 
 /// The position of the cluster when `slot` was marked. `None`: the comment does not have it.
-pub(crate) fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
+pub fn anchor(comment: Option<&str>, slot: &str) -> Option<Anchor> {
     lines_of(comment, AT, slot).find_map(|words| {
         let mut words = words.split(' ');
         let anchor = Anchor {
@@ -334,7 +334,7 @@ pub(crate) fn lock_key() -> u64 {
 }
 
 /// The comment without the lines of `slot`. `None`: the comment is empty then.
-pub(crate) fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
+pub fn removed(comment: Option<&str>, slot: &str) -> Option<String> {
     let own = [PREFIX, CREATING].map(|prefix| format!("{prefix}{slot}"));
     without(comment, |line| {
         let is_of_slot = |prefix| lines_of(Some(line), prefix, slot).next().is_some();

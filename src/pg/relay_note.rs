@@ -6,7 +6,7 @@
 //! Invariant: the note only loses trust by itself. A table that the relay did not read for a while, or read with another id column, is read
 //! since the position at which it is read again: what was committed before is in no topic, or cannot be found by its id. A trusted note in a
 //! form that is not known is a newer version's. It may say that the relay did not read a table, so nothing is known from the other notes of the
-//! slot either ([`Stored::Unknown`]), and it is never changed.
+//! slot either (`Stored::Unknown`), and it is never changed.
 
 use super::connection::Connection;
 use super::error::Error;
@@ -227,6 +227,11 @@ pub(super) fn prefix(slot: &str) -> String {
 fn json(note: &RelayNote) -> String {
     // Strings, positions and a truth value: nothing that JSON cannot say.
     serde_json::to_string(note).unwrap_or_default()
+}
+
+/// Reads a note's text behind its prefix, and writes it again. `None`: its form is not known.
+pub fn rewritten(text: &str) -> Option<String> {
+    parse(text).as_ref().map(json)
 }
 
 /// Reads a note's text behind its prefix. `None`: its form is not known.

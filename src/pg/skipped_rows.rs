@@ -144,6 +144,11 @@ fn json(skipped: &SkippedRows) -> String {
     serde_json::to_string(skipped).unwrap_or_default()
 }
 
+/// Reads a note's text behind its prefix, and writes it again. `None`: its form is not known.
+pub fn rewritten(text: &str) -> Option<String> {
+    parse(text).as_ref().map(json)
+}
+
 /// Reads a note's text behind its prefix. `None`: its form is not known.
 fn parse(text: &str) -> Option<SkippedRows> {
     serde_json::from_str(text).ok()

@@ -141,7 +141,7 @@ struct ApiError<'a> {
 }
 
 /// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.
-pub(super) fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
+pub fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
     // A list would be read as the fields in their order, but is another program's answer.
     let is_object = answer.trim_ascii_start().starts_with(b"{");
     let ack: PubAck<'_> = is_object.then(|| serde_json::from_slice(answer).ok()).flatten()?;
