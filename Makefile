@@ -62,11 +62,12 @@ check: ## Formatting, lints and tests that need no services, of all but Kafka: `
 	$(CARGO) clippy --locked -p walrelay --lib --bins $(without_kafka) -- -D warnings
 	$(CARGO) test --locked -p walrelay --lib --test rooms $(without_kafka)
 
-slim: ## Lints of the program with one destination each, with none, and with --from-debezium alone
+slim: ## Lints of the program with one destination each, with none, and with --from-debezium alone; whether the fuzz targets compile
 	@dev/prerequisites build
 	for destination in "" aws debezium kafka nats rabbitmq redis; do \
 		$(CARGO) clippy --locked -p walrelay --lib --bins --no-default-features --features "$$destination" -- -D warnings || exit 1; \
 	done
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --bins
 
 provision: ## Download Postgres and Kafka, and nothing else
 	@dev/prerequisites test
