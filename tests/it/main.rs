@@ -7,6 +7,7 @@
 
 mod broker_errors;
 mod elsewhere;
+mod killed_jobs;
 mod lane;
 mod load;
 mod own;
@@ -67,6 +68,7 @@ mod redis_cluster;
 mod refusals;
 mod registry;
 mod renames;
+mod rendered;
 mod replicas;
 mod republish;
 mod resent;
