@@ -157,7 +157,7 @@ impl SinkTransaction {
     fn may_have_committed(&self) -> Committed {
         match self.committed {
             Committed::Unknown if self.identity.accepts_slot => Committed::Nothing,
-            committed => committed,
+            committed @ (Committed::Nothing | Committed::Confirmed | Committed::More | Committed::Unknown) => committed,
         }
     }
 

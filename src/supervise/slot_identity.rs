@@ -48,7 +48,7 @@ impl SlotIdentity {
             Some(last) => compare(target, last, (&now, confirmed), witness),
         };
         let is_refused = accepted.as_ref().is_err_and(|error| error.postgres().is_none());
-        self.doubted = self.doubted.or(is_refused.then_some(confirmed));
+        self.doubted = self.doubted.or_else(|| is_refused.then_some(confirmed));
         self.accepted |= accepted?;
         self.last = Some(now);
         Ok((confirmed, reader))

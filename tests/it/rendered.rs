@@ -33,7 +33,7 @@ fn commands(objects: &str) -> Vec<Vec<String>> {
 fn settings(objects: &str) -> String {
     let (_, text) = objects.split_once("  walrelay.toml: |\n").unwrap();
     let lines = text.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
-    lines.map(|line| format!("{}\n", line.trim_start())).collect()
+    lines.map(str::trim_start).collect::<Vec<_>>().join("\n")
 }
 
 fn is_secret(property: &str) -> bool {
@@ -85,15 +85,15 @@ fn check(server: &Postgres, name: &str) {
     lane.sql(AGED);
     let text = settings(&objects);
     let lines = text.lines().filter(|line| !is_secret(line)).map(|line| match line.split_once(" = ") {
-        Some(("source", _)) => format!("source = \"{}\"\n", lane.source),
-        Some(("brokers", _)) => format!("brokers = [\"{}\"]\n", lane.brokers),
-        _ => format!("{line}\n"),
+        Some(("source", _)) => format!("source = \"{}\"", lane.source),
+        Some(("brokers", _)) => format!("brokers = [\"{}\"]", lane.brokers),
+        _ => line.to_owned(),
     });
     let file = std::env::temp_dir().join(format!("{}.toml", lane.name));
-    fs::write(&file, lines.collect::<String>()).unwrap();
+    fs::write(&file, lines.collect::<Vec<_>>().join("\n")).unwrap();
     let rendered = Rendered { lane: &lane, file: &file, commands: commands(&objects) };
 
-    rendered.run("setup").expect("each of them has the Job that sets up");
+    assert!(rendered.run("setup").is_some(), "each of them has the Job that sets up");
     rendered.run("status");
     let arguments = rendered.arguments("run").unwrap();
     let mut relay = Relay::start(&binary(), &arguments, &rendered.environment()).unwrap();

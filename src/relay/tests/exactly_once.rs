@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::sync::Once;
 
 /// A destination with transactions, as it stands.
+#[allow(clippy::struct_excessive_bools, reason = "each is a thing that it may fail to do")]
 struct Broker {
     /// It can be taken over.
     yields: bool,

@@ -57,6 +57,9 @@ const UNCOUNTED: &str =
 const MADE_AGAIN: &str = "it was deleted and created again";
 const GONE: &str = "it was deleted";
 
+/// Commands with the streams that they ask, and their replies.
+type Asked = (Vec<(String, Cmd)>, Vec<Value>);
+
 /// The reader.
 pub(super) struct EntryReader {
     settings: RedisSettings,
@@ -150,7 +153,7 @@ impl EntryReader {
     }
 
     /// Reads the next entries of all streams. Returns the commands, and their replies.
-    fn read_entries(&mut self) -> Result<(Vec<(String, Cmd)>, Vec<Value>), Failure> {
+    fn read_entries(&mut self) -> Result<Asked, Failure> {
         // Without a new end nothing says that there is more. Beyond that, new entries come.
         let reads = |streams: &BTreeMap<String, FollowedStream>| -> Vec<(String, Cmd)> {
             let read = |(name, stream): (&String, &FollowedStream)| {

@@ -183,7 +183,7 @@ fn play_round(world: &mut World, settings: &Settings, round: &Round) -> Result<O
         round: round.clone(),
         in_flight,
         lost,
-        given_up: world.given_up() > given_up,
+        given_up: world.given_up().saturating_sub(given_up),
         second: struck_second,
         killed: (round.first.kind == Kind::RelayKill && first.hit) || struck_second == Some(Kind::RelayKill),
         code: first.code,

@@ -30,8 +30,8 @@ pub(super) struct Outcome {
     pub(super) killed: bool,
     /// The connection to the broker was lost with what was under way.
     pub(super) lost: bool,
-    /// The relay has said that it gives up what is in flight, since another relay may have had the slot.
-    pub(super) given_up: bool,
+    /// How often the relay has said that it gives up what is in flight, since another relay may have had the slot.
+    pub(super) given_up: usize,
     /// The exit code of a graceful shutdown.
     pub(super) code: Option<i32>,
     /// From the end of the faults until all that was committed by then was confirmed.
@@ -87,7 +87,7 @@ impl Outcome {
         // While the relay was frozen, another one may have held the slot, as far as it can know. A refused record ends the producer, and what
         // was in flight comes again from the slot.
         let is_anew = self.killed || self.had(|kind| kind == Kind::RelayFreeze);
-        let gave_up = self.given_up && self.had(Kind::releases_slot);
+        let gave_up = self.given_up > 0 && self.had(Kind::releases_slot);
         let may_repeat = match settings.repeats() {
             Repeats::None => false,
             Repeats::AfterLosses => is_anew || self.lost || gave_up,
@@ -263,7 +263,7 @@ mod tests {
             second: None,
             killed,
             lost: false,
-            given_up: false,
+            given_up: 0,
             code: None,
             recovery: Duration::ZERO,
             standstill: Duration::ZERO,
@@ -295,7 +295,7 @@ mod tests {
         let to = |to| Settings { to, ..settings(false) };
         assert!(lost.broken(&to(To::Rabbitmq)).is_empty());
         assert_eq!([lost.broken(&to(To::Redis)).len(), lost.broken(&settings(false)).len()], [1, 1]);
-        lost.given_up = true;
+        lost.given_up = 1;
         assert_eq!([lost.broken(&to(To::Redis)).len(), lost.broken(&settings(false)).len()], [0, 0]);
         assert_eq!([lost.broken(&to(To::Nats)).len(), lost.broken(&settings(true)).len()], [1, 1]);
         lost.round.first.kind = Kind::BrokerKill;

@@ -139,7 +139,7 @@ impl HandOver<'_> {
             second: None,
             killed: self.kind == Kind::RelayKill,
             lost: false,
-            given_up: false,
+            given_up: 0,
             code,
             recovery,
             standstill,
