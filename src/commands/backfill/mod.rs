@@ -40,6 +40,8 @@ use crate::outbox::{Outbox, TableName};
 use crate::pg::backfill_progress::{self, BackfillProgress, StoredProgress};
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
+use crate::pg::relay_note::{self, Stored};
+use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::{self, Connection, Purpose, catalog, marker, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
@@ -160,16 +162,7 @@ impl Job {
         let comment = comment.as_deref();
         let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
         let asked = asked(&mut connection, request)?;
-        let mut before = match backfill_progress::read(&mut connection, &run.slot)? {
-            StoredProgress::Nothing => None,
-            StoredProgress::Known(progress) => Some(progress),
-            StoredProgress::Unknown { large_object } => {
-                return Err(CommandError::unknown_backfill(&run.slot, large_object));
-            }
-        };
-        if let Some(before) = &mut before {
-            forget_changed(&mut connection, run, comment, (&tables, &parts), before)?;
-        }
+        let before = trusted(&mut connection, run, comment, (&tables, &parts))?;
         let (progress, parts) = resume::resume(&request.rows(), before, &token, &tables, parts)?;
         if is_late && !parts.is_empty() {
             can_be_late(request, &parts)?;
@@ -332,8 +325,37 @@ fn can_be_late(request: &BackfillRequest, parts: &[Part]) -> Result<(), CommandE
     }
 }
 
-/// Takes tables out of the progress that are done, and that have a partition, or rows, from elsewhere since: they were attached, moved or
-/// published later, and nothing says that these are published.
+/// The progress of the backfills before, as far as it still says that rows are published or in the slot. `None`: none of it does.
+fn trusted(
+    connection: &mut Connection,
+    run: &run::RunRequest,
+    comment: Option<&str>,
+    of: (&[TableName], &[Part]),
+) -> Result<Option<BackfillProgress>, CommandError> {
+    let mut before = match backfill_progress::read(connection, &run.slot)? {
+        StoredProgress::Nothing => return Ok(None),
+        StoredProgress::Known(progress) => progress,
+        StoredProgress::Unknown { large_object } => {
+            return Err(CommandError::unknown_backfill(&run.slot, large_object));
+        }
+    };
+    let now = slot_sighting::sight(connection, &run.slot)?;
+    let agreement = marker::anchor(comment, &run.slot).zip(now).map(|(anchor, now)| anchor.agrees(&now));
+    // The rows between the two slots are in neither.
+    if let Some(why) = agreement.and_then(Agreement::objection) {
+        tracing::warn!(
+            slot = run.slot,
+            hint = "walrelay setup --apply --after-loss",
+            "the setup marker does not fit the slot: {why}; what earlier backfills recorded does not count"
+        );
+        return Ok(None);
+    }
+    forget_changed(connection, run, comment, of, &mut before)?;
+    Ok(Some(before))
+}
+
+/// Takes tables out of the progress that are done, and of which something is in no topic or may be: a partition, or rows, came from elsewhere
+/// since, by being attached, moved or published later; or the relay did not read the table all the time since, or left rows out.
 fn forget_changed(
     connection: &mut Connection,
     run: &run::RunRequest,
@@ -342,13 +364,25 @@ fn forget_changed(
     before: &mut BackfillProgress,
 ) -> Result<(), CommandError> {
     let known = Known::read(connection, &run.publication, &run.slot, comment)?;
+    let names = (run.publication.as_str(), run.slot.as_str());
+    let relay = match &known {
+        Some(known) => relay_note::read(connection, names, &known.token)?,
+        None => Stored::Nothing,
+    };
+    let has_read = |leaf: &Leaf, since: Lsn| match &relay {
+        // What it will read first is the slot's beginning.
+        Stored::Nothing => true,
+        Stored::Known { note, .. } => note.since(&leaf.chain).is_some_and(|read| read <= since),
+        Stored::Unknown { .. } => false,
+    };
     let all = leaves::look(connection, &run.publication)?;
     for (at, name) in tables.iter().enumerate() {
         let Some(table) = before.tables.get(&name.to_string()).filter(|table| table.done) else { continue };
         let is_known = |leaf: &Leaf| {
-            leaf.fingerprint.is_none()
-                || table.leaves.get(&leaf.oid) == leaf.fingerprint.as_ref()
-                || known.as_ref().is_some_and(|known| known.since(leaf, &all).is_some())
+            let own = table.leaves.get(&leaf.oid).filter(|print| Some(*print) == leaf.fingerprint.as_ref());
+            let stated = known.as_ref().and_then(|known| known.since(leaf, &all));
+            let since = own.map(|_| table.at).max(stated);
+            leaf.fingerprint.is_none() || since.is_some_and(|since| has_read(leaf, since))
         };
         if !of_table(&all, parts, at).all(is_known) {
             before.tables.remove(&name.to_string());
