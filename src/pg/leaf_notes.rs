@@ -109,7 +109,8 @@ impl Known {
     }
 }
 
-/// Notes tables that are known from the position on, with their fingerprints. Tables that are gone are forgotten.
+/// Notes tables that are known from the position on, with their fingerprints. Tables that are gone, or are not as they were, are forgotten. Of
+/// two positions the later one stays.
 ///
 /// # Errors
 /// The server is read-only, the role has no right to write notes, or the connection broke.
@@ -128,10 +129,13 @@ pub(crate) fn note(
             let found = text.and_then(parse).unwrap_or_default();
             let mut note = Some(found).filter(|note| note.token == token).unwrap_or_default();
             token.clone_into(&mut note.token);
-            note.tables.retain(|oid, (fingerprint, _)| {
-                all.get(oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(fingerprint))
-            });
-            note.tables.extend(tables.iter().map(|(oid, fingerprint)| (*oid, (fingerprint.clone(), at))));
+            let is_now =
+                |oid: u32, print: &String| all.get(&oid).is_some_and(|leaf| leaf.fingerprint.as_ref() == Some(print));
+            note.tables.retain(|oid, (fingerprint, _)| is_now(*oid, fingerprint));
+            for (oid, fingerprint) in tables.iter().filter(|(oid, fingerprint)| is_now(*oid, fingerprint)) {
+                let found = note.tables.entry(*oid).or_insert_with(|| (fingerprint.clone(), at));
+                found.1 = found.1.max(at);
+            }
             Some(json(&note))
         },
     )
