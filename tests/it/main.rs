@@ -13,6 +13,7 @@ mod load;
 mod own;
 
 mod actions;
+mod arrangements;
 mod aws;
 mod backfill;
 mod backfill_changes;
