@@ -50,7 +50,7 @@
 //! | [`metrics`], [`http`] | the loop's figures | metrics, health, `/status`, a page | slows the loop down |
 //! | [`commands`] | a request | `run`, `setup`, `check`, `status`, `backfill`, `dead-letters`, `verify`, `prune`, `bench`, `teardown` | - |
 //! | [`debezium`] | the files of a Debezium configuration | settings, and notes on keys without a counterpart; with the feature `debezium` | contacts anybody |
-//! | [`settings`] | the command line, the file, the environment | requests, validated once | contacts anybody |
+//! | [`settings`] | its table of settings, the command line, the file, the environment | requests, validated once | contacts anybody |
 
 pub mod check_finding;
 pub mod commands;

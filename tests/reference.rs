@@ -14,8 +14,7 @@ use walrelay::commands::EXIT_CODES;
 use walrelay::metrics::{State, WAL_STATUSES};
 use walrelay::outbox::{BadReason, Ignored};
 use walrelay::route::TopicFault;
-use walrelay::settings::cli::{SettingValue, described};
-use walrelay::settings::variable_of;
+use walrelay::settings::{Takes, named, variable_of};
 use walrelay::sink::destination::Kind;
 use walrelay::sink::kinds::KINDS;
 use walrelay::sink::labels::LABELS;
@@ -89,20 +88,18 @@ fn code(text: &str) -> String {
 /// The settings of one group of `run --help`.
 fn settings(group: &str) -> String {
     let mut table = String::from("| flag and key | value | default | meaning |\n|---|---|---|---|\n");
-    let described = described();
-    let of_group: Vec<_> = described.iter().filter(|setting| setting.group == group).collect();
+    let of_group: Vec<_> = named().filter(|setting| setting.group == group).collect();
     assert!(!of_group.is_empty(), "no setting is in the group {group}");
     for setting in of_group {
         let short = setting.short.map_or_else(String::new, |short| format!("`-{short}`, "));
-        let value = match &setting.value {
-            SettingValue::Switch => "`true`, `false`".to_owned(),
-            SettingValue::OneOf(values) => values.iter().map(|value| code(value)).collect::<Vec<_>>().join(", "),
-            SettingValue::Named(name) => code(name),
+        let words = if setting.takes == Takes::Switch { vec!["true", "false"] } else { setting.words() };
+        let value = match words.as_slice() {
+            [] => code(setting.value),
+            words => words.iter().map(|word| code(word)).collect::<Vec<_>>().join(", "),
         };
-        let list = if setting.repeatable { ", a list" } else { "" };
-        let none = || if setting.value == SettingValue::Switch { code("false") } else { "none".to_owned() };
-        let default = setting.default.as_deref().map_or_else(none, typed_default);
-        let meaning = setting.meaning.trim_end_matches("; repeatable");
+        let list = if setting.takes == Takes::Many { ", a list" } else { "" };
+        let default = if setting.default.is_empty() { "none".to_owned() } else { typed_default(setting.default) };
+        let meaning = setting.help.trim_end_matches("; repeatable");
         writeln!(table, "| {short}`--{}` | {value}{list} | {default} | {} |", setting.name, typed(meaning)).unwrap();
     }
     table
@@ -110,15 +107,15 @@ fn settings(group: &str) -> String {
 
 /// A default is a value to type if it is one word, else a description.
 fn typed_default(default: &str) -> String {
-    if default.contains([' ', ',']) { typed(default) } else { code(default) }
+    if default == "none" || default.contains([' ', ',']) { typed(default) } else { code(default) }
 }
 
 /// Every setting with its variable.
 fn variables() -> String {
     let mut table = String::from("| key in the file | flag | variable |\n|---|---|---|\n");
-    for setting in described() {
+    for setting in named() {
         let flags: Vec<String> =
-            [&setting.name].into_iter().chain(&setting.aliases).map(|name| format!("`--{name}`")).collect();
+            [&setting.name].into_iter().chain(setting.aliases).map(|name| format!("`--{name}`")).collect();
         let (name, flags) = (&setting.name, flags.join(", "));
         writeln!(table, "| `{name}` | {flags} | `{}` |", variable_of(name)).unwrap();
     }
@@ -294,7 +291,7 @@ fn blocks_of(path: &str, expected: usize) {
 #[test]
 fn the_page_about_settings_has_each_of_them_as_the_program_does() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).unwrap();
-    let groups: BTreeSet<String> = described().into_iter().map(|setting| setting.group).collect();
+    let groups: BTreeSet<&str> = named().map(|setting| setting.group).collect();
     for group in &groups {
         assert!(
             page.contains(&format!("{BEGIN}settings: {group} -->")),

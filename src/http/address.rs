@@ -13,12 +13,6 @@ pub struct HttpAddress {
     pub port: u16,
 }
 
-impl Default for HttpAddress {
-    fn default() -> Self {
-        Self { host: Some("127.0.0.1".to_owned()), port: 9464 }
-    }
-}
-
 impl HttpAddress {
     /// Parses `host:port`, `:port`, `[v6]:port`. `None`: the text is no address.
     pub(crate) fn parse(text: &str) -> Option<Self> {

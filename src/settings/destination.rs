@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use super::layers::Layers;
 use super::read::SettingsReader;
+use super::table::Definition;
+use super::table::run::{BROKERS, DELIVERY, FROM_DEBEZIUM, PARTITION_COLUMN, PROPERTY, TO, TOMBSTONE_ON_EMPTY_PAYLOAD};
 use crate::setting_text::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
 use crate::sink::destination::{Asked, Delivery, Destination, Kind};
 use crate::sink::kinds::{self, KINDS};
@@ -37,8 +39,8 @@ impl SettingsReader<'_> {
     }
 
     fn to(&mut self) -> Result<To, SettingError> {
-        let brokers = self.layers.many("brokers");
-        let Some(url) = self.layers.one("to")? else {
+        let brokers = self.layers.many(&BROKERS);
+        let Some(url) = self.layers.one(&TO)? else {
             let known =
                 kinds::of_scheme(DEFAULT).map(|kind| To { kind, scheme: DEFAULT.to_owned(), addresses: brokers });
             return known.ok_or_else(without_default);
@@ -56,7 +58,7 @@ impl SettingsReader<'_> {
     /// The kind's properties, as it names them.
     fn properties(&mut self, kind: &'static Kind) -> Result<Vec<(String, Given)>, SettingError> {
         let mut given = self.layers.properties(kind);
-        for flag in self.layers.flags.all("property") {
+        for flag in self.layers.flags.all(PROPERTY.name) {
             let property = typed(flag)?;
             self.warnings.extend(visible_secret(kind, flag, &property));
             given.push(property);
@@ -71,17 +73,17 @@ impl SettingsReader<'_> {
 
     /// Checks that the kind of destination can do what the other settings ask of it.
     pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), SettingError> {
-        let tombstones = self.layers.is_on("tombstone-on-empty-payload")?;
+        let tombstones = self.get(&TOMBSTONE_ON_EMPTY_PAYLOAD)?;
         let exactly_once = delivery != Delivery::AtLeastOnce;
-        let asked = [
-            (!kind.can.exactly_once && exactly_once, "delivery", "it has no transactions of records"),
-            (!kind.can.partitions, "partition-column", "it has no partitions"),
-            (!kind.can.null_values && tombstones, "tombstone-on-empty-payload", "it has no records without a value"),
-            (!kind.can.debezium, "from-debezium", "Debezium's records are Kafka's"),
+        let asked: [(bool, &Definition, &str); 4] = [
+            (!kind.can.exactly_once && exactly_once, &DELIVERY, "it has no transactions of records"),
+            (!kind.can.partitions, &PARTITION_COLUMN, "it has no partitions"),
+            (!kind.can.null_values && tombstones, &TOMBSTONE_ON_EMPTY_PAYLOAD, "it has no records without a value"),
+            (!kind.can.debezium, &FROM_DEBEZIUM, "Debezium's records are Kafka's"),
         ];
-        for (refused, name, reason) in asked {
-            if let Some(given) = self.layers.many_or_one(name).filter(|_| refused) {
-                let setting = format!("--{name} with {}", kind.title);
+        for (refused, setting, reason) in asked {
+            if let Some(given) = self.layers.many_or_one(setting).filter(|_| refused) {
+                let setting = format!("--{} with {}", setting.name, kind.title);
                 return Err(SettingError::refused(&given.origin, &setting, reason));
             }
         }

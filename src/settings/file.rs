@@ -64,7 +64,7 @@ impl File {
         place: &Places<'_>,
     ) -> Result<(), SettingError> {
         let name = key.get_ref().replace('_', "-");
-        if !cli::settings().contains(&name) {
+        if !cli::settings().contains(&name.as_str()) {
             return Err(unknown_key(key, place));
         }
         let entry = entry(key.get_ref(), &key.span(), value, place)?;
@@ -158,10 +158,10 @@ pub(super) fn unknown(text: String, kind: &str, nearest: Option<String>) -> Sett
 fn unknown_key(key: &TomlName<'_>, place: &Places<'_>) -> SettingError {
     let name = key.get_ref().replace('_', "-");
     let settings = cli::settings();
-    if cli::actions().contains(&name) {
+    if cli::actions().contains(&name.as_str()) {
         return command_line_only(&place.origin(key.get_ref(), &key.span()), &name);
     }
-    let candidates = settings.iter().map(String::as_str).chain(KINDS.iter().map(|kind| kind.name));
+    let candidates = settings.into_iter().chain(KINDS.iter().map(|kind| kind.name));
     let nearest = cli::setting_of_alias(&name).or_else(|| nearest(&name, candidates)).map(str::to_owned);
     let text = format!("{}, line {}: unknown key \"{}\"", place.path.display(), place.line(&key.span()), key.get_ref());
     unknown(text, "key", nearest)

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 
 use super::cli::{self, FlagValues};
 use super::file::{Entry, File, command_line_only, unknown};
+use super::table::Definition;
+use super::table::run::{CONFIG, FROM_DEBEZIUM};
 use crate::debezium::{self, Translation};
 use crate::pg::source::Environment;
 use crate::setting_text::{Given, Origin, SettingError, nearest};
@@ -33,7 +35,7 @@ impl<'a> Layers<'a> {
     /// `--from-debezium`, wherever they are named.
     pub(super) fn open(flags: FlagValues, environment: &'a Environment) -> Result<Self, SettingError> {
         check_variables(environment)?;
-        let flag = flags.last("config").map(|path| (path, Origin::Flag("--config".to_owned())));
+        let flag = flags.last(CONFIG.name).map(|path| (path, Origin::Flag("--config".to_owned())));
         let variable =
             || environment.variable(CONFIG_VARIABLE).map(|path| (path, Origin::Variable(CONFIG_VARIABLE.into())));
         let file = match flag.or_else(variable) {
@@ -50,7 +52,7 @@ impl<'a> Layers<'a> {
 
     /// The files of `--from-debezium`.
     pub(super) fn debezium_files(&self) -> Vec<PathBuf> {
-        self.many("from-debezium").into_iter().map(|given| PathBuf::from(given.text)).collect()
+        self.many(&FROM_DEBEZIUM).into_iter().map(|given| PathBuf::from(given.text)).collect()
     }
 
     /// The translation of those files.
@@ -64,7 +66,8 @@ impl<'a> Layers<'a> {
     }
 
     /// The one value of a setting, or of a flag that stands on the command line alone.
-    pub(super) fn one(&self, name: &str) -> Result<Option<Given>, SettingError> {
+    pub(super) fn one(&self, setting: &Definition) -> Result<Option<Given>, SettingError> {
+        let name = setting.name;
         let flag = self.flags.last(name).map(|text| given_flag(name, text));
         if let Some(given) = flag.or_else(|| self.variable(name)) {
             return Ok(Some(given));
@@ -77,7 +80,8 @@ impl<'a> Layers<'a> {
     }
 
     /// All values of a repeatable setting, from the first layer that has any.
-    pub(super) fn many(&self, name: &str) -> Vec<Given> {
+    pub(super) fn many(&self, setting: &Definition) -> Vec<Given> {
+        let name = setting.name;
         let flags = self.flags.all(name);
         if !flags.is_empty() {
             return flags.iter().map(|text| given_flag(name, text)).collect();
@@ -94,19 +98,9 @@ impl<'a> Layers<'a> {
         found.map(all).unwrap_or_default()
     }
 
-    /// Whether a setting is on; off where it is not given.
-    pub(super) fn is_on(&self, name: &str) -> Result<bool, SettingError> {
-        let Some(given) = self.one(name)? else { return Ok(false) };
-        match given.text.trim().to_ascii_lowercase().as_str() {
-            "true" | "on" | "yes" | "1" => Ok(true),
-            "false" | "off" | "no" | "0" => Ok(false),
-            _ => Err(given.invalid("true or false", None)),
-        }
-    }
-
     /// The value of a setting, or the first of them.
-    pub(super) fn many_or_one(&self, name: &str) -> Option<Given> {
-        self.many(name).into_iter().next()
+    pub(super) fn many_or_one(&self, setting: &Definition) -> Option<Given> {
+        self.many(setting).into_iter().next()
     }
 
     /// Properties of a destination from a Debezium configuration, from the file, then from variables: later ones count.
@@ -185,7 +179,7 @@ fn check_variables(environment: &Environment) -> Result<(), SettingError> {
 
 fn unknown_variable(name: &str, known: &[String]) -> SettingError {
     let flag = name.trim_start_matches(PREFIX).to_ascii_lowercase().replace('_', "-");
-    if cli::actions().contains(&flag) {
+    if cli::actions().contains(&flag.as_str()) {
         return command_line_only(&Origin::Variable(name.to_owned()), &flag);
     }
     // Compared without the prefix that all share, which would make everything resemble everything.
@@ -197,6 +191,8 @@ fn unknown_variable(name: &str, known: &[String]) -> SettingError {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::Setting;
+    use super::super::table::run::{BROKERS, DRY_RUN, PUBLICATION, SETUP, SLOT, SOURCE, TABLE};
     use super::*;
 
     fn environment(variables: &[(&str, &str)]) -> Environment {
@@ -223,19 +219,20 @@ mod tests {
         let environment = environment(&[("WALRELAY_SLOT", "variable"), ("WALRELAY_PUBLICATION", "variable")]);
         let flags = FlagValues::default().with("config", file.to_str().unwrap()).with("slot", "flag");
         let layers = Layers::open(flags, &environment).unwrap();
-        let one = |name| layers.one(name).unwrap().map(|given| (given.text, given.origin.to_string()));
-        assert_eq!(one("slot"), Some(("flag".into(), "--slot".into())));
-        assert_eq!(one("publication"), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
+        let one =
+            |setting: &Definition| layers.one(setting).unwrap().map(|given| (given.text, given.origin.to_string()));
+        assert_eq!(one(&SLOT), Some(("flag".into(), "--slot".into())));
+        assert_eq!(one(&PUBLICATION), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
         let place = format!("brokers ({}, line 3)", file.display());
-        assert_eq!(one("brokers"), Some(("file".into(), place)));
-        assert_eq!(one("source"), None);
+        assert_eq!(one(&BROKERS), Some(("file".into(), place)));
+        assert_eq!(one(&SOURCE), None);
     }
 
     #[test]
     fn a_repeatable_settings_variable_is_comma_separated() {
         let environment = environment(&[("WALRELAY_TABLE", "a, b,,c")]);
         let texts = |flags| {
-            let tables = Layers::open(flags, &environment).unwrap().many("table").into_iter();
+            let tables = Layers::open(flags, &environment).unwrap().many(&TABLE).into_iter();
             tables.map(|given| given.text).collect::<Vec<_>>()
         };
         assert_eq!(texts(FlagValues::default()), ["a", "b", "c"]);
@@ -245,16 +242,18 @@ mod tests {
     #[test]
     fn an_empty_variable_is_not_given() {
         let environment = environment(&[("WALRELAY_SLOT", ""), ("WALRELAY_NONSENSE", "")]);
-        assert!(Layers::open(FlagValues::default(), &environment).unwrap().one("slot").unwrap().is_none());
+        assert!(Layers::open(FlagValues::default(), &environment).unwrap().one(&SLOT).unwrap().is_none());
     }
 
     #[test]
     fn switches_can_be_turned_off_again() {
         let environment = environment(&[("WALRELAY_SETUP", "yes"), ("WALRELAY_DRY_RUN", "maybe")]);
-        let is_on = |name, flags| Layers::open(flags, &environment).unwrap().is_on(name);
-        assert!(is_on("setup", FlagValues::default()).unwrap());
-        assert!(!is_on("setup", FlagValues::default().with("setup", "false")).unwrap());
-        let error = is_on("dry-run", FlagValues::default()).unwrap_err();
+        let is_on = |setting: &Setting<bool>, flags| {
+            setting.parse(&Layers::open(flags, &environment).unwrap().one(setting).unwrap().unwrap())
+        };
+        assert!(is_on(&SETUP, FlagValues::default()).unwrap());
+        assert!(!is_on(&SETUP, FlagValues::default().with("setup", "false")).unwrap());
+        let error = is_on(&DRY_RUN, FlagValues::default()).unwrap_err();
         assert_eq!(error.to_string(), "WALRELAY_DRY_RUN: \"maybe\" is not valid: expected true or false");
     }
 

@@ -3,15 +3,16 @@
 //! In: the layers. Out: a [`Mapping`]. Names of columns are taken exactly, and whether a
 //! table has them is for the outbox to say. The syntax of templates and regular expressions is the router's.
 
-use super::read::{self, SettingsReader};
+use super::read::SettingsReader;
+use super::table::Definition;
+use super::table::form::name;
+use super::table::run as of_run;
 use crate::outbox::connect::Connect;
 use crate::outbox::table_name::is_name;
-use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
+use crate::outbox::{CloudEvents, Constant, Mapping, SchemaId, Timestamp};
 use crate::route::TopicSetting;
 use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::destination::Destination;
-
-const ON_UPDATE: [(&str, OnUpdate); 3] = [("warn", OnUpdate::Warn), ("skip", OnUpdate::Skip), ("stop", OnUpdate::Stop)];
 
 /// A name, and the column whose value it gets.
 type Pair = (String, String);
@@ -29,42 +30,34 @@ impl SettingsReader<'_> {
             constants,
             schema_id: self.schema_id()?,
             cloudevents: self.cloudevents(destination)?,
-            content_type_header: self.layers.is_on("content-type-header")?,
+            content_type_header: self.get(&of_run::CONTENT_TYPE_HEADER)?,
             envelope: self.envelope()?,
             timestamp: self.timestamp()?,
-            tombstone_on_empty_payload: self.layers.is_on("tombstone-on-empty-payload")?,
-            position_header: self.layers.is_on("position-header")?,
-            on_update: self.one_of("on-update", &ON_UPDATE)?.unwrap_or_default(),
+            tombstone_on_empty_payload: self.get(&of_run::TOMBSTONE_ON_EMPTY_PAYLOAD)?,
+            position_header: self.get(&of_run::POSITION_HEADER)?,
+            on_update: self.get(&of_run::ON_UPDATE)?,
             message_prefixes: self.message_prefixes()?,
             connect: self.connect()?,
-            id_column: self.name("id-column")?,
-            key_column: self.optional_name("key-column")?,
-            payload_column: self.name("payload-column")?,
-            type_column: self.optional_name("type-column")?,
-            route_column: self.name("route-column")?,
-            headers_column: self.optional_name("headers-column")?,
-            partition_column: self.optional_name("partition-column")?,
+            id_column: self.given(&of_run::ID_COLUMN)?,
+            key_column: self.given(&of_run::KEY_COLUMN)?,
+            payload_column: self.given(&of_run::PAYLOAD_COLUMN)?,
+            type_column: self.given(&of_run::TYPE_COLUMN)?,
+            route_column: self.given(&of_run::ROUTE_COLUMN)?,
+            headers_column: self.given(&of_run::HEADERS_COLUMN)?,
+            partition_column: self.given(&of_run::PARTITION_COLUMN)?,
         })
     }
 
     fn connect(&self) -> Result<Option<Box<Connect>>, SettingError> {
-        let accept = self.layers.is_on("accept-differences")?;
+        let accept = self.get(&of_run::ACCEPT_DIFFERENCES)?;
         Ok(self.layers.translation().map(|translation| Box::new(translation.connect(accept))))
-    }
-
-    /// A column's name, or an empty text: there is to be no such column, whatever the table has.
-    pub(super) fn optional_name(&self, setting: &str) -> Result<Option<String>, SettingError> {
-        match self.layers.one(setting)? {
-            Some(given) if given.text.is_empty() => Ok(Some(given.text)),
-            given => Ok(given.map(read::name).transpose()?),
-        }
     }
 
     /// A template, or a regular expression with its replacement, but not both.
     fn topic(&self) -> Result<TopicSetting, SettingError> {
-        let template = self.non_empty("topic")?;
-        let regex = self.non_empty("topic-regex")?;
-        let replacement = self.non_empty("topic-replacement")?;
+        let template = self.given(&of_run::TOPIC)?;
+        let regex = self.given(&of_run::TOPIC_REGEX)?;
+        let replacement = self.given(&of_run::TOPIC_REPLACEMENT)?;
         let (template, regex, replacement) = given_here(template, regex, replacement);
         match (template, regex, replacement) {
             (None, None, None) => Ok(TopicSetting::default()),
@@ -78,33 +71,26 @@ impl SettingsReader<'_> {
         }
     }
 
-    fn non_empty(&self, setting: &str) -> Result<Option<Given>, SettingError> {
-        match self.layers.one(setting)? {
-            Some(given) if given.text.trim().is_empty() => Err(given.invalid("a text that is not empty", None)),
-            given => Ok(given),
-        }
-    }
-
     /// A number, or a column; with nothing else that shapes the value.
     fn schema_id(&self) -> Result<Option<SchemaId>, SettingError> {
-        if let Some(given) = self.layers.one("schema-registry")? {
-            self.alone(&given, &["schema-id", "cloudevents"])?;
+        if let Some(given) = self.layers.one(&of_run::SCHEMA_REGISTRY)? {
+            self.alone(&given, &[&of_run::SCHEMA_ID, &of_run::CLOUDEVENTS])?;
             return Ok(Some(SchemaId::Registry));
         }
-        let Some(given) = self.layers.one("schema-id")? else { return Ok(None) };
-        self.alone(&given, &["cloudevents"])?;
+        let Some(given) = self.layers.one(&of_run::SCHEMA_ID)? else { return Ok(None) };
+        self.alone(&given, &[&of_run::CLOUDEVENTS])?;
         if given.text.bytes().all(|byte| byte.is_ascii_digit()) {
             let number = given.text.parse::<i32>().ok().and_then(|number| u32::try_from(number).ok());
             let number = number.ok_or_else(|| given.invalid("a column, or a number from 0 to 2147483647", None))?;
             return Ok(Some(SchemaId::Number(number)));
         }
-        Ok(Some(SchemaId::Column(read::name(given)?)))
+        Ok(Some(SchemaId::Column(name(&given)?)))
     }
 
     /// Checks that only one setting decides the shape of the value.
-    fn alone(&self, given: &Given, others: &[&str]) -> Result<(), SettingError> {
-        let envelope = self.layers.many_or_one("envelope");
-        let others = others.iter().filter_map(|name| self.layers.many_or_one(name));
+    fn alone(&self, given: &Given, others: &[&Definition]) -> Result<(), SettingError> {
+        let envelope = self.layers.many_or_one(&of_run::ENVELOPE);
+        let others = others.iter().filter_map(|setting| self.layers.many_or_one(setting));
         match envelope.into_iter().chain(self.old_files()).chain(others).next() {
             Some(other) => Err(given.excludes(&other)),
             None => Ok(()),
@@ -113,16 +99,15 @@ impl SettingsReader<'_> {
 
     /// Only where the destination's binding says how, and with nothing else that shapes the value.
     fn cloudevents(&self, to: &dyn Destination) -> Result<Option<CloudEvents>, SettingError> {
-        let modes = [("binary", true), ("structured", false)];
-        let source = self.layers.one("cloudevents-source")?;
-        let mode = self.layers.one("cloudevents")?;
+        let source = self.layers.one(&of_run::CLOUDEVENTS_SOURCE)?;
+        let mode = self.layers.one(&of_run::CLOUDEVENTS)?;
         let (given, source) = match (mode, source) {
             (None, None) => return Ok(None),
             (None, Some(source)) => return Err(source.needs("--cloudevents")),
             (Some(mode), None) => return Err(mode.needs("--cloudevents-source")),
             (Some(mode), Some(source)) => (mode, source),
         };
-        let is_binary = self.one_of("cloudevents", &modes)?.unwrap_or_default();
+        let is_binary = self.given(&of_run::CLOUDEVENTS)?.unwrap_or_default();
         if source.text.is_empty() || source.text.chars().any(|c| c.is_control() || c == ' ') {
             return Err(source.invalid("a URI or a path without spaces, such as /shop/orders", None));
         }
@@ -141,14 +126,14 @@ impl SettingsReader<'_> {
     fn old_files(&self) -> Option<Given> {
         self.layers.translation()?;
         self.layers
-            .many_or_one("from-debezium")
+            .many_or_one(&of_run::FROM_DEBEZIUM)
             .or_else(|| Some(Given { text: String::new(), origin: Origin::Flag("--from-debezium".to_owned()) }))
     }
 
     /// Headers from columns, and among them those with a value of their own.
     fn headers(&self) -> Result<(Vec<Pair>, Vec<Constant>), SettingError> {
         let (mut headers, mut constants) = (Vec::new(), Vec::new());
-        for given in self.layers.many("header") {
+        for given in self.layers.many(&of_run::HEADER) {
             match constant(&given, headers.len())? {
                 Some(constant) => constants.push(constant),
                 None => headers.push(pair("NAME=COLUMN, or NAME==VALUE", given)?.0),
@@ -160,7 +145,7 @@ impl SettingsReader<'_> {
     /// Members of one JSON object: distinct, and none of them the payload.
     fn envelope(&self) -> Result<Vec<Pair>, SettingError> {
         let mut members = Vec::<Pair>::new();
-        for given in self.layers.many("envelope") {
+        for given in self.layers.many(&of_run::ENVELOPE) {
             let ((name, column), given) = pair("NAME=COLUMN", given)?;
             if name == "payload" || members.iter().any(|(earlier, _)| *earlier == name) {
                 return Err(given.invalid("a NAME that the envelope does not have yet", None));
@@ -171,10 +156,11 @@ impl SettingsReader<'_> {
     }
 
     fn timestamp(&self) -> Result<Timestamp, SettingError> {
-        Ok(match self.name("timestamp")? {
-            Some(name) if name == "commit" => Timestamp::Commit,
-            Some(name) if name != "send" => Timestamp::Column(name),
-            Some(_) | None => Timestamp::Send,
+        let text = self.get(&of_run::TIMESTAMP)?;
+        Ok(match text.as_str() {
+            "send" => Timestamp::Send,
+            "commit" => Timestamp::Commit,
+            _ => Timestamp::Column(text),
         })
     }
 
@@ -183,7 +169,7 @@ impl SettingsReader<'_> {
             let valid = !given.text.is_empty() && !given.text.contains('\0');
             if valid { Ok(given.text) } else { Err(given.invalid("a text that is not empty", None)) }
         };
-        self.layers.many("message-prefix").into_iter().map(prefix).collect()
+        self.layers.many(&of_run::MESSAGE_PREFIX).into_iter().map(prefix).collect()
     }
 }
 

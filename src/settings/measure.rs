@@ -2,52 +2,30 @@
 //!
 //! In: the layers, with the settings of `run` that a measurement shares. Out: a [`BenchRequest`] whose numbers are in range.
 
-use super::read::{Bounds, SettingsReader, bounds};
-use crate::commands::bench::{BenchRequest, PayloadType};
+use super::read::SettingsReader;
+use super::table::others::bench as flags;
+use crate::commands::bench::BenchRequest;
 use crate::setting_text::SettingError;
 
-/// Rows that a measurement writes at most: more is a mistake.
-const MOST_ROWS: u64 = 1_000_000_000;
-
-/// Bytes of a payload at most.
-const MOST_PAYLOAD_BYTES: usize = 100 << 20;
-
-/// The values of `--sink`: whether there is a destination.
-const SINKS: [(&str, bool); 2] = [("kafka", true), ("null", false)];
-
-const TYPES: [(&str, PayloadType); 4] = [
-    ("jsonb", PayloadType::Jsonb),
-    ("json", PayloadType::Json),
-    ("text", PayloadType::Text),
-    ("bytea", PayloadType::Bytea),
-];
-
 impl SettingsReader<'_> {
-    pub(super) fn bench(&mut self, json: bool) -> Result<BenchRequest, SettingError> {
+    pub(super) fn bench(&mut self) -> Result<BenchRequest, SettingError> {
         let source = self.source()?;
         let limits = self.limits()?;
-        let is_wanted = self.one_of("sink", &SINKS)?.unwrap_or(true);
+        let is_wanted = self.get(&flags::SINK)?;
         let destination = is_wanted.then(|| self.destination(limits.max_in_flight)).transpose()?;
-        let at_least_one = |default| bounds(default, 1, MOST_ROWS, ", at least 1");
         Ok(BenchRequest {
             source,
             destination,
             limits,
-            rows: self.whole("rows", &at_least_one(200_000))?,
-            payload_bytes: self.size("payload-bytes", &bounds(300, 1, MOST_PAYLOAD_BYTES, ", at most 100MiB"))?,
-            payload_type: self.one_of("payload-type", &TYPES)?.unwrap_or(PayloadType::Jsonb),
-            rows_per_transaction: self.whole("rows-per-transaction", &at_least_one(10))?,
-            partitions: self.whole("partitions", &bounds(12, 1, 10_000, ", 1 to 10000"))?,
-            rate: self.whole("rate", &bounds(200, 1, 1_000_000, ", 1 to 1000000"))?,
-            seconds: self.whole("seconds", &bounds(10, 0, 86_400, ", at most 86400"))?,
-            json,
+            rows: self.get(&flags::ROWS)?,
+            payload_bytes: self.get(&flags::PAYLOAD_BYTES)?,
+            payload_type: self.get(&flags::PAYLOAD_TYPE)?,
+            rows_per_transaction: self.get(&flags::ROWS_PER_TRANSACTION)?,
+            partitions: self.get(&flags::PARTITIONS)?,
+            rate: self.get(&flags::RATE)?,
+            seconds: self.get(&flags::SECONDS)?,
+            json: self.get(&flags::JSON)?,
         })
-    }
-
-    fn whole<T: std::str::FromStr + Ord + Copy>(&self, flag: &str, bounds: &Bounds<T>) -> Result<T, SettingError> {
-        let Some(given) = self.layers.one(flag)? else { return Ok(bounds.default) };
-        let number = given.text.trim().parse().ok().filter(|number| bounds.hold(number));
-        number.ok_or_else(|| given.invalid(format!("a whole number{}", bounds.range), None))
     }
 }
 
@@ -62,7 +40,7 @@ mod tests {
         let environment = Environment::default();
         let flags = FlagValues::default().with("source", "host=h user=u").with("sink", "null").with(flag, value);
         let layers = Layers::open(flags, &environment)?;
-        SettingsReader { layers, warnings: Vec::new() }.bench(false)
+        SettingsReader { layers, warnings: Vec::new() }.bench()
     }
 
     #[test]

@@ -6,6 +6,8 @@
 //!  file (-c) ───────────────┘
 //! ```
 //!
+//! All of these take the settings from `table`: names, values, defaults, help.
+//!
 //! In: the process' arguments and its [`Environment`]. Out: an [`Invocation`], or an [`Exit`]. Reads files that settings name;
 //! contacts nothing.
 //! Invariants: whoever holds one of these values needs no further check of it; `max_in_flight` is at most the client's
@@ -25,6 +27,7 @@ mod read;
 mod registry;
 mod review;
 mod shards;
+mod table;
 mod verify;
 
 use std::ffi::OsString;
@@ -36,6 +39,7 @@ use layers::Layers;
 pub use layers::variable_of;
 use read::SettingsReader;
 pub use review::Review;
+pub use table::{AnySetting, Definition, Takes, named};
 
 use self::cli::{FlagValues, Typed};
 use crate::commands::dead_letters::DeadLettersRequest;
@@ -126,17 +130,16 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>, environment: &Enviro
     let (command, values, typed) = cli::parse(arguments)?;
     let read = |task: &dyn Fn(&mut SettingsReader<'_>) -> _| read_with(values, environment, task);
     let invocation = match command {
-        Typed::Run(_) => read(&|reader| Ok(Task::Run(reader.run()?.into()))),
-        Typed::Check(args) => read(&|reader| reader.check(args.json)),
-        Typed::Backfill(args) => read(&|reader| Ok(Task::Backfill(reader.backfill(&args)?.into()))),
-        Typed::Setup(args) => read(&|reader| reader.setup(&args)),
-        Typed::Status(args) if args.ready => read(&|reader| reader.ready().map(Task::Ready)),
-        Typed::Status(args) => read(&|reader| Ok(Task::Status(reader.status(&args)?.into()))),
-        Typed::Teardown(args) => read(&|reader| Ok(Task::Teardown(reader.teardown(&args)?.into()))),
-        Typed::Bench(args) => read(&|reader| Ok(Task::Bench(reader.bench(args.json)?.into()))),
-        Typed::DeadLetters(args) => read(&|reader| Ok(Task::DeadLetters(reader.dead_letters(&args)?.into()))),
-        Typed::Prune(args) => read(&|reader| Ok(Task::Prune(reader.prune(&args)?.into()))),
-        Typed::Verify(args) => read(&|reader| Ok(Task::Verify(reader.verify(&args)?.into()))),
+        Typed::Run => read(&|reader| Ok(Task::Run(reader.run()?.into()))),
+        Typed::Check => read(&|reader| reader.check()),
+        Typed::Backfill => read(&|reader| Ok(Task::Backfill(reader.backfill()?.into()))),
+        Typed::Setup => read(&|reader| reader.setup()),
+        Typed::Status => read(&|reader| reader.status()),
+        Typed::Teardown => read(&|reader| Ok(Task::Teardown(reader.teardown()?.into()))),
+        Typed::Bench => read(&|reader| Ok(Task::Bench(reader.bench()?.into()))),
+        Typed::DeadLetters => read(&|reader| Ok(Task::DeadLetters(reader.dead_letters()?.into()))),
+        Typed::Prune => read(&|reader| Ok(Task::Prune(reader.prune()?.into()))),
+        Typed::Verify => read(&|reader| Ok(Task::Verify(reader.verify()?.into()))),
         Typed::Completions { shell } => Ok(untyped(Task::Completions(shell))),
         Typed::Man { folder } => Ok(untyped(Task::Man(folder))),
     };

@@ -3,6 +3,10 @@
 //! In: the layers. Out: its address, who asks, how subjects are named. Contacts nobody.
 
 use super::read::SettingsReader;
+use super::table::Definition;
+use super::table::run::{
+    SCHEMA_REGISTRY, SCHEMA_REGISTRY_CA, SCHEMA_REGISTRY_PASSWORD, SCHEMA_REGISTRY_USER, SCHEMA_SUBJECT,
+};
 use crate::secret::Secret;
 use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::registry::{Credentials, Registry, Subjects};
@@ -10,12 +14,12 @@ use crate::sink::registry::{Credentials, Registry, Subjects};
 impl SettingsReader<'_> {
     /// Reads it; what belongs to it is refused without it.
     pub(super) fn registry(&mut self) -> Result<Option<Registry>, SettingError> {
-        let one = |name| self.layers.one(name);
-        let url = one("schema-registry")?;
-        let subject = one("schema-subject")?;
-        let user = one("schema-registry-user")?;
-        let password = one("schema-registry-password")?;
-        let ca = one("schema-registry-ca")?;
+        let one = |setting: &Definition| self.layers.one(setting);
+        let url = one(&SCHEMA_REGISTRY)?;
+        let subject = one(&SCHEMA_SUBJECT)?;
+        let user = one(&SCHEMA_REGISTRY_USER)?;
+        let password = one(&SCHEMA_REGISTRY_PASSWORD)?;
+        let ca = one(&SCHEMA_REGISTRY_CA)?;
         let Some(url) = url else {
             return match [subject, user, password, ca].into_iter().flatten().next() {
                 Some(given) => Err(given.needs("--schema-registry")),

@@ -4,6 +4,8 @@
 //! shards' publications and slots.
 
 use super::read::{SettingsReader, SlotSettings};
+use super::table::others::setup::{RESHARD, SHARDS};
+use super::table::run::{ID_COLUMN, KEY_COLUMN, MESSAGE_PREFIX, SETUP, SHARD};
 use crate::commands::setup::Shards;
 use crate::outbox::table_name::MAX_NAME_BYTES;
 use crate::pg::shard::{MOST, SUFFIX_BYTES, Shard};
@@ -12,17 +14,17 @@ use crate::setting_text::{Given, SettingError};
 impl SettingsReader<'_> {
     /// The shard that `run` is. Settings that a relay alongside others cannot have are refused.
     pub(super) fn shard(&self, place: &SlotSettings) -> Result<Option<Shard>, SettingError> {
-        let Some(given) = self.layers.one("shard")? else { return Ok(None) };
+        let Some(given) = self.layers.one(&SHARD)? else { return Ok(None) };
         let expected = || format!("I/N with N from 1 to {MOST} and I from 0 to N - 1: 0/3");
         let shard = Shard::parse(&given.text).ok_or_else(|| given.invalid(expected(), None))?;
         check_names(place, &given)?;
-        if self.layers.is_on("setup")? {
+        if self.get(&SETUP)? {
             return Err(SettingError::usage(
                 format!("{}: one shard does not set up the others", given.origin),
                 "once, before any of them runs: walrelay setup --shards N --apply; then run without --setup",
             ));
         }
-        if let Some(prefix) = self.layers.many("message-prefix").first() {
+        if let Some(prefix) = self.layers.many(&MESSAGE_PREFIX).first() {
             return Err(SettingError::usage(
                 format!("{}: logical messages are in every slot, so each shard would publish them", prefix.origin),
                 "insert into the outbox table instead",
@@ -33,7 +35,7 @@ impl SettingsReader<'_> {
 
     /// Refuses `--shard` of a command that publishes existing rows.
     pub(super) fn no_shard(&self) -> Result<(), SettingError> {
-        let Some(given) = self.layers.one("shard")? else { return Ok(()) };
+        let Some(given) = self.layers.one(&SHARD)? else { return Ok(()) };
         Err(SettingError::usage(
             format!("{}: a shard's slot does not say which rows are older than it", given.origin),
             "publish existing rows before: walrelay setup --apply --backfill, then walrelay setup --reshard N --apply",
@@ -42,23 +44,13 @@ impl SettingsReader<'_> {
 
     /// The shards that `setup` makes.
     pub(super) fn shards(&self, place: &SlotSettings) -> Result<Option<Shards>, SettingError> {
-        let (shards, reshard) = (self.layers.one("shards")?, self.layers.one("reshard")?);
+        let (shards, reshard) = (self.layers.one(&SHARDS)?, self.layers.one(&RESHARD)?);
         let moves = shards.is_none();
         let Some(given) = shards.or(reshard) else { return Ok(None) };
         check_names(place, &given)?;
-        let (key_column, id_column) = (self.optional_name("key-column")?, self.name("id-column")?);
-        Ok(Some(Shards { count: count(&given)?, moves, key_column, id_column }))
+        let (key_column, id_column) = (self.given(&KEY_COLUMN)?, self.given(&ID_COLUMN)?);
+        Ok(Some(Shards { count: SHARDS.parse(&given)?, moves, key_column, id_column }))
     }
-
-    /// The number of shards that a flag gives.
-    pub(super) fn count(&self, flag: &str) -> Result<Option<u8>, SettingError> {
-        self.layers.one(flag)?.as_ref().map(count).transpose()
-    }
-}
-
-fn count(given: &Given) -> Result<u8, SettingError> {
-    let count = given.text.trim().parse().ok().filter(|count| (1..=MOST).contains(count));
-    count.ok_or_else(|| given.invalid(format!("a number of shards from 1 to {MOST}"), None))
 }
 
 /// Checks that Postgres takes the names of the shards' publications and slots, which are longer than the common names.

@@ -104,19 +104,6 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            shutdown_timeout: Duration::from_secs(8),
-            disconnect_after: Duration::from_secs(30),
-            unready_after: Duration::from_secs(30),
-            coalesce: Duration::from_micros(200),
-            max_in_flight: 16 << 20,
-            max_row: 256 << 20,
-        }
-    }
-}
-
 /// The end of a run that an operator must fix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnStop {

@@ -1,7 +1,8 @@
-//! Defines the command line. The doc comment of a field is its help text.
+//! Defines the command line: the commands here, and their flags from the table of settings. The doc comment of a command is its
+//! help text.
 //!
-//! In: the arguments of the process. Out: `Typed`, with the switches of the command, and `FlagValues`, with every other value as text under
-//! its flag's name, as in the other layers. Or the text to print instead ([`Exit`](super::Exit)).
+//! In: the arguments of the process. Out: `Typed`, the command, and `FlagValues`, with every flag's value as text under its name, as in the
+//! other layers. Or the text to print instead ([`Exit`](super::Exit)).
 //! This module only checks that a flag exists and has a value. [`settings`](crate::settings) knows what values mean, and where else they
 //! may come from. It has to distinguish a default from a value that was given, so no flag has a default here.
 //!
@@ -9,34 +10,19 @@
 
 mod brief;
 mod completions;
-mod dead_letters;
-mod described;
 mod flags;
-mod others;
 mod parse;
-mod run;
-mod shards;
-mod verify;
 
-#[cfg(test)]
-#[cfg(feature = "kafka")]
-pub(crate) use completions::VALUES;
 pub use completions::completions;
-pub(crate) use dead_letters::DeadLettersArgs;
-pub use described::{Described, SettingValue, described};
 pub(crate) use flags::FlagValues;
-pub(crate) use others::{BackfillArgs, PruneArgs, SetupArgs, StatusArgs, TeardownArgs};
-use others::{BenchArgs, CheckArgs};
 pub use parse::write_manual;
 pub(crate) use parse::{actions, parse, setting_of_alias, settings};
-use run::{OfRunArgs, RunArgs};
-use shards::SetupShardsArgs;
-pub(crate) use verify::VerifyArgs;
 
+use super::table::{self, AnySetting, Definition, Takes};
 use crate::commands::exit_codes;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, ArgAction, Command, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
 const AFTER_HELP: &str = "\
@@ -70,11 +56,46 @@ cannot be published stops it. After a stop or a crash, the same command resumes 
   walrelay backfill --table outbox --dry-run
   walrelay backfill --setup --table outbox --then-run";
 
+const DEAD_LETTERS_HELP: &str = "\
+Reads the dead-letter topic from its first record to the end that it has now. With --replay each record goes to the topic that it was \
+meant for, with its key, payload, headers and time, and the partition that the key or --partition-column gave it; what fails again \
+stays. What was published again is remembered in the dead-letter topic, and left out from then on. It can be stopped, killed and run \
+again: nothing is lost, and a kill repeats a second's worth at most. One replay at a time. A replayed record comes after later \
+records of its key.
+
+  walrelay dead-letters
+  walrelay dead-letters --show --id 4711
+  walrelay dead-letters --replay";
+
+const VERIFY_HELP: &str = "\
+Takes the flags of `run`: give it those of the relay that it looks at, which runs meanwhile. Reads new rows over a temporary slot, makes \
+their records by the code of `run`, and finds each in its topic. Then waits until the relay's slot has confirmed the rows that are still \
+open. --since reads the rows from the table instead: it also finds those that no slot will bring. With --from-debezium it expects what Debezium writes, from Debezium's slot: a dry run of the migration. Kafka, NATS and Redis can be read. Needs \
+a walsender, and leaves two to the relay; the slot keeps WAL only while the command runs.
+
+  walrelay verify --follow 10min
+  walrelay verify --since 2h
+  walrelay verify --from-debezium application.properties";
+
 /// The meaning of each exit code of `run`, where it is a special one.
 const RUN_CODES: [(u8, &str); 4] = [(0, "stopped on request"), (1, ""), (2, ""), (64, "")];
 
 const BACKFILL_CODES: [(u8, &str); 4] =
     [(0, "all rows are published"), (1, "stopped or failed and a restart may fix it"), (2, ""), (64, "")];
+
+const DEAD_LETTERS_CODES: [(u8, &str); 4] = [
+    (0, ""),
+    (1, "stopped or failed and another run continues it"),
+    (2, "some failed again or an operator must act"),
+    (64, ""),
+];
+
+const VERIFY_CODES: [(u8, &str); 4] = [
+    (0, "each row has its record; new rows in order"),
+    (1, "not finished, rows that could not be judged, or no new row"),
+    (2, "a row is missing, altered or out of order"),
+    (64, ""),
+];
 
 /// A command's text behind its flags, with its exit codes.
 fn help(text: &str, codes: &[(u8, &str)]) -> String {
@@ -95,30 +116,30 @@ struct Cli {
 pub(crate) enum Typed {
     /// Read the slot, publish each row, confirm what was acknowledged.
     #[command(after_help = help(AFTER_HELP, &RUN_CODES))]
-    Run(Box<RunArgs>),
+    Run,
     /// Print the SQL that the database needs: publication and slot.
-    Setup(SetupArgs),
+    Setup,
     /// Check Postgres and the destination; print what is wrong and how to fix it.
     #[command(after_help = help(CHECK_HELP, &[(0, "nothing fails (warnings are no failure)"), (2, "something fails"), (64, "")]))]
-    Check(CheckArgs),
+    Check,
     /// Show the slot: who reads it, what it has confirmed, which WAL it keeps.
-    Status(StatusArgs),
+    Status,
     /// Drop the slot; asks first.
-    Teardown(TeardownArgs),
+    Teardown,
     /// List the records of rows that could not be published, and publish them again to the topics that they were meant for.
-    #[command(after_help = help(dead_letters::HELP, &dead_letters::CODES))]
-    DeadLetters(DeadLettersArgs),
+    #[command(after_help = help(DEAD_LETTERS_HELP, &DEAD_LETTERS_CODES))]
+    DeadLetters,
     /// Publish rows that are older than the slot, once each, without rewriting them.
     #[command(after_help = help(BACKFILL_HELP, &BACKFILL_CODES))]
-    Backfill(BackfillArgs),
+    Backfill,
     /// Compare new rows with the records of the destination: whether each arrived, as it is and in order. Writes nothing.
-    #[command(after_help = help(verify::HELP, &verify::CODES))]
-    Verify(VerifyArgs),
+    #[command(after_help = help(VERIFY_HELP, &VERIFY_CODES))]
+    Verify,
     /// Delete outbox rows that are old and proven to be delivered.
     #[command(after_help = help(PRUNE_HELP, &[(0, ""), (1, ""), (2, ""), (64, "")]))]
-    Prune(PruneArgs),
+    Prune,
     /// Measure drain rate and latency on your own servers, in a schema, slot and topic created for it and removed afterwards.
-    Bench(Box<BenchArgs>),
+    Bench,
     /// Print a shell's completions.
     Completions {
         /// The shell.
@@ -132,53 +153,41 @@ pub(crate) enum Typed {
     },
 }
 
-/// Settings that every command has.
-#[derive(Args, Clone, Default)]
-pub(crate) struct CommonArgs {
-    /// Read settings from this TOML file; keys are the names of flags [default: none]
-    #[arg(short, long, value_name = "FILE", help_heading = None)]
-    config: Option<String>,
-
-    /// Log lines as `text` or `json` [default: text on a terminal, else json]
-    #[arg(long, value_name = "FORMAT", help_heading = "Logging")]
-    log_format: Option<String>,
-
-    /// What is logged: error, warn, info, debug, trace, or a filter such as walrelay=debug [default: info]
-    #[arg(long, value_name = "FILTER", help_heading = "Logging")]
-    log_level: Option<String>,
+/// All commands with their flags.
+fn command() -> Command {
+    with_flags(|command| table::of(command).into_iter().map(|row| argument(row)).collect())
 }
 
-/// Which database, and what in it.
-#[derive(Args, Clone, Default)]
-#[command(next_help_heading = "Postgres")]
-pub(crate) struct SourceArgs {
-    /// Connection URI or keyword string, as for psql: postgres://user@host:5432/dbname?sslmode=verify-full
-    /// [default: DATABASE_URL, then libpq's PG* variables, also for what a URI leaves out]
-    #[arg(short = 'd', long, value_name = "URI", visible_aliases = ["dsn", "database-url"])]
-    source: Option<String>,
-
-    #[command(flatten)]
-    password: PasswordArgs,
-
-    /// The publication to read [default: walrelay]
-    #[arg(short, long, value_name = "NAME")]
-    publication: Option<String>,
-
-    /// The replication slot, also this relay's name in logs, metrics and Kafka's client.id [default: walrelay]
-    #[arg(short = 'S', long, value_name = "NAME")]
-    slot: Option<String>,
+/// All commands, each with the flags that `flags` makes of its name.
+fn with_flags(flags: impl Fn(&str) -> Vec<Arg>) -> Command {
+    Cli::command().mut_subcommands(|command| {
+        let flags = flags(command.get_name());
+        command.args(flags)
+    })
 }
 
-/// Where the password of the source stands, if not where libpq has it.
-#[derive(Args, Clone, Default)]
-#[command(next_help_heading = "Postgres")]
-pub(crate) struct PasswordArgs {
-    /// Read the password from this file, again at each connection; it comes before any other [default: none]
-    #[arg(long, value_name = "FILE")]
-    source_password_file: Option<String>,
-
-    /// Run this program, without a shell, for at most 10 s; the first line that it prints is the password, such as a cloud's
-    /// token; at each connection, at most once a minute [default: none]
-    #[arg(long, value_name = "COMMAND", conflicts_with = "source_password_file")]
-    source_password_command: Option<String>,
+/// The flag of a setting.
+fn argument(setting: &Definition) -> Arg {
+    let help = match setting.default {
+        default if !default.is_empty() && setting.takes != Takes::Nothing => {
+            format!("{} [default: {default}]", setting.help)
+        }
+        _ => setting.help.to_owned(),
+    };
+    let arg = Arg::new(setting.name)
+        .long((!setting.is_short_only).then_some(setting.name))
+        .short(setting.short)
+        .visible_aliases(setting.aliases.iter().copied())
+        .help(help)
+        .help_heading((!setting.group.is_empty()).then_some(setting.group))
+        .conflicts_with_all(setting.excludes.iter().copied());
+    let arg = setting.requires.iter().fold(arg, |arg, other| arg.requires(*other));
+    match setting.takes {
+        Takes::Nothing => arg.action(ArgAction::SetTrue),
+        Takes::One => arg.value_name(setting.value),
+        Takes::Many => arg.value_name(setting.value).action(ArgAction::Append),
+        Takes::Switch => {
+            arg.value_name(setting.value).num_args(0..=1).require_equals(true).default_missing_value("true")
+        }
+    }
 }

@@ -2,12 +2,12 @@
 //!
 //! Invariant: no message quotes an argument that may hold a password.
 
-use super::{Cli, FlagValues, Typed, brief, flags};
+use super::{Cli, FlagValues, Typed, brief, command, flags, table};
 use crate::remedy::TypedFlags;
 use crate::setting_text::{SettingError, nearest};
 use crate::settings::Exit;
+use clap::FromArgMatches as _;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches as _};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -17,14 +17,14 @@ use std::path::Path;
 /// Help or version was asked for, or the arguments are wrong.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<(Typed, FlagValues, TypedFlags), Exit> {
     let arguments = arguments.into_iter().collect::<Vec<_>>();
-    let parsed = Cli::command().try_get_matches_from(&arguments).and_then(|matches| {
-        let cli = Cli::command();
+    let parsed = command().try_get_matches_from(&arguments).and_then(|matches| {
+        let cli = command();
         let (values, typed) = (FlagValues::of(&cli, &matches), flags::typed(&cli, &matches));
         Cli::from_arg_matches(&matches).map(|cli| (cli.command, values, typed))
     });
     parsed.map_err(|error| {
         let is_brief = error.kind() == ErrorKind::DisplayHelp && arguments.iter().any(|argument| argument == "-h");
-        let brief = is_brief.then(|| brief::brief(Cli::command()).try_get_matches_from(&arguments).err()).flatten();
+        let brief = is_brief.then(|| brief::brief().try_get_matches_from(&arguments).err()).flatten();
         refusal(&brief.unwrap_or(error), command_in(&arguments).as_deref())
     })
 }
@@ -40,42 +40,36 @@ fn command_in(arguments: &[OsString]) -> Option<String> {
 /// # Errors
 /// A page cannot be written.
 pub fn write_manual(folder: &Path) -> std::io::Result<()> {
-    clap_mangen::generate_to(Cli::command(), folder)
+    clap_mangen::generate_to(command(), folder)
 }
 
-/// The long names of flags that are settings: those of `run`, without `config`.
-pub(crate) fn settings() -> Vec<String> {
-    long_flags(|command| command == "run").into_iter().filter(|name| name != "config").collect()
+/// The names of settings: those of flags of `run`, without `config`.
+pub(crate) fn settings() -> Vec<&'static str> {
+    long_flags("run").into_iter().filter(|name| *name != table::run::CONFIG.name).collect()
 }
 
 /// The long names of flags that are no settings and stand on the command line alone.
-pub(crate) fn actions() -> Vec<String> {
-    let settings = settings();
-    long_flags(|command| command != "run")
-        .into_iter()
-        .filter(|name| name != "config" && !settings.contains(name))
-        .collect()
+pub(crate) fn actions() -> Vec<&'static str> {
+    let known = long_flags("run");
+    let all = command_names().into_iter().flat_map(|command| long_flags(&command));
+    all.filter(|name| !known.contains(name)).collect()
 }
 
 /// The setting that another name stands for.
 pub(crate) fn setting_of_alias(alias: &str) -> Option<&'static str> {
-    matches!(alias, "dsn" | "database-url").then_some("source")
+    table::named().find(|row| row.aliases.contains(&alias)).map(|row| row.name)
 }
 
-fn long_flags(of: impl Fn(&str) -> bool) -> Vec<String> {
-    let cli = Cli::command();
-    let commands = cli.get_subcommands().filter(|command| of(command.get_name()));
-    let mut names = commands
-        .flat_map(clap::Command::get_arguments)
-        .filter_map(|argument| argument.get_long().map(str::to_owned))
-        .collect::<Vec<_>>();
-    names.sort();
-    names.dedup();
+/// The long names of a command's flags, in alphabetical order.
+fn long_flags(command: &str) -> Vec<&'static str> {
+    let flags = table::of(command).into_iter().filter(|row| !row.is_short_only);
+    let mut names = flags.map(|row| row.name).collect::<Vec<_>>();
+    names.sort_unstable();
     names
 }
 
 fn command_names() -> Vec<String> {
-    let cli = Cli::command();
+    let cli = command();
     let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
     shown.map(|command| command.get_name().to_owned()).collect()
 }
@@ -138,12 +132,12 @@ fn is_delicate(argument: &str) -> bool {
 
 /// The command whose flag it is, or the nearest flag of this command.
 fn flag_hint(flag: &str, command: &str) -> Option<String> {
-    let owner = command_names().into_iter().find(|name| long_flags(|of| of == name).iter().any(|known| known == flag));
+    let owner = command_names().into_iter().find(|name| long_flags(name).contains(&flag));
     if let Some(owner) = owner {
         return Some(format!("--{flag} is a flag of walrelay {owner}"));
     }
-    let flags = long_flags(|of| of == command);
-    let known = flags.iter().map(String::as_str).chain(["dsn", "database-url", "help", "version"]);
+    let aliases = table::named().flat_map(|row| row.aliases.iter().copied());
+    let known = long_flags(command).into_iter().chain(aliases).chain(["help", "version"]);
     nearest(flag, known).map(|flag| format!("the nearest flag is --{flag}"))
 }
 

@@ -167,15 +167,38 @@ fn no_configuration_shows_a_secret() {
 }
 
 #[test]
+fn every_setting_has_a_group_and_a_help_without_its_default() {
+    for setting in named() {
+        assert!(!setting.help.is_empty() && !setting.help.contains("[default"), "{}: {}", setting.name, setting.help);
+        assert!(!setting.group.is_empty(), "{}", setting.name);
+    }
+}
+
+#[test]
+fn a_flag_of_one_command_is_no_setting_of_the_same_name() {
+    let variable = environment(&[("WALRELAY_DRY_RUN", "true"), ("WALRELAY_SETUP", "true")]);
+    let task = |arguments: &[&str]| parse_in(&variable, arguments).unwrap().task;
+    for (more, dry_run) in [(&[][..], false), (&["--dry-run"], true)] {
+        let Task::Prune(request) = task(&[&["prune", "--older-than=1h"], more].concat()) else { panic!("no prune") };
+        assert_eq!(request.dry_run, dry_run);
+    }
+    for (more, dry_run) in [(&[][..], true), (&["--dry-run=false"], false)] {
+        let Task::Backfill(request) = task(&[&["backfill"], more].concat()) else { panic!("no backfill") };
+        assert_eq!(request.run.dry_run, dry_run);
+    }
+}
+
+#[test]
 fn every_value_that_a_shell_offers_is_one() {
-    for (flag, values) in crate::settings::cli::VALUES {
-        let of_bench = ["payload-type", "sink"].contains(&flag);
-        for value in values {
-            let (flag, command) = (format!("--{flag}"), if of_bench { "bench" } else { "run" });
-            let more = if flag == "--cloudevents" { &["--cloudevents-source", "/shop"][..] } else { &[] };
-            let arguments = [&[command, &flag, value], more].concat();
-            let parsed = parse_in(&environment(&[]), &arguments);
-            assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.unwrap_err());
+    for command in ["run", "bench"] {
+        for row in table::of(command) {
+            for value in row.words() {
+                let flag = format!("--{}", row.name);
+                let more = if flag == "--cloudevents" { &["--cloudevents-source", "/shop"][..] } else { &[] };
+                let arguments = [&[command, &flag, value], more].concat();
+                let parsed = parse_in(&environment(&[]), &arguments);
+                assert!(parsed.is_ok(), "{arguments:?}: {}", parsed.unwrap_err());
+            }
         }
     }
 }
@@ -216,18 +239,18 @@ fn every_flag_that_is_typed_is_repeated_by_hints_where_the_command_takes_it() {
 #[test]
 fn typing_the_defaults_that_help_names_changes_nothing() {
     const KINDS: [&str; 5] = ["DURATION", "SIZE", "ADDRESS", "TEMPLATE", "HOSTS"];
-    let typed = cli::described().into_iter().filter_map(|setting| {
-        let takes_default = match &setting.value {
-            cli::SettingValue::OneOf(_) => setting.name != "log-format",
-            cli::SettingValue::Named(kind) => {
-                KINDS.contains(&kind.as_str()) || ["publication", "slot"].contains(&setting.name.as_str())
+    let typed = named().filter_map(|setting| {
+        let is_value = match setting.takes {
+            Takes::Nothing | Takes::Switch => false,
+            Takes::One | Takes::Many if !setting.words().is_empty() => setting.name != "log-format",
+            Takes::One | Takes::Many => {
+                KINDS.contains(&setting.value) || ["publication", "slot"].contains(&setting.name)
             }
-            cli::SettingValue::Switch => false,
         };
         // What stands on other settings has a default only beside them.
         let is_alone = setting.name != "schema-subject";
-        let default = setting.default.filter(|_| takes_default && is_alone)?;
-        Some(format!("--{}={default}", setting.name))
+        let is_said = !["", "none"].contains(&setting.default);
+        (is_value && is_alone && is_said).then(|| format!("--{}={}", setting.name, setting.default))
     });
     let typed: Vec<String> = typed.collect();
     assert!(typed.len() >= 14, "{typed:?}");

@@ -64,9 +64,17 @@ fn without_flags_run_means_the_documented_defaults() {
     assert_eq!(config.mapping, Mapping::default());
     assert_eq!(config.mapping.topic, TopicSetting::Template("outbox.event.{route}".into()));
     assert_eq!(config.http.unwrap().to_string(), "127.0.0.1:9464");
-    assert_eq!(config.limits, run::Limits::default());
-    assert_eq!(config.limits.max_in_flight, 16_777_216);
-    assert_eq!(config.limits.max_row, 268_435_456);
+    assert_eq!(
+        config.limits,
+        run::Limits {
+            shutdown_timeout: Duration::from_secs(8),
+            disconnect_after: Duration::from_secs(30),
+            unready_after: Duration::from_secs(30),
+            coalesce: Duration::from_micros(200),
+            max_in_flight: 16_777_216,
+            max_row: 268_435_456,
+        }
+    );
 }
 
 #[test]
@@ -172,77 +180,43 @@ fn every_flag_of_run_ends_where_it_belongs() {
     );
 }
 
+/// A value of a setting.
+fn example(setting: &dyn AnySetting) -> &'static str {
+    match (setting.name, setting.value) {
+        ("accept-slot-at", _) => "0/10",
+        ("bad-row-at", _) => "0/10:0=dead-letter",
+        ("brokers", _) => "a:1",
+        ("coalesce", _) => "1ms",
+        ("http", _) => "off",
+        ("source", _) => "postgres://app@db/shop",
+        ("topic-regex", _) => "(.*)",
+        (_, "BOOL") => "true",
+        (_, "DURATION") => "1s",
+        (_, "NAME=COLUMN") => "a=b",
+        (_, "SIZE") => "1MiB",
+        (_, "COLUMN" | "FILE" | "NAME" | "PREFIX" | "TABLE" | "TEXT" | "TOPIC") => "relay_1",
+        _ => setting.words().pop().unwrap_or_else(|| panic!("--{} lacks an example", setting.name)),
+    }
+}
+
 #[test]
 fn every_setting_can_come_from_a_variable_and_from_the_file() {
-    let values = [
-        ("source", "postgres://app@db/shop"),
-        ("source-password-file", "/run/secrets/password"),
-        ("publication", "pub"),
-        ("slot", "relay_1"),
-        ("setup", "true"),
-        ("table", "outbox"),
-        ("origin", "local"),
-        ("dry-run", "true"),
-        ("accept-slot-at", "0/10"),
-        ("brokers", "a:1"),
-        ("topic-regex", "(.*)"),
-        ("topic-replacement", "x.$1"),
-        ("id-column", "i"),
-        ("key-column", "k"),
-        ("payload-column", "p"),
-        ("type-column", "t"),
-        ("route-column", "r"),
-        ("headers-column", "h"),
-        ("header", "a=b"),
-        ("envelope", "e=f"),
-        ("partition-column", "n"),
-        ("timestamp", "commit"),
-        ("tombstone-on-empty-payload", "true"),
-        ("content-type-header", "true"),
-        ("position-header", "true"),
-        ("on-update", "skip"),
-        ("on-bad-row", "skip"),
-        ("bad-row-at", "0/10:0=dead-letter"),
-        ("dead-letter-topic", "dead"),
-        ("on-stop", "hold"),
-        ("delivery", "exactly-once"),
-        ("accept-one-replica", "true"),
-        ("message-prefix", "outbox"),
-        ("http", "off"),
-        ("shutdown-timeout", "1s"),
-        ("disconnect-after", "1s"),
-        ("unready-after", "1s"),
-        ("coalesce", "1ms"),
-        ("max-in-flight", "1MiB"),
-        ("max-row", "1MiB"),
-        ("log-format", "json"),
-        ("log-level", "debug"),
-    ];
-    let others = cli::settings().into_iter().filter(|name| values.iter().all(|(known, _)| known != name));
-    // The command excludes the file, an envelope schemas and events, and the configuration a shard.
-    let excluded = ["cloudevents", "cloudevents-source", "from-debezium"];
-    let registry = [
-        "schema-id",
-        "schema-registry",
-        "schema-registry-ca",
-        "schema-registry-password",
-        "schema-registry-user",
-        "schema-subject",
-    ];
-    let known =
-        [&["accept-differences"], &excluded[..], &registry[..], &["shard", "source-password-command", "to", "topic"]]
-            .concat();
-    assert_eq!(others.collect::<Vec<_>>(), known, "a setting that this test does not know");
+    // The command excludes the file, a template the expression, an envelope schemas and events, and the set-up a shard.
+    let excluded = ["from-debezium", "shard", "source-password-command", "to", "topic"];
+    let is_excluded =
+        |name: &str| excluded.contains(&name) || name.starts_with("schema-") || name.starts_with("cloudevents");
+    let values = named().filter(|setting| !is_excluded(setting.name)).map(|setting| (setting.name, example(setting)));
+    let values: Vec<_> = values.collect();
 
     let flags = values.iter().map(|(name, value)| format!("--{name}={value}")).collect::<Vec<_>>();
     let expected = format!("{:?}", run(&flags.iter().map(String::as_str).collect::<Vec<_>>()));
 
-    let names = values.map(|(name, value)| (format!("WALRELAY_{}", name.to_uppercase().replace('-', "_")), value));
-    let variables = names.each_ref().map(|(name, value)| (name.as_str(), *value));
+    let names: Vec<_> = values.iter().map(|(name, value)| (variable_of(name), *value)).collect();
+    let variables: Vec<_> = names.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     assert_eq!(format!("{:?}", run_in(&environment(&variables), &[]).0), expected);
 
     let file = tempfile::NamedTempFile::new().unwrap();
-    let lines = values.map(|(name, value)| format!("{name} = '{value}'"));
+    let lines: Vec<_> = values.iter().map(|(name, value)| format!("{name} = '{value}'")).collect();
     fs::write(file.path(), lines.join("\n")).unwrap();
     assert_eq!(format!("{:?}", run(&["-c", file.path().to_str().unwrap()])), expected);
     let variable = [("WALRELAY_CONFIG", file.path().to_str().unwrap())];

@@ -57,6 +57,6 @@ fn every_setting_and_property_is_in_a_file_of_some_version() {
     let of_kinds =
         KINDS.iter().flat_map(|kind| kind.properties.iter().map(|property| format!("{}.{property}", kind.name)));
     let missing: Vec<String> =
-        cli::settings().into_iter().chain(of_kinds).filter(|name| !found.contains(name)).collect();
+        cli::settings().into_iter().map(str::to_owned).chain(of_kinds).filter(|name| !found.contains(name)).collect();
     assert!(missing.is_empty(), "in no file of tests/golden/state/VERSION/settings: {missing:?}");
 }
