@@ -1,7 +1,7 @@
 //! A TCP proxy that breaks connections on demand.
 //!
 //! In: a target address. Out: a loopback port that forwards to it. On demand it cuts, delays, stalls, throttles or refuses connections,
-//! leaves them half-open, or loses them without a word to either end. It does not look at the bytes.
+//! leaves them half-open, or loses them without a word to either end. It does not look at the bytes, but a [`Watcher`] may.
 //!
 //! ```text
 //!  client ──▶ reader ──▶ queue ──▶ writer ──▶ server      (a pair of threads for each direction)
@@ -13,6 +13,7 @@
 
 pub mod pace;
 mod queue;
+pub mod statements;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -43,6 +44,25 @@ pub enum Direction {
     ToClient,
 }
 
+/// Who looks at the bytes, and decides about them.
+pub trait Watcher: Send + Sync + std::fmt::Debug {
+    /// A piece has come over the connection of this number, counted from 1. Until this returns, its direction of that connection waits.
+    fn see(&self, connection: usize, direction: Direction, piece: &[u8]) -> Verdict;
+}
+
+/// What becomes of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is forwarded.
+    Pass,
+    /// It disappears.
+    Swallow,
+    /// It disappears, and its connection is closed.
+    Cut,
+    /// It disappears, and every connection is closed. New ones are refused.
+    CutAll,
+}
+
 /// A proxy; it ends when dropped, with its connections.
 #[derive(Debug)]
 pub struct Tap {
@@ -70,6 +90,7 @@ struct State {
     distance: Duration,
     connections: Vec<Connection>,
     accepted: usize,
+    watcher: Option<Arc<dyn Watcher>>,
 }
 
 /// What happens to the bytes of one direction.
@@ -120,6 +141,11 @@ impl Tap {
     /// The connection of this number, counted from 1, goes to another target.
     pub fn divert(&self, connection: usize, target: impl Into<String>) {
         self.line.state.lock().diverted.push((connection, target.into()));
+    }
+
+    /// Shows the bytes of connections that are accepted from now on to somebody.
+    pub fn watched_by(&self, watcher: Arc<dyn Watcher>) {
+        self.line.state.lock().watcher = Some(watcher);
     }
 
     /// The port to connect to.
@@ -220,6 +246,15 @@ impl Line {
         self.state.lock().distance
     }
 
+    /// Closes every connection, and refuses new ones.
+    fn end(&self) {
+        let mut state = self.state.lock();
+        state.refusing = true;
+        for connection in state.connections.drain(..) {
+            connection.shut();
+        }
+    }
+
     /// Waits out a stall. `None`: the tap is closed.
     fn weather(&self, direction: Direction) -> Option<Weather> {
         let stalled = |state: &mut State| state.weather_mut(direction).stalled && !state.closed;
@@ -267,7 +302,7 @@ fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
     server.set_nodelay(true)?;
     let (lost, alive) = (Arc::new(AtomicBool::new(false)), Arc::new(()));
     // A cut must find the connection before a byte has passed.
-    {
+    let (number, watcher) = {
         let mut state = line.state.lock();
         state.connections.retain(|connection| connection.alive.strong_count() > 0);
         state.connections.push(Connection {
@@ -276,7 +311,8 @@ fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
             lost: Arc::clone(&lost),
             alive: Arc::downgrade(&alive),
         });
-    }
+        (state.accepted, state.watcher.clone())
+    };
     for direction in [Direction::ToServer, Direction::ToClient] {
         let (from, to) = match direction {
             Direction::ToServer => (client.try_clone()?, server.try_clone()?),
@@ -286,8 +322,11 @@ fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
         let emptied = Arc::clone(&filled);
         let (its, line, lost) = (Arc::clone(line), Arc::clone(line), Arc::clone(&lost));
         let (reading, writing) = (Arc::clone(&alive), Arc::clone(&alive));
+        let watcher = watcher.clone();
+        let verdict =
+            move |piece: &[u8]| watcher.as_ref().map_or(Verdict::Pass, |watcher| watcher.see(number, direction, piece));
         thread::spawn(move || {
-            read(from, &filled, &its, direction);
+            read(from, &filled, &its, direction, &verdict);
             drop(reading);
         });
         thread::spawn(move || {
@@ -302,13 +341,25 @@ fn serve(client: &TcpStream, target: &str, line: &Arc<Line>) -> Result<()> {
 ///
 /// The kernel of a sender that resets its connection sends nothing more of what it had. So what a stall holds back does not arrive
 /// then: without the tap, it would still be with the sender.
-fn read(mut from: TcpStream, queue: &Queue, line: &Line, direction: Direction) {
+fn read(mut from: TcpStream, queue: &Queue, line: &Line, direction: Direction, verdict: &dyn Fn(&[u8]) -> Verdict) {
     let mut buffer = vec![0; PIECE];
     let is_reset = loop {
         match from.read(&mut buffer) {
             Ok(0) => break false,
             Ok(count) => {
                 let piece = buffer.get(..count).unwrap_or_default();
+                match verdict(piece) {
+                    Verdict::Pass => {}
+                    Verdict::Swallow => continue,
+                    Verdict::Cut => {
+                        drop(from.shutdown(Shutdown::Both));
+                        break false;
+                    }
+                    Verdict::CutAll => {
+                        line.end();
+                        break false;
+                    }
+                }
                 if !queue.push(piece, queue::room(line.distance())) {
                     break false;
                 }
