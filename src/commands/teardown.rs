@@ -5,7 +5,7 @@
 //! Repeatable: what is gone already is nothing to do, and a teardown that was ended is finished by another one. Tables and their rows stay as
 //! they are.
 //!
-//! Invariant: what is dropped is what was agreed to. No lock is held while a person thinks. So once it is agreed, the lock of those who write
+//! Invariants: the marker is the last to go, so what an ended teardown has left is found by it. What is dropped is what was agreed to. No lock is held while a person thinks. So once it is agreed, the lock of those who write
 //! markers is taken, and everything is looked at again.
 
 use super::dialogue::Finishing;
@@ -100,11 +100,16 @@ pub fn teardown(
         return Err(CommandError::changed_meanwhile());
     }
     for (each, _, steps) in &now {
-        for step in steps {
-            step.execute(&mut connection, each)?;
-            writeln!(out, "{}", step.done)?;
-        }
+        let (slot, publication): (Vec<&Step>, Vec<&Step>) = steps.iter().partition(|step| step.is_of_slot);
+        let mut execute = |connection: &mut Connection, steps: Vec<&Step>| {
+            steps.into_iter().try_for_each(|step| -> Result<(), CommandError> {
+                step.execute(connection, each)?;
+                Ok(writeln!(out, "{}", step.done)?)
+            })
+        };
+        execute(&mut connection, slot)?;
         leaf_notes::remove_of_slot(&mut connection, &each.slot)?;
+        execute(&mut connection, publication)?;
     }
     write!(out, "{}", ending(request, facts))?;
     out.end()
@@ -172,6 +177,8 @@ struct Step {
     /// The object, and what is lost with it.
     what: String,
     sql: String,
+    /// Whether it is the slot. Notes of the slot go after it, and before the marker.
+    is_of_slot: bool,
     /// That it was dropped.
     done: String,
     fix: Remedy,
@@ -209,6 +216,7 @@ fn drop_slot(name: &str, slot: &Slot) -> Step {
             "slot \"{name}\" (confirmed {confirmed}{lag}): rows committed since and not yet published will not be published"
         ),
         sql: format!("SELECT pg_catalog.pg_drop_replication_slot({})", literal(name)),
+        is_of_slot: true,
         done: format!("dropped slot \"{name}\""),
         fix: "the role needs REPLICATION, or membership in what a managed service has in place of it".into(),
     }
@@ -226,6 +234,7 @@ fn drop_publication(request: &TeardownRequest, facts: &TeardownFacts, mark: &Pub
     Step {
         what: format!("publication \"{name}\" ({}){also}", tables.join(", ")),
         sql: format!("DROP PUBLICATION {}", identifier(name)),
+        is_of_slot: false,
         done: format!("dropped publication \"{name}\""),
         fix: "run it as the owner of the publication".into(),
     }
@@ -240,6 +249,7 @@ fn remove_mark(request: &TeardownRequest, mark: &PublicationMark) -> Option<Step
     Some(Step {
         what: format!("the setup marker of publication \"{}\"", request.publication),
         sql: format!("COMMENT ON PUBLICATION {} IS {left}", identifier(&request.publication)),
+        is_of_slot: false,
         done: format!("dropped the setup marker of publication \"{}\"", request.publication),
         fix: "run it as the owner of the publication".into(),
     })
