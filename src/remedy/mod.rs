@@ -174,6 +174,12 @@ impl Argument {
         fn key(value: &str) -> Option<&str> {
             value.split('=').next()
         }
+        if EXCLUDING.iter().any(|(of_shards, others)| {
+            let is = |one: &Self, two: &Self| one.name() == *of_shards && others.contains(&two.name());
+            is(self, other) || is(other, self)
+        }) {
+            return true;
+        }
         self.name() == other.name()
             && match (&self.value, &other.value) {
                 (Some(own), Some(other)) if KEYED.contains(&self.flag.as_str()) => key(own) == key(other),
@@ -188,6 +194,12 @@ impl fmt::Display for Argument {
         self.value.as_ref().map_or(Ok(()), |value| write!(f, " {}", shell_quoted(value)))
     }
 }
+
+/// The flags of shards, each with those that `setup` refuses beside it.
+const EXCLUDING: [(&str, &[&str]); 2] = [
+    ("--shards", &["--reshard", "--backfill", "--create-table", "--role"]),
+    ("--reshard", &["--backfill", "--create-table", "--role"]),
+];
 
 /// Flags with `KEY=VALUE`, of which each key has one value.
 const KEYED: [&str; 4] = ["-X", "--header", "--envelope", "--bad-row-at"];

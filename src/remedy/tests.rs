@@ -9,7 +9,7 @@ fn typed(command: &str, flags: &[(&str, Option<&str>)]) -> TypedFlags {
         ("run", &SETTINGS, &["--dry-run"]),
         ("check", &SETTINGS, &["--json"]),
         ("backfill", &SETTINGS, &["--rate", "--where", "--again"]),
-        ("setup", &place, &["--apply", "--role", "--create-table"]),
+        ("setup", &place, &["--apply", "--role", "--create-table", "--shards", "--reshard", "--backfill"]),
         ("teardown", &place[..3], &["--yes"]),
         ("dead-letters", &["--config", "--slot"], &["--replay"]),
     ];
@@ -89,6 +89,19 @@ fn a_command_gets_no_flag_that_it_does_not_take_and_no_consent() {
     assert_eq!(said("prune", "run"), "walrelay run --topic t");
     let nothing_typed = Remedy::from(Command::new("run")).with(&TypedFlags::default());
     assert_eq!(nothing_typed.to_string(), "walrelay run");
+}
+
+#[test]
+fn a_command_gets_no_flag_that_excludes_one_that_it_has() {
+    let flags = [("--reshard", Some("2")), ("--create-table", None), ("--slot", Some("s"))];
+    let shards = || setup().set("--shards", "2");
+    assert_eq!(
+        Remedy::from(shards()).with(&typed("setup", &flags)).to_string(),
+        "walrelay setup --apply --shards 2 --slot s"
+    );
+    let flags = [("--shards", Some("2")), ("--backfill", None)];
+    let reshard = Remedy::from(setup().set("--reshard", "2")).with(&typed("setup", &flags));
+    assert_eq!(reshard.to_string(), "walrelay setup --apply --reshard 2");
 }
 
 #[test]
