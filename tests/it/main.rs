@@ -39,6 +39,7 @@ mod first_batch;
 mod first_topics;
 mod hints;
 mod idle;
+mod interrupted;
 mod locks;
 mod login;
 mod manual;
