@@ -135,10 +135,7 @@ fn overtake(first: Writer, second: Writer, number: usize) -> bool {
     let stop = Stop { number, moment: Moment::Before, action: Action::Hold };
     let tap = StatementTap::start(&address(), writes, Some(stop)).unwrap();
     let mut one = case.spawn_behind(&tap, &first.words());
-    let wait = wait_until(LONG, "the first command to be held", || {
-        let has_run = first == Run && tap.statements().iter().any(|sql| sql.starts_with("START_REPLICATION"));
-        Ok(tap.is_stopped() || one.exited().is_some() || has_run)
-    });
+    let wait = wait_until(LONG, "the first command to be held", || Ok(tap.is_stopped() || one.exited().is_some()));
     wait.unwrap_or_else(|error| panic!("{error}: {}", one.stderr()));
     let was_held = tap.is_stopped();
     let before = case.rows();
