@@ -539,7 +539,7 @@ impl Case {
             assert!(code == 0 && !self.rows().contains("last-calm"), "{text} {:#?}", self.written());
         }
         self.pruned(&["--table", "outbox"]);
-        let text = self.done(&["backfill", "--yes", "--again"]);
+        let text = self.done(&["backfill", "--yes"]);
         assert!(self.stated || self.old().iter().all(|id| self.delivered.contains(*id)), "{:?} {text}", self.delivered);
         let (code, said) = self.pruned(&[]);
         assert!(code == 0 && self.rows().is_empty(), "{code} {said} {text} {:#?}", self.written());
