@@ -128,7 +128,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Client {
     to_server: Frames,
-    to_client: Frames,
+    to_program: Frames,
     /// The server has got the statement to stop after, and has not answered to its end.
     withheld: bool,
 }
@@ -158,7 +158,7 @@ impl Watcher for Counter {
             }
             Direction::ToClient => {
                 let client = state.clients.entry(connection).or_default();
-                let is_answered = client.to_client.end_an_answer(piece);
+                let is_answered = client.to_program.end_an_answer(piece);
                 let Some(stop) = self.stop.filter(|_| client.withheld) else { return Verdict::Pass };
                 // What is only held has to arrive, and it waits with its end.
                 let is_held = stop.action == Action::Hold;

@@ -433,7 +433,9 @@ impl Case {
     pub(crate) fn has_shards(&mut self, count: u32) -> Written {
         let written = self.lines_are_true();
         let names: BTreeSet<String> = (0..count).map(|index| format!("{}_{index}_of_{count}", self.name)).collect();
-        names.iter().for_each(|name| written.is_whole(name));
+        for name in &names {
+            written.is_whole(name);
+        }
         assert!(written.slots == names && written.publications.is_superset(&names), "{written:#?}");
         written
     }
