@@ -6,6 +6,7 @@ use walrelay_dev::postgres::shared_postgres;
 
 use crate::exactly_once::{EXACTLY_ONCE, TABLE, each_once, insert};
 use crate::lane::{LONG, Lane, ended, hint};
+use crate::prune::set_up;
 
 /// Three brokers whose topics have one replica, and nothing in sync, unless they are created otherwise.
 struct Three {
@@ -20,6 +21,7 @@ impl Three {
         let cluster = Cluster::start(3, &Options { properties, ..Options::default() }).unwrap();
         let mut lane = Lane::on(shared_postgres().unwrap(), &cluster.brokers()[0]).furnish(TABLE, "outbox");
         (lane.brokers, lane.client) = (cluster.plain_brokers(), cluster.client_config());
+        set_up(&lane, &[]);
         Self { cluster, lane }
     }
 
@@ -45,6 +47,7 @@ impl Three {
 #[test]
 fn one_replica_is_refused_before_anything_is_written_unless_it_is_accepted() {
     let lane = Lane::with(TABLE, "outbox");
+    set_up(&lane, &[]);
     insert(&lane, 1, 10);
     let (code, log) = ended(&mut lane.relay(&[EXACTLY_ONCE, "--accept-one-replica=false"]));
     assert_eq!(code, 2, "{log}");
